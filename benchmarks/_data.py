@@ -1,0 +1,61 @@
+"""Real data for the benchmarks, read from ``--data`` or the environment variable FREQFM_DATA."""
+
+import argparse
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+from sklearn.model_selection import train_test_split
+
+
+def data_parser(description):
+    """Return an argument parser that knows where the data is and where results go."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("FREQFM_DATA"),
+        help="folder with ml1m-ratings/, frappe/, ... (default: $FREQFM_DATA)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
+    return parser
+
+
+def require_data(args):
+    """Return the data folder, or end with a message that says what to give."""
+    if args.data is None:
+        raise SystemExit("Give the data folder with --data DIR, or set FREQFM_DATA.")
+    return Path(args.data)
+
+
+def movielens_ratings(data):
+    """Return users, movies (both numbered from 0 without gaps) and ratings of MovieLens-1M.
+
+    Reads ``ml1m-ratings/ratings.dat.gz``, lines of ``user::movie::rating::timestamp``.
+    """
+    with gzip.open(data / "ml1m-ratings" / "ratings.dat.gz", "rt") as lines:
+        table = np.array([line.split("::")[:3] for line in lines], dtype=np.int64)
+    users = np.unique(table[:, 0], return_inverse=True)[1]
+    movies = np.unique(table[:, 1], return_inverse=True)[1]
+    return users, movies, table[:, 2]
+
+
+def one_hot_pairs(users, movies):
+    """Return a CSR matrix with two ones a row: the user's column and the movie's."""
+    n, n_users = len(users), users.max() + 1
+    indices = np.column_stack([users, movies + n_users]).ravel().astype(np.int32)
+    shape = (n, n_users + movies.max() + 1)
+    return sparse.csr_array(
+        (np.ones(2 * n, np.float32), indices, np.arange(0, 2 * n + 1, 2)), shape=shape
+    )
+
+
+def movielens_split(data, seed, label=lambda ratings: (ratings > 3).astype(np.int64)):
+    """Return [(X, y)] of the random 80 % training, 10 % validation and 10 % test ratings."""
+    users, movies, ratings = movielens_ratings(data)
+    X, y = one_hot_pairs(users, movies), label(ratings)
+    train, rest = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed)
+    valid, test = train_test_split(rest, test_size=0.5, random_state=seed)
+    return [(X[rows], y[rows]) for rows in (train, valid, test)]

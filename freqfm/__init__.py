@@ -1,0 +1,32 @@
+"""freqfm: factorization machines and recommenders that use how often each token occurs.
+
+Public names are imported when they are first asked for, so that ``import freqfm`` takes
+milliseconds; scikit-learn and numba, which the estimators stand on, take about a second.
+"""
+
+import importlib
+
+from freqfm._versions import __version__, show_versions
+from freqfm.exceptions import DivergenceError
+
+_LAZY = {
+    "FMClassifier": "freqfm.estimators.fm",
+    "FMRegressor": "freqfm.estimators.fm",
+    "datasets": None,
+    "initializers": None,
+    "losses": None,
+    "optimizers": None,
+}
+
+__all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]
+
+
+def __getattr__(name):
+    if name not in _LAZY:
+        raise AttributeError(f"module 'freqfm' has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name] or f"freqfm.{name}")
+    return getattr(module, name) if _LAZY[name] else module
+
+
+def __dir__():
+    return sorted(__all__)

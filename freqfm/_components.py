@@ -1,0 +1,74 @@
+"""Pluggable components: objects that hold hyper-parameters, found by name or given as instances."""
+
+import difflib
+from numbers import Real
+
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval
+
+POSITIVE = [Interval(Real, 0, None, closed="neither")]
+NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
+
+
+class Component(BaseEstimator):
+    """Base class of everything that is chosen along an axis: an optimizer, a loss, ...
+
+    A component holds hyper-parameters and nothing else, so it can be shared, cloned, searched
+    (``optimizer__learning_rate``) and compared; its state belongs to the estimator that uses it.
+    """
+
+    _parameter_constraints: dict = {}
+
+
+def resolve(axis, value, base, registry, **parameters):
+    """Return the component that ``value`` names, or ``value`` itself if it is one.
+
+    Parameters
+    ----------
+    axis : str
+        Name of the constructor parameter, for error messages.
+    value : str or Component
+        What the user gave.
+    base : type
+        The class that every component of this axis derives from.
+    registry : dict of str to type
+        The components known by name.
+    **parameters : dict
+        Constructor parameters, of which None means the component's own default. They go with a
+        name only: an instance has its own.
+
+    Returns
+    -------
+    component : Component
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or if parameters accompany an instance.
+    TypeError
+        If ``value`` is neither a name nor a component of this axis.
+    """
+    given = {name: number for name, number in parameters.items() if number is not None}
+    if isinstance(value, str):
+        if value not in registry:
+            near = difflib.get_close_matches(value, registry, n=2, cutoff=0.4) or sorted(registry)
+            raise ValueError(
+                f"{axis}={value!r} is not known; did you mean {' or '.join(map(repr, near))}? "
+                f"Known names: {', '.join(map(repr, sorted(registry)))}."
+            )
+        component = registry[value](**given)
+    else:
+        if not isinstance(value, base):
+            raise TypeError(
+                f"{axis} must be one of {', '.join(map(repr, sorted(registry)))} or an instance "
+                f"of {base.__name__}; got {value!r} of type {type(value).__name__}."
+            )
+        if given:
+            name, number = next(iter(given.items()))
+            raise ValueError(
+                f"{name}={number!r} was given together with the instance {axis}={value!r}, "
+                f"which has its own. Leave one of the two out."
+            )
+        component = value
+    component._validate_params()
+    return component

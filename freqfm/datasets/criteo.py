@@ -1,0 +1,160 @@
+"""Loader of raw Criteo click logs, with the preprocessing of the FA-SGD paper."""
+
+import gzip
+import math
+import os
+import re
+import sys
+from functools import lru_cache
+from numbers import Integral
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import Bunch
+
+COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
+CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
+FEATURE_NAMES = COUNT_NAMES + CATEGORY_NAMES
+
+INTEGER = re.compile("-?[0-9]+")
+
+
+def load_criteo_tsv(path, *, min_frequency=10, encoder=None):
+    """Load raw rows of the Criteo display advertising data as one-hot fields.
+
+    A line has 40 columns, separated by tabs: the label, 13 integer counts, and 26 categories
+    as hexadecimal strings. A missing value is empty, and there is no header. All 39 columns
+    become categorical fields as in [1]_, appendix A.1, which follows the winners of the 2014
+    Criteo challenge: a count ``x > 2`` becomes the category ``floor(log(x) ** 2)``, every
+    smaller count is a category of its own, and so is a missing value.
+
+    Parameters
+    ----------
+    path : str, path-like, or list or tuple of these
+        File or files to read; those that end in ".gz" are decompressed. The rows of several
+        files follow each other.
+    min_frequency : int, default=10
+        The tokens of a field with fewer occurrences than this share one column. Unused if
+        `encoder` is given.
+    encoder : OneHotEncoder, default=None
+        The fitted `encoder` of an earlier call. Pass that of the training rows to give the
+        development and test rows the same columns. None fits a new encoder on these rows.
+
+    Returns
+    -------
+    bunch : Bunch
+        - data : csr_array of shape (n_samples, n_features), dtype float32, with sorted int32
+          indices. Every row holds one 1 per field; an unknown token is in the column of the
+          field's rare tokens, or in none where the field has no rare tokens.
+        - target : ndarray of shape (n_samples,), dtype int64, 1 for a click and 0 for none
+        - encoder : the fitted OneHotEncoder
+        - feature_names : list of the 39 field names, I1 to I13 and C1 to C26; for the names
+          of the one-hot columns call ``encoder.get_feature_names_out(feature_names)``
+
+    Raises
+    ------
+    ValueError
+        If there is no path or no row, if a line does not have 40 columns, its label is not 0
+        or 1 or a count is not an integer, if `min_frequency` is not an integer >= 1, or if
+        `encoder` was not fitted on the 39 fields.
+
+    References
+    ----------
+    .. [1] Yan Li et al., "Frequency-aware SGD for Efficient Embedding Learning with Provable
+       Benefits", ICLR 2022.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm.datasets import load_criteo_tsv
+    >>> categories = "\\t".join(["68fd1e64"] * 26)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.tsv")
+    ...     with open(path, "w") as file:
+    ...         for label, count in ((1, "2"), (0, "3"), (0, "")):
+    ...             counts = "\\t".join([count] * 13)
+    ...             _ = file.write(f"{label}\\t{counts}\\t{categories}\\n")
+    ...     bunch = load_criteo_tsv(path, min_frequency=1)
+    >>> bunch.data.shape, bunch.target.tolist()
+    ((3, 65), [1, 0, 0])
+    >>> bunch.encoder.categories_[0].tolist()
+    ['', '2', 'log1']
+    """
+    if not isinstance(min_frequency, Integral) or min_frequency < 1:
+        raise ValueError(f"min_frequency is {min_frequency!r}; pass an integer >= 1.")
+    if encoder is not None and getattr(encoder, "n_features_in_", None) != len(FEATURE_NAMES):
+        raise ValueError(
+            f"encoder is {encoder!r}, which was not fitted on {len(FEATURE_NAMES)} fields; "
+            "pass the encoder of an earlier call of load_criteo_tsv."
+        )
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    labels, rows = [], []
+    for one in paths:
+        for label, tokens in _read_rows(one):
+            labels.append(label)
+            rows.append(tokens)
+    if not rows:
+        raise ValueError(f"path is {path!r}, with no rows; pass a path of at least one row.")
+
+    tokens = np.array(rows, dtype=object)
+    if encoder is None:
+        encoder = OneHotEncoder(
+            handle_unknown="infrequent_if_exist",
+            min_frequency=int(min_frequency),
+            dtype=np.float32,
+        ).fit(tokens)
+    data = csr_array(encoder.transform(tokens), dtype=np.float32)
+    data.sort_indices()
+    return Bunch(
+        data=data,
+        target=np.array(labels, dtype=np.int64),
+        encoder=encoder,
+        feature_names=list(FEATURE_NAMES),
+    )
+
+
+def _read_rows(path):
+    """Yield the label and the list of 39 tokens of every line of one file."""
+    opener = gzip.open if os.fspath(path).endswith(".gz") else open
+    # Stray bytes are kept in a readable form, so that errors can name the line they are in.
+    with opener(path, "rt", encoding="utf-8", errors="backslashreplace") as file:
+        for number, line in enumerate(file, start=1):
+            # Only the line end is cut off: trailing tabs are missing values.
+            columns = line.rstrip("\r\n").split("\t")
+            try:
+                yield _parse(columns)
+            except ValueError as error:
+                raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
+
+
+def _parse(columns):
+    """The label and the tokens of one line."""
+    if len(columns) != 1 + len(FEATURE_NAMES):
+        raise ValueError(
+            f"found {len(columns)} columns; give every line 40 columns separated by tabs: "
+            "the label, 13 counts and 26 categories."
+        )
+    label, counts, categories = columns[0], columns[1:14], columns[14:]
+    if label not in ("0", "1"):
+        raise ValueError(f"found the label {label!r}; give every line a label 0 or 1.")
+    tokens = []
+    for name, text in zip(COUNT_NAMES, counts, strict=True):
+        token = _count_token(text)
+        if token is None:
+            raise ValueError(f"found {text!r} in {name}; give an integer or leave it empty.")
+        tokens.append(token)
+    # Millions of rows repeat the same strings: interned, each of them is held once.
+    return int(label), tokens + [sys.intern(category) for category in categories]
+
+
+@lru_cache(maxsize=100_000)
+def _count_token(text):
+    """The category of a count, or None if the text is not an integer."""
+    if text == "":
+        return ""
+    if not INTEGER.fullmatch(text):
+        return None
+    count = int(text)
+    # The mark "log" keeps the transformed 3 (1) apart from the count 1.
+    return f"log{math.floor(math.log(count) ** 2)}" if count > 2 else str(count)

@@ -1,0 +1,239 @@
+"""Synthetic click logs: heavy-tailed tokens and a planted factorization machine."""
+
+from itertools import pairwise
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.sparse import csr_array
+from scipy.special import expit, logit
+from sklearn.utils import Bunch, check_random_state
+
+TAILS = ("zipf", "exponential")
+
+# An "exponential" tail with tail_exponent=1 falls by this many powers of e over a field.
+EXPONENTIAL_SPAN = 10.0
+
+
+def make_clicks(
+    n_samples=50_000,
+    n_tokens=(5000, 2000, 200, 20),
+    *,
+    tail="zipf",
+    tail_exponent=1.0,
+    n_components=4,
+    linear_scale=1.0,
+    interaction_scale=1.5,
+    click_rate=0.3,
+    return_model=False,
+    random_state=None,
+):
+    """Draw a click log from a planted second-order factorization machine.
+
+    Every row has one categorical field per entry of `n_tokens`, and each field holds exactly
+    one of its tokens. A few tokens of a field are frequent and most are rare, as the user ids,
+    item ids and advertisers of a real click log are; [1]_ studies such data. The clicks are
+    drawn from a factorization machine [2]_ with random coefficients and factors.
+
+    Parameters
+    ----------
+    n_samples : int, default=50_000
+        Number of rows.
+    n_tokens : sequence of int, default=(5000, 2000, 200, 20)
+        Number of tokens of each field.
+    tail : {"zipf", "exponential"}, default="zipf"
+        How the probability of a token falls with its rank `r = 0, 1, ...` in its field of
+        `m` tokens:
+
+        - "zipf": proportional to ``(r + 1) ** -tail_exponent``;
+        - "exponential": proportional to ``exp(-tail_exponent * r / (m / 10))``, so that with
+          ``tail_exponent=1`` a tenth of the tokens is drawn in about 63% of the rows and the
+          last token is about ``exp(-10)``, or 5e-5, times as likely as the first.
+    tail_exponent : float, default=1.0
+        How steep the tail is; 0 makes all tokens of a field equally likely.
+    n_components : int, default=4
+        Length of the planted factors.
+    linear_scale : float, default=1.0
+        Standard deviation of the linear part of a row's log-odds, over random models: the
+        coefficients have the standard deviation ``linear_scale / sqrt(n_fields)``.
+    interaction_scale : float, default=1.5
+        The same for the sum of the pairwise interactions, before the centring of the Notes.
+    click_rate : float, default=0.3
+        Mean of the true click probabilities of the rows, strictly between 0 and 1. The
+        intercept is set to reach it.
+    return_model : bool, default=False
+        Whether to return the planted model too.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for the same rows at every call.
+
+    Returns
+    -------
+    X : csr_array of shape (n_samples, sum(n_tokens)), dtype float32
+        One-hot rows with int32 indices, sorted; field `f` has the columns
+        ``field_offsets[f]`` to ``field_offsets[f + 1] - 1``. Within a field the order of the
+        columns says nothing about how frequent their tokens are.
+    y : ndarray of shape (n_samples,), dtype int64
+        1 for a click, 0 for none.
+    model : Bunch
+        Only with ``return_model=True``:
+
+        - intercept : float
+        - coef : ndarray of shape (n_features,), dtype float64
+        - factors : ndarray of shape (n_features, n_components), dtype float64
+        - probabilities : ndarray of shape (n_samples,), the true click probability of each row
+        - token_probabilities : ndarray of shape (n_features,), how likely each token is in its
+          field; they add up to 1 in every field
+        - field_offsets : ndarray of shape (n_fields + 1,), dtype int64
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its range.
+
+    Notes
+    -----
+    The factors of a field are centred under its token probabilities. The expected interaction
+    of a token is then zero, so no linear model can learn anything of the interactions.
+
+    References
+    ----------
+    .. [1] Yan Li et al., "Frequency-aware SGD for Efficient Embedding Learning with Provable
+       Benefits", ICLR 2022.
+    .. [2] Steffen Rendle, "Factorization Machines", ICDM 2010.
+
+    Examples
+    --------
+    >>> from freqfm.datasets import make_clicks
+    >>> X, y, model = make_clicks(1000, (50, 20), return_model=True, random_state=0)
+    >>> X.shape, y.shape
+    ((1000, 70), (1000,))
+    >>> print(f"{model.probabilities.mean():.3f}")
+    0.300
+    >>> model.field_offsets.tolist()
+    [0, 50, 70]
+    """
+    sizes = _check_n_tokens(n_tokens)
+    _check_integer("n_samples", n_samples)
+    _check_integer("n_components", n_components)
+    for name, value in (
+        ("tail_exponent", tail_exponent),
+        ("linear_scale", linear_scale),
+        ("interaction_scale", interaction_scale),
+    ):
+        if not (_is_real(value) and 0 <= value < np.inf):
+            raise ValueError(f"{name} is {value!r}; pass a finite number >= 0.")
+    if not (_is_real(click_rate) and 0 < click_rate < 1):
+        raise ValueError(f"click_rate is {click_rate!r}; pass a number strictly between 0 and 1.")
+    if tail not in TAILS:
+        raise ValueError(f"tail is {tail!r}; pass one of {TAILS}.")
+    if max(n_samples * len(sizes), sum(sizes)) > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"n_samples is {n_samples} and n_tokens is {n_tokens!r}, more than int32 indices "
+            "can hold; pass fewer rows or fewer tokens."
+        )
+
+    # The model is drawn before the rows: one seed plants the same coefficients and factors
+    # whatever the number of rows.
+    rng = check_random_state(random_state)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    token_probabilities = np.concatenate(
+        [rng.permutation(_rank_probabilities(size, tail, tail_exponent)) for size in sizes]
+    )
+    coef, factors = _draw_terms(
+        rng, token_probabilities, offsets, n_components, linear_scale, interaction_scale
+    )
+
+    tokens = np.empty((n_samples, len(sizes)), dtype=np.int32)
+    for field, (start, stop) in enumerate(pairwise(offsets)):
+        drawn = rng.choice(stop - start, size=n_samples, p=token_probabilities[start:stop])
+        tokens[:, field] = start + drawn
+
+    score = coef[tokens].sum(axis=1) + _interactions(factors, tokens)
+    intercept = _intercept_for_rate(score, click_rate)
+    probabilities = expit(intercept + score)
+    y = (rng.random_sample(n_samples) < probabilities).astype(np.int64)
+    X = _one_hot(tokens, offsets[-1])
+    if not return_model:
+        return X, y
+    return (
+        X,
+        y,
+        Bunch(
+            intercept=intercept,
+            coef=coef,
+            factors=factors,
+            probabilities=probabilities,
+            token_probabilities=token_probabilities,
+            field_offsets=offsets,
+        ),
+    )
+
+
+def _rank_probabilities(size, tail, tail_exponent):
+    """Probabilities of the tokens of one field, the most frequent first."""
+    rank = np.arange(size, dtype=np.float64)
+    if tail == "zipf":
+        weight = (rank + 1.0) ** -tail_exponent
+    else:
+        weight = np.exp(-tail_exponent * EXPONENTIAL_SPAN * rank / size)
+    return weight / weight.sum()
+
+
+def _draw_terms(rng, token_probabilities, offsets, n_components, linear_scale, interaction_scale):
+    """Random coefficients, and random factors that are centred in every field."""
+    n_fields = len(offsets) - 1
+    coef = rng.normal(scale=linear_scale / np.sqrt(n_fields), size=offsets[-1])
+    # A dot product of two factors with standard deviation s has variance n_components * s**4.
+    n_products = n_components * max(n_fields * (n_fields - 1) / 2, 1)
+    factor_scale = (interaction_scale**2 / n_products) ** 0.25
+    factors = rng.normal(scale=factor_scale, size=(offsets[-1], n_components))
+    for start, stop in pairwise(offsets):
+        factors[start:stop] -= token_probabilities[start:stop] @ factors[start:stop]
+    return coef, factors
+
+
+def _interactions(factors, tokens):
+    """Sum of the dot products of all pairs of a row's factors, by Rendle's identity."""
+    rows = factors[tokens]
+    return 0.5 * ((rows.sum(axis=1) ** 2).sum(axis=1) - (rows**2).sum(axis=(1, 2)))
+
+
+def _intercept_for_rate(score, click_rate):
+    """The intercept with which the mean click probability is click_rate."""
+    # Beyond these ends every row is below (above) the rate; the 1.0 keeps rounding out of it.
+    low = logit(click_rate) - score.max() - 1.0
+    high = logit(click_rate) - score.min() + 1.0
+    return float(brentq(lambda b: expit(b + score).mean() - click_rate, low, high))
+
+
+def _one_hot(tokens, n_features):
+    """One-hot csr_array of the column numbers in each row of tokens."""
+    n_samples, n_fields = tokens.shape
+    indptr = np.arange(0, tokens.size + 1, n_fields, dtype=np.int32)
+    data = np.ones(tokens.size, dtype=np.float32)
+    return csr_array((data, tokens.ravel(), indptr), shape=(n_samples, n_features))
+
+
+def _check_n_tokens(n_tokens):
+    """n_tokens as a list of int."""
+    try:
+        sizes = list(n_tokens)
+    except TypeError:
+        sizes = []
+    if not sizes:
+        raise ValueError(
+            f"n_tokens is {n_tokens!r}; pass a sequence with the number of tokens of each "
+            "field, such as (1000, 100)."
+        )
+    for size in sizes:
+        _check_integer("an entry of n_tokens", size)
+    return [int(size) for size in sizes]
+
+
+def _check_integer(name, value):
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; pass an integer >= 1.")
+
+
+def _is_real(value):
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""Layer 3: the estimators, which combine the axes."""

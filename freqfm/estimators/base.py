@@ -1,0 +1,157 @@
+"""The epoch loop that every estimator trains in: stopping, restoring, reporting, callbacks."""
+
+import time
+
+import numpy as np
+
+from freqfm.exceptions import DivergenceError
+
+try:  # scikit-learn 1.9 and later
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:
+
+    class CallbackSupportMixin:
+        """Stand-in for scikit-learn before 1.9, which has no callbacks."""
+
+    def with_callbacks(method):
+        """Return the method as it is: there are no callbacks to tear down."""
+        return method
+
+
+__all__ = ["CallbackSupportMixin", "EpochLoop", "with_callbacks"]
+
+
+class _Checkpoint:
+    """A copy of arrays, to be written back into them."""
+
+    def __init__(self, arrays):
+        self._arrays = arrays
+        self._copies = [np.empty_like(array) for array in arrays]
+        self.epoch = -1
+
+    def save(self, epoch):
+        for copy, array in zip(self._copies, self._arrays, strict=True):
+            copy[...] = array
+        self.epoch = epoch
+
+    def restore(self):
+        for copy, array in zip(self._copies, self._arrays, strict=True):
+            array[...] = copy
+
+
+class EpochLoop:
+    """Train for some epochs and leave a usable model, whatever happens.
+
+    After every epoch the loop looks at the loss and at the largest weight. If one of them is not
+    finite, or if the user interrupts, the model goes back to the end of the last whole epoch and
+    the exception goes on. With a validation score the best epoch's model is restored at the end.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its ``verbose``, ``tol``, ``n_iter_no_change`` and callbacks are used.
+    task : object
+        What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
+        number to be maximised, ``weights()`` the arrays of the model, ``state()`` all arrays
+        that training changes, and ``optimizer`` tells the learning rate. Arrays are restored in
+        place. With callbacks, ``attributes()`` returns the learned attributes.
+    score_name : str or None
+        Name of the validation score, or None without validation.
+    history : tuple of list
+        Losses and validation scores of earlier epochs; appended to.
+
+    Notes
+    -----
+    A copy of weights and optimizer state is kept for the last whole epoch, and another one for the
+    best epoch if there is a validation score.
+    """
+
+    def __init__(self, estimator, task, score_name, history):
+        self.estimator = estimator
+        self.task = task
+        self.score_name = score_name
+        self.losses, self.scores = history
+
+    def run(self, n_epochs, patience, callback_context=None, data=None):
+        """Train for up to ``n_epochs``; return the number of the best or else the last epoch.
+
+        Parameters
+        ----------
+        n_epochs : int
+        patience : int or None
+            Stop after so many epochs without an improvement by ``tol``: of the validation score
+            if there is one, else of the loss. None never stops.
+        callback_context : sklearn.callback.CallbackContext, optional
+        data : dict, optional
+            What callbacks may ask for: X, y and metadata.
+        """
+        first_epoch = len(self.losses)
+        last = _Checkpoint(self.task.state())
+        last.save(first_epoch)
+        best = _Checkpoint(self.task.state()) if self.score_name else None
+        best_score = to_beat = -np.inf
+        since_best = 0
+        started = time.perf_counter()
+        for epoch in range(first_epoch, first_epoch + n_epochs):
+            context = callback_context and self._begin(callback_context, data)
+            try:
+                loss = self.task.run_epoch(epoch)
+                self._check_finite(epoch, loss)
+                score = self.task.validation_score() if self.score_name else None
+            except BaseException:
+                last.restore()
+                raise
+            last.save(epoch + 1)
+            self.losses.append(loss)
+            value = -loss
+            if score is not None:
+                self.scores.append(score)
+                value = score
+                if score > best_score or best.epoch < 0:
+                    best_score = score
+                    best.save(epoch + 1)
+            if value > to_beat:
+                to_beat = value + self.estimator.tol
+                since_best = 0
+            else:
+                since_best += 1
+            self._report(epoch, first_epoch, n_epochs, time.perf_counter() - started)
+            stop = context is not None and self._end(context, data)
+            if stop or (patience is not None and since_best >= patience):
+                break
+        if best is not None:
+            best.restore()
+            return best.epoch
+        return len(self.losses)
+
+    def _check_finite(self, epoch, loss):
+        largest = max((float(np.abs(w).max()) for w in self.task.weights() if w.size), default=0.0)
+        if np.isfinite(loss) and np.isfinite(largest):
+            return
+        rate = self.task.optimizer.learning_rate
+        raise DivergenceError(
+            f"{type(self.estimator).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} "
+            f"and the largest weight {largest:g}, with {self.task.optimizer!r} (learning rate "
+            f"{rate:g}). The model of epoch {epoch} is kept. Try a smaller learning_rate, such as "
+            f"{rate / 10:g}, or scale the features (and a regression target) to about 1."
+        )
+
+    def _report(self, epoch, first_epoch, n_epochs, seconds):
+        if not self.estimator.verbose:
+            return
+        done = epoch - first_epoch + 1
+        left = seconds / done * (n_epochs - done)
+        score = f"  validation {self.score_name} {self.scores[-1]:.5f}" if self.score_name else ""
+        print(
+            f"epoch {epoch + 1:3d}/{first_epoch + n_epochs}  loss {self.losses[-1]:.5f}{score}"
+            f"  {seconds:.1f} s, at most {left:.1f} s left"
+        )
+
+    def _begin(self, callback_context, data):
+        context = callback_context.subcontext(task_name="epoch")
+        return context.call_on_fit_task_begin(estimator=self.estimator, **data)
+
+    def _end(self, context, data):
+        return context.call_on_fit_task_end(
+            estimator=self.estimator, reconstruction_attributes=self.task.attributes, **data
+        )

@@ -1,0 +1,328 @@
+"""What the factorization machines share: parameters, fitting, the model's arrays."""
+
+from abc import abstractmethod
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, is_regressor
+from sklearn.model_selection import train_test_split
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
+from freqfm._validation import (
+    count_threads,
+    draw_seed,
+    take_rows,
+    validate_rows,
+    validate_weights,
+)
+from freqfm.estimators.base import CallbackSupportMixin, EpochLoop, with_callbacks
+from freqfm.estimators.fm_task import FMTask, score_rows
+from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.losses import Loss
+from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
+
+__all__ = ["BaseFM"]
+
+# From how many rows on early_stopping="auto" sets a validation part aside; scikit-learn's gradient
+# boosting uses the same number.
+_AUTO_EARLY_STOPPING = 10_000
+
+
+class BaseFM(CallbackSupportMixin, BaseEstimator):
+    """What FMClassifier and FMRegressor share: everything but targets and outputs.
+
+    A model has one output per class for three classes or more, else one; arrays of several
+    outputs have a leading axis.
+    """
+
+    _parameter_constraints: dict = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "optimizer": "no_validation",  # names and instances are resolved in fit
+        "learning_rate": [*POSITIVE, None],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "alpha_linear": NON_NEGATIVE,
+        "alpha_factors": NON_NEGATIVE,
+        "init": "no_validation",
+        "init_scale": [*NON_NEGATIVE, None],
+        "fit_intercept": ["boolean"],
+        "fit_linear": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": NON_NEGATIVE,
+        "shuffle": ["boolean"],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+    }
+
+    @abstractmethod
+    def __init__(
+        self,
+        n_components,
+        optimizer,
+        learning_rate,
+        max_iter,
+        batch_size,
+        alpha_linear,
+        alpha_factors,
+        init,
+        init_scale,
+        fit_intercept,
+        fit_linear,
+        early_stopping,
+        validation_fraction,
+        n_iter_no_change,
+        tol,
+        shuffle,
+        warm_start,
+        verbose,
+        n_jobs,
+        random_state,
+    ):
+        self.n_components = n_components
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.alpha_linear = alpha_linear
+        self.alpha_factors = alpha_factors
+        self.init = init
+        self.init_scale = init_scale
+        self.fit_intercept = fit_intercept
+        self.fit_linear = fit_linear
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.shuffle = shuffle
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def set_params(self, **params):
+        """Set parameters; those of a component reach it by name too.
+
+        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
+        name, which becomes an instance here. So grids over ``optimizer__...`` need no instance.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+        """
+        for axis, registry in {"optimizer": OPTIMIZERS, "init": INITIALIZERS}.items():
+            value = params.get(axis, getattr(self, axis))
+            nested = any(name.startswith(f"{axis}__") for name in params)
+            if nested and isinstance(value, str) and value in registry:
+                params[axis] = registry[value]()
+        return super().set_params(**params)
+
+    # Where subclasses differ.
+
+    _loss: Loss
+    #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
+    _score_name: str
+
+    @abstractmethod
+    def _encode_target(self, y, classes, reset):
+        """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
+
+    @abstractmethod
+    def _row_weights(self, y, weight, partial):
+        """Return the rows' weights times those of their classes."""
+
+    @abstractmethod
+    def _validation_score(self, target, scores, weight):
+        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
+
+    @with_callbacks
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows; usually one-hot encoded tokens. Converted to float32 CSR.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            A row of weight w counts as w rows, in the loss and in the tokens' counts.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            On input that cannot be learned from: it names the argument, what was found and what
+            to do.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        """
+        self._validate_params()
+        reset = not (self.warm_start and hasattr(self, "factors_"))
+        return self._train(X, y, sample_weight, None, reset, self.max_iter, self.early_stopping)
+
+    def _train_once(self, X, y, sample_weight, classes=None):
+        """Train one epoch for ``partial_fit``."""
+        return self._train(X, y, sample_weight, classes, not hasattr(self, "factors_"), 1, None)
+
+    def _train(self, X, y, sample_weight, classes, reset, n_epochs, early_stopping):
+        partial = early_stopping is None
+        X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
+        target, labels = self._encode_target(y, classes, reset)
+        sample_weight = validate_weights(sample_weight, X)
+        weight = self._row_weights(y, sample_weight, partial)
+        if reset:
+            self._seed = draw_seed(self.random_state)
+        train, validation = self._split(len(y), labels, early_stopping)
+        held_out = None
+        if validation is not None:
+            held_out = (
+                take_rows(X, validation),
+                target[:, validation],
+                sample_weight[validation],
+            )
+            X, target, weight = take_rows(X, train), target[:, train], weight[train]
+
+        optimizer = resolve(
+            "optimizer", self.optimizer, Optimizer, OPTIMIZERS, learning_rate=self.learning_rate
+        )
+        counts = _count_tokens(X, weight)
+        if reset:
+            self._init_model(target, weight, counts, optimizer)
+            self.token_counts_ = counts
+        elif partial:
+            self.token_counts_ = self.token_counts_ + counts
+        else:
+            self.token_counts_ = counts
+        self._check_state(optimizer)
+
+        history = list(self.loss_curve_), list(self.validation_scores_)
+        patience = None if partial else self.n_iter_no_change
+        context = None
+        if not partial and hasattr(self, "_skl_callbacks"):
+            context = self._init_callback_context(max_subtasks=n_epochs)
+        data = {"X": X, "y": y if train is None else y[train], "metadata": None}
+        with FMTask(self, optimizer, X, target, weight, held_out, self._n_threads(X)) as task:
+            loop = EpochLoop(self, task, self._score_name if held_out else None, history)
+            try:
+                if context is not None:
+                    context.call_on_fit_task_begin(estimator=self, **data)
+                self.best_iter_ = loop.run(n_epochs, patience, context, data)
+            finally:
+                self.loss_curve_ = np.array(history[0])
+                self.validation_scores_ = np.array(history[1])
+                self.n_iter_ = len(self.loss_curve_)
+            if context is not None:
+                context.call_on_fit_task_end(
+                    estimator=self, reconstruction_attributes=task.attributes, **data
+                )
+        return self
+
+    def _split(self, n_rows, labels, early_stopping):
+        """Return the indices of the training and of the validation rows, or None and None."""
+        rarest = n_rows if labels is None else np.bincount(labels).min()
+        enough = rarest * min(self.validation_fraction, 1 - self.validation_fraction) >= 1
+        if early_stopping == "auto":
+            early_stopping = n_rows > _AUTO_EARLY_STOPPING and enough
+        if not early_stopping:
+            return None, None
+        if not enough:
+            raise ValueError(
+                f"early_stopping=True with validation_fraction={self.validation_fraction} needs "
+                f"rows of every class on both sides of the split, but the rarest class has {rarest} "
+                f"of {n_rows} rows. Set early_stopping=False, or give more rows."
+            )
+        return train_test_split(
+            np.arange(n_rows),
+            test_size=self.validation_fraction,
+            stratify=labels,
+            random_state=self._seed,
+        )
+
+    def _init_model(self, target, weight, counts, optimizer):
+        n_outputs, n_tokens = len(target), self.n_features_in_
+        initializer = resolve("init", self.init, Initializer, INITIALIZERS, scale=self.init_scale)
+        generator = np.random.default_rng(self._seed)
+        factors = np.stack(
+            [initializer.draw((n_tokens, self.n_components), generator) for _ in range(n_outputs)]
+        )
+        intercept = np.zeros(n_outputs)
+        if self.fit_intercept:
+            intercept[:] = [self._loss.base_score(t, weight) for t in target]
+        self.intercept_ = intercept.astype(np.float32)
+        self.coef_ = _squeeze(np.zeros((n_outputs, n_tokens), dtype=np.float32))
+        self.factors_ = _squeeze(factors)
+        states = [
+            optimizer.init_state(n_tokens, self.n_components, counts) for _ in range(n_outputs)
+        ]
+        # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
+        self._optimizer_state = [dict(state._asdict()) for state in states]
+        self._optimizer_name = type(optimizer).__name__
+        self.optimizer_state_nbytes_ = sum(state.nbytes for state in states)
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+        self._n_steps = np.zeros(1, dtype=np.int64)
+
+    def _check_state(self, optimizer):
+        """Raise if a parameter changed that a trained model cannot take over."""
+        if self.factors_.shape[-1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
+                f"the model to continue; set it back, or fit anew with warm_start=False."
+            )
+        if type(optimizer).__name__ != self._optimizer_name:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
+                f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+
+    def _n_threads(self, X):
+        # Below some thousand multiplications a batch, meeting costs more than it saves.
+        rows = min(self.batch_size, X.shape[0])
+        work = rows * (X.nnz / X.shape[0]) * (self.n_components + 8)
+        return count_threads(self.n_jobs) if work >= 4096 else min(1, count_threads(self.n_jobs))
+
+    def _outputs(self):
+        """Return (intercept, coef, factors) of every output, as views."""
+        n_outputs = len(self.intercept_)
+        coef = self.coef_.reshape(n_outputs, -1)
+        factors = self.factors_.reshape(n_outputs, -1, self.factors_.shape[-1])
+        return [(self.intercept_[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+
+    def _optimizer_states(self):
+        return [OptimizerState(**state) for state in self._optimizer_state]
+
+    def _scores(self, X):
+        """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
+        check_is_fitted(self)
+        X = validate_rows(self, X, reset=False)
+        return score_rows(X, self._outputs(), count_threads(self.n_jobs))
+
+
+def _squeeze(array):
+    """Drop the axis of the outputs if there is but one."""
+    return array[0] if len(array) == 1 else array
+
+
+def _count_tokens(X, weight):
+    """Return the weight of the rows that hold each token."""
+    per_entry = np.repeat(weight, np.diff(X.indptr))
+    return np.bincount(X.indices, weights=per_entry, minlength=X.shape[1])

@@ -1,0 +1,168 @@
+"""The training task of a factorization machine: its rows packed, its team, its scratch."""
+
+import numpy as np
+
+from freqfm.kernels.cpu.fm import BATCH_ROW, LINK, fm_score, fm_train
+from freqfm.kernels.cpu.packing import pack_entries, pack_samples
+from freqfm.kernels.cpu.team import Team
+
+# A kernel call trains about so many weights, a tenth of a second's work, before Python may look
+# whether the user has interrupted.
+_WEIGHTS_PER_CALL = 50_000_000
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+
+def score_rows(X, outputs, n_threads):
+    """Return the scores of canonical CSR rows under every output, (n_outputs, n_rows) float32."""
+    scores = np.empty((len(outputs), X.shape[0]), dtype=np.float32)
+    if X.nnz * outputs[0][2].shape[1] < 100_000:
+        n_threads = 1
+    with Team(n_threads) as team:
+        for k, (intercept, linear, factors) in enumerate(outputs):
+            sums = np.empty((n_threads, factors.shape[1] + _PADDING), dtype=np.float32)
+            team.run(
+                fm_score,
+                X.indptr,
+                X.indices,
+                X.data,
+                intercept,
+                linear,
+                factors,
+                sums,
+                scores[k],
+            )
+    return scores
+
+
+class FMTask:
+    """Epochs over packed rows, for one or several outputs; a context manager.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised; its arrays are updated in place.
+    optimizer : Optimizer
+    X : csr_array
+        Canonical training rows.
+    target : ndarray of shape (n_outputs, n_rows)
+    weight : ndarray of shape (n_rows,)
+    held_out : tuple or None
+        Rows, targets and weights of the validation part.
+    n_threads : int
+    """
+
+    def __init__(self, model, optimizer, X, target, weight, held_out, n_threads):
+        self.model = model
+        self.optimizer = optimizer
+        self._held_out = held_out
+        self._n_threads = n_threads
+        self._target = target
+        self._weight_sum = weight.sum()
+        self._mean_weight = self._weight_sum / len(weight)
+        self._entries = pack_entries(X)
+        self._samples = pack_samples(X, target[0], weight)
+        self._n_rows, n_tokens = X.shape
+        self._batch_size = min(model.batch_size, self._n_rows)
+        self._n_batches = -(-self._n_rows // self._batch_size)
+        lengths = np.diff(X.indptr)
+        # No batch holds more entries than the longest rows together.
+        most = int(
+            np.partition(lengths, self._n_rows - self._batch_size)[-self._batch_size :].sum()
+        )
+        if most > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"batch_size={model.batch_size} would put {most} entries of X into one batch; "
+                f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
+            )
+        entries_per_batch = max(1, X.nnz // self._n_batches)
+        width = model.n_components
+        self._batches_per_call = max(1, _WEIGHTS_PER_CALL // (entries_per_batch * (width + 8)))
+        padded = width + _PADDING
+        self._scratch = (
+            np.zeros(self._batch_size, dtype=BATCH_ROW),
+            np.empty((self._batch_size, width), dtype=np.float32),
+            np.full((n_threads, n_tokens), -1, dtype=np.int32),
+            np.zeros((n_threads, most + 1), dtype=LINK),
+            np.zeros((n_threads, most + 1), dtype=np.int32),
+            np.zeros((n_threads, padded), dtype=np.float64),
+            np.zeros((n_threads, padded), dtype=np.float32),
+        )
+        self._team = Team(n_threads)
+
+    def __enter__(self):
+        self._team.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._team.__exit__(*exception)
+
+    def run_epoch(self, epoch):
+        """Train every output on every row once; return the mean loss, summed over outputs."""
+        total = 0.0
+        first_step = int(self.model._n_steps[0])
+        parts = zip(
+            self.model._outputs(), self.model._optimizer_states(), self._target, strict=True
+        )
+        for output, state, target in parts:
+            self._samples["target"][:-1] = target
+            for first in range(0, self._n_batches, self._batches_per_call):
+                last = min(first + self._batches_per_call, self._n_batches)
+                total += self._train(epoch, first, last, first_step + first, output, state)
+        self.model._n_steps += self._n_batches
+        return total / self._weight_sum
+
+    def _train(self, epoch, first_batch, last_batch, step, output, state):
+        model, optimizer = self.model, self.optimizer
+        return self._team.run(
+            fm_train,
+            self._samples,
+            self._entries,
+            first_batch,
+            last_batch,
+            self._batch_size,
+            bool(model.shuffle),
+            model._seed,
+            epoch,
+            *output,
+            model._loss.code,
+            float(model.alpha_linear),
+            float(model.alpha_factors),
+            bool(model.fit_intercept),
+            bool(model.fit_linear),
+            float(self._mean_weight),
+            optimizer.step_code,
+            optimizer.rate_code,
+            optimizer.count_code,
+            bool(optimizer.lazy),
+            bool(optimizer.average),
+            step,
+            optimizer.hyper(),
+            *state,
+            *self._scratch,
+        )
+
+    def validation_score(self):
+        """Return the model's score on the validation part."""
+        X, target, weight = self._held_out
+        scores = score_rows(X, self.model._outputs(), self._n_threads)
+        return float(self.model._validation_score(target, scores, weight))
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [self.model.intercept_, self.model.coef_, self.model.factors_]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        states = [array for state in self.model._optimizer_states() for array in state]
+        return [*self.weights(), self.model._n_steps, *states]
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        model = self.model
+        return {
+            "intercept_": model.intercept_.copy(),
+            "coef_": model.coef_.copy(),
+            "factors_": model.factors_.copy(),
+        }

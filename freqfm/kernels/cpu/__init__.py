@@ -1,0 +1,1 @@
+"""Kernels for the CPU, run by a team of threads."""

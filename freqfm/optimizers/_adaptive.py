@@ -1,0 +1,137 @@
+"""Optimizers that scale steps by past gradients: Adagrad, row-wise Adagrad, Adam."""
+
+from numbers import Real
+
+from sklearn.utils._param_validation import Interval
+
+from freqfm._components import POSITIVE
+from freqfm.optimizers._base import Optimizer
+from freqfm.scalars import codes
+
+
+class Adagrad(Optimizer):
+    """Adagrad [1]_: a step shrinks with the root of the sum of its squared gradients.
+
+    The formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A row that is absent
+    from a batch has gradient zero and does not move, so skipping it is exact.
+
+    State: one number per weight, n_components + 1 per token.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.05
+        Length of the first step of every weight.
+    epsilon : float, default=1e-10
+        Added to the root.
+
+    References
+    ----------
+    .. [1] J. Duchi, E. Hazan, Y. Singer. "Adaptive Subgradient Methods for Online Learning and
+       Stochastic Optimization". JMLR 12, 2011.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import Adagrad
+    >>> Adagrad().init_state(1000, 64, None).nbytes == 4 * 1000 * 65
+    True
+    """
+
+    step_code = codes.STEP_ADAGRAD
+    _parameter_constraints = {"learning_rate": POSITIVE, "epsilon": POSITIVE}
+    _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
+
+    def __init__(self, learning_rate=0.05, epsilon=1e-10):
+        self.learning_rate = learning_rate
+        self.epsilon = epsilon
+
+    def state_widths(self, n_components):
+        """Return the number of columns of ``factors_first`` and ``factors_second``."""
+        return n_components, 0
+
+
+class RowwiseAdagrad(Adagrad):
+    """Adagrad with one accumulator per row: the mean of the row's squared gradients.
+
+    The memory of CF-SGD with a learning rate from gradients instead of counts, as in FBGEMM's
+    ``EXACT_ROWWISE_ADAGRAD``. The linear weights are rows of length one of their own.
+
+    State: one number per row of factors and one per linear weight, 2 per token.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.05
+        Root mean square of the first step of every row.
+    epsilon : float, default=1e-10
+        Added to the root.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import RowwiseAdagrad
+    >>> RowwiseAdagrad().init_state(1000, 64, None).nbytes
+    8000
+    """
+
+    step_code = codes.STEP_ROWWISE_ADAGRAD
+
+    def state_widths(self, n_components):
+        """Return the number of columns of ``factors_first`` and ``factors_second``."""
+        return 1, 0
+
+
+class Adam(Optimizer):
+    """Adam [1]_: steps of even length along a moving mean of the gradients.
+
+    The formula of ``torch.optim.Adam``, on the batch's mean gradient.
+
+    State: two numbers per weight, 2 * (n_components + 1) per token.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.003
+        Largest step of a weight, nearly.
+    beta_1, beta_2 : float, default=0.9 and 0.999
+        How much of the moving means of gradients and squared gradients a step keeps.
+    epsilon : float, default=1e-8
+        Added to the root.
+    lazy : bool, default=True
+        Whether rows absent from a batch are left alone: weights and moments, as
+        ``torch.optim.SparseAdam`` does; the corrections of the bias count all batches. False
+        moves every row in every batch, as ``torch.optim.Adam`` does with a dense gradient, at
+        n_tokens * n_components operations a batch.
+
+    References
+    ----------
+    .. [1] D. P. Kingma, J. Ba. "Adam: A Method for Stochastic Optimization". ICLR 2015.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import Adam
+    >>> Adam().init_state(1000, 64, None).nbytes == 8 * 1000 * 65
+    True
+    """
+
+    step_code = codes.STEP_ADAM
+    _parameter_constraints = {
+        "learning_rate": POSITIVE,
+        "beta_1": [Interval(Real, 0, 1, closed="left")],
+        "beta_2": [Interval(Real, 0, 1, closed="left")],
+        "epsilon": POSITIVE,
+        "lazy": ["boolean"],
+    }
+    _slots = {
+        "learning_rate": codes.LEARNING_RATE,
+        "beta_1": codes.BETA_1,
+        "beta_2": codes.BETA_2,
+        "epsilon": codes.EPSILON,
+    }
+
+    def __init__(self, learning_rate=0.003, beta_1=0.9, beta_2=0.999, epsilon=1e-8, lazy=True):
+        self.learning_rate = learning_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.lazy = lazy
+
+    def state_widths(self, n_components):
+        """Return the number of columns of ``factors_first`` and ``factors_second``."""
+        return n_components, n_components

@@ -1,0 +1,185 @@
+"""SGD, and SGD with a learning rate per token from the token's frequency."""
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
+from freqfm._components import NON_NEGATIVE, POSITIVE
+from freqfm.optimizers._base import Optimizer
+from freqfm.scalars import codes
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent on the mean gradient of a batch.
+
+    No state. One learning rate serves all tokens, so a token that occurs in one row of ten
+    thousand moves ten thousand times slower than the intercept.
+
+    Parameters
+    ----------
+    learning_rate : float, default=1.0
+        Step along the batch's mean gradient.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import SGD
+    >>> SGD(learning_rate=3.0)
+    SGD(learning_rate=3.0)
+    """
+
+    _parameter_constraints = {"learning_rate": POSITIVE}
+
+    def __init__(self, learning_rate=1.0):
+        self.learning_rate = learning_rate
+
+
+class FASGD(Optimizer):
+    """Frequency-aware SGD: a learning rate per token, for frequencies known beforehand.
+
+    Algorithm 1 of [1]_. Equation (7) sets a token's rate to min{1 / 4L, a / sqrt(T p_k)}, and
+    theorems 3.1 and 3.2 relate its constant to that of SGD by the factor
+    sqrt(sum p^2 / sum p). Both together give
+
+        rate_k = min(max_step, learning_rate * sqrt(m / n_k)),    m = sum n^2 / sum n,
+
+    on the batch's mean gradient: ``learning_rate`` means what it means for :class:`SGD`, a token
+    as frequent as the average occurrence moves as under SGD, rarer ones faster. With equal
+    frequencies it *is* SGD (corollary 3.1), to the bit.
+
+    State: one number per token.
+
+    Parameters
+    ----------
+    learning_rate : float, default=3.0
+        Rate of a token of average frequency.
+    max_step : float, default=100.0
+        Largest rate, the 1 / 4L of equation (7), in units of the batch's mean gradient.
+    counts : array-like of shape (n_features,), default=None
+        How often each token occurs. None counts the rows of the first call to ``fit`` or
+        ``partial_fit``. A token of count zero is treated as one of count one.
+
+    References
+    ----------
+    .. [1] Y. Li, D. Choudhary, X. Wei, B. Yuan, B. Bhushanam, T. Zhao, G. Lan. "Frequency-aware
+       SGD for Efficient Embedding Learning with Provable Benefits". ICLR 2022.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import FASGD
+    >>> state = FASGD(learning_rate=1.0, counts=[100, 100, 25]).init_state(3, 16, None)
+    >>> state.per_row.round(2)
+    array([0.96, 0.96, 1.91], dtype=float32)
+    >>> state.nbytes
+    12
+    """
+
+    rate_code = codes.RATE_GIVEN
+    _parameter_constraints = {
+        "learning_rate": POSITIVE,
+        "max_step": POSITIVE,
+        "counts": ["array-like", None],
+    }
+
+    def __init__(self, learning_rate=3.0, max_step=100.0, counts=None):
+        self.learning_rate = learning_rate
+        self.max_step = max_step
+        self.counts = counts
+
+    def _init_per_row(self, n_tokens, counts):
+        if self.counts is not None:
+            counts = np.asarray(self.counts, dtype=np.float64)
+            if counts.shape != (n_tokens,):
+                raise ValueError(
+                    f"counts of FASGD has shape {counts.shape}, but X has {n_tokens} features; "
+                    f"give one count per feature."
+                )
+            if not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
+                raise ValueError(
+                    "counts of FASGD must be finite and non-negative, and not all zero."
+                )
+        average = (counts @ counts) / counts.sum()
+        rates = self.learning_rate * np.sqrt(average / np.where(counts > 0, counts, 1.0))
+        return np.minimum(self.max_step, rates).astype(np.float32)
+
+
+class CFSGD(Optimizer):
+    """Counter-based frequency-aware SGD: a learning rate per token, counted while training.
+
+    Algorithm 2 of [1]_. The rate of a token seen c_k times so far is
+
+        rate_k = min(max_step, learning_rate / c_k^exponent, curvature_cap / L_k),
+
+    on the *sum* of the batch's gradients. With exponent 1/2 the first two are equation (12): its
+    p_k = c_k / T, and T cancels. The last is for mini-batches and for values other than 0 and 1.
+    Equation (12) bounds a step by 1 / 4L, L the smoothness of the loss on one sample. The more
+    rows of a batch hold the token, the larger their values and factors, the more curved the
+    batch is; L_k bounds that curvature, row by row:
+
+        L_k = sum_rows l'' |x_k| (1 + sum_i |x_i|) (1 + |s|^2),    s = sum_i x_i v_i,
+
+    l'' the largest second derivative of the loss: 1/4 for the log loss, 1 for the squared error.
+
+    On sparse clicks it touches only tokens that occur in a large part of all rows, whose first
+    steps would overshoot without it; on dense data it keeps training stable. Counters advance
+    before the step, so that none is zero.
+
+    State: one number per token, 4 bytes.
+
+    Parameters
+    ----------
+    learning_rate : float, default=2.0
+        Rate of a token on its first occurrence, before the bounds.
+    max_step : float, default=0.05
+        The bound 1 / 4L of equation (12) for a token that the batch holds once.
+    curvature_cap : float, default=2.0
+        Bound of the rate times L_k. ``numpy.inf`` turns it off.
+    exponent : float, default=0.5
+        Power of the counter.
+    count : {"sample", "batch"}, default="sample"
+        Whether a token's counter advances by the number of rows that hold it (as in the paper;
+        with ``sample_weight``, by their weight), or by one per batch (as FBGEMM's
+        ``COUNTER_SGD``).
+
+    References
+    ----------
+    .. [1] Y. Li, D. Choudhary, X. Wei, B. Yuan, B. Bhushanam, T. Zhao, G. Lan. "Frequency-aware
+       SGD for Efficient Embedding Learning with Provable Benefits". ICLR 2022.
+
+    Examples
+    --------
+    >>> from freqfm.optimizers import CFSGD
+    >>> CFSGD().init_state(1000, 64, None).nbytes
+    4000
+    """
+
+    rate_code = codes.RATE_COUNTED
+    average = False
+    _parameter_constraints = {
+        "learning_rate": POSITIVE,
+        "max_step": POSITIVE,
+        "curvature_cap": POSITIVE,
+        "exponent": NON_NEGATIVE,
+        "count": [StrOptions({"sample", "batch"})],
+    }
+    _slots = {
+        "learning_rate": codes.LEARNING_RATE,
+        "max_step": codes.MAX_STEP,
+        "curvature_cap": codes.CURVATURE_CAP,
+        "exponent": codes.EXPONENT,
+    }
+
+    def __init__(
+        self, learning_rate=2.0, max_step=0.05, curvature_cap=2.0, exponent=0.5, count="sample"
+    ):
+        self.learning_rate = learning_rate
+        self.max_step = max_step
+        self.curvature_cap = curvature_cap
+        self.exponent = exponent
+        self.count = count
+
+    @property
+    def count_code(self):
+        """What a counter counts."""
+        return codes.COUNT_SAMPLES if self.count == "sample" else codes.COUNT_BATCHES
+
+    def _init_per_row(self, n_tokens, counts):
+        return np.zeros(n_tokens, dtype=np.float32)

@@ -1,0 +1,1 @@
+"""Layer 0: scalar mathematics on one number or one row, shared by CPU and CUDA kernels."""

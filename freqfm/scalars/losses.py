@@ -1,0 +1,39 @@
+"""Losses of one sample: the value, and the derivative with respect to the score."""
+
+import math
+
+from freqfm._jit import HALF, ONE, ZERO, scalar
+from freqfm.scalars.codes import LOG_LOSS
+
+
+@scalar
+def log_loss(score, target):
+    """Return log(1 + exp(score)) - target * score and its derivative, for a target in [0, 1].
+
+    Written with exp(-|score|), so that no score overflows.
+    """
+    small = math.exp(-abs(score))
+    value = math.log1p(small) + max(score, ZERO) - target * score
+    probability = (ONE if score >= ZERO else small) / (ONE + small)
+    return value, probability - target
+
+
+@scalar
+def squared_error(score, target):
+    """Return (score - target)^2 / 2 and its derivative."""
+    residual = score - target
+    return HALF * residual * residual, residual
+
+
+@scalar
+def loss_and_gradient(code, score, target):
+    """Return the value and derivative of the loss named by ``code``."""
+    if code == LOG_LOSS:
+        return log_loss(score, target)
+    return squared_error(score, target)
+
+
+@scalar
+def loss_curvature(code):
+    """Return the largest second derivative of the loss named by ``code``."""
+    return 0.25 if code == LOG_LOSS else 1.0

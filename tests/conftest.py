@@ -1,0 +1,18 @@
+"""Shared fixtures."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+
+@pytest.fixture
+def clicks():
+    """A small log of rows with values, empty rows, a head token and unseen tokens."""
+    rng = np.random.default_rng(7)
+    X = rng.random((60, 12)) * (rng.random((60, 12)) < 0.25)
+    X[:, 0] = rng.random(60) < 0.9
+    X[:, 5] = 0
+    X[[3, 17]] = 0
+    X = sparse.csr_array(X.astype(np.float32))
+    y = (rng.random(60) < 0.4).astype(np.int64)
+    return X, y

@@ -1,0 +1,164 @@
+"""Slow twins of the kernels, in plain Python and float64, written from the formulas alone."""
+
+import numpy as np
+
+_M = (1 << 64) - 1
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def hash64(x):
+    x = ((x ^ (x >> 30)) * _MIX_1) & _M
+    x = ((x ^ (x >> 27)) * _MIX_2) & _M
+    return x ^ (x >> 31)
+
+
+def epoch_order(n, seed, epoch):
+    """The order in which an epoch visits its rows."""
+    bits = 2
+    while (1 << bits) < n:
+        bits += 1
+    low_bits, high_bits = bits // 2, bits - bits // 2
+    key = hash64((seed * _GOLDEN + hash64(epoch + 1)) & _M)
+
+    def scramble(x, k):
+        x = ((x ^ k) * _GOLDEN) & _M
+        return x ^ (x >> 32)
+
+    order = []
+    for i in range(n):
+        x = i
+        while True:
+            high, low = x >> low_bits, x & ((1 << low_bits) - 1)
+            high ^= scramble(low, key) & ((1 << high_bits) - 1)
+            low ^= scramble(high, (key + _MIX_1) & _M) & ((1 << low_bits) - 1)
+            high ^= scramble(low, (key + _MIX_2) & _M) & ((1 << high_bits) - 1)
+            low ^= scramble(high, (key + _GOLDEN) & _M) & ((1 << low_bits) - 1)
+            x = (high << low_bits) | low
+            if x < n:
+                break
+        order.append(x)
+    return np.array(order)
+
+
+def fm_scores(X, intercept, coef, factors):
+    """Intercept + linear part + the sum over all pairs of columns, pair by pair."""
+    X = np.asarray(X, dtype=np.float64)
+    scores = intercept + X @ np.asarray(coef, dtype=np.float64)
+    V = np.asarray(factors, dtype=np.float64)
+    for i in range(X.shape[1]):
+        for j in range(i + 1, X.shape[1]):
+            scores += (V[i] @ V[j]) * X[:, i] * X[:, j]
+    return scores
+
+
+def loss_value(name, score, target):
+    if name == "log_loss":
+        return np.logaddexp(0.0, score) - target * score
+    return (score - target) ** 2 / 2
+
+
+def loss_slope(name, score, target):
+    if name == "log_loss":
+        return 1 / (1 + np.exp(-score)) - target
+    return score - target
+
+
+class NaiveFM:
+    """A factorization machine trained one batch at a time with whole, dense gradients.
+
+    ``optimizer`` is a dict: name, learning_rate, and whatever else the formula needs.
+    """
+
+    def __init__(self, intercept, coef, factors, loss, optimizer, alpha_linear=0, alpha_factors=0):
+        self.b = np.array([intercept], dtype=np.float64)
+        self.w = np.array(coef, dtype=np.float64)
+        self.V = np.array(factors, dtype=np.float64)
+        self.loss, self.opt = loss, optimizer
+        self.alpha_linear, self.alpha_factors = alpha_linear, alpha_factors
+        self.counts = np.zeros(len(self.w))
+        self.b_count = 0.0
+        self.t = 0
+        self.state = {}
+
+    def gradients(self, X, y, weight):
+        """Sums over the batch, the penalty included, and the weight of the rows of each token."""
+        scores = fm_scores(X, self.b[0], self.w, self.V)
+        slope = weight * loss_slope(self.loss, scores, y)
+        touched = (X != 0).astype(float)
+        n = touched.T @ weight
+        sums = X @ self.V
+        g_V = np.zeros_like(self.V)
+        for s in range(len(y)):
+            for k in range(X.shape[1]):
+                g_V[k] += slope[s] * X[s, k] * (sums[s] - X[s, k] * self.V[k])
+        g_V += self.alpha_factors * n[:, None] * self.V
+        g_w = X.T @ slope + self.alpha_linear * n * self.w
+        per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + (sums**2).sum(axis=1))
+        per_row = per_row * (0.25 if self.loss == "log_loss" else 1.0)
+        self.curvature = np.abs(X).T @ per_row
+        self.b_curvature = per_row.sum()
+        return slope.sum(), g_w, g_V, n, weight @ loss_value(self.loss, scores, y)
+
+    def batch(self, X, y, weight, mean_weight):
+        self.t += 1
+        g_b, g_w, g_V, n, loss = self.gradients(X, y, weight)
+        opt, name = self.opt, self.opt["name"]
+        if name != "cf_sgd":
+            scale = 1 / (len(y) * mean_weight)
+            g_b, g_w, g_V = g_b * scale, g_w * scale, g_V * scale
+        live = n > 0 if opt.get("lazy", True) else np.ones(len(n), dtype=bool)
+        if name in ("sgd", "fa_sgd", "cf_sgd"):
+            rate, b_rate = np.full(len(n), opt["learning_rate"]), opt["learning_rate"]
+            if name == "fa_sgd":
+                c = np.maximum(opt["counts"], 1)
+                m = (opt["counts"] ** 2).sum() / opt["counts"].sum()
+                rate = np.minimum(opt["max_step"], opt["learning_rate"] * np.sqrt(m / c))
+            if name == "cf_sgd":
+                one = opt["count"] == "batch"
+                self.counts[live] += 1 if one else n[live]
+                self.b_count += 1 if one else weight.sum()
+                with np.errstate(divide="ignore"):
+                    rate = self._counted(self.counts, self.curvature)
+                    b_rate = self._counted(self.b_count, self.b_curvature)
+            self.b -= b_rate * g_b
+            self.w[live] -= (rate * g_w)[live]
+            self.V[live] -= (rate[:, None] * g_V)[live]
+            return loss
+        for key, table, gradient, rows in (
+            ("b", self.b, np.array([g_b]), slice(None)),
+            ("w", self.w, g_w, live),
+            ("V", self.V, g_V, live),
+        ):
+            self._adaptive(key, table, gradient, rows)
+        return loss
+
+    def _counted(self, count, curvature):
+        opt = self.opt
+        rate = np.minimum(opt["max_step"], opt["learning_rate"] / count ** opt["exponent"])
+        return np.minimum(rate, opt["curvature_cap"] / curvature)
+
+    def _adaptive(self, key, table, gradient, rows):
+        opt, lr, eps = self.opt, self.opt["learning_rate"], self.opt["epsilon"]
+        g = gradient[rows]
+        if opt["name"] == "adagrad" or key != "V" and opt["name"] == "rowwise_adagrad":
+            total = self.state.setdefault(key, np.zeros_like(table))
+            total[rows] += g**2
+            table[rows] -= lr * g / (np.sqrt(total[rows]) + eps)
+        elif opt["name"] == "rowwise_adagrad":
+            total = self.state.setdefault(key, np.zeros(len(table)))
+            total[rows] += (g**2).mean(axis=1)
+            table[rows] -= lr * g / (np.sqrt(total[rows]) + eps)[:, None]
+        else:
+            m, v = self.state.setdefault(key, (np.zeros_like(table), np.zeros_like(table)))
+            b1, b2 = opt["beta_1"], opt["beta_2"]
+            m[rows] = b1 * m[rows] + (1 - b1) * g
+            v[rows] = b2 * v[rows] + (1 - b2) * g**2
+            denominator = np.sqrt(v[rows]) / np.sqrt(1 - b2**self.t) + eps
+            table[rows] -= lr / (1 - b1**self.t) * m[rows] / denominator
+
+    def epoch(self, X, y, weight, batch_size, order):
+        loss = 0.0
+        for start in range(0, len(y), batch_size):
+            rows = order[start : start + batch_size]
+            loss += self.batch(X[rows], y[rows], weight[rows], weight.mean())
+        return loss / weight.sum()

@@ -1,0 +1,366 @@
+"""Tests of the synthetic click log and of the loaders of libFM and Criteo files."""
+
+import bz2
+import gzip
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.datasets import dump_svmlight_file
+from sklearn.metrics import roc_auc_score
+
+from freqfm.datasets import load_criteo_tsv, load_libfm, make_clicks
+
+
+@pytest.fixture(scope="module")
+def log():
+    return make_clicks(40_000, return_model=True, random_state=0)
+
+
+# make_clicks
+
+
+def test_clicks_have_one_token_per_field(log):
+    X, y, model = log
+    assert X.format == "csr" and X.shape == (40_000, 7220) and X.dtype == np.float32
+    assert X.indices.dtype == np.int32 and X.indptr.dtype == np.int32
+    assert X.has_canonical_format and np.all(X.data == 1)
+    assert model.field_offsets.tolist() == [0, 5000, 7000, 7200, 7220]
+    for start, stop in pairwise(model.field_offsets):
+        assert np.all(X[:, start:stop].sum(axis=1) == 1)
+    assert y.shape == (40_000,) and y.dtype == np.int64 and set(y) == {0, 1}
+
+
+def test_model_shapes(log):
+    _, _, model = log
+    assert isinstance(model.intercept, float)
+    assert model.coef.shape == model.token_probabilities.shape == (7220,)
+    assert model.factors.shape == (7220, 4) and model.probabilities.shape == (40_000,)
+    sums = np.add.reduceat(model.token_probabilities, model.field_offsets[:-1])
+    np.testing.assert_allclose(sums, 1)
+
+
+def test_random_state_fixes_the_rows():
+    X, y = make_clicks(500, random_state=3)
+    X_same, y_same = make_clicks(500, random_state=np.random.RandomState(3))
+    X_other, y_other = make_clicks(500, random_state=4)
+    assert np.array_equal(X.indices, X_same.indices) and np.array_equal(y, y_same)
+    assert not np.array_equal(X.indices, X_other.indices) and not np.array_equal(y, y_other)
+
+
+def test_seed_plants_one_model_for_any_number_of_rows():
+    *_, small = make_clicks(100, return_model=True, random_state=5)
+    *_, large = make_clicks(300, return_model=True, random_state=5)
+    for name in ("coef", "factors", "token_probabilities"):
+        assert np.array_equal(small[name], large[name])
+
+
+@pytest.mark.parametrize(
+    ("tail", "exponent", "decay"),
+    [
+        ("zipf", 1.2, lambda rank: (rank + 1) ** -1.2),
+        ("exponential", 0.5, lambda rank: np.exp(-0.5 * rank / 20)),
+    ],
+)
+def test_tail_has_the_documented_shape(tail, exponent, decay):
+    X, _, model = make_clicks(
+        30_000, (200,), tail=tail, tail_exponent=exponent, return_model=True, random_state=0
+    )
+    expected = decay(np.arange(200.0))
+    expected /= expected.sum()
+    np.testing.assert_allclose(np.sort(model.token_probabilities)[::-1], expected)
+    count = np.bincount(X.indices, minlength=200)
+    for rank in (0, 1, 10):
+        token = np.argsort(-model.token_probabilities)[rank]
+        sigma = np.sqrt(30_000 * expected[rank])
+        assert abs(count[token] - 30_000 * expected[rank]) < 5 * sigma
+
+
+def test_tail_exponent_zero_is_uniform():
+    *_, model = make_clicks(10, (8, 4), tail_exponent=0, return_model=True, random_state=0)
+    np.testing.assert_allclose(model.token_probabilities, [1 / 8] * 8 + [1 / 4] * 4)
+
+
+def test_token_ids_do_not_tell_the_rank(log):
+    _, _, model = log
+    rank = np.argsort(np.argsort(-model.token_probabilities[:5000]))
+    assert abs(np.corrcoef(rank, np.arange(5000))[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("click_rate", [0.02, 0.3, 0.9])
+def test_click_rate_is_met(click_rate):
+    _, y, model = make_clicks(20_000, click_rate=click_rate, return_model=True, random_state=1)
+    assert model.probabilities.mean() == pytest.approx(click_rate, abs=1e-6)
+    assert abs(y.mean() - click_rate) < 5 * np.sqrt(click_rate * (1 - click_rate) / 20_000)
+
+
+def test_probabilities_are_those_of_the_planted_machine():
+    X, _, model = make_clicks(200, (30, 20, 10), return_model=True, random_state=2)
+    tokens = X.indices.reshape(200, 3)
+    score = model.intercept + model.coef[tokens].sum(axis=1)
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        left, right = model.factors[tokens[:, first]], model.factors[tokens[:, second]]
+        score += (left * right).sum(axis=1)
+    np.testing.assert_allclose(model.probabilities, expit(score))
+
+
+def test_probabilities_are_calibrated(log):
+    _, y, model = log
+    order = np.argsort(model.probabilities)
+    for tenth in np.array_split(order, 10):
+        p = model.probabilities[tenth]
+        assert abs(y[tenth].mean() - p.mean()) < 5 * np.sqrt((p * (1 - p)).mean() / len(p))
+
+
+@pytest.mark.parametrize("tail", ["zipf", "exponential"])
+@pytest.mark.parametrize("seed", range(3))
+def test_interactions_matter(tail, seed):
+    X, y, model = make_clicks(20_000, tail=tail, return_model=True, random_state=seed)
+    linear = roc_auc_score(y, X @ model.coef)
+    assert linear > 0.6
+    assert roc_auc_score(y, model.probabilities) > linear + 0.03
+
+
+def test_factors_are_centred_in_every_field(log):
+    _, _, model = log
+    for start, stop in pairwise(model.field_offsets):
+        mean = model.token_probabilities[start:stop] @ model.factors[start:stop]
+        np.testing.assert_allclose(mean, 0, atol=1e-12)
+        assert model.factors[start:stop].std() > 0.1
+
+
+def test_scales_of_zero_leave_only_the_intercept():
+    *_, model = make_clicks(
+        50, (9, 3), linear_scale=0, interaction_scale=0, return_model=True, random_state=0
+    )
+    np.testing.assert_allclose(model.probabilities, 0.3)
+
+
+def test_one_row_of_one_token():
+    X, y, model = make_clicks(1, [1], return_model=True, random_state=0)
+    assert X.toarray().tolist() == [[1.0]] and y.shape == (1,)
+    assert model.probabilities[0] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_samples": 0}, "n_samples is 0; pass an integer >= 1"),
+        ({"n_samples": 10.5}, "n_samples is 10.5"),
+        ({"n_tokens": ()}, r"n_tokens is \(\); pass a sequence"),
+        ({"n_tokens": 7}, "n_tokens is 7; pass a sequence"),
+        ({"n_tokens": (5, 0)}, "an entry of n_tokens is 0; pass an integer"),
+        ({"n_samples": 2**30}, "int32 indices can hold; pass fewer rows"),
+        ({"tail": "pareto"}, "tail is 'pareto'; pass one of"),
+        ({"tail_exponent": -1}, "tail_exponent is -1; pass a finite number"),
+        ({"linear_scale": np.nan}, "linear_scale is nan"),
+        ({"interaction_scale": "big"}, "interaction_scale is 'big'"),
+        ({"n_components": True}, "n_components is True"),
+        ({"click_rate": 1.0}, "click_rate is 1.0; pass a number strictly between"),
+    ],
+)
+def test_make_clicks_rejects(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_clicks(**arguments)
+
+
+# load_libfm
+
+
+def test_libfm_round_trip(tmp_path):
+    X, y = make_clicks(200, (30, 20), random_state=0)
+    path = tmp_path / "clicks.libfm"
+    dump_svmlight_file(X, 2 * y - 1, str(path), zero_based=True)
+    X_read, y_read = load_libfm(path, n_features=50, zero_based=True)
+    assert X_read.format == "csr" and X_read.shape == (200, 50) and X_read.dtype == np.float32
+    assert X_read.has_canonical_format and X_read.indices.dtype == np.int32
+    assert np.array_equal(X_read.toarray(), X.toarray())
+    assert np.array_equal(y_read, 2.0 * y - 1)
+
+
+@pytest.mark.parametrize(("suffix", "opener"), [(".gz", gzip.open), (".bz2", bz2.open)])
+def test_libfm_compressed(tmp_path, suffix, opener):
+    path = str(tmp_path / f"rows.libfm{suffix}")
+    with opener(path, "wt") as file:
+        file.write("1 0:1 2:0.5\n-1 1:2\n")
+    X, y = load_libfm(path)
+    assert X.toarray().tolist() == [[1, 0, 0.5], [0, 2, 0]] and y.tolist() == [1, -1]
+
+
+def test_libfm_files_share_their_columns(tmp_path):
+    (tmp_path / "train").write_text("3.5 0:1 6:1\n")
+    (tmp_path / "test").write_text("1 1:1\n2 2:1\n")
+    X1, y1, X2, y2 = load_libfm([tmp_path / "train", str(tmp_path / "test")])
+    assert X1.shape == (1, 7) and X2.shape == (2, 7)
+    assert X2.nonzero()[1].tolist() == [1, 2]
+    assert y1.tolist() == [3.5] and y2.tolist() == [1, 2]
+
+
+def test_libfm_columns_from_one(tmp_path):
+    path = tmp_path / "rows"
+    path.write_text("1 1:1 3:1\n")
+    assert load_libfm(path)[0].toarray().tolist() == [[1, 0, 1]]
+    assert load_libfm(path, zero_based=True)[0].toarray().tolist() == [[0, 1, 0, 1]]
+
+
+def test_libfm_list_of_one_path_gives_a_list(tmp_path):
+    path = tmp_path / "rows"
+    path.write_text("1 0:1\n")
+    result = load_libfm((path,))
+    assert isinstance(result, list) and len(result) == 2
+    assert isinstance(load_libfm(path), tuple)
+
+
+def test_libfm_drops_written_zeros_and_takes_a_dtype(tmp_path):
+    path = tmp_path / "rows"
+    path.write_text("1 0:0 1:4\n")
+    X, _ = load_libfm(path, dtype=np.float64)
+    assert X.nnz == 1 and X.dtype == np.float64 and X.shape == (1, 2)
+
+
+def test_libfm_rejects(tmp_path):
+    path = tmp_path / "rows"
+    path.write_text("1 0:1 5:1\n")
+    with pytest.raises(ValueError, match="n_features was set to 3, but input file contains 6"):
+        load_libfm(path, n_features=3)
+    with pytest.raises(ValueError, match=r"path is \[\]; pass a path"):
+        load_libfm([])
+    path.write_text("1 5:1 0:1\n")
+    with pytest.raises(ValueError, match="sorted and unique"):
+        load_libfm(path)
+
+
+# load_criteo_tsv
+
+
+def criteo_line(label="0", counts=None, categories=None):
+    """A line of a Criteo file; counts and categories are {position: text}, default empty."""
+    columns = [str(label)] + [""] * 39
+    for position, text in (counts or {}).items():
+        columns[position] = str(text)
+    for position, text in (categories or {}).items():
+        columns[13 + position] = text
+    return "\t".join(columns) + "\n"
+
+
+def write_lines(path, lines):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
+        file.writelines(lines)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "token"),
+    [
+        ("1", "1"),
+        ("2", "2"),
+        ("3", "log1"),  # log(3)**2 = 1.207
+        ("5", "log2"),  # log(5)**2 = 2.590
+        ("0", "0"),
+        ("-1", "-1"),
+        ("-3", "-3"),
+        ("", ""),
+        ("1382", "log52"),  # log(1382)**2 = 52.29
+        ("65535", "log122"),  # log(65535)**2 = 122.99
+    ],
+)
+def test_criteo_count_becomes_a_token(tmp_path, count, token):
+    path = write_lines(tmp_path / "rows.tsv", [criteo_line(counts={4: count})])
+    bunch = load_criteo_tsv(path, min_frequency=1)
+    assert bunch.encoder.categories_[3].tolist() == [token]
+
+
+def test_criteo_transformed_counts_do_not_meet_small_ones(tmp_path):
+    lines = [criteo_line(counts={1: count}) for count in (1, 3, 2, 5, 4)]
+    bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv", lines), min_frequency=1)
+    first = bunch.data.indices.reshape(5, 39)[:, 0]
+    # 1, 3 (log1), 2 and 5 (log2) are four tokens; 4 is log1 as 3 is.
+    assert len(set(first[:4])) == 4 and first[4] == first[1]
+
+
+def test_criteo_bunch(tmp_path):
+    lines = [criteo_line(1, {1: 1}, {26: "0a"}), criteo_line(0, {1: 2}), criteo_line(0)]
+    bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv.gz", lines), min_frequency=1)
+    X = bunch.data
+    assert X.format == "csr" and X.shape == (3, 3 + 37 + 2) and X.dtype == np.float32
+    assert X.indices.dtype == np.int32 and X.has_canonical_format and np.all(X.data == 1)
+    assert np.all(X.sum(axis=1) == 39)
+    assert bunch.target.tolist() == [1, 0, 0] and bunch.target.dtype == np.int64
+    assert bunch.feature_names[0] == "I1" and bunch.feature_names[12:14] == ["I13", "C1"]
+    assert bunch.feature_names[-1] == "C26" and len(bunch.feature_names) == 39
+    names = bunch.encoder.get_feature_names_out(bunch.feature_names)
+    assert names[0] == "I1_" and names[-1] == "C26_0a"
+
+
+def test_criteo_rare_tokens_share_a_column(tmp_path):
+    categories = ["aa"] * 10 + ["bb"] * 9 + ["cc"] * 2
+    lines = [criteo_line(categories={1: category}) for category in categories]
+    path = write_lines(tmp_path / "rows.tsv", lines)
+    column = load_criteo_tsv(path).data.indices.reshape(21, 39)[:, 13]
+    assert len(set(column)) == 2 and len(set(column[10:])) == 1
+    column = load_criteo_tsv(path, min_frequency=9).data.indices.reshape(21, 39)[:, 13]
+    assert len(set(column)) == 3
+
+
+def test_criteo_encoder_is_reused(tmp_path):
+    categories = ["aa"] * 3 + ["bb"] * 3 + ["cc"]
+    lines = [criteo_line(categories={1: category}) for category in categories]
+    train = load_criteo_tsv(write_lines(tmp_path / "train.tsv", lines), min_frequency=3)
+    lines = [
+        criteo_line(categories={1: "bb"}),
+        criteo_line(1, categories={1: "new"}),
+        criteo_line(categories={1: "aa", 2: "new"}),
+    ]
+    path = write_lines(tmp_path / "test.tsv", lines)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        test = load_criteo_tsv(path, encoder=train.encoder)
+    assert test.encoder is train.encoder and test.data.shape == (3, train.data.shape[1])
+    train_rows, test_rows = train.data.toarray(), test.data.toarray()
+    assert np.array_equal(test_rows[0], train_rows[3])
+    # An unknown token is a rare one (as "cc" is); C2 has no rare tokens, so nothing is set.
+    assert np.array_equal(test_rows[1], train_rows[6])
+    assert test_rows[2].sum() == 38
+    assert test.target.tolist() == [0, 1, 0]
+
+
+def test_criteo_files_follow_each_other(tmp_path):
+    first = write_lines(tmp_path / "a.tsv", [criteo_line(1, {1: 1}), criteo_line(0, {1: 2})])
+    second = write_lines(tmp_path / "b.tsv.gz", [criteo_line(1, {1: 9})])
+    both = load_criteo_tsv([str(first), second], min_frequency=1)
+    assert both.target.tolist() == [1, 0, 1]
+    assert both.encoder.categories_[0].tolist() == ["1", "2", "log4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0\t1\t2\n", "found 3 columns; give every line 40 columns"),
+        (criteo_line().rstrip("\n") + "\textra\n", "found 41 columns"),
+        ("\n", "found 1 columns"),
+        (criteo_line("-1"), "found the label '-1'; give every line a label 0 or 1"),
+        (criteo_line(""), "found the label ''"),
+        (criteo_line(counts={2: "1.5"}), "found '1.5' in I2; give an integer or leave it empty"),
+        (criteo_line(counts={13: "68fd1e64"}), "found '68fd1e64' in I13"),
+        (criteo_line(counts={1: "1_0"}), "found '1_0' in I1"),
+    ],
+)
+def test_criteo_names_the_malformed_line(tmp_path, line, message):
+    path = write_lines(tmp_path / "rows.tsv", [criteo_line(), line, criteo_line()])
+    with pytest.raises(ValueError, match=f"rows.tsv, line 2: {message}"):
+        load_criteo_tsv(path)
+
+
+def test_criteo_rejects_arguments(tmp_path):
+    path = write_lines(tmp_path / "rows.tsv", [criteo_line()])
+    empty = write_lines(tmp_path / "empty.tsv", [])
+    with pytest.raises(ValueError, match="min_frequency is 0; pass an integer >= 1"):
+        load_criteo_tsv(path, min_frequency=0)
+    with pytest.raises(ValueError, match="encoder is 'x', which was not fitted on 39 fields"):
+        load_criteo_tsv(path, encoder="x")
+    with pytest.raises(ValueError, match="with no rows"):
+        load_criteo_tsv(empty)
+    with pytest.raises(ValueError, match=r"path is \[\], with no rows"):
+        load_criteo_tsv([])

@@ -1,0 +1,202 @@
+"""The FM kernels against their naive twin, finite differences and themselves."""
+
+import numpy as np
+import pytest
+from naive import NaiveFM, epoch_order, fm_scores
+from numpy.testing import assert_allclose, assert_array_equal
+
+from freqfm import FMClassifier, FMRegressor
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
+
+COUNTS = np.arange(1.0, 13.0)
+CASES = [
+    SGD(0.5),
+    FASGD(0.5, max_step=0.9),
+    FASGD(0.5, counts=COUNTS),
+    CFSGD(0.3, max_step=0.1, curvature_cap=0.5),
+    CFSGD(0.1, max_step=0.06, exponent=0.25),
+    CFSGD(0.1, max_step=10.0, count="batch"),
+    Adagrad(0.1),
+    RowwiseAdagrad(0.1),
+    Adam(0.02),
+    Adam(0.02, beta_1=0.5, lazy=False),
+]
+NAMES = {cls: name for name, cls in OPTIMIZERS.items()}
+
+
+def estimator(cls, optimizer, **params):
+    return cls(
+        **{
+            "n_components": 5,
+            "optimizer": optimizer,
+            "max_iter": 4,
+            "batch_size": 16,
+            "init_scale": 0.3,
+            "early_stopping": False,
+            "n_iter_no_change": None,
+            "random_state": 3,
+            **params,
+        }
+    )
+
+
+def twin(model, optimizer, X, weight, **params):
+    """The naive model in the state from which ``model`` started."""
+    start = model.__class__(**{**model.get_params(deep=False), "max_iter": 1, **params})
+    generator = np.random.default_rng(model._seed)
+    factors = np.float32(model.init_scale) * generator.standard_normal(
+        (X.shape[1], model.n_components), dtype=np.float32
+    )
+    settings = {"name": NAMES[type(optimizer)], **optimizer.get_params()}
+    if settings["name"] == "fa_sgd" and settings["counts"] is None:
+        settings["counts"] = (X.toarray() != 0).T @ weight
+    loss = "log_loss" if isinstance(model, FMClassifier) else "squared_error"
+    return NaiveFM(
+        0.0, np.zeros(X.shape[1]), factors, loss, settings, start.alpha_linear, start.alpha_factors
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+@pytest.mark.parametrize("optimizer", CASES, ids=repr)
+def test_training_equals_naive_twin(clicks, cls, optimizer, weighted):
+    X, y = clicks
+    y = y if cls is FMClassifier else y + np.sin(np.arange(len(y)))
+    weight = np.ones(len(y))
+    if weighted:
+        weight = np.random.default_rng(0).integers(0, 4, len(y)) / 2.0
+    model = estimator(cls, optimizer, alpha_linear=0.01, alpha_factors=0.03)
+    model.fit(X, y, sample_weight=weight)
+    naive = twin(model, optimizer, X, weight)
+    target = y.astype(float)
+    share = weight @ target / weight.sum()
+    naive.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
+    losses = [
+        naive.epoch(X.toarray(), target, weight, 16, epoch_order(len(y), model._seed, epoch))
+        for epoch in range(4)
+    ]
+    assert_allclose(model.loss_curve_, losses, rtol=2e-5)
+    assert_allclose(model.intercept_, naive.b, rtol=2e-4, atol=2e-5)
+    assert_allclose(model.coef_, naive.w, rtol=2e-4, atol=3e-5)
+    assert_allclose(model.factors_, naive.V, rtol=2e-4, atol=3e-5)
+    scores = model._scores(X)[0]
+    assert_allclose(scores, fm_scores(X.toarray(), naive.b, naive.w, naive.V), atol=2e-4)
+
+
+def test_scores_equal_sum_over_pairs(clicks):
+    X, y = clicks
+    model = estimator(FMRegressor, "sgd").fit(X, y)
+    expected = fm_scores(X.toarray(), model.intercept_, model.coef_, model.factors_)
+    assert_allclose(model.predict(X), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+def test_gradient_equals_finite_differences(clicks, cls):
+    # One SGD step of length one on the whole data moves the model by minus its gradient.
+    X, y = clicks
+    weight = np.random.default_rng(1).random(len(y)) + 0.5
+    alpha = {"alpha_linear": 0.02, "alpha_factors": 0.05}
+    model = estimator(cls, SGD(1.0), batch_size=1000, max_iter=1, **alpha)
+    model.fit(X, y, sample_weight=weight)
+    naive = twin(model, SGD(1.0), X, weight)
+    base = model._loss.base_score(y, weight)
+    dense, touched = X.toarray(), (X.toarray() != 0).T @ weight
+
+    def objective(b, w, V):
+        scores = fm_scores(dense, b, w, V)
+        if cls is FMClassifier:
+            losses = np.logaddexp(0, scores) - y * scores
+        else:
+            losses = (scores - y) ** 2 / 2
+        penalty = alpha["alpha_linear"] / 2 * (touched @ w**2)
+        penalty += alpha["alpha_factors"] / 2 * (touched @ (V**2).sum(axis=1))
+        return (weight @ losses + penalty) / weight.sum()
+
+    b0, w0, V0, h = np.array([base]), naive.w, naive.V, 1e-5
+    for table, moved in ((b0, model.intercept_), (w0, model.coef_), (V0, model.factors_)):
+        for index in np.ndindex(table.shape):
+            table[index] += h
+            up = objective(b0[0], w0, V0)
+            table[index] -= 2 * h
+            down = objective(b0[0], w0, V0)
+            table[index] += h
+            assert table[index] - moved[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", CASES, ids=repr)
+def test_same_bits_for_any_number_of_threads(clicks, optimizer):
+    rng = np.random.default_rng(0)
+    X = rng.random((900, 300)) * (rng.random((900, 300)) < 0.05)
+    X[:, 7] = 1
+    y = rng.integers(0, 2, 900)
+    models = [
+        estimator(FMClassifier, optimizer, n_components=9, batch_size=300, n_jobs=n).fit(
+            X[:, :12] if getattr(optimizer, "counts", None) is not None else X, y
+        )
+        for n in (1, 2, 3, 5)
+    ]
+    for model in models[1:]:
+        for name in ("intercept_", "coef_", "factors_", "loss_curve_"):
+            assert_array_equal(getattr(model, name), getattr(models[0], name))
+
+
+def test_fa_sgd_with_uniform_counts_is_sgd_to_the_bit(clicks):
+    X, y = clicks
+    sgd = estimator(FMClassifier, SGD(0.3)).fit(X, y)
+    fa_sgd = estimator(FMClassifier, FASGD(0.3, counts=np.full(12, 37.0))).fit(X, y)
+    assert_array_equal(fa_sgd.factors_, sgd.factors_)
+    assert_array_equal(fa_sgd.coef_, sgd.coef_)
+    assert_array_equal(fa_sgd.intercept_, sgd.intercept_)
+
+
+def test_fa_sgd_moves_rare_tokens_faster():
+    state = FASGD(1.0, counts=[1, 16, 256]).init_state(3, 2, None)
+    assert_allclose(state.per_row[0] / state.per_row, [1, 4, 16], rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000])
+def test_epoch_order_is_a_permutation(n):
+    orders = [epoch_order(n, seed, epoch) for seed in (0, 5) for epoch in (0, 1)]
+    for order in orders:
+        assert_array_equal(np.sort(order), np.arange(n))
+    if n >= 7:
+        assert len({tuple(order) for order in orders}) == 4
+
+
+def test_epoch_order_is_uniform():
+    # Where row 0 goes, over many epochs, in eight equal parts of the epoch.
+    n, epochs = 96, 800
+    places = [int(np.flatnonzero(epoch_order(n, 1, e) == 0)[0]) * 8 // n for e in range(epochs)]
+    observed = np.bincount(places, minlength=8)
+    chi_square = ((observed - epochs / 8) ** 2 / (epochs / 8)).sum()
+    assert chi_square < 24.3  # the 0.999 quantile with 7 degrees of freedom
+
+
+def test_counters_count_samples_or_batches(clicks):
+    X, y = clicks
+    held = np.diff(X.tocsc().indptr)
+    by_sample = estimator(FMClassifier, CFSGD(), max_iter=3).fit(X, y)
+    assert_array_equal(by_sample._optimizer_state[0]["per_row"], 3 * held)
+    by_batch = estimator(FMClassifier, CFSGD(count="batch"), batch_size=60, max_iter=3).fit(X, y)
+    assert_array_equal(by_batch._optimizer_state[0]["per_row"], 3 * (held > 0))
+
+
+@pytest.mark.parametrize(
+    "name, floats",
+    [("sgd", 0), ("fa_sgd", 1), ("cf_sgd", 1), ("rowwise_adagrad", 2), ("adagrad", 6), ("adam", 12)],
+)
+def test_optimizer_state_nbytes(clicks, name, floats):
+    X, y = clicks
+    model = estimator(FMClassifier, name).fit(X, y)
+    assert model.optimizer_state_nbytes_ == 4 * floats * X.shape[1]
+
+
+def test_untouched_tokens_stay_where_they_started(clicks):
+    X, y = clicks
+    for optimizer in ("sgd", "cf_sgd", "adagrad", "adam"):
+        model = estimator(FMClassifier, optimizer).fit(X, y)
+        generator = np.random.default_rng(model._seed)
+        start = np.float32(0.3) * generator.standard_normal((12, 5), dtype=np.float32)
+        assert_array_equal(model.factors_[5], start[5])
+        assert model.coef_[5] == 0
+        assert (model.factors_[0] != start[0]).all()

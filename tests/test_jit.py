@@ -1,0 +1,255 @@
+"""Compiled code: one signature per kernel, kept on disk, nothing compiled at import or twice."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+import freqfm
+from freqfm import _jit
+
+ROOT = Path(freqfm.__file__).parents[1]
+
+# The estimators in every way that could ask a kernel for a second signature; a JSON report.
+SESSION = """
+import json
+import os
+import sys
+
+import freqfm
+
+report = {"light": sorted({"numba", "sklearn", "scipy"} & set(sys.modules))}
+
+import itertools
+
+import numba
+import numpy as np
+from numba.core import event
+from scipy import sparse
+
+import freqfm.estimators.fm
+from freqfm import FMClassifier, FMRegressor
+from freqfm._jit import KERNELS, n_signatures
+from freqfm.kernels.cpu.team import Team
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
+
+report["config_restored"] = numba.config.CACHE_DIR == os.environ["NUMBA_CACHE_DIR"]
+report["at_import"] = n_signatures()
+report["cuda_imported"] = "numba.cuda" in sys.modules
+
+teams = set()
+run = Team.run
+Team.run = lambda team, *args: teams.add(team.size) or run(team, *args)
+
+rng = np.random.default_rng(0)
+dense = rng.integers(0, 3, (400, 8)) * (rng.random((400, 8)) < 0.6)
+y, weight = rng.integers(0, 3, 400), rng.random(400)
+
+
+def with_index_type(kind):
+    def convert(rows):
+        X = sparse.csr_array(rows)
+        X.indices, X.indptr = X.indices.astype(kind), X.indptr.astype(kind)
+        return X
+
+    return convert
+
+
+def use_everything():
+    layouts = [with_index_type(np.int32), with_index_type(np.int64), sparse.csc_matrix]
+    layouts += [np.asarray, np.asfortranarray, np.ndarray.tolist]
+    types = [np.float32, np.float64, np.int64, bool]
+    data = list(itertools.product(layouts, types, [None, weight, weight.astype(np.float32)]))
+    tasks = [(FMClassifier, y > 0), (FMClassifier, y), (FMRegressor, y), (FMRegressor, y / 3)]
+    optimizers = [*OPTIMIZERS, FASGD(0.01, counts=[1] * 8)]
+    optimizers += [CFSGD(0.01, count="batch"), Adam(0.01, lazy=False)]
+    choices = list(itertools.product(optimizers, tasks, [1, 2]))
+    for i in range(max(len(data), len(choices))):
+        layout, kind, sample_weight = data[i % len(data)]
+        optimizer, (cls, target), n_jobs = choices[i % len(choices)]
+        X = layout(dense.astype(kind))
+        model = cls(
+            n_components=1 + i % 9,
+            optimizer=optimizer,
+            learning_rate=0.01 if isinstance(optimizer, str) else None,
+            max_iter=2,
+            alpha_linear=i % 2,
+            alpha_factors=np.float32(0.5) * (i % 3),
+            batch_size=[64, np.int64(400), 1000][i % 3],
+            early_stopping=i % 4 == 0,
+            fit_intercept=bool(i % 5),
+            fit_linear=np.bool_(i % 6),
+            shuffle=bool(i % 7),
+            init=["normal", "xavier"][i % 2],
+            n_jobs=n_jobs,
+            random_state=[i, np.random.default_rng(i)][i % 2],
+        )
+        model.fit(X, target, sample_weight=sample_weight)
+        if hasattr(model, "predict_proba"):
+            model.predict_proba(X)
+        model.partial_fit(X, target).predict(X[:1])
+    big = np.tile(dense, (20, 1))
+    FMRegressor(n_components=32, max_iter=1, n_jobs=2).fit(big, np.tile(y, 20)).predict(big)
+
+
+def stats():
+    return {
+        k.__name__: [len(k.stats.cache_misses), sum(k.stats.cache_hits.values())] for k in KERNELS
+    }
+
+
+use_everything()
+report["signatures"] = n_signatures()
+report["stats"] = stats()
+report["teams"] = sorted(teams)
+with event.install_recorder("numba:compile") as recorder:
+    use_everything()
+report["compiled_again"] = len(recorder.buffer)
+report["stats_again"] = stats()
+print(json.dumps(report))
+"""
+
+
+def python(code, *, root=ROOT, **env):
+    """Run code in a fresh process; return the JSON on its last line."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "NUMBA_DISABLE_JIT": "0", **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory):
+    """Reports of two processes, the first of which finds an empty cache."""
+    folder = str(tmp_path_factory.mktemp("cache"))
+    return [python(SESSION, NUMBA_CACHE_DIR=folder) for _ in range(2)]
+
+
+def test_import_is_light(sessions):
+    assert sessions[0]["light"] == []
+
+
+def test_import_compiles_nothing(sessions):
+    assert {"fm_train", "fm_score"} <= set(sessions[0]["at_import"])
+    for session in sessions:
+        assert set(session["at_import"].values()) == {0}
+
+
+def test_cuda_is_not_imported(sessions):
+    assert not sessions[0]["cuda_imported"]
+
+
+def test_every_kernel_has_one_signature(sessions):
+    # Including teams, or else a second signature of theirs would go unnoticed.
+    assert sessions[0]["teams"] == [1, 2]
+    for session in sessions:
+        assert set(session["signatures"].values()) == {1}, session["signatures"]
+
+
+def test_second_fit_compiles_nothing(sessions):
+    for session in sessions:
+        assert session["compiled_again"] == 0
+        assert session["stats_again"] == session["stats"]
+
+
+def test_second_process_compiles_nothing(sessions):
+    misses_and_hits = [set(map(tuple, session["stats"].values())) for session in sessions]
+    assert misses_and_hits == [{(1, 0)}, {(0, 1)}]
+
+
+def test_import_restores_numba_cache_directory(sessions):
+    assert sessions[0]["config_restored"]
+
+
+def test_decorating_restores_numba_cache_directory(monkeypatch, tmp_path):
+    users = str(tmp_path)
+    monkeypatch.setattr(_jit, "KERNELS", [])
+    monkeypatch.setattr(numba.config, "CACHE_DIR", users)
+
+    def add_one(x):
+        return x + 1
+
+    compiled = _jit.kernel(add_one)
+    assert users == numba.config.CACHE_DIR
+    assert len(_jit.KERNELS) == 1
+    if not _jit.JIT_DISABLED and _jit.cache_directory():
+        assert Path(compiled.stats.cache_path).is_relative_to(_jit.cache_directory())
+        with pytest.raises(TypeError):
+            _jit.kernel("not a function")
+        assert users == numba.config.CACHE_DIR
+
+
+TINY_FIT = """
+import json
+import numpy as np
+from freqfm import FMRegressor
+from freqfm._jit import KERNELS, cache_directory
+
+X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
+predictions = model.fit(X, X.sum(axis=1)).predict(X).tolist()
+folder = cache_directory()
+print(json.dumps([predictions, folder and str(folder), hasattr(KERNELS[0], "signatures")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny_fit(tmp_path_factory):
+    return python(TINY_FIT)
+
+
+def test_cache_that_cannot_be_written(tiny_fit, tmp_path):
+    # Below a regular file there can be no folder, not even for root.
+    (tmp_path / "file").write_text("")
+    predictions, folder, compiled = python(TINY_FIT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "sub"))
+    assert folder is None
+    assert compiled
+    assert predictions == tiny_fit[0]
+
+
+WHERE = """
+import json
+from freqfm import _jit
+
+print(json.dumps([_jit.__file__, _jit.cache_directory().name]))
+"""
+
+
+def test_cache_directory_changes_with_the_sources(tmp_path):
+    shutil.copytree(
+        ROOT / "freqfm", tmp_path / "freqfm", ignore=shutil.ignore_patterns("__pycache__")
+    )
+
+    def name():
+        file, name = python(WHERE, root=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert Path(file).is_relative_to(tmp_path)
+        return name
+
+    before = name()
+    assert name() == before
+    helper = tmp_path / "freqfm" / "scalars" / "steps.py"
+    text = helper.read_text()
+    helper.write_text(text + "\n# Edited.\n")
+    edited = name()
+    assert edited != before
+    helper.write_text(text)
+    assert name() == before
+    helper.rename(helper.with_name("moved.py"))
+    assert name() not in (before, edited)
+
+
+def test_compiled_equals_python(tiny_fit):
+    predictions, _, compiled = python(TINY_FIT, NUMBA_DISABLE_JIT="1")
+    assert not compiled
+    assert predictions == pytest.approx(tiny_fit[0], abs=1e-5)
