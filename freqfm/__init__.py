@@ -10,8 +10,8 @@ from freqfm._versions import __version__, show_versions
 from freqfm.exceptions import DivergenceError
 
 _LAZY = {
-    "FMClassifier": "freqfm.estimators.fm",
-    "FMRegressor": "freqfm.estimators.fm",
+    "FMClassifier": "freqfm.estimators.fm_classifier",
+    "FMRegressor": "freqfm.estimators.fm_regressor",
     "datasets": None,
     "initializers": None,
     "losses": None,

@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
+POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
 NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 
 

@@ -140,7 +140,7 @@ class NaiveFM:
     def _adaptive(self, key, table, gradient, rows):
         opt, lr, eps = self.opt, self.opt["learning_rate"], self.opt["epsilon"]
         g = gradient[rows]
-        if opt["name"] == "adagrad" or key != "V" and opt["name"] == "rowwise_adagrad":
+        if opt["name"] == "adagrad" or (key != "V" and opt["name"] == "rowwise_adagrad"):
             total = self.state.setdefault(key, np.zeros_like(table))
             total[rows] += g**2
             table[rows] -= lr * g / (np.sqrt(total[rows]) + eps)

@@ -183,7 +183,14 @@ def test_counters_count_samples_or_batches(clicks):
 
 @pytest.mark.parametrize(
     "name, floats",
-    [("sgd", 0), ("fa_sgd", 1), ("cf_sgd", 1), ("rowwise_adagrad", 2), ("adagrad", 6), ("adam", 12)],
+    [
+        ("sgd", 0),
+        ("fa_sgd", 1),
+        ("cf_sgd", 1),
+        ("rowwise_adagrad", 2),
+        ("adagrad", 6),
+        ("adam", 12),
+    ],
 )
 def test_optimizer_state_nbytes(clicks, name, floats):
     X, y = clicks

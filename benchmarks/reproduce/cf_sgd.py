@@ -22,7 +22,7 @@ from freqfm import DivergenceError, FMClassifier
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, movielens_split, require_data  # noqa: E402
+from _data import data_parser, movielens_split, require_data
 
 GRID = {
     "SGD": [SGD(rate) for rate in (3, 10, 20, 30, 100)],

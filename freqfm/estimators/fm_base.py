@@ -246,8 +246,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         if not enough:
             raise ValueError(
                 f"early_stopping=True with validation_fraction={self.validation_fraction} needs "
-                f"rows of every class on both sides of the split, but the rarest class has {rarest} "
-                f"of {n_rows} rows. Set early_stopping=False, or give more rows."
+                f"rows of every class on both sides of the split, but the rarest class has "
+                f"{rarest} of {n_rows} rows. Set early_stopping=False, or give more rows."
             )
         return train_test_split(
             np.arange(n_rows),

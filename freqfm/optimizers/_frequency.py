@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from freqfm._components import NON_NEGATIVE, POSITIVE
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE
 from freqfm.optimizers._base import Optimizer
 from freqfm.scalars import codes
 
@@ -75,7 +75,7 @@ class FASGD(Optimizer):
     rate_code = codes.RATE_GIVEN
     _parameter_constraints = {
         "learning_rate": POSITIVE,
-        "max_step": POSITIVE,
+        "max_step": POSITIVE_OR_INFINITE,
         "counts": ["array-like", None],
     }
 
@@ -155,8 +155,8 @@ class CFSGD(Optimizer):
     average = False
     _parameter_constraints = {
         "learning_rate": POSITIVE,
-        "max_step": POSITIVE,
-        "curvature_cap": POSITIVE,
+        "max_step": POSITIVE_OR_INFINITE,
+        "curvature_cap": POSITIVE_OR_INFINITE,
         "exponent": NON_NEGATIVE,
         "count": [StrOptions({"sample", "batch"})],
     }

@@ -1,0 +1,262 @@
+"""Rows per second of FM training and prediction, against plain kernels and installed peers.
+
+Everything is measured in one run on one machine, and only ratios mean anything:
+
+- "Hogwild" is the usual way to be fast: every thread steps on its own rows and writes shared
+  weights without locks, one sample at a time, another result in every run. It is timed in the
+  order of storage, which no shuffled training can have, and in a random order of rows.
+- ``freqfm`` trains mini-batches in a new random order every epoch, with the same result for any
+  number of threads.
+- PyTorch (embedding bags, dense Adam and sparse SGD) and myFM take part if they are installed.
+
+    python benchmarks/fm_speed.py --data DIR --out results
+
+Without data, synthetic rows of the size of the MovieLens ratings are used. Figures are medians of
+the repetitions; competitors take turns, so that a noisy neighbour disturbs all of them.
+"""
+
+import json
+import math
+import time
+
+import numba
+import numpy as np
+from _data import data_parser, movielens_split
+from scipy import sparse
+
+from freqfm import FMClassifier
+from freqfm._validation import canonical_csr, count_threads
+from freqfm.estimators.fm_task import score_rows
+from freqfm.kernels.cpu.team import Team
+
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
+
+
+@numba.njit(nogil=True, fastmath=FASTMATH, error_model="numpy")
+def hogwild(rank, size, barrier, order, indptr, indices, values, y, b, w, V, rate, scratch):
+    """One epoch of lock-free SGD on the log loss: the textbook loop."""
+    s = scratch[rank]
+    n, d = len(order), V.shape[1]
+    for at in range(n * rank // size, n * (rank + 1) // size):
+        i = order[at]
+        score, squares = b[0], ZERO
+        for f in range(d):
+            s[f] = ZERO
+        for p in range(indptr[i], indptr[i + 1]):
+            k, x = indices[p], values[p]
+            score += w[k] * x
+            for f in range(d):
+                term = V[k, f] * x
+                s[f] += term
+                squares += term * term
+        total = ZERO
+        for f in range(d):
+            total += s[f] * s[f]
+        score += HALF * (total - squares)
+        slope = rate * (ONE / (ONE + math.exp(-score)) - y[i])
+        b[0] -= slope
+        for p in range(indptr[i], indptr[i + 1]):
+            k, x = indices[p], values[p]
+            w[k] -= slope * x
+            for f in range(d):
+                V[k, f] -= slope * x * (s[f] - x * V[k, f])
+
+
+class Hogwild:
+    """The plain kernel, in the order of storage or in a given random order."""
+
+    def __init__(self, X, y, d, n_threads, shuffled):
+        rng = np.random.default_rng(0)
+        self.X, self.y = X, y.astype(np.float32)
+        self.b, self.w = np.zeros(1, np.float32), np.zeros(X.shape[1], np.float32)
+        self.V = 0.01 * rng.standard_normal((X.shape[1], d), dtype=np.float32)
+        self.scratch = np.zeros((n_threads, d + 32), np.float32)
+        self.order = rng.permutation(len(y)) if shuffled else np.arange(len(y))
+        self.team = Team(n_threads).__enter__()
+
+    def epoch(self):
+        X = self.X
+        self.team.run(
+            hogwild,
+            self.order,
+            X.indptr,
+            X.indices,
+            X.data,
+            self.y,
+            self.b,
+            self.w,
+            self.V,
+            np.float32(0.01),
+            self.scratch,
+        )
+
+
+class Freqfm:
+    """What ``FMClassifier.fit`` does in an epoch: its training task, validation left out."""
+
+    def __init__(self, X, y, d, n_threads, optimizer="cf_sgd", **params):
+        from freqfm._components import resolve
+        from freqfm.estimators.fm_task import FMTask
+        from freqfm.optimizers import OPTIMIZERS, Optimizer
+
+        self.model = FMClassifier(
+            d, optimizer=optimizer, max_iter=1, n_jobs=n_threads, random_state=0,
+            early_stopping=False, **params,
+        ).fit(X, y)  # fmt: skip
+        self.X, self.n_threads = canonical_csr(X), n_threads
+        target = y[np.newaxis].astype(np.float32)
+        optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)
+        self.task = FMTask(
+            self.model, optimizer, self.X, target, np.ones(len(y)), None, n_threads
+        ).__enter__()
+        self.n_epochs = 1
+
+    def epoch(self):
+        self.task.run_epoch(self.n_epochs)
+        self.n_epochs += 1
+
+    def predict(self):
+        score_rows(self.X, self.model._outputs(), self.n_threads)
+
+
+class Torch:
+    """An FM in PyTorch as its users write it: embedding bags, one optimizer step a batch."""
+
+    def __init__(self, X, y, d, n_threads):
+        import torch
+
+        torch.set_num_threads(n_threads)
+        self.torch = torch
+        lengths = np.diff(X.indptr)
+        assert (lengths == lengths[0]).all(), "the PyTorch twin takes rows of one length"
+        self.tokens = torch.tensor(X.indices.reshape(len(y), -1).astype(np.int64))
+        self.y = torch.tensor(y, dtype=torch.float32)
+        self.V = torch.nn.Embedding(X.shape[1], d)
+        self.w = torch.nn.Embedding(X.shape[1], 1)
+        self.b = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.Adam([*self.V.parameters(), *self.w.parameters(), self.b])
+
+    def _score(self, tokens):
+        v = self.V(tokens)
+        pairs = (v.sum(1) ** 2 - (v**2).sum(1)).sum(1) / 2
+        return self.b + self.w(tokens).sum((1, 2)) + pairs
+
+    def epoch(self):
+        torch = self.torch
+        for rows in torch.randperm(len(self.y)).split(1024):
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                self._score(self.tokens[rows]), self.y[rows]
+            )
+            loss.backward()
+            self.optimizer.step()
+
+    def predict(self):
+        with self.torch.no_grad():
+            for rows in self.torch.arange(len(self.y)).split(65536):
+                self._score(self.tokens[rows])
+
+
+class MyFM:
+    """myFM's Gibbs sampler; an iteration visits every row once."""
+
+    def __init__(self, X, y, d, n_threads):
+        import myfm
+
+        self.myfm, self.X, self.y, self.d = myfm, sparse.csr_matrix(X.astype(np.float64)), y, d
+
+    def epoch(self):
+        model = self.myfm.MyFMClassifier(rank=self.d)
+        model.fit(self.X, self.y, n_iter=1, n_kept_samples=1)
+
+
+def synthetic(n_rows, n_tokens_a_row, seed=0):
+    """Return one-hot rows of ``n_tokens_a_row`` fields with Zipf tails, 6,600 tokens in all."""
+    from freqfm.datasets import make_clicks
+
+    size = 6600 // n_tokens_a_row
+    X, y = make_clicks(n_rows, (size,) * n_tokens_a_row, tail_exponent=0.8, random_state=seed)
+    return canonical_csr(X), y
+
+
+def rows_per_second(calls, n_rows, repeats):
+    """Time named calls in turns; return the median rows per second of each."""
+    for call in calls.values():
+        call()
+    seconds = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: n_rows / float(np.median(taken)) for name, taken in seconds.items()}
+
+
+def compare(X, y, d, n_threads, repeats, peers):
+    """Return rows per second of everything that can be measured on these rows."""
+    ours = Freqfm(X, y, d, n_threads)
+    calls = {
+        "Hogwild, storage order": Hogwild(X, y, d, n_threads, False).epoch,
+        "Hogwild, random order": Hogwild(X, y, d, n_threads, True).epoch,
+        "freqfm cf_sgd": ours.epoch,
+        "freqfm cf_sgd, shuffle=False": Freqfm(X, y, d, n_threads, shuffle=False).epoch,
+        "freqfm adam": Freqfm(X, y, d, n_threads, "adam").epoch,
+        "freqfm predict": ours.predict,
+    }
+    rates = rows_per_second(calls, len(y), repeats)
+    for name, make in peers.items():
+        try:
+            peer = make(X, y, d, n_threads)
+        except ImportError:
+            continue
+        rates[name] = rows_per_second({name: peer.epoch}, len(y), 1)[name]
+        if hasattr(peer, "predict"):
+            rates[f"{name} predict"] = rows_per_second({name: peer.predict}, len(y), 2)[name]
+    return rates
+
+
+def show(title, rates):
+    base = rates["freqfm cf_sgd"]
+    print(f"\n{title}")
+    for name, rate in rates.items():
+        print(f"  {name:30} {rate / 1e6:8.2f} M rows/s   freqfm cf_sgd / this {base / rate:7.2f}")
+
+
+def main():
+    parser = data_parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--n-jobs", type=int, default=None)
+    args = parser.parse_args()
+    n_threads = count_threads(args.n_jobs)
+    peers = {"PyTorch Adam": Torch, "myFM": MyFM}
+    results = {"n_threads": n_threads}
+    if args.data:
+        X, y = movielens_split(args.data, 0)[0]
+        X = canonical_csr(X)
+        name = "MovieLens ratings"
+    else:
+        X, y = synthetic(390_120, 2)
+        name = "synthetic pairs"
+    for d in (16, 64, 256):
+        results[f"{name}, d={d}"] = compare(X, y, d, n_threads, args.repeats, peers)
+        show(f"{name}, {len(y)} rows of 2 tokens, d={d}, {n_threads} threads",
+             results[f"{name}, d={d}"])  # fmt: skip
+    for tokens in (10, 39):
+        X, y = synthetic(100_000, tokens)
+        for d in (16, 64, 256):
+            key = f"synthetic, {tokens} tokens, d={d}"
+            results[key] = compare(X, y, d, n_threads, max(3, args.repeats // 3), {})
+            show(f"{key}, {len(y)} rows, {n_threads} threads", results[key])
+    print("\nscaling with rows (2 tokens, d=64): seconds per epoch and per million rows")
+    for n_rows in (10_000, 100_000, 1_000_000, 4_000_000):
+        X, y = synthetic(n_rows, 2)
+        rate = rows_per_second({"": Freqfm(X, y, 64, n_threads).epoch}, n_rows, 3)[""]
+        results[f"scaling, {n_rows} rows"] = rate
+        print(f"  {n_rows:9d} rows {n_rows / rate:8.3f} s {1e6 / rate:8.3f} s/M rows")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "fm_speed.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The layers of the package, held by its import statements; size of files; docstrings."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import freqfm
+
+PACKAGE = Path(freqfm.__file__).parent
+
+# Which parts each part may import, apart from itself: a lower layer, or a helper named here.
+AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
+BELOW_AXES = {"_jit", "_components", "exceptions", "scalars", "kernels"}
+MAY_IMPORT = {
+    "exceptions": set(),
+    "_jit": set(),
+    "_components": set(),
+    "_versions": {"_jit", "kernels"},
+    "_validation": {"exceptions", "kernels"},
+    "datasets": {"exceptions"},
+    "scalars": {"_jit"},
+    "kernels": {"_jit", "scalars"},
+    **{axis: BELOW_AXES for axis in AXES},
+    "estimators": {*BELOW_AXES, *AXES, "_validation"},
+    "__init__": {*BELOW_AXES, *AXES, "_validation", "_versions", "datasets", "estimators"},
+}
+
+# Heavy or optional; whoever needs one imports it where it is needed.
+NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars"}
+
+MOST_LINES = 450
+
+
+def module_name(path):
+    """Return "freqfm.losses" for "freqfm/losses/__init__.py"."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+EVERY_MODULE = pytest.mark.parametrize("module", SOURCES)
+
+
+def imports_of(node, package):
+    """Return the full names an import statement asks for; ``package`` anchors relative ones."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    anchor = package.split(".")
+    anchor = anchor[: len(anchor) - node.level + 1] if node.level else []
+    base = ".".join([*anchor, *([node.module] if node.module else [])])
+    return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def outside_functions(node):
+    """Yield the nodes that run when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield child
+            yield from outside_functions(child)
+
+
+def part_of(name):
+    """Return the part of the package a full name belongs to: a folder, or a helper module."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
+
+
+def violations(module, source, is_package=False):
+    """Return what is wrong with a module's imports, in words."""
+    tree = ast.parse(source)
+    package = module if is_package else module.rpartition(".")[0]
+    here = part_of(module)
+    found = []
+    if module != "freqfm" and here == "__init__":
+        found.append(f"{module} is not listed in MAY_IMPORT")
+    for node in ast.walk(tree):
+        for name in imports_of(node, package):
+            if name.split(".")[0] != "freqfm":
+                continue
+            there = part_of(name)
+            if there not in {here, *MAY_IMPORT[here]}:
+                found.append(f"{module} imports {name}: {here} may not import {there}")
+            if module.startswith("freqfm.kernels.cuda") and name.startswith("freqfm.kernels.cpu"):
+                found.append(f"{module} imports {name}: kernels/cuda may not import kernels/cpu")
+    for node in outside_functions(tree):
+        for name in imports_of(node, package):
+            if name.split(".")[0] in NOT_AT_MODULE_LEVEL:
+                found.append(f"{module} imports {name} at module level")
+    return found
+
+
+def undocumented(source):
+    """Return the names of public functions, classes and methods without a docstring."""
+
+    def look(body, prefix):
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                if node.name.startswith("_"):
+                    continue
+                if not ast.get_docstring(node):
+                    yield prefix + node.name
+                if isinstance(node, ast.ClassDef):
+                    yield from look(node.body, f"{prefix}{node.name}.")
+            else:
+                # Definitions under if, try or with.
+                for field in ("body", "orelse", "handlers", "finalbody"):
+                    yield from look(getattr(node, field, []), prefix)
+
+    tree = ast.parse(source)
+    return [*([] if ast.get_docstring(tree) else ["the module"]), *look(tree.body, "")]
+
+
+def is_folder(module):
+    """Return whether an imagined module is a package; helpers are files."""
+    return module.count(".") == 1 and "._" not in module
+
+
+def test_package_is_found():
+    assert {"freqfm", "freqfm._jit", "freqfm.kernels.cpu.fm", "freqfm.losses"} <= set(SOURCES)
+
+
+@EVERY_MODULE
+def test_imports_follow_the_layers(module):
+    path = SOURCES[module]
+    assert violations(module, path.read_text("utf-8"), path.name == "__init__.py") == []
+
+
+def test_layers_have_no_cycle():
+    # A part may be imported by those after it only.
+    done = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {part for part, below in MAY_IMPORT.items() if part not in done and below <= done}
+        assert ready, sorted(set(MAY_IMPORT) - done)
+        done |= ready
+
+
+@EVERY_MODULE
+def test_files_are_short(module):
+    assert len(SOURCES[module].read_text("utf-8").splitlines()) <= MOST_LINES
+
+
+@EVERY_MODULE
+def test_public_names_have_docstrings(module):
+    assert undocumented(SOURCES[module].read_text("utf-8")) == []
+
+
+def test_public_names_resolve():
+    assert len(set(freqfm.__all__)) == len(freqfm.__all__)
+    for name in freqfm.__all__:
+        assert getattr(freqfm, name) is not None
+    assert set(freqfm.__all__) == set(dir(freqfm))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = freqfm.nothing
+
+
+@pytest.mark.parametrize(
+    "module, source, complaint",
+    [
+        ("freqfm.scalars.steps", "from freqfm.kernels.cpu.team import wait", "import kernels"),
+        ("freqfm.kernels.cpu.fm", "import freqfm.optimizers as o", "import optimizers"),
+        ("freqfm.losses", "from freqfm import optimizers", "import optimizers"),
+        ("freqfm.losses.ranking", "from ..optimizers import SGD", "import optimizers"),
+        ("freqfm.optimizers._base", "def f():\n    import freqfm.estimators.fm", "estimators"),
+        ("freqfm.initializers", "from freqfm import FMClassifier", "may not import __init__"),
+        ("freqfm.initializers", "import freqfm", "may not import __init__"),
+        ("freqfm.kernels.cuda.fm", "from freqfm.kernels.cpu import rows", "import kernels/cpu"),
+        ("freqfm.kernels.cuda.fm", "from ..cpu.rows import owner", "import kernels/cpu"),
+        ("freqfm.datasets.criteo", "from freqfm import _validation", "import _validation"),
+        ("freqfm._components", "from . import losses", "import losses"),
+        ("freqfm._jit", "try:\n    import freqfm.scalars\nfinally:\n    f()", "import scalars"),
+        ("freqfm.plots", "import math", "freqfm.plots is not listed"),
+        ("freqfm.estimators.fm", "if True:\n    import pandas as pd", "pandas at module level"),
+        ("freqfm.losses", "class A:\n    from torch import nn", "torch.nn at module level"),
+    ],
+)
+def test_checker_sees_violations(module, source, complaint):
+    (found,) = violations(module, source, is_folder(module))
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("freqfm.estimators.fm", "from freqfm.losses import LogLoss\nimport numpy, freqfm._jit"),
+        ("freqfm.estimators.fm", "from .base import EpochLoop\nfrom ..kernels.cpu import team"),
+        ("freqfm.estimators.fm", "def f():\n    import matplotlib.pyplot, pandas"),
+        ("freqfm.kernels.cuda.fm", "from freqfm.scalars.steps import sgd_step"),
+        ("freqfm.optimizers", "from ._base import Optimizer\nfrom pandas_like import x"),
+    ],
+)
+def test_checker_lets_others_pass(module, source):
+    assert violations(module, source, is_folder(module)) == []
+
+
+def test_checker_sees_missing_docstrings():
+    source = '''
+class A:
+    def method(self): pass
+    def _private(self): pass
+    @property
+    def told(self):
+        """Told."""
+try:
+    def tried(): pass
+except ImportError:
+    def caught(): pass
+class _Hidden:
+    def method(self): pass
+'''
+    assert undocumented(source) == ["the module", "A", "A.method", "tried", "caught"]
