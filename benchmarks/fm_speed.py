@@ -97,7 +97,7 @@ class Freqfm:
 
     def __init__(self, X, y, d, n_threads, optimizer="cf_sgd", **params):
         from freqfm._components import resolve
-        from freqfm.estimators.fm_task import FMTask
+        from freqfm.estimators.fm_task import FMTask, TrainingRows
         from freqfm.optimizers import OPTIMIZERS, Optimizer
 
         self.model = FMClassifier(
@@ -107,9 +107,8 @@ class Freqfm:
         self.X, self.n_threads = canonical_csr(X), n_threads
         target = y[np.newaxis].astype(np.float32)
         optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)
-        self.task = FMTask(
-            self.model, optimizer, self.X, target, np.ones(len(y)), None, n_threads
-        ).__enter__()
+        rows = TrainingRows(self.X, y, target, np.ones(len(y)), None)
+        self.task = FMTask(self.model, optimizer, rows, n_threads).__enter__()
         self.n_epochs = 1
 
     def epoch(self):

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from freqfm import DivergenceError, FMClassifier, FMRegressor
 from freqfm.datasets import make_clicks
 from freqfm.initializers import Normal
-from freqfm.optimizers import CFSGD, OPTIMIZERS, SGD, Adam
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adam
 
 FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
 
@@ -257,6 +257,25 @@ def test_verbose(log, capsys):
 # Nothing is lost
 
 
+def test_refused_call_leaves_the_model_as_it_was(log):
+    X, y = log
+    model = FMClassifier(max_iter=1, random_state=0).fit(X, y)
+    expected = model.predict_proba(X)
+    wide = sparse.hstack([X, X]).tocsr()
+    for bad in (
+        {"y": np.zeros(len(y))},
+        {"y": y, "sample_weight": -np.ones(len(y))},
+        {"y": y + 5, "sample_weight": np.zeros(len(y))},
+    ):
+        with pytest.raises(ValueError):
+            model.fit(wide, **bad)
+    with pytest.raises(ValueError):
+        model.set_params(optimizer=FASGD(counts=[1, 2])).fit(wide, y)
+    assert_array_equal(model.predict_proba(X), expected)
+    with pytest.raises(ValueError, match="expecting 410"):
+        model.predict(wide)
+
+
 def test_divergence_says_what_happened_and_keeps_the_last_finite_model():
     X, y = make_regression(200, 5, random_state=0)
     options = {"early_stopping": False, "random_state": 0, "init_scale": 0.1}
@@ -319,7 +338,7 @@ def test_interrupt_between_epochs_leaves_the_last_whole_epoch(log, monkeypatch):
 def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
-    model = FMClassifier(max_iter=10**6, n_jobs=n_jobs, **options).fit(X[:64], y[:64])
+    model = FMClassifier(max_iter=1, n_jobs=n_jobs, **options).fit(X, y)
     main = threading.main_thread().ident
 
     def interrupt():

@@ -18,7 +18,7 @@ from freqfm._validation import (
     validate_weights,
 )
 from freqfm.estimators.base import CallbackSupportMixin, EpochLoop, with_callbacks
-from freqfm.estimators.fm_task import FMTask, score_rows
+from freqfm.estimators.fm_task import FMTask, TrainingRows, score_rows
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import Loss
 from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
@@ -184,70 +184,82 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _train(self, X, y, sample_weight, classes, reset, n_epochs, early_stopping):
         partial = early_stopping is None
-        X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
-        target, labels = self._encode_target(y, classes, reset)
-        sample_weight = validate_weights(sample_weight, X)
-        weight = self._row_weights(y, sample_weight, partial)
-        if reset:
-            self._seed = draw_seed(self.random_state)
-        train, validation = self._split(len(y), labels, early_stopping)
-        held_out = None
-        if validation is not None:
-            held_out = (
-                take_rows(X, validation),
-                target[:, validation],
-                sample_weight[validation],
-            )
-            X, target, weight = take_rows(X, train), target[:, train], weight[train]
+        before = self.__dict__.copy()
+        try:
+            rows, optimizer = self._prepare(X, y, sample_weight, classes, reset, early_stopping)
+            counts = _count_tokens(rows.X, rows.weight)
+            if reset:
+                self._init_model(rows, counts, optimizer)
+            else:
+                self._check_state(optimizer)
+            task = FMTask(self, optimizer, rows, self._n_threads(rows.X))
+        except BaseException:
+            # A call that is refused leaves the model as it was.
+            self.__dict__ = before
+            raise
+        self.token_counts_ = counts + self.token_counts_ if partial and not reset else counts
 
-        optimizer = resolve(
-            "optimizer", self.optimizer, Optimizer, OPTIMIZERS, learning_rate=self.learning_rate
-        )
-        counts = _count_tokens(X, weight)
-        if reset:
-            self._init_model(target, weight, counts, optimizer)
-            self.token_counts_ = counts
-        elif partial:
-            self.token_counts_ = self.token_counts_ + counts
-        else:
-            self.token_counts_ = counts
-        self._check_state(optimizer)
-
-        history = list(self.loss_curve_), list(self.validation_scores_)
-        patience = None if partial else self.n_iter_no_change
         context = None
         if not partial and hasattr(self, "_skl_callbacks"):
             context = self._init_callback_context(max_subtasks=n_epochs)
-        data = {"X": X, "y": y if train is None else y[train], "metadata": None}
-        with FMTask(self, optimizer, X, target, weight, held_out, self._n_threads(X)) as task:
-            loop = EpochLoop(self, task, self._score_name if held_out else None, history)
+        data = {"X": rows.X, "y": rows.y, "metadata": None}
+        history = list(self.loss_curve_), list(self.validation_scores_)
+        score_name = self._score_name if rows.held_out else None
+        with task:
+            loop = EpochLoop(self, task, score_name, history)
             try:
                 if context is not None:
                     context.call_on_fit_task_begin(estimator=self, **data)
+                patience = None if partial else self.n_iter_no_change
                 self.best_iter_ = loop.run(n_epochs, patience, context, data)
             finally:
                 self.loss_curve_ = np.array(history[0])
                 self.validation_scores_ = np.array(history[1])
                 self.n_iter_ = len(self.loss_curve_)
-            if context is not None:
-                context.call_on_fit_task_end(
-                    estimator=self, reconstruction_attributes=task.attributes, **data
-                )
+        if context is not None:
+            context.call_on_fit_task_end(
+                estimator=self, reconstruction_attributes=task.attributes, **data
+            )
         return self
 
-    def _split(self, n_rows, labels, early_stopping):
+    def _prepare(self, X, y, sample_weight, classes, reset, early_stopping):
+        """Check what the user gave; return the rows to train on and the optimizer."""
+        X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
+        target, labels = self._encode_target(y, classes, reset)
+        sample_weight = validate_weights(sample_weight, X)
+        weight = self._row_weights(y, sample_weight, partial=early_stopping is None)
+        optimizer = resolve(
+            "optimizer", self.optimizer, Optimizer, OPTIMIZERS, learning_rate=self.learning_rate
+        )
+        if reset:
+            self._seed = draw_seed(self.random_state)
+        train, validation = self._split(target, labels, early_stopping)
+        if validation is None:
+            return TrainingRows(X, y, target, weight, None), optimizer
+        held_out = take_rows(X, validation), target[:, validation], sample_weight[validation]
+        rows = TrainingRows(
+            take_rows(X, train), y[train], target[:, train], weight[train], held_out
+        )
+        return rows, optimizer
+
+    def _split(self, target, labels, early_stopping):
         """Return the indices of the training and of the validation rows, or None and None."""
-        rarest = n_rows if labels is None else np.bincount(labels).min()
-        enough = rarest * min(self.validation_fraction, 1 - self.validation_fraction) >= 1
+        n_outputs, n_rows = target.shape
+        rarest = n_rows
+        if labels is not None:
+            rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
+        # Two rows of every class, or two rows, are the least that can be scored.
+        enough = rarest * min(self.validation_fraction, 1 - self.validation_fraction) >= 2
         if early_stopping == "auto":
             early_stopping = n_rows > _AUTO_EARLY_STOPPING and enough
         if not early_stopping:
             return None, None
         if not enough:
+            group = "the data" if labels is None else "the rarest class"
             raise ValueError(
                 f"early_stopping=True with validation_fraction={self.validation_fraction} needs "
-                f"rows of every class on both sides of the split, but the rarest class has "
-                f"{rarest} of {n_rows} rows. Set early_stopping=False, or give more rows."
+                f"two rows of every class on both sides of the split, but {group} has {rarest} of "
+                f"{n_rows} rows. Set early_stopping=False, or give more rows."
             )
         return train_test_split(
             np.arange(n_rows),
@@ -256,8 +268,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             random_state=self._seed,
         )
 
-    def _init_model(self, target, weight, counts, optimizer):
-        n_outputs, n_tokens = len(target), self.n_features_in_
+    def _init_model(self, rows, counts, optimizer):
+        n_outputs, n_tokens = len(rows.target), self.n_features_in_
         initializer = resolve("init", self.init, Initializer, INITIALIZERS, scale=self.init_scale)
         generator = np.random.default_rng(self._seed)
         factors = np.stack(
@@ -265,7 +277,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         )
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
-            intercept[:] = [self._loss.base_score(t, weight) for t in target]
+            intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = _squeeze(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         self.factors_ = _squeeze(factors)
@@ -295,10 +307,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             )
 
     def _n_threads(self, X):
+        n_threads = count_threads(self.n_jobs)
+        rows_in_batch = min(self.batch_size, X.shape[0])
+        work = rows_in_batch * (X.nnz / X.shape[0]) * (self.n_components + 8)
         # Below some thousand multiplications a batch, meeting costs more than it saves.
-        rows = min(self.batch_size, X.shape[0])
-        work = rows * (X.nnz / X.shape[0]) * (self.n_components + 8)
-        return count_threads(self.n_jobs) if work >= 4096 else min(1, count_threads(self.n_jobs))
+        return n_threads if work >= 4096 else 1
 
     def _outputs(self):
         """Return (intercept, coef, factors) of every output, as views."""

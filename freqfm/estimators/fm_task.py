@@ -1,6 +1,9 @@
 """The training task of a factorization machine: its rows packed, its team, its scratch."""
 
+from typing import NamedTuple
+
 import numpy as np
+from scipy import sparse
 
 from freqfm.kernels.cpu.fm import BATCH_ROW, LINK, fm_score, fm_train
 from freqfm.kernels.cpu.packing import pack_entries, pack_samples
@@ -12,6 +15,16 @@ _WEIGHTS_PER_CALL = 50_000_000
 
 # Floats of padding between the scratch of two threads: no cache line is shared.
 _PADDING = 32
+
+
+class TrainingRows(NamedTuple):
+    """Checked rows, as a task takes them."""
+
+    X: sparse.csr_array  #: canonical, (n_rows, n_features)
+    y: np.ndarray  #: (n_rows,), as the user gave it
+    target: np.ndarray  #: (n_outputs, n_rows), float32
+    weight: np.ndarray  #: (n_rows,), with class weights
+    held_out: tuple | None  #: X, target and weight of the validation part
 
 
 def score_rows(X, outputs, n_threads):
@@ -44,19 +57,15 @@ class FMTask:
     model : BaseFM
         Initialised; its arrays are updated in place.
     optimizer : Optimizer
-    X : csr_array
-        Canonical training rows.
-    target : ndarray of shape (n_outputs, n_rows)
-    weight : ndarray of shape (n_rows,)
-    held_out : tuple or None
-        Rows, targets and weights of the validation part.
+    rows : TrainingRows
     n_threads : int
     """
 
-    def __init__(self, model, optimizer, X, target, weight, held_out, n_threads):
+    def __init__(self, model, optimizer, rows, n_threads):
         self.model = model
         self.optimizer = optimizer
-        self._held_out = held_out
+        X, target, weight = rows.X, rows.target, rows.weight
+        self._held_out = rows.held_out
         self._n_threads = n_threads
         self._target = target
         self._weight_sum = weight.sum()
