@@ -22,6 +22,10 @@ __all__ = ["FASTMATH", "JIT_DISABLED", "KERNELS", "kernel", "n_signatures", "sca
 # the training loop must see them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
+# Kernels allocate nothing, so they need no runtime to count references to arrays; with it, every
+# inlined helper that takes arrays would touch their counters, which all threads share.
+_OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
+
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
 #: Every kernel of the package, for the tests that count signatures.
@@ -74,7 +78,7 @@ def _numba_cache_in(folder):
 
 def scalar(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
-    return numba.njit(forceinline=True, error_model="numpy", fastmath=FASTMATH)(function)
+    return numba.njit(forceinline=True, **_OPTIONS)(function)
 
 
 def kernel(function):
@@ -84,7 +88,7 @@ def kernel(function):
         return function
     folder = cache_directory()
     compiler = functools.partial(
-        numba.njit, nogil=True, error_model="numpy", fastmath=FASTMATH, cache=folder is not None
+        numba.njit, nogil=True, cache=folder is not None, **_OPTIONS
     )
     with _numba_cache_in(folder) if folder else contextlib.nullcontext():
         compiled = compiler()(function)
