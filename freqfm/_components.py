@@ -21,7 +21,7 @@ class Component(BaseEstimator):
     _parameter_constraints: dict = {}
 
 
-def resolve(axis, value, base, registry, **parameters):
+def resolve(axis, value, base, registry, parameters=()):
     """Return the component that ``value`` names, or ``value`` itself if it is one.
 
     Parameters
@@ -34,9 +34,9 @@ def resolve(axis, value, base, registry, **parameters):
         The class that every component of this axis derives from.
     registry : dict of str to type
         The components known by name.
-    **parameters : dict
-        Constructor parameters, of which None means the component's own default. They go with a
-        name only: an instance has its own.
+    parameters : iterable of (str, str, object)
+        Parameter of the component, the estimator's name for it, and its value, of which None
+        means the component's own default. They go with a name only: an instance has its own.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def resolve(axis, value, base, registry, **parameters):
     TypeError
         If ``value`` is neither a name nor a component of this axis.
     """
-    given = {name: number for name, number in parameters.items() if number is not None}
+    given = [(own, name, number) for own, name, number in parameters if number is not None]
     if isinstance(value, str):
         if value not in registry:
             near = difflib.get_close_matches(value, registry, n=2, cutoff=0.4) or sorted(registry)
@@ -57,7 +57,7 @@ def resolve(axis, value, base, registry, **parameters):
                 f"{axis}={value!r} is not known; did you mean {' or '.join(map(repr, near))}? "
                 f"Known names: {', '.join(map(repr, sorted(registry)))}."
             )
-        component = registry[value](**given)
+        component = registry[value](**{own: number for own, _, number in given})
     else:
         if not isinstance(value, base):
             raise TypeError(
@@ -65,7 +65,7 @@ def resolve(axis, value, base, registry, **parameters):
                 f"of {base.__name__}; got {value!r} of type {type(value).__name__}."
             )
         if given:
-            name, number = next(iter(given.items()))
+            _, name, number = given[0]
             raise ValueError(
                 f"{name}={number!r} was given together with the instance {axis}={value!r}, "
                 f"which has its own. Leave one of the two out."

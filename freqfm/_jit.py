@@ -84,16 +84,28 @@ def scalar(function):
 def kernel(function):
     """Compile a loop over arrays: without the GIL, cached on disk, one signature for ever."""
     if JIT_DISABLED:
-        KERNELS.append(function)
-        return function
+        return _interpreted(function)
     folder = cache_directory()
-    compiler = functools.partial(
-        numba.njit, nogil=True, cache=folder is not None, **_OPTIONS
-    )
+    compiler = functools.partial(numba.njit, nogil=True, cache=folder is not None, **_OPTIONS)
     with _numba_cache_in(folder) if folder else contextlib.nullcontext():
         compiled = compiler()(function)
     KERNELS.append(compiled)
     return compiled
+
+
+def _interpreted(function):
+    """Run a kernel as plain Python, for debugging."""
+
+    @functools.wraps(function)
+    def run(*args):
+        # Compiled code reads a record's fields by name, and integers wrap around in silence.
+        views = [
+            a.view(np.recarray) if getattr(a, "dtype", np.dtype(int)).names else a for a in args
+        ]
+        with np.errstate(over="ignore"):
+            return function(*views)
+
+    return run
 
 
 def n_signatures():

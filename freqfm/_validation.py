@@ -26,8 +26,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     -------
     X : csr_array of shape (n_samples, n_features)
         float32 values, int32 indices, int64 indptr; sorted, without duplicates or stored zeros.
-    y : ndarray of shape (n_samples,)
-        If given.
+    y : ndarray of shape (n_samples,), or None
 
     Raises
     ------
@@ -36,49 +35,62 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     """
     if sparse.issparse(X):
         _check_structure(X)
-    X = validate_data(
-        estimator,
-        X,
-        y,
-        reset=reset,
-        accept_sparse="csr",
-        dtype=np.float32,
-        **options,
+    checked = validate_data(
+        estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
     )
-    if isinstance(y, str):
-        return canonical_csr(X)
-    return canonical_csr(X[0]), X[1]
+    X, y = (checked, None) if isinstance(y, str) else checked
+    if sparse.issparse(X):
+        # Again: scipy converts other formats without looking at their indices.
+        _check_structure(X)
+    return canonical_csr(X), y
 
 
 def _check_structure(X):
-    """Raise if a CSR, CSC or COO matrix points outside itself; scipy's C code would not notice."""
-    if X.format in ("csr", "csc"):
-        n_major, n_minor = X.shape if X.format == "csr" else X.shape[::-1]
-        major, minor = ("row", "column") if X.format == "csr" else ("column", "row")
-        indptr = X.indptr
-        n_stored = min(len(X.indices), len(X.data))
-        if (
-            len(indptr) != n_major + 1
-            or indptr[0] != 0
-            or indptr[-1] > n_stored
-            or (np.diff(indptr) < 0).any()
-        ):
-            raise ValueError(
-                f"X is not a well-formed {X.format} matrix: its indptr must rise from 0 to at most "
-                f"{n_stored}, the number of stored entries, in {n_major} steps (one per {major}). "
-                f"Build it from (values, (rows, columns)) triples instead."
-            )
-        _check_indices(X.indices[: indptr[-1]], n_minor, minor)
-    elif X.format == "coo":
+    """Raise if a sparse matrix points outside itself; scipy's compiled code would not notice."""
+    if X.ndim != 2:
+        raise ValueError(
+            f"X is a sparse array of {X.ndim} dimension(s); give one of shape "
+            f"(n_samples, n_features), for a single row X.reshape(1, -1)."
+        )
+    if X.format == "coo":
         _check_indices(X.row, X.shape[0], "row")
         _check_indices(X.col, X.shape[1], "column")
+    if X.format not in ("csr", "csc", "bsr"):
+        return
+    major, minor = ("column", "row") if X.format == "csc" else ("row", "column")
+    n_major, n_minor = X.shape[::-1] if X.format == "csc" else X.shape
+    if X.format == "bsr":
+        major, minor = "row of blocks", "column of blocks"
+        n_major, n_minor = n_major // X.blocksize[0], n_minor // X.blocksize[1]
+    indptr, n_stored = X.indptr, len(X.indices)
+    if (
+        indptr.ndim != 1
+        or indptr.dtype.kind not in "iu"
+        or len(X.data) != n_stored
+        or len(indptr) != n_major + 1
+        or indptr[0] != 0
+        or indptr[-1] > n_stored
+        or (indptr[1:] < indptr[:-1]).any()
+    ):
+        raise ValueError(
+            f"X is not a well-formed {X.format} matrix: its indptr must be integers that rise from "
+            f"0 to at most {n_stored}, the number of stored entries, in {n_major} steps (one per "
+            f"{major}), and it must have as many data as indices. Build it from "
+            f"(values, (rows, columns)) triples instead."
+        )
+    _check_indices(X.indices[: indptr[-1]], n_minor, minor)
 
 
 def _check_indices(indices, n, axis):
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise ValueError(
+            f"X holds {axis} indices of type {indices.dtype} and shape {indices.shape}; they must "
+            f"be a vector of integers."
+        )
     if len(indices) and (indices.min() < 0 or indices.max() >= n):
         bad = indices.min() if indices.min() < 0 else indices.max()
         raise ValueError(
-            f"X holds the {axis} index {bad}, but it has {n} {axis}s; indices must lie in "
+            f"X holds the {axis} index {bad}, but its shape has room for {n}; indices must lie in "
             f"[0, {n - 1}]. Give X its true shape, or encode its ids first."
         )
 
@@ -116,10 +128,18 @@ def _csr(data, indices, indptr, shape):
     n_stored = indptr[-1]
     X = sparse.csr_array(shape, dtype=np.float32)
     # Assigned, not constructed: scipy would narrow indptr and indices to one common type.
-    X.data = np.ascontiguousarray(data[:n_stored], dtype=np.float32)
-    X.indices = np.ascontiguousarray(indices[:n_stored], dtype=np.int32)
-    X.indptr = np.ascontiguousarray(indptr, dtype=np.int64)
+    X.data = as_kernel_array(data[:n_stored], np.float32)
+    X.indices = as_kernel_array(indices[:n_stored], np.int32)
+    X.indptr = as_kernel_array(indptr, np.int64)
     return X
+
+
+def as_kernel_array(array, dtype=np.float32):
+    """Return an array as kernels are compiled for: contiguous and writable; copied if it is not.
+
+    Memory-mapped arrays are not writable, in joblib's workers for instance.
+    """
+    return np.require(array, dtype, ["C", "A", "W"])
 
 
 def _is_canonical(X):
@@ -140,13 +160,20 @@ def validate_weights(sample_weight, X):
     Raises
     ------
     ValueError
-        If weights are negative, not finite, not one per row, or all zero.
+        If weights are negative, not finite, not one per row, all zero, or beyond float32.
     """
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weight.any():
+    return check_weights("sample_weight", weight)
+
+
+def check_weights(name, weight):
+    """Return the weights if kernels, which keep them in float32, can use them."""
+    with np.errstate(over="ignore", under="ignore"):
+        kept = weight.astype(np.float32)
+    if not (np.isfinite(kept).all() and (kept >= 0).all() and kept.any()):
         raise ValueError(
-            "sample_weight is zero for every row, so there is nothing to learn from; give at "
-            "least one row a positive weight."
+            f"{name} leads to row weights from {weight.min():g} to {weight.max():g}; they must be "
+            f"finite in float32 and non-negative, and at least one must be positive."
         )
     return weight
 

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_regression
+from sklearn.exceptions import FitFailedWarning
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -302,10 +303,9 @@ def test_divergence_in_the_first_epoch_keeps_the_start():
 
 def test_grid_search_survives_a_diverging_candidate():
     X, y = make_regression(200, 5, random_state=0)
-    search = GridSearchCV(
-        FMRegressor(optimizer="sgd", random_state=0), {"learning_rate": [1e-3, 1e10]}, cv=2
-    )
-    with pytest.warns(UserWarning):
+    model = FMRegressor(optimizer="sgd", random_state=0)
+    search = GridSearchCV(model, {"learning_rate": [1e-3, 1e10]}, cv=2)
+    with pytest.warns(FitFailedWarning, match="diverged"), pytest.warns(UserWarning, match="nan"):
         search.fit(X, y)
     assert search.best_params_ == {"learning_rate": 1e-3}
 
@@ -412,6 +412,15 @@ def test_shuffle_changes_the_order_of_rows(log):
     kept = FMClassifier(shuffle=False, max_iter=2, random_state=0).fit(X, y)
     mixed = FMClassifier(max_iter=2, random_state=0).fit(X, y)
     assert (kept.coef_ != mixed.coef_).any()
+
+
+def test_memory_mapped_model_predicts_and_continues(log, tmp_path):
+    X, y = log
+    model = FMClassifier(max_iter=1, random_state=0).fit(X, y)
+    joblib.dump(model, tmp_path / "model.joblib")
+    mapped = joblib.load(tmp_path / "model.joblib", mmap_mode="r")
+    assert_array_equal(mapped.predict_proba(X), model.predict_proba(X))
+    assert_array_equal(mapped.partial_fit(X, y).factors_, model.partial_fit(X, y).factors_)
 
 
 @pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])

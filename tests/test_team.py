@@ -4,6 +4,7 @@ import faulthandler
 import multiprocessing
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -208,3 +209,18 @@ def test_grid_search_in_worker_processes(rows):
         get_reusable_executor().shutdown(wait=True)
     assert_array_equal(scores[0], scores[1])
     assert len(scores[0]) == 4
+
+
+def test_run_returns_only_when_all_members_are_done():
+    done = []
+
+    def fail(rank, size, barrier):
+        if rank == 1:
+            raise ArithmeticError
+        if rank == 2:
+            time.sleep(0.2)
+            done.append(rank)
+
+    with Team(3) as team, pytest.raises(ArithmeticError):
+        team.run(fail)
+    assert done == [2]

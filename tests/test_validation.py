@@ -221,7 +221,7 @@ def test_bad_indices_in_csc_and_coo(index):
 def test_errors_tell_what_was_found():
     X = sparse.csr_array(np.eye(4))
     X.indices = np.array([0, 1, 2, 11], dtype=np.int32)
-    with pytest.raises(ValueError, match="X holds the column index 11, but it has 4 columns"):
+    with pytest.raises(ValueError, match="X holds the column index 11, but its shape has room for 4"):
         model_of(FMClassifier).fit(X, labels(4))
     with pytest.raises(ValueError, match="X has 2147483653 features; at most 2147483647"):
         model_of(FMRegressor).fit(sparse.csr_array((4, 2**31 + 5)), labels(4))
@@ -394,3 +394,59 @@ def test_predict_without_threads(clicks):
     model = model_of(FMRegressor).fit(*clicks).set_params(n_jobs=0)
     with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
         model.predict(clicks[0])
+
+
+@pytest.mark.parametrize(
+    "indptr",
+    [
+        np.array([0, 2, 2**30, 3, 6], np.uint32),
+        np.array([0, 2**31 - 1, -(2**31), -1, 3], np.int32),
+        np.array([0, 2, 5, 3, 6], np.uint8),
+        np.array([0.0, 2, 3, 3, 6]),
+    ],
+    ids=repr,
+)
+def test_indptr_that_would_overflow_a_difference(indptr):
+    X = sparse.csr_array(np.array([[1, 0, 2, 0], [0, 3, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1.0]]))
+    X.indptr = indptr
+    with pytest.raises(ValueError, match="X is not a well-formed csr matrix"):
+        FMRegressor(2).fit(X, np.arange(4.0))
+
+
+def test_malformed_lil_bsr_and_float_indices():
+    X = sparse.csr_array(np.array([[1, 0, 2, 0], [0, 3, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1.0]]))
+    lil, bsr, float_csr = X.tolil(), sparse.bsr_array(X, blocksize=(2, 2)), X.copy()
+    lil.rows[0] = [0, 77]
+    bsr.indptr = np.array([0, 10**8, 2], np.int32)
+    float_csr.indices = X.indices + 0.5
+    for bad in (lil, bsr, float_csr, sparse.coo_array([1.0, 2, 3, 4])):
+        with pytest.raises(ValueError, match="X (is|holds)"):
+            FMRegressor(2).fit(bad, np.arange(4.0))
+
+
+def test_rows_that_overflow_scores_are_an_error():
+    model = FMRegressor(2, init_scale=0.1).fit(np.eye(4), np.arange(4.0))
+    with pytest.raises(ValueError, match="X holds values up to 1e\\+25.*overflow"):
+        model.predict(np.full((1, 4), 1e25))
+
+
+@pytest.mark.parametrize("weights", [{0: 0, 1: 0}, {0: -1, 1: 1}, {0: np.nan, 1: 1}], ids=repr)
+def test_wrong_class_weights(weights):
+    with pytest.raises(ValueError, match="class_weight leads to row weights"):
+        FMClassifier(class_weight=weights).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_rows_of_weight_zero_are_no_rows():
+    X, y = np.eye(40), np.arange(40) % 2
+    weight = np.r_[np.ones(20), np.zeros(20)]
+    weighted = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X, y, weight)
+    shorter = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X[:20], y[:20])
+    np.testing.assert_array_equal(weighted.factors_, shorter.factors_)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8])
+def test_integers_of_numpy_are_integers(dtype):
+    model = FMRegressor(dtype(60), batch_size=dtype(3), max_iter=dtype(2), random_state=0)
+    X, y = np.random.default_rng(0).random((60, 5)), np.arange(60.0)
+    expected = FMRegressor(60, batch_size=3, max_iter=2, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.fit(X, y).factors_, expected.factors_)

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
 from freqfm._validation import (
+    as_kernel_array,
     count_threads,
     draw_seed,
     take_rows,
@@ -191,7 +192,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             if reset:
                 self._init_model(rows, counts, optimizer)
             else:
-                self._check_state(optimizer)
+                self._take_over(optimizer)
             task = FMTask(self, optimizer, rows, self._n_threads(rows.X))
         except BaseException:
             # A call that is refused leaves the model as it was.
@@ -228,8 +229,17 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         target, labels = self._encode_target(y, classes, reset)
         sample_weight = validate_weights(sample_weight, X)
         weight = self._row_weights(y, sample_weight, partial=early_stopping is None)
+        if not weight.all():
+            # A row of weight zero is no row.
+            rows = np.flatnonzero(weight)
+            X, y, target, weight = take_rows(X, rows), y[rows], target[:, rows], weight[rows]
+            sample_weight, labels = sample_weight[rows], None if labels is None else labels[rows]
         optimizer = resolve(
-            "optimizer", self.optimizer, Optimizer, OPTIMIZERS, learning_rate=self.learning_rate
+            "optimizer",
+            self.optimizer,
+            Optimizer,
+            OPTIMIZERS,
+            [("learning_rate", "learning_rate", self.learning_rate)],
         )
         if reset:
             self._seed = draw_seed(self.random_state)
@@ -270,20 +280,23 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _init_model(self, rows, counts, optimizer):
         n_outputs, n_tokens = len(rows.target), self.n_features_in_
-        initializer = resolve("init", self.init, Initializer, INITIALIZERS, scale=self.init_scale)
-        generator = np.random.default_rng(self._seed)
-        factors = np.stack(
-            [initializer.draw((n_tokens, self.n_components), generator) for _ in range(n_outputs)]
+        initializer = resolve(
+            "init",
+            self.init,
+            Initializer,
+            INITIALIZERS,
+            [("scale", "init_scale", self.init_scale)],
         )
+        generator = np.random.default_rng(self._seed)
+        shape = n_tokens, int(self.n_components)
+        factors = np.stack([initializer.draw(shape, generator) for _ in range(n_outputs)])
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
             intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = _squeeze(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         self.factors_ = _squeeze(factors)
-        states = [
-            optimizer.init_state(n_tokens, self.n_components, counts) for _ in range(n_outputs)
-        ]
+        states = [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
         # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
@@ -293,8 +306,16 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self.n_iter_ = 0
         self._n_steps = np.zeros(1, dtype=np.int64)
 
-    def _check_state(self, optimizer):
-        """Raise if a parameter changed that a trained model cannot take over."""
+    def _take_over(self, optimizer):
+        """Prepare the model to be trained further; raise if a changed parameter forbids it."""
+        # Arrays of a model that was loaded from a memory map cannot be trained in place.
+        for name in ("intercept_", "coef_", "factors_"):
+            setattr(self, name, as_kernel_array(getattr(self, name)))
+        self._n_steps = as_kernel_array(self._n_steps, np.int64)
+        self._optimizer_state = [
+            {name: as_kernel_array(array) for name, array in state.items()}
+            for state in self._optimizer_state
+        ]
         if self.factors_.shape[-1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
@@ -316,9 +337,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def _outputs(self):
         """Return (intercept, coef, factors) of every output, as views."""
         n_outputs = len(self.intercept_)
-        coef = self.coef_.reshape(n_outputs, -1)
-        factors = self.factors_.reshape(n_outputs, -1, self.factors_.shape[-1])
-        return [(self.intercept_[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+        intercept = as_kernel_array(self.intercept_)
+        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
+        factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
+        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]
@@ -326,8 +348,14 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def _scores(self, X):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
         check_is_fitted(self)
-        X = validate_rows(self, X, reset=False)
-        return score_rows(X, self._outputs(), count_threads(self.n_jobs))
+        X, _ = validate_rows(self, X, reset=False)
+        scores = score_rows(X, self._outputs(), count_threads(self.n_jobs))
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"X holds values up to {np.abs(X.data).max():g}, at which scores overflow float32; "
+                f"scale it like the rows that the model was trained on."
+            )
+        return scores
 
 
 def _squeeze(array):

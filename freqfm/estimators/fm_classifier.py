@@ -4,10 +4,11 @@ import numpy as np
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import roc_auc_score
-from sklearn.utils import compute_class_weight
+from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 
+from freqfm._validation import check_weights
 from freqfm.estimators.fm_base import BaseFM
 from freqfm.losses import LogLoss
 
@@ -232,6 +233,9 @@ class FMClassifier(ClassifierMixin, BaseFM):
 
     def _encode_target(self, y, classes, reset):
         check_classification_targets(y)
+        if classes is not None:
+            classes = column_or_1d(classes)
+            check_classification_targets(classes)
         if reset:
             known = np.unique(y if classes is None else classes)
             if len(known) < 2:
@@ -264,7 +268,7 @@ class FMClassifier(ClassifierMixin, BaseFM):
                 "the weights with sklearn.utils.compute_class_weight and pass them as a dict."
             )
         per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        return weight * per_class[np.searchsorted(self.classes_, y)]
+        return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
 
     def _validation_score(self, target, scores, weight):
         return np.mean(

@@ -73,7 +73,7 @@ class FMTask:
         self._entries = pack_entries(X)
         self._samples = pack_samples(X, target[0], weight)
         self._n_rows, n_tokens = X.shape
-        self._batch_size = min(model.batch_size, self._n_rows)
+        self._batch_size = min(int(model.batch_size), self._n_rows)
         self._n_batches = -(-self._n_rows // self._batch_size)
         lengths = np.diff(X.indptr)
         # No batch holds more entries than the longest rows together.
@@ -86,7 +86,7 @@ class FMTask:
                 f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
             )
         entries_per_batch = max(1, X.nnz // self._n_batches)
-        width = model.n_components
+        width = int(model.n_components)
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // (entries_per_batch * (width + 8)))
         padded = width + _PADDING
         self._scratch = (

@@ -7,10 +7,10 @@ parallel region costs 1 (OpenMP) to 100 (workqueue), nothing is compiled twice, 
 fork nor two Python threads that train at once can abort the process.
 """
 
+import concurrent.futures
 import ctypes
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -112,7 +112,9 @@ class Team:
 
     def __enter__(self):
         if self.size > 1:
-            self._pool = ThreadPoolExecutor(self.size - 1, thread_name_prefix="freqfm")
+            self._pool = concurrent.futures.ThreadPoolExecutor(
+                self.size - 1, thread_name_prefix="freqfm"
+            )
         return self
 
     def __exit__(self, *exception):
@@ -133,6 +135,8 @@ class Team:
             self._barrier[_CALLED_OFF] = 1
             raise
         finally:
+            # Arrays belong to the caller again only once nobody works on them any more.
+            concurrent.futures.wait(others)
             for other in others:
                 other.result()
 
