@@ -13,7 +13,7 @@ def hash64(x):
 
 
 def epoch_order(n, seed, epoch):
-    """The order in which an epoch visits its rows."""
+    """The pseudo-random order of range(n) that belongs to an epoch."""
     bits = 2
     while (1 << bits) < n:
         bits += 1
@@ -38,6 +38,17 @@ def epoch_order(n, seed, epoch):
                 break
         order.append(x)
     return np.array(order)
+
+
+def visit_order(n, seed, epoch):
+    """The order in which training visits n shuffled rows: large sets in blocks of 16."""
+    if n < 2**14:
+        return epoch_order(n, seed, epoch)
+    blocks = epoch_order(n // 16, seed, epoch)
+    places = np.concatenate(
+        [(16 * blocks[:, None] + np.arange(16)).ravel(), np.arange(n // 16 * 16, n)]
+    )
+    return np.random.default_rng(seed).permutation(n)[places]
 
 
 def fm_scores(X, intercept, coef, factors):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from naive import NaiveFM, epoch_order, fm_scores
+from naive import NaiveFM, epoch_order, fm_scores, visit_order
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
@@ -74,7 +75,7 @@ def test_training_equals_naive_twin(clicks, cls, optimizer, weighted):
     share = weight @ target / weight.sum()
     naive.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
     losses = [
-        naive.epoch(X.toarray(), target, weight, 16, epoch_order(len(y), model._seed, epoch))
+        naive.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
         for epoch in range(4)
     ]
     assert_allclose(model.loss_curve_, losses, rtol=2e-5)
@@ -154,6 +155,22 @@ def test_fa_sgd_with_uniform_counts_is_sgd_to_the_bit(clicks):
 def test_fa_sgd_moves_rare_tokens_faster():
     state = FASGD(1.0, counts=[1, 16, 256]).init_state(3, 2, None)
     assert_allclose(state.per_row[0] / state.per_row, [1, 4, 16], rtol=1e-6)
+
+
+def test_large_sets_are_visited_in_blocks():
+    rng = np.random.default_rng(0)
+    n = 2**14 + 7
+    X = sparse.csr_array(np.eye(6, dtype=np.float32)[rng.integers(0, 6, n)])
+    y = rng.integers(0, 2, n)
+    model = estimator(FMClassifier, SGD(0.5), n_components=2, batch_size=1000, max_iter=1)
+    model.fit(X, y)
+    naive = twin(model, SGD(0.5), X, np.ones(n))
+    naive.b[0] = np.log(y.mean() / (1 - y.mean()))
+    order = visit_order(n, model._seed, 0)
+    assert_array_equal(np.sort(order), np.arange(n))
+    loss = naive.epoch(X.toarray(), y.astype(float), np.ones(n), 1000, order)
+    assert_allclose(model.loss_curve_, [loss], rtol=1e-6)
+    assert_allclose(model.coef_, naive.w, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000])

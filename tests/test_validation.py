@@ -221,7 +221,9 @@ def test_bad_indices_in_csc_and_coo(index):
 def test_errors_tell_what_was_found():
     X = sparse.csr_array(np.eye(4))
     X.indices = np.array([0, 1, 2, 11], dtype=np.int32)
-    with pytest.raises(ValueError, match="X holds the column index 11, but its shape has room for 4"):
+    with pytest.raises(
+        ValueError, match="X holds the column index 11, but .* room for 4"
+    ):
         model_of(FMClassifier).fit(X, labels(4))
     with pytest.raises(ValueError, match="X has 2147483653 features; at most 2147483647"):
         model_of(FMRegressor).fit(sparse.csr_array((4, 2**31 + 5)), labels(4))
@@ -439,8 +441,12 @@ def test_wrong_class_weights(weights):
 def test_rows_of_weight_zero_are_no_rows():
     X, y = np.eye(40), np.arange(40) % 2
     weight = np.r_[np.ones(20), np.zeros(20)]
-    weighted = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X, y, weight)
-    shorter = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X[:20], y[:20])
+    weighted = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(
+        X, y, weight
+    )
+    shorter = FMClassifier(early_stopping=True, validation_fraction=0.3, random_state=0).fit(
+        X[:20], y[:20]
+    )
     np.testing.assert_array_equal(weighted.factors_, shorter.factors_)
 
 

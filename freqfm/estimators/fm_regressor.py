@@ -51,7 +51,7 @@ class FMRegressor(RegressorMixin, BaseFM):
         Without it, training stops when the training loss stands still.
     validation_fraction : float, default=0.1
         Share of the rows held out.
-    n_iter_no_change : int, default=5
+    n_iter_no_change : int, default=10
         Epochs without an improvement by ``tol`` before training stops. None never stops.
     tol : float, default=1e-4
         Least improvement that counts.
@@ -146,7 +146,7 @@ class FMRegressor(RegressorMixin, BaseFM):
         fit_linear=True,
         early_stopping="auto",
         validation_fraction=0.1,
-        n_iter_no_change=5,
+        n_iter_no_change=10,
         tol=1e-4,
         shuffle=True,
         warm_start=False,

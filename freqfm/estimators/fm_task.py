@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._validation import take_rows
 from freqfm.kernels.cpu.fm import BATCH_ROW, LINK, fm_score, fm_train
 from freqfm.kernels.cpu.packing import pack_entries, pack_samples
 from freqfm.kernels.cpu.team import Team
@@ -12,6 +13,11 @@ from freqfm.kernels.cpu.team import Team
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look
 # whether the user has interrupted.
 _WEIGHTS_PER_CALL = 50_000_000
+
+# From so many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. Neighbours share cache
+# lines, which saves a quarter of the time on short rows; who is whose neighbour is drawn at random.
+_BLOCKED_FROM = 1 << 14
+_BLOCK_BITS = 4
 
 # Floats of padding between the scratch of two threads: no cache line is shared.
 _PADDING = 32
@@ -66,6 +72,11 @@ class FMTask:
         self.optimizer = optimizer
         X, target, weight = rows.X, rows.target, rows.weight
         self._held_out = rows.held_out
+        self._block_bits = _BLOCK_BITS if model.shuffle and len(weight) >= _BLOCKED_FROM else 0
+        if self._block_bits:
+            order = np.random.default_rng(model._seed).permutation(len(weight))
+            X, target, weight = take_rows(X, order), target[:, order], weight[order]
+        self._n_blocks = (len(weight) >> self._block_bits) if model.shuffle else 0
         self._n_threads = n_threads
         self._target = target
         self._weight_sum = weight.sum()
@@ -131,7 +142,8 @@ class FMTask:
             first_batch,
             last_batch,
             self._batch_size,
-            bool(model.shuffle),
+            self._n_blocks,
+            self._block_bits,
             model._seed,
             epoch,
             *output,

@@ -53,5 +53,7 @@ def counted_rate(hyper, count, curvature):
     T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; ``curvature`` tells
     how much more curved the batch at hand is.
     """
-    rate = min(hyper[MAX_STEP], hyper[LEARNING_RATE] / count ** hyper[EXPONENT])
+    exponent = hyper[EXPONENT]
+    power = math.sqrt(count) if exponent == 0.5 else count**exponent
+    rate = min(hyper[MAX_STEP], hyper[LEARNING_RATE] / power)
     return np.float32(min(rate, hyper[CURVATURE_CAP] / curvature))

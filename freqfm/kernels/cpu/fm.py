@@ -65,12 +65,18 @@ def _squared_norm(j, n_tokens, width, sums):
 
 
 @scalar
-def _gather(begin, end, start, n_rows, shuffle, low_bits, high_bits, key, samples, entries, batch):
+def _gather(
+    begin, end, start, n_blocks, block_bits, low_bits, high_bits, key, samples, entries, batch
+):
+    """Look up the rows of the batch; blocks of rows come in the order of ``key``."""
     # Three loops of independent loads, so that the processor can have many misses in flight.
+    in_block = (_ONE << block_bits) - _ONE
     for j in range(begin, end):
         i = np.uint64(start + j)
-        if shuffle:
-            i = permuted_index(i, n_rows, low_bits, high_bits, key)
+        block = i >> block_bits
+        if block < n_blocks:
+            block = permuted_index(block, n_blocks, low_bits, high_bits, key)
+            i = (block << block_bits) | (i & in_block)
         batch[j].begin = i
     for j in range(begin, end):
         i = np.uint64(batch[j].begin)
@@ -195,7 +201,8 @@ def fm_train(
     first_batch,
     last_batch,
     batch_size,
-    shuffle,
+    n_blocks,
+    block_bits,
     seed,
     epoch,
     # model
@@ -236,7 +243,8 @@ def fm_train(
 
     Arrays
     ------
-    samples, entries : the rows, see ``packing``.
+    samples, entries : the rows, see ``packing``. An epoch visits their first ``n_blocks`` blocks of
+        2^block_bits rows in random order, then the others in theirs.
     intercept (1,), linear (n,), factors (n, d) : float32, updated in place.
     hyper (N_HYPER,) : float64, see ``codes``.
     per_row (n,) or (0,) : learning rates or counters, float32.
@@ -253,11 +261,13 @@ def fm_train(
     n_rows = samples.shape[0] - 1
     n_tokens_in_all = factors.shape[0]
     bits = 2
-    while (1 << bits) < n_rows:
+    while (1 << bits) < n_blocks:
         bits += 1
     low_bits = np.uint64(bits // 2)
     high_bits = np.uint64(bits - bits // 2)
     key = stream_key(seed, epoch)
+    blocks = np.uint64(n_blocks)
+    in_block_bits = np.uint64(block_bits)
     heads_ = heads[rank]
     links_ = links[rank]
     tokens_ = tokens[rank]
@@ -275,8 +285,8 @@ def fm_train(
             begin,
             end,
             start,
-            n_rows,
-            shuffle,
+            blocks,
+            in_block_bits,
             low_bits,
             high_bits,
             key,
