@@ -221,9 +221,7 @@ def test_bad_indices_in_csc_and_coo(index):
 def test_errors_tell_what_was_found():
     X = sparse.csr_array(np.eye(4))
     X.indices = np.array([0, 1, 2, 11], dtype=np.int32)
-    with pytest.raises(
-        ValueError, match="X holds the column index 11, but .* room for 4"
-    ):
+    with pytest.raises(ValueError, match="X holds the column index 11, but .* room for 4"):
         model_of(FMClassifier).fit(X, labels(4))
     with pytest.raises(ValueError, match="X has 2147483653 features; at most 2147483647"):
         model_of(FMRegressor).fit(sparse.csr_array((4, 2**31 + 5)), labels(4))
