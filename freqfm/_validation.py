@@ -118,9 +118,14 @@ def canonical_csr(X):
 
 
 def take_rows(X, rows):
-    """Return some rows of a canonical matrix as a canonical matrix."""
-    part = X[rows]
-    return _csr(part.data, part.indices, part.indptr, part.shape)
+    """Return some rows of a canonical matrix as a canonical matrix.
+
+    Not ``X[rows]``: older scipy cannot index with an indptr wider than the indices.
+    """
+    lengths = np.diff(X.indptr)[rows]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    entries = np.repeat(X.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    return _csr(X.data[entries], X.indices[entries], indptr, (len(rows), X.shape[1]))
 
 
 def _csr(data, indices, indptr, shape):

@@ -419,9 +419,15 @@ def test_malformed_lil_bsr_and_float_indices():
     lil.rows[0] = [0, 77]
     bsr.indptr = np.array([0, 10**8, 2], np.int32)
     float_csr.indices = X.indices + 0.5
-    for bad in (lil, bsr, float_csr, sparse.coo_array([1.0, 2, 3, 4])):
+    for bad in (lil, bsr, float_csr):
         with pytest.raises(ValueError, match="X (is|holds)"):
             FMRegressor(2).fit(bad, np.arange(4.0))
+
+
+def test_vector_instead_of_a_matrix():
+    vector = sparse.coo_array(np.arange(4.0))  # scipy before 1.13 makes one row of it
+    with pytest.raises(ValueError, match="X is a sparse array of 1 dim|inconsistent numbers"):
+        FMRegressor(2).fit(vector, np.arange(4.0))
 
 
 def test_rows_that_overflow_scores_are_an_error():
