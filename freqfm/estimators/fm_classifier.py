@@ -18,7 +18,7 @@ __all__ = ["FMClassifier"]
 class FMClassifier(ClassifierMixin, BaseFM):
     """Factorization machine for classification, by the log loss.
 
-    The score of a row x is [1]_
+    The score of a row x is [1]_::
 
         w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j,
 
@@ -39,9 +39,9 @@ class FMClassifier(ClassifierMixin, BaseFM):
     batch_size : int, default=1024
         Rows per step. A step uses the exact gradient of its rows.
     alpha_linear : float, default=0.0
-        Penalty alpha / 2 * w_i^2 for every row that holds token i, averaged over the batch.
+        Penalty ``alpha / 2 * w_i^2`` for every row that holds token i, averaged over the batch.
     alpha_factors : float, default=0.01
-        Penalty alpha / 2 * |v_i|^2 for every row that holds token i, averaged over the batch.
+        Penalty ``alpha / 2 * |v_i|^2`` for every row that holds token i, averaged over the batch.
     init : str or Initializer, default="normal"
         "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
     init_scale : float, default=None
@@ -89,16 +89,16 @@ class FMClassifier(ClassifierMixin, BaseFM):
         The class labels.
     n_features_in_ : int
         Number of features seen during fit.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if ``X`` has string column names.
     n_iter_ : int
         Epochs trained, over all calls.
     best_iter_ : int
         The epoch whose model this is: the best one with early stopping, else the last.
-    loss_curve_ : ndarray of shape (n_iter_,)
+    loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean training loss of every epoch, without the penalty, summed over the classes; each
         batch counts with the model it met.
-    validation_scores_ : ndarray of shape (n_iter_,) or (0,)
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
         ``roc_auc`` on the held-out rows after every epoch, with early stopping; for three classes
         or more ``roc_auc_ovr``, the mean over the classes.
     token_counts_ : ndarray of shape (n_features,)

@@ -10,9 +10,9 @@ from freqfm.scalars import codes
 
 
 class Adagrad(Optimizer):
-    """Adagrad [1]_: a step shrinks with the root of the sum of its squared gradients.
+    """Adagrad: a step shrinks with the root of the sum of its squared gradients.
 
-    The formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A row that is absent
+    The method of [1]_ in the formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A row that is absent
     from a batch has gradient zero and does not move, so skipping it is exact.
 
     State: one number per weight, n_components + 1 per token.
@@ -79,9 +79,9 @@ class RowwiseAdagrad(Adagrad):
 
 
 class Adam(Optimizer):
-    """Adam [1]_: steps of even length along a moving mean of the gradients.
+    """Adam: steps of even length along a moving mean of the gradients.
 
-    The formula of ``torch.optim.Adam``, on the batch's mean gradient.
+    The method of [1]_ in the formula of ``torch.optim.Adam``, on the batch's mean gradient.
 
     State: two numbers per weight, 2 * (n_components + 1) per token.
 

@@ -37,7 +37,7 @@ class FASGD(Optimizer):
 
     Algorithm 1 of [1]_. Equation (7) sets a token's rate to min{1 / 4L, a / sqrt(T p_k)}, and
     theorems 3.1 and 3.2 relate its constant to that of SGD by the factor
-    sqrt(sum p^2 / sum p). Both together give
+    sqrt(sum p^2 / sum p). Both together give::
 
         rate_k = min(max_step, learning_rate * sqrt(m / n_k)),    m = sum n^2 / sum n,
 
@@ -104,7 +104,7 @@ class FASGD(Optimizer):
 class CFSGD(Optimizer):
     """Counter-based frequency-aware SGD: a learning rate per token, counted while training.
 
-    Algorithm 2 of [1]_. The rate of a token seen c_k times so far is
+    Algorithm 2 of [1]_. The rate of a token seen c_k times so far is::
 
         rate_k = min(max_step, learning_rate / c_k^exponent, curvature_cap / L_k),
 
@@ -112,7 +112,7 @@ class CFSGD(Optimizer):
     p_k = c_k / T, and T cancels. The last is for mini-batches and for values other than 0 and 1.
     Equation (12) bounds a step by 1 / 4L, L the smoothness of the loss on one sample. The more
     rows of a batch hold the token, the larger their values and factors, the more curved the
-    batch is; L_k bounds that curvature, row by row:
+    batch is; L_k bounds that curvature, row by row::
 
         L_k = sum_rows l'' |x_k| (1 + sum_i |x_i|) (1 + |s|^2),    s = sum_i x_i v_i,
 
