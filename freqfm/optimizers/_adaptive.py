@@ -12,8 +12,8 @@ from freqfm.scalars import codes
 class Adagrad(Optimizer):
     """Adagrad: a step shrinks with the root of the sum of its squared gradients.
 
-    The method of [1]_ in the formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A row that is absent
-    from a batch has gradient zero and does not move, so skipping it is exact.
+    The method of [1]_ in the formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A
+    row that is absent from a batch has gradient zero and does not move, so skipping it is exact.
 
     State: one number per weight, n_components + 1 per token.
 
