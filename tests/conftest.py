@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from freqfm.datasets import make_clicks
+
 
 @pytest.fixture
 def clicks():
@@ -16,3 +18,9 @@ def clicks():
     X = sparse.csr_array(X.astype(np.float32))
     y = (rng.random(60) < 0.4).astype(np.int64)
     return X, y
+
+
+@pytest.fixture(scope="session")
+def log():
+    """A click log of 4,000 rows and 410 tokens; no test may change it."""
+    return make_clicks(4000, (300, 100, 10), random_state=0)

@@ -130,53 +130,6 @@ class FMRegressor(RegressorMixin, BaseFM):
     _loss = SquaredError()
     _score_name = "r2"
 
-    def __init__(
-        self,
-        n_components=16,
-        *,
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=0.0,
-        alpha_factors=0.01,
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        shuffle=True,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
-    ):
-        super().__init__(
-            n_components=n_components,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha_linear=alpha_linear,
-            alpha_factors=alpha_factors,
-            init=init,
-            init_scale=init_scale,
-            fit_intercept=fit_intercept,
-            fit_linear=fit_linear,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            random_state=random_state,
-        )
-
     def partial_fit(self, X, y, sample_weight=None):
         """Train one epoch on these rows, from where training stands.
 

@@ -1,0 +1,36 @@
+"""What several test files share."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from freqfm import FMClassifier, FMRegressor
+
+CLASSES = [FMClassifier, FMRegressor]
+BOTH = pytest.mark.parametrize("cls", CLASSES)
+
+#: Learned attributes that two equal fits agree in, to the bit.
+FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
+
+
+def assert_same_model(one, other):
+    """Assert that two fitted models are the same, to the bit."""
+    for name in FITTED:
+        assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+def model_of(cls, **params):
+    return cls(**{"n_components": 3, "max_iter": 2, "random_state": 0, **params})
+
+
+def labels(n):
+    return np.arange(n) % 2
+
+
+def classes_of(cls):
+    return {"classes": [0, 1]} if cls is FMClassifier else {}
+
+
+def outputs(model, X):
+    names = ("decision_function", "predict_proba", "predict")
+    return [getattr(model, name)(X) for name in names if hasattr(model, name)]
