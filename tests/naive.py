@@ -131,6 +131,7 @@ class NaiveFM:
                 with np.errstate(divide="ignore"):
                     rate = self._counted(self.counts, self.curvature)
                     b_rate = self._counted(self.b_count, self.b_curvature)
+                    b_rate = min(b_rate, 2 / self.b_curvature)
             self.b -= b_rate * g_b
             self.w[live] -= (rate * g_w)[live]
             self.V[live] -= (rate[:, None] * g_V)[live]

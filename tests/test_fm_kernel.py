@@ -17,6 +17,7 @@ CASES = [
     CFSGD(0.3, max_step=0.1, curvature_cap=0.5),
     CFSGD(0.1, max_step=0.06, exponent=0.25),
     CFSGD(0.1, max_step=10.0, count="batch"),
+    CFSGD(0.05, max_step=0.02, curvature_cap=np.inf),
     Adagrad(0.1),
     RowwiseAdagrad(0.1),
     Adam(0.02),

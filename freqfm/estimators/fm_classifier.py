@@ -63,7 +63,8 @@ class FMClassifier(ClassifierMixin, BaseFM):
     tol : float, default=1e-4
         Least improvement that counts.
     shuffle : bool, default=True
-        Whether every epoch visits the rows in a new random order.
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
+        into blocks of 16 at random, once, and the blocks are shuffled.
     class_weight : dict, "balanced" or None, default=None
         Factors of the rows' weights by class.
     warm_start : bool, default=False

@@ -56,7 +56,8 @@ class FMRegressor(RegressorMixin, BaseFM):
     tol : float, default=1e-4
         Least improvement that counts.
     shuffle : bool, default=True
-        Whether every epoch visits the rows in a new random order.
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
+        into blocks of 16 at random, once, and the blocks are shuffled.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the

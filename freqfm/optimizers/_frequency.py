@@ -131,7 +131,8 @@ class CFSGD(Optimizer):
     max_step : float, default=0.05
         The bound 1 / 4L of equation (12) for a token that the batch holds once.
     curvature_cap : float, default=2.0
-        Bound of the rate times L_k. ``numpy.inf`` turns it off.
+        Bound of the rate times L_k. ``numpy.inf`` turns it off, but for the intercept, which every
+        row holds: for that it is at most 2.
     exponent : float, default=0.5
         Power of the counter.
     count : {"sample", "batch"}, default="sample"
