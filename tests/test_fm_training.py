@@ -169,7 +169,7 @@ def test_divergence_in_the_first_epoch_keeps_the_start():
     model = FMRegressor(optimizer=SGD(1e30), batch_size=10, random_state=0)
     with pytest.raises(DivergenceError, match="epoch 1"):
         model.fit(X, y)
-    assert model.n_iter_ == 0
+    assert model.n_iter_ == model.best_iter_ == 0
     assert_allclose(model.predict(X), y.mean(), atol=0.1)
 
 

@@ -60,6 +60,11 @@ class EpochLoop:
     history : tuple of list
         Losses and validation scores of earlier epochs; appended to.
 
+    Attributes
+    ----------
+    epoch : int
+        The epoch at whose end the model stood as it stands now.
+
     Notes
     -----
     A copy of weights and optimizer state is kept for the last whole epoch, and another one for the
@@ -71,9 +76,10 @@ class EpochLoop:
         self.task = task
         self.score_name = score_name
         self.losses, self.scores = history
+        self.epoch = len(self.losses)
 
     def run(self, n_epochs, patience, callback_context=None, data=None):
-        """Train for up to ``n_epochs``; return the number of the best or else the last epoch.
+        """Train for up to ``n_epochs``; end with the model of the best or else the last epoch.
 
         Parameters
         ----------
@@ -102,6 +108,7 @@ class EpochLoop:
                 last.restore()
                 raise
             last.save(epoch + 1)
+            self.epoch = epoch + 1
             self.losses.append(loss)
             value = -loss
             if score is not None:
@@ -121,8 +128,7 @@ class EpochLoop:
                 break
         if best is not None:
             best.restore()
-            return best.epoch
-        return len(self.losses)
+            self.epoch = best.epoch
 
     def _check_finite(self, epoch, loss):
         largest = max((float(np.abs(w).max()) for w in self.task.weights() if w.size), default=0.0)

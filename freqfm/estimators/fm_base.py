@@ -212,11 +212,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 if context is not None:
                     context.call_on_fit_task_begin(estimator=self, **data)
                 patience = None if partial else self.n_iter_no_change
-                self.best_iter_ = loop.run(n_epochs, patience, context, data)
+                loop.run(n_epochs, patience, context, data)
             finally:
                 self.loss_curve_ = np.array(history[0])
                 self.validation_scores_ = np.array(history[1])
                 self.n_iter_ = len(self.loss_curve_)
+                self.best_iter_ = loop.epoch
         if context is not None:
             context.call_on_fit_task_end(
                 estimator=self, reconstruction_attributes=task.attributes, **data
