@@ -1,5 +1,6 @@
 """The FM kernels against their naive twin, finite differences and themselves."""
 
+import numba
 import numpy as np
 import pytest
 from naive import NaiveFM, epoch_order, fm_scores, visit_order
@@ -8,6 +9,7 @@ from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
+from freqfm.scalars.special import exp_of_minus, log_of_one_plus
 
 COUNTS = np.arange(1.0, 13.0)
 CASES = [
@@ -227,3 +229,25 @@ def test_untouched_tokens_stay_where_they_started(clicks):
         assert_array_equal(model.factors_[5], start[5])
         assert model.coef_[5] == 0
         assert (model.factors_[0] != start[0]).all()
+
+
+def test_special_functions():
+    @numba.njit
+    def evaluate(a, z):
+        exps, logs = np.empty_like(a), np.empty_like(z)
+        for i in range(len(a)):
+            exps[i] = exp_of_minus(a[i])
+            logs[i] = log_of_one_plus(z[i])
+        return exps, logs
+
+    a = np.concatenate([np.linspace(0, 87, 20_001), np.geomspace(1e-30, 1, 2000)])
+    z = np.concatenate([np.linspace(0, 1, 20_001), np.geomspace(1e-30, 1, 2000)])
+    a, z = a.astype(np.float32), z.astype(np.float32)
+    exps, logs = evaluate(a, z)
+    assert exps.dtype == logs.dtype == np.float32
+    assert_allclose(exps, np.exp(-a.astype(float)), rtol=5e-6)
+    near = a < 10  # further out, rounding a * log2(e) dominates
+    assert_allclose(exps[near], np.exp(-a[near].astype(float)), rtol=1e-6)
+    assert_allclose(logs, np.log1p(z.astype(float)), rtol=2.4e-7)
+    far, _ = evaluate(np.float32([200, np.inf]), np.float32([0, 0]))
+    assert_allclose(far, np.exp(-87.0), rtol=5e-6)

@@ -1,9 +1,8 @@
 """Losses of one sample: the value, and the derivative with respect to the score."""
 
-import math
-
 from freqfm._jit import HALF, ONE, ZERO, scalar
 from freqfm.scalars.codes import LOG_LOSS
+from freqfm.scalars.special import exp_of_minus, log_of_one_plus
 
 
 @scalar
@@ -12,8 +11,8 @@ def log_loss(score, target):
 
     Written with exp(-|score|), so that no score overflows.
     """
-    small = math.exp(-abs(score))
-    value = math.log1p(small) + max(score, ZERO) - target * score
+    small = exp_of_minus(abs(score))
+    value = log_of_one_plus(small) + max(score, ZERO) - target * score
     probability = (ONE if score >= ZERO else small) / (ONE + small)
     return value, probability - target
 

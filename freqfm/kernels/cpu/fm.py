@@ -74,12 +74,16 @@ def _gather(
     """Look up the rows of the batch; blocks of rows come in the order of ``key``."""
     # Three loops of independent loads, so that the processor can have many misses in flight.
     in_block = (_ONE << block_bits) - _ONE
+    last = n_blocks
+    moved = n_blocks
     for j in range(begin, end):
         i = np.uint64(start + j)
         block = i >> block_bits
         if block < n_blocks:
-            block = permuted_index(block, n_blocks, low_bits, high_bits, key)
-            i = (block << block_bits) | (i & in_block)
+            if block != last:
+                last = block
+                moved = permuted_index(block, n_blocks, low_bits, high_bits, key)
+            i = (moved << block_bits) | (i & in_block)
         batch[j].begin = i
     for j in range(begin, end):
         i = np.uint64(batch[j].begin)
