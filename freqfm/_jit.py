@@ -86,9 +86,8 @@ def kernel(function):
     if JIT_DISABLED:
         return _interpreted(function)
     folder = cache_directory()
-    compiler = functools.partial(numba.njit, nogil=True, cache=folder is not None, **_OPTIONS)
     with _numba_cache_in(folder) if folder else contextlib.nullcontext():
-        compiled = compiler()(function)
+        compiled = numba.njit(nogil=True, cache=folder is not None, **_OPTIONS)(function)
     KERNELS.append(compiled)
     return compiled
 
@@ -99,9 +98,8 @@ def _interpreted(function):
     @functools.wraps(function)
     def run(*args):
         # Compiled code reads a record's fields by name, and integers wrap around in silence.
-        views = [
-            a.view(np.recarray) if getattr(a, "dtype", np.dtype(int)).names else a for a in args
-        ]
+        records = [isinstance(a, np.ndarray) and a.dtype.names for a in args]
+        views = [a.view(np.recarray) if r else a for a, r in zip(args, records, strict=True)]
         with np.errstate(over="ignore"):
             return function(*views)
 
@@ -110,7 +108,7 @@ def _interpreted(function):
 
 def n_signatures():
     """Return how many signatures each kernel has been compiled for, by name."""
-    return {k.__name__: len(getattr(k, "signatures", ())) for k in KERNELS}
+    return {k.__name__: len(k.signatures) for k in KERNELS}
 
 
 # An integer or float literal promotes float32 to float64 in compiled code; these do not.

@@ -33,13 +33,14 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     ValueError
         If a sparse ``X`` is not well formed, and whatever scikit-learn raises.
     """
+    converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
         _check_structure(X)
     checked = validate_data(
         estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
     )
     X, y = (checked, None) if isinstance(y, str) else checked
-    if sparse.issparse(X):
+    if converted:
         # Again: scipy converts other formats without looking at their indices.
         _check_structure(X)
     return canonical_csr(X), y

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 
 from freqfm import DivergenceError, FMClassifier, FMRegressor
 from freqfm.datasets import make_clicks
+from freqfm.estimators.base import EpochLoop
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
 # Continuing
@@ -226,3 +227,29 @@ def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs):
     assert model.n_iter_ == len(model.loss_curve_) > 0
     again = FMClassifier(max_iter=model.n_iter_, n_jobs=2, **options).fit(X, y)
     assert_same_model(model, again)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite(position):
+    # The last batch of an epoch can spoil the weights after its loss was taken.
+    class Task:
+        optimizer = SGD()
+
+        def __init__(self):
+            self.arrays = [np.ones(2), np.ones(2)]
+
+        def run_epoch(self, epoch):
+            self.arrays[position][1] = np.nan
+            return 0.5
+
+        def weights(self):
+            return self.arrays
+
+        state = weights
+
+    task = Task()
+    loop = EpochLoop(FMRegressor(), task, None, ([], []))
+    with pytest.raises(DivergenceError, match="epoch 1.*largest weight nan"):
+        loop.run(3, None)
+    assert_array_equal(np.concatenate(task.arrays), 1)
+    assert loop.epoch == 0 and loop.losses == []

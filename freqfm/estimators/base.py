@@ -93,13 +93,13 @@ class EpochLoop:
         """
         first_epoch = len(self.losses)
         last = _Checkpoint(self.task.state())
-        last.save(first_epoch)
         best = _Checkpoint(self.task.state()) if self.score_name else None
         best_score = to_beat = -np.inf
         since_best = 0
         started = time.perf_counter()
         for epoch in range(first_epoch, first_epoch + n_epochs):
             context = callback_context and self._begin(callback_context, data)
+            last.save(epoch)
             try:
                 loss = self.task.run_epoch(epoch)
                 self._check_finite(epoch, loss)
@@ -107,7 +107,6 @@ class EpochLoop:
             except BaseException:
                 last.restore()
                 raise
-            last.save(epoch + 1)
             self.epoch = epoch + 1
             self.losses.append(loss)
             value = -loss
@@ -131,7 +130,8 @@ class EpochLoop:
             self.epoch = best.epoch
 
     def _check_finite(self, epoch, loss):
-        largest = max((float(np.abs(w).max()) for w in self.task.weights() if w.size), default=0.0)
+        # numpy's maximum, unlike Python's, is NaN as soon as one number is.
+        largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
         if np.isfinite(loss) and np.isfinite(largest):
             return
         rate = self.task.optimizer.learning_rate

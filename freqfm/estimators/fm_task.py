@@ -82,7 +82,7 @@ class FMTask:
         self._weight_sum = weight.sum()
         self._mean_weight = self._weight_sum / len(weight)
         self._entries = pack_entries(X)
-        self._samples = pack_samples(X, target[0], weight)
+        self._samples = pack_samples(X, weight)
         self._n_rows, n_tokens = X.shape
         self._batch_size = min(int(model.batch_size), self._n_rows)
         self._n_batches = -(-self._n_rows // self._batch_size)

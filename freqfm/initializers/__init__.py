@@ -1,12 +1,10 @@
 """Initializers: the numbers an embedding table starts from."""
 
 from abc import abstractmethod
-from numbers import Real
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
-from freqfm._components import Component
+from freqfm._components import NON_NEGATIVE, Component
 
 __all__ = ["INITIALIZERS", "Initializer", "Normal", "XavierUniform"]
 
@@ -41,7 +39,7 @@ class Normal(Initializer):
     dtype('float32')
     """
 
-    _parameter_constraints = {"scale": [Interval(Real, 0, None, closed="left")]}
+    _parameter_constraints = {"scale": NON_NEGATIVE}
 
     def __init__(self, scale=0.001):
         self.scale = scale
@@ -70,7 +68,7 @@ class XavierUniform(Initializer):
     True
     """
 
-    _parameter_constraints = {"scale": [Interval(Real, 0, None, closed="left")]}
+    _parameter_constraints = {"scale": NON_NEGATIVE}
 
     def __init__(self, scale=1.0):
         self.scale = scale

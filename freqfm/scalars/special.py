@@ -1,4 +1,4 @@
-"""Elementary functions in float32 by polynomials: no call, and the same bits on every machine."""
+"""Elementary functions in float32 by polynomials, without a call to a library."""
 
 import math
 

@@ -11,7 +11,7 @@ import numpy as np
 from freqfm._jit import HALF, ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.rows import adam_corrections, owner, row_rate, step_element, step_row
 from freqfm.kernels.cpu.team import wait
-from freqfm.scalars.codes import RATE_COUNTED, RATE_GIVEN, STEP_ADAM
+from freqfm.scalars.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM
 from freqfm.scalars.losses import loss_and_gradient, loss_curvature
 from freqfm.scalars.rng import permuted_index, stream_key
 
@@ -346,7 +346,7 @@ def fm_train(
                 curvature += batch[j].curvature
                 loss += batch[j].loss
             if fit_intercept and weight > 0.0:
-                code = rate_code if rate_code != RATE_GIVEN else 0
+                code = rate_code if rate_code != RATE_GIVEN else RATE_CONSTANT
                 rate = row_rate(code, count_code, hyper, intercept_state[2:], 0, weight, curvature)
                 if rate_code == RATE_COUNTED:
                     # Every row holds the intercept: beyond 2 its first step would overshoot.

@@ -22,10 +22,12 @@ def pack_entries(X):
     return entries
 
 
-def pack_samples(X, target, weight):
-    """Return the starts, targets and weights of the rows, and one more start as the end."""
+def pack_samples(X, weight):
+    """Return the starts and weights of the rows, and one more start as the end.
+
+    Targets are filled in for the output that is to be trained.
+    """
     samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
     samples["start"] = X.indptr
-    samples["target"][:-1] = target
     samples["weight"][:-1] = weight
     return samples
