@@ -1,7 +1,18 @@
-"""Data sets with frequent and rare tokens: a synthetic click log and loaders of real files."""
+"""Data sets with frequent and rare tokens: synthetic ones, loaders of files and downloads."""
 
 from .criteo import load_criteo_tsv
+from .fetch import fetch_gowalla, fetch_movielens
+from .interaction_files import load_interactions
+from .interactions import make_interactions
 from .libfm import load_libfm
 from .synthetic import make_clicks
 
-__all__ = ["load_criteo_tsv", "load_libfm", "make_clicks"]
+__all__ = [
+    "fetch_gowalla",
+    "fetch_movielens",
+    "load_criteo_tsv",
+    "load_interactions",
+    "load_libfm",
+    "make_clicks",
+    "make_interactions",
+]

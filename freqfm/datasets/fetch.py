@@ -1,0 +1,389 @@
+"""Download of public data sets: the ratings of MovieLens and the check-ins of Gowalla."""
+
+import csv
+import hashlib
+import io
+from http.client import HTTPException
+from itertools import islice
+from numbers import Integral, Real
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.datasets import fetch_file, get_data_home
+from sklearn.utils import Bunch
+
+from .interaction_files import _lists_shape, _lists_to_csr, _read_lists
+
+MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
+
+# A fixed commit: what is behind this address does not change.
+GOWALLA_URL = (
+    "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/"
+    "947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data/gowalla/"
+)
+GOWALLA_SHA256 = {
+    "train.txt": "7244696fdeb23911319cf7b689f2e15a3c4c92549c873a5677b44e3f13cc3e62",
+    "test.txt": "099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
+}
+
+
+class _Layout(NamedTuple):
+    """What is where in an archive of MovieLens, and how it is written."""
+
+    ratings: str
+    titles: str
+    separators: tuple  # of the ratings and of the titles
+    encoding: str
+    n_header: int
+
+
+COMMAS = _Layout("ratings.csv", "movies.csv", (",", ","), "utf-8", 1)
+
+# The folder in the archive, whose name is that of the archive too, the checksum and the layout.
+MOVIELENS = {
+    "100k": (
+        "ml-100k",
+        "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        _Layout("u.data", "u.item", ("\t", "|"), "latin-1", 0),
+    ),
+    "1m": (
+        "ml-1m",
+        "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        _Layout("ratings.dat", "movies.dat", ("::", "::"), "latin-1", 0),
+    ),
+    "20m": (
+        "ml-20m",
+        "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
+        COMMAS,
+    ),
+    "25m": (
+        "ml-25m",
+        "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa",
+        COMMAS,
+    ),
+}
+
+RATING_DTYPE = np.dtype([("user", "i8"), ("item", "i8"), ("rating", "f4"), ("timestamp", "i8")])
+
+MOVIELENS_DESCR = """\
+MovieLens {variant}
+
+Ratings of movies by users of the web site MovieLens, collected by the GroupLens group of the
+University of Minnesota. Each rating is a number of stars with the second it was given. The
+variants 100k and 1m have whole stars from 1 to 5, the others also half stars from 0.5 on. Every
+user of them has at least 20 ratings.
+
+Source: https://grouplens.org/datasets/movielens/
+Terms: see the README in the archive. It asks for the citation below and does not allow
+commercial use without permission; do not pass the data on without reading it.
+
+F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM
+Transactions on Interactive Intelligent Systems 5, 4, Article 19. doi:10.1145/2827872
+"""
+
+GOWALLA_DESCR = """\
+Gowalla, as split for NGCF and LightGCN
+
+Check-ins of users of the former location-sharing site Gowalla; the items are places. Users and
+places with few interactions are left out: every user has at least 9 and every place at least 10.
+About a fifth of each user's places are in the test part. There are 29,858 users, 40,981 places,
+810,128 interactions for training and 217,242 for testing, without ratings or times. Many papers
+on recommenders use this split.
+
+Source: https://snap.stanford.edu/data/loc-gowalla.html
+Split: https://github.com/gusye1234/LightGCN-PyTorch
+
+E. Cho, S. A. Myers, J. Leskovec. Friendship and Mobility: User Movement in Location-Based Social
+Networks. KDD 2011.
+X. Wang, X. He, M. Wang, F. Feng, T.-S. Chua. Neural Graph Collaborative Filtering. SIGIR 2019.
+X. He, K. Deng, X. Wang, Y. Li, Y. Zhang, M. Wang. LightGCN: Simplifying and Powering Graph
+Convolution Network for Recommendation. SIGIR 2020.
+"""
+
+
+def fetch_movielens(
+    variant="1m",
+    *,
+    min_rating=None,
+    data_home=None,
+    download_if_missing=True,
+    n_retries=3,
+    delay=1.0,
+):
+    """Load the MovieLens ratings [1]_, downloading them if necessary.
+
+    =======  =======  ======  ==========  ========
+    variant    users   items     ratings  download
+    =======  =======  ======  ==========  ========
+    100k         943    1682     100,000      5 MB
+    1m          6040    3706   1,000,209      6 MB
+    20m      138,493  26,744  20,000,263    199 MB
+    25m      162,541  59,047  25,000,095    262 MB
+    =======  =======  ======  ==========  ========
+
+    Parameters
+    ----------
+    variant : {"100k", "1m", "20m", "25m"}, default="1m"
+        Which of the data sets to load.
+    min_rating : float, default=None
+        With a number, X holds a 1 for every rating of at least `min_rating` and nothing for
+        the others: implicit feedback. None keeps the ratings as they are.
+    data_home : str or path-like, default=None
+        Folder of the downloads; they are put into its folder "movielens". None takes that of
+        :func:`sklearn.datasets.get_data_home`.
+    download_if_missing : bool, default=True
+        If False, an `OSError` is raised instead of a download.
+    n_retries : int, default=3
+        How often a failed download is tried again.
+    delay : float, default=1.0
+        Seconds between these tries.
+
+    Returns
+    -------
+    bunch : Bunch
+        - X : csr_array of shape (n_users, n_items), dtype float32, with sorted int32 indices.
+          It has the same shape for every `min_rating`; a user may then have no items.
+        - user_indices : ndarray of shape (n_ratings,), dtype int32, the row in X of each
+          rating, in the order of the file
+        - item_indices : ndarray of shape (n_ratings,), dtype int32, the column in X of each
+          rating
+        - ratings : ndarray of shape (n_ratings,), dtype float32, the stars, whatever
+          `min_rating` is
+        - timestamps : ndarray of shape (n_ratings,), dtype int64, seconds since 1970 (UTC)
+        - user_ids : ndarray of shape (n_users,), dtype int64, the id of each row of X in the
+          file, ascending
+        - item_ids : ndarray of shape (n_items,), dtype int64, the same for the columns of X;
+          movies without any rating have no column
+        - titles : ndarray of shape (n_items,), dtype object, the title of each column of X
+        - DESCR : str, where the data is from and under which terms
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its range.
+    OSError
+        If the archive cannot be downloaded, if it is not there and `download_if_missing` is
+        False, or if it is not the expected file by its SHA-256 checksum.
+
+    Notes
+    -----
+    The archive is kept as it is and read on every call, which takes about a second for each
+    million ratings. Nothing is unpacked on the disk.
+
+    References
+    ----------
+    .. [1] F. Maxwell Harper and Joseph A. Konstan, "The MovieLens Datasets: History and
+       Context", ACM Transactions on Interactive Intelligent Systems 5(4), 2015.
+
+    Examples
+    --------
+    >>> from freqfm.datasets import fetch_movielens
+    >>> bunch = fetch_movielens("1m", min_rating=4)  # doctest: +SKIP
+    >>> bunch.X.shape, bunch.X.nnz  # doctest: +SKIP
+    ((6040, 3706), 575281)
+    """
+    if variant not in MOVIELENS:
+        raise ValueError(f"variant is {variant!r}; pass one of {tuple(MOVIELENS)}.")
+    if min_rating is not None and not (_is_real(min_rating) and np.isfinite(min_rating)):
+        raise ValueError(f"min_rating is {min_rating!r}; pass a finite number or None.")
+    folder, sha256, layout = MOVIELENS[variant]
+    (path,) = _fetch(
+        MOVIELENS_URL,
+        {f"{folder}.zip": sha256},
+        _folder(data_home, "movielens"),
+        download_if_missing,
+        n_retries,
+        delay,
+    )
+    # The members are read by the names known here, never by those in the archive.
+    try:
+        with ZipFile(path) as archive:
+            with _open_text(archive, f"{folder}/{layout.ratings}", layout.encoding) as file:
+                rows = _read_ratings(file, layout)
+            with _open_text(archive, f"{folder}/{layout.titles}", layout.encoding) as file:
+                title_of = _read_titles(file, layout)
+        user_ids, users = np.unique(rows["user"], return_inverse=True)
+        item_ids, items = np.unique(rows["item"], return_inverse=True)
+        titles = np.array([title_of[item] for item in item_ids.tolist()], dtype=object)
+    except (BadZipFile, KeyError, ValueError) as error:
+        raise OSError(
+            f"{path} is not the archive of MovieLens {variant} ({error}); delete it and call again."
+        ) from error
+    users, items = users.astype(np.int32), items.astype(np.int32)
+    ratings = np.ascontiguousarray(rows["rating"])
+    return Bunch(
+        X=_rating_matrix(users, items, ratings, min_rating, (len(user_ids), len(item_ids))),
+        user_indices=users,
+        item_indices=items,
+        ratings=ratings,
+        timestamps=np.ascontiguousarray(rows["timestamp"]),
+        user_ids=user_ids,
+        item_ids=item_ids,
+        titles=titles,
+        DESCR=MOVIELENS_DESCR.format(variant=variant),
+    )
+
+
+def fetch_gowalla(*, data_home=None, download_if_missing=True, n_retries=3, delay=1.0):
+    """Load the Gowalla check-ins [1]_ as split for NGCF [2]_ and LightGCN [3]_.
+
+    The data is downloaded if necessary (6 MB). It has 29,858 users, 40,981 items, 810,128
+    interactions for training and 217,242 for testing.
+
+    Parameters
+    ----------
+    data_home : str or path-like, default=None
+        Folder of the downloads; they are put into its folder "gowalla". None takes that of
+        :func:`sklearn.datasets.get_data_home`.
+    download_if_missing : bool, default=True
+        If False, an `OSError` is raised instead of a download.
+    n_retries : int, default=3
+        How often a failed download is tried again.
+    delay : float, default=1.0
+        Seconds between these tries.
+
+    Returns
+    -------
+    bunch : Bunch
+        - train : csr_array of shape (29858, 40981), dtype float32, with sorted int32 indices
+          and a 1 for every interaction
+        - test : csr_array, the same for the interactions to be predicted; no interaction is in
+          both
+        - DESCR : str, where the data is from
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its range.
+    OSError
+        If a file cannot be downloaded, if it is not there and `download_if_missing` is False,
+        or if it is not the expected file by its SHA-256 checksum.
+
+    See Also
+    --------
+    load_interactions : The reader of these files, for other data in the same format.
+
+    References
+    ----------
+    .. [1] Eunjoon Cho et al., "Friendship and Mobility: User Movement in Location-Based Social
+       Networks", KDD 2011.
+    .. [2] Xiang Wang et al., "Neural Graph Collaborative Filtering", SIGIR 2019.
+    .. [3] Xiangnan He et al., "LightGCN: Simplifying and Powering Graph Convolution Network
+       for Recommendation", SIGIR 2020.
+
+    Examples
+    --------
+    >>> from freqfm.datasets import fetch_gowalla
+    >>> bunch = fetch_gowalla()  # doctest: +SKIP
+    >>> bunch.train.shape, bunch.train.nnz, bunch.test.nnz  # doctest: +SKIP
+    ((29858, 40981), 810128, 217242)
+    """
+    paths = _fetch(
+        GOWALLA_URL,
+        GOWALLA_SHA256,
+        _folder(data_home, "gowalla"),
+        download_if_missing,
+        n_retries,
+        delay,
+    )
+    lists = {path.stem: _read_lists(str(path)) for path in paths}
+    # The parts need one shape, and the last user or item may be in one of them only.
+    shape = tuple(np.max([_lists_shape(users, items) for users, _, items in lists.values()], 0))
+    parts = {name: _lists_to_csr(*part, shape) for name, part in lists.items()}
+    return Bunch(**parts, DESCR=GOWALLA_DESCR)
+
+
+def _folder(data_home, name):
+    return Path(get_data_home(data_home)) / name
+
+
+def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
+    """Paths of the files, each with its SHA-256 checksum verified."""
+    if not isinstance(n_retries, Integral) or isinstance(n_retries, bool) or n_retries < 0:
+        raise ValueError(f"n_retries is {n_retries!r}; pass an integer >= 0.")
+    if not (_is_real(delay) and 0 <= delay < np.inf):
+        raise ValueError(f"delay is {delay!r}; pass a finite number >= 0.")
+    paths = []
+    for filename, sha256 in checksums.items():
+        path, url = folder / filename, base_url + filename
+        if download_if_missing:
+            folder.mkdir(parents=True, exist_ok=True)
+            # It downloads to a file of another name, which it renames once the checksum is right.
+            try:
+                fetch_file(
+                    url, folder, filename, sha256=sha256, n_retries=int(n_retries), delay=delay
+                )
+            except (OSError, HTTPException) as error:
+                raise OSError(
+                    f"{url} could not be downloaded to {path} ({error}); check the connection "
+                    "and call again, or put the file there yourself."
+                ) from error
+        elif not path.is_file():
+            raise OSError(
+                f"{path} is missing and download_if_missing is False; pass True, or put the file "
+                f"of {url} there."
+            )
+        elif _sha256(path) != sha256:
+            raise OSError(
+                f"{path} is not the file of {url} by its SHA-256 checksum and download_if_missing "
+                "is False; pass True to download it again."
+            )
+        paths.append(path)
+    return paths
+
+
+def _sha256(path):
+    """SHA-256 checksum of a file, as hexadecimal digits."""
+    checksum = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(2**20):
+            checksum.update(chunk)
+    return checksum.hexdigest()
+
+
+def _open_text(archive, name, encoding):
+    return io.TextIOWrapper(archive.open(name), encoding=encoding)
+
+
+def _read_ratings(file, layout):
+    """The rows of a file of ratings as a structured array."""
+    separator, _ = layout.separators
+    lines = islice(file, layout.n_header, None)
+    # loadtxt takes a single character only.
+    if len(separator) > 1:
+        return _load_rows((line.replace(separator, "\t") for line in lines), "\t")
+    return _load_rows(lines, separator)
+
+
+def _load_rows(lines, separator):
+    return np.loadtxt(lines, dtype=RATING_DTYPE, delimiter=separator, comments=None, ndmin=1)
+
+
+def _read_titles(file, layout):
+    """Dict of the titles by the ids of their movies."""
+    _, separator = layout.separators
+    lines = islice(file, layout.n_header, None)
+    # Only the files with commas have quoted titles.
+    if separator == ",":
+        fields = csv.reader(lines)
+    else:
+        fields = (line.split(separator) for line in lines)
+    return {int(movie): title for movie, title, *_ in fields}
+
+
+def _rating_matrix(users, items, ratings, min_rating, shape):
+    """Users x items csr_array of the ratings, or of ones for those of at least min_rating."""
+    if min_rating is not None:
+        kept = ratings >= min_rating
+        users, items = users[kept], items[kept]
+        ratings = np.ones(len(users), dtype=np.float32)
+    X = csr_array((ratings, (users, items)), shape=shape)
+    X.sort_indices()
+    return X
+
+
+def _is_real(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
