@@ -1,0 +1,360 @@
+"""Metrics of rankings, and of probabilities of clicks.
+
+Ranking metrics compare ``relevant``, the held-out items of every user, with ``ranked``, the items
+recommended to every user, best first. With hit(r) = 1 if the item at place r is relevant, else 0,
+and N the number of held-out items of a user, every metric is a formula of hit(1), ..., hit(k) and
+N for one user, and a mean over all users with N > 0.
+"""
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from freqfm.metrics import _formulas
+from freqfm.metrics._hits import check_k, find_hits
+from freqfm.metrics._probabilities import normalized_entropy
+
+__all__ = [
+    "average_precision_at_k",
+    "hit_rate_at_k",
+    "ndcg_at_k",
+    "normalized_entropy",
+    "precision_at_k",
+    "ranking_report",
+    "recall_at_k",
+    "reciprocal_rank",
+    "stratified_ndcg_at_k",
+]
+
+
+def ndcg_at_k(relevant, ranked, k=None, *, average=True):
+    """Normalized discounted cumulative gain of the first k places, for binary relevance.
+
+    For a user with N > 0 held-out items ::
+
+        DCG@k = sum_{r=1..k} hit(r) / log2(r + 1),    IDCG@k = sum_{r=1..min(k, N)} 1 / log2(r + 1)
+
+    and NDCG@k = DCG@k / IDCG@k, so that 1 is the best ranking there can be.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        Held-out items: all entries that are not zero.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
+        ones, which count as misses.
+    k : int, default=None
+        Number of leading places to look at, at most n_ranked; all if None.
+    average : bool, default=True
+        Whether to return the mean over users, or a number for each.
+
+    Returns
+    -------
+    ndcg : float or ndarray of shape (n_users,)
+        Mean over the users with at least one held-out item. With ``average=False`` one float64 per
+        user, NaN for users without held-out items.
+
+    Raises
+    ------
+    TypeError
+        If ``ranked`` or ``k`` is anything but integers, or ``relevant`` anything but numbers.
+    ValueError
+        If the shapes do not fit, an index is out of range, a row names an item twice, a number of
+        ``relevant`` is not finite, ``k`` is out of range, or there is no user to average over.
+
+    Examples
+    --------
+    Of two held-out items the first user finds one, at the second place; the other user has none.
+
+    >>> from freqfm.metrics import ndcg_at_k
+    >>> relevant = [[1, 0, 0, 1], [0, 0, 0, 0]]
+    >>> round(ndcg_at_k(relevant, [[2, 0, 1], [1, 2, 3]]), 4)
+    0.3869
+    """
+    return _formulas.mean(_formulas.ndcg(find_hits(relevant, ranked, k)), average)
+
+
+def recall_at_k(relevant, ranked, k=None, *, truncated=False, average=True):
+    """Share of a user's held-out items that the first k places hold.
+
+    For a user with N > 0 held-out items ::
+
+        recall@k = sum_{r=1..k} hit(r) / N
+
+    which cannot reach 1 where N > k; with ``truncated`` the sum is divided by min(k, N) instead.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like all parameters but ``truncated``.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+    truncated : bool, default=False
+        Whether to divide by the number of held-out items that k places can hold.
+    average : bool, default=True
+
+    Returns
+    -------
+    recall : float or ndarray of shape (n_users,)
+        As in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import recall_at_k
+    >>> recall_at_k([[1, 1, 1, 1]], [[3, 2]])
+    0.5
+    >>> recall_at_k([[1, 1, 1, 1]], [[3, 2]], truncated=True)
+    1.0
+    """
+    return _formulas.mean(_formulas.recall(find_hits(relevant, ranked, k), truncated), average)
+
+
+def precision_at_k(relevant, ranked, k=None, *, average=True):
+    """Share of the first k places that hold a relevant item.
+
+    For a user with N > 0 held-out items ::
+
+        precision@k = sum_{r=1..k} hit(r) / k
+
+    also where fewer than k items are ranked, or held out.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like all parameters.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+    average : bool, default=True
+
+    Returns
+    -------
+    precision : float or ndarray of shape (n_users,)
+        As in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import precision_at_k
+    >>> precision_at_k([[1, 0, 1, 0]], [[2, 3, 1, -1]])
+    0.25
+    """
+    return _formulas.mean(_formulas.precision(find_hits(relevant, ranked, k)), average)
+
+
+def average_precision_at_k(relevant, ranked, k=None, *, average=True):
+    """Average precision of the first k places; its mean over users is known as MAP@k.
+
+    For a user with N > 0 held-out items ::
+
+        AP@k = sum_{r=1..k} hit(r) precision@r / min(k, N)
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like all parameters.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+    average : bool, default=True
+
+    Returns
+    -------
+    average_precision : float or ndarray of shape (n_users,)
+        As in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`.
+
+    Examples
+    --------
+    Hits at places 1 and 4, with precisions 1 and 2 / 4.
+
+    >>> from freqfm.metrics import average_precision_at_k
+    >>> average_precision_at_k([[1, 0, 1, 0]], [[2, 3, 1, 0]])
+    0.75
+    """
+    return _formulas.mean(_formulas.average_precision(find_hits(relevant, ranked, k)), average)
+
+
+def hit_rate_at_k(relevant, ranked, k=None, *, average=True):
+    """Share of users with a relevant item among the first k places.
+
+    For a user with N > 0 held-out items ::
+
+        hit rate@k = max_{r=1..k} hit(r)
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like all parameters.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+    average : bool, default=True
+
+    Returns
+    -------
+    hit_rate : float or ndarray of shape (n_users,)
+        As in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import hit_rate_at_k
+    >>> hit_rate_at_k([[1, 0, 0], [0, 1, 0]], [[2, 0], [0, 2]])
+    0.5
+    """
+    return _formulas.mean(_formulas.hit_rate(find_hits(relevant, ranked, k)), average)
+
+
+def reciprocal_rank(relevant, ranked, k=None, *, average=True):
+    """One over the place of the first relevant item; its mean over users is known as MRR.
+
+    For a user with N > 0 held-out items ::
+
+        RR@k = 1 / min {r <= k : hit(r) = 1},    0 if there is no hit.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like all parameters.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+    average : bool, default=True
+
+    Returns
+    -------
+    reciprocal_rank : float or ndarray of shape (n_users,)
+        As in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import reciprocal_rank
+    >>> reciprocal_rank([[1, 0, 0], [0, 1, 0]], [[2, 0], [0, 2]])
+    0.25
+    """
+    return _formulas.mean(_formulas.reciprocal_rank(find_hits(relevant, ranked, k)), average)
+
+
+def stratified_ndcg_at_k(
+    relevant, ranked, item_counts, k=None, *, edges=(0.05, 0.20), average=True
+):
+    """NDCG in three parts: what popular, neutral and unpopular items contribute.
+
+    Items are sorted by falling popularity in training, those of the same count by rising index.
+    The first round(edges[0] * n_items) are popular, those up to round(edges[1] * n_items) neutral,
+    all others unpopular. For a user with N > 0 held-out items the part of a stratum is ::
+
+        sum_{r=1..k} hit(r) [item at r in stratum] / log2(r + 1) / IDCG@k
+
+    with the IDCG of :func:`ndcg_at_k`, so that the three parts add up to NDCG@k.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`, like ``ranked``, ``k`` and ``average``.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    item_counts : array-like of shape (n_items,)
+        How often each item occurs in training.
+    k : int, default=None
+    edges : pair of float, default=(0.05, 0.20)
+        Shares of the items that are popular, and that are popular or neutral.
+    average : bool, default=True
+
+    Returns
+    -------
+    parts : Bunch
+        With the keys ``popular``, ``neutral`` and ``unpopular``; a float or an ndarray of shape
+        (n_users,) each, as in :func:`ndcg_at_k`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`, and if ``item_counts`` are not finite non-negative numbers, one
+        per item, or ``edges`` do not rise from 0 to 1.
+
+    References
+    ----------
+    .. [1] "PRISM: Popularity-aware Initialization for Stable Magnitudes".
+
+    Examples
+    --------
+    >>> from freqfm.metrics import stratified_ndcg_at_k
+    >>> relevant, ranked = [[1, 0, 0, 1]], [[0, 2, 3]]
+    >>> parts = stratified_ndcg_at_k(relevant, ranked, [9, 5, 5, 1], edges=(0.25, 0.75))
+    >>> {name: round(part, 4) for name, part in parts.items()}
+    {'popular': 0.6131, 'neutral': 0.0, 'unpopular': 0.3066}
+    """
+    hits = find_hits(relevant, ranked, k)
+    parts = _formulas.stratified_ndcg(hits, _formulas.strata(item_counts, edges, hits))
+    return Bunch(**{name: _formulas.mean(part, average) for name, part in parts.items()})
+
+
+def ranking_report(relevant, ranked, k=None, *, item_counts=None, edges=(0.05, 0.20)):
+    """All ranking metrics at several k, from one look at the ranking.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        As in :func:`ndcg_at_k`.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        As in :func:`ndcg_at_k`.
+    k : int or sequence of int, default=None
+        Numbers of leading places; n_ranked if None.
+    item_counts : array-like of shape (n_items,), default=None
+        How often each item occurs in training. If given, the parts of NDCG by popularity are
+        reported too, see :func:`stratified_ndcg_at_k`.
+    edges : pair of float, default=(0.05, 0.20)
+        As in :func:`stratified_ndcg_at_k`.
+
+    Returns
+    -------
+    report : dict of str to float
+        Means over the users with at least one held-out item, by names such as "ndcg@10", for
+        "ndcg", "recall", "precision", "average_precision", "hit_rate" and "reciprocal_rank", and
+        given ``item_counts`` for "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular".
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k` and :func:`stratified_ndcg_at_k`.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import ranking_report
+    >>> report = ranking_report([[1, 0, 1, 0]], [[2, 3, 1, 0]], k=[1, 4])
+    >>> report["recall@1"], report["recall@4"], report["precision@4"]
+    (0.5, 1.0, 0.5)
+    """
+    ks = [None] if k is None else [check_k(one) for one in np.atleast_1d(np.asarray(k)).tolist()]
+    if not ks:
+        raise ValueError("k names no number of places; give at least one.")
+    hits = find_hits(relevant, ranked, None if k is None else max(ks))
+    strata = None if item_counts is None else _formulas.strata(item_counts, edges, hits)
+    report = {}
+    for one in ks:
+        part = hits._replace(places=hits.places[:, :one], ranked=hits.ranked[:, :one])
+        values = {name: formula(part) for name, formula in _formulas.FORMULAS.items()}
+        if strata is not None:
+            parts = _formulas.stratified_ndcg(part, strata)
+            values |= {f"ndcg_{name}": value for name, value in parts.items()}
+        for name, value in values.items():
+            report[f"{name}@{part.places.shape[1]}"] = _formulas.mean(value, True)
+    return report

@@ -1,0 +1,140 @@
+"""The formulas of the ranking metrics, for all users at once.
+
+All take hits and return one number per user, NaN for users without held-out items.
+"""
+
+import numpy as np
+
+STRATA = ("popular", "neutral", "unpopular")
+
+
+def mean(values, average):
+    """Return the mean over all users that have a value if ``average``, else the values.
+
+    Raises
+    ------
+    ValueError
+        If no user has a value.
+    """
+    if not average:
+        return values
+    values = values[~np.isnan(values)]
+    if not len(values):
+        raise ValueError(
+            "relevant holds no item of any user, so there is nothing to average over; give "
+            "held-out items, or average=False for NaN."
+        )
+    return float(values.mean())
+
+
+def ndcg(hits):
+    """Return DCG / IDCG."""
+    return _per_ideal(hits, hits.places)
+
+
+def recall(hits, truncated=False):
+    """Return the number of hits by that of held-out items; if truncated, by at most k."""
+    return _divide(hits.places.sum(axis=1), _most(hits) if truncated else hits.n_relevant, hits)
+
+
+def precision(hits):
+    """Return the number of hits by k."""
+    return _divide(hits.places.sum(axis=1), hits.places.shape[1], hits)
+
+
+def average_precision(hits):
+    """Return the sum of the precisions at the places of hits, by the most hits there can be."""
+    n_hits = hits.places.cumsum(axis=1)
+    # As a product of matrices, over 1 / r.
+    total = (hits.places * n_hits) @ (1.0 / np.arange(1, hits.places.shape[1] + 1))
+    return _divide(total, _most(hits), hits)
+
+
+def hit_rate(hits):
+    """Return whether there is a hit."""
+    return _divide(hits.places.any(axis=1), 1, hits)
+
+
+def reciprocal_rank(hits):
+    """Return one over the place of the first hit, 0 without one."""
+    return _divide(hits.places.any(axis=1), hits.places.argmax(axis=1) + 1, hits)
+
+
+#: The metrics of a report that need no more than hits.
+FORMULAS = {
+    "ndcg": ndcg,
+    "recall": recall,
+    "precision": precision,
+    "average_precision": average_precision,
+    "hit_rate": hit_rate,
+    "reciprocal_rank": reciprocal_rank,
+}
+
+
+def stratified_ndcg(hits, stratum_of_item):
+    """Return the parts of DCG / IDCG of every stratum, by name."""
+    # A missing item, -1, gets the stratum of the last one, but is no hit.
+    stratum = stratum_of_item[hits.ranked]
+    return {
+        name: _per_ideal(hits, hits.places & (stratum == code)) for code, name in enumerate(STRATA)
+    }
+
+
+def strata(item_counts, edges, hits):
+    """Return the stratum of every item, as its place in ``STRATA``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``item_counts`` are not one non-negative number per item, or ``edges`` do not rise
+        from 0 to 1.
+    """
+    item_counts = np.asarray(item_counts)
+    if item_counts.dtype.kind not in "biuf":
+        raise TypeError(f"item_counts holds {item_counts.dtype}; give a number for every item.")
+    if item_counts.shape != (hits.n_items,):
+        hint = ""
+        if item_counts.shape == hits.n_relevant.shape:
+            hint = " They look like counts of users."
+        raise ValueError(
+            f"item_counts has the shape {item_counts.shape}, but relevant has {hits.n_items} "
+            f"columns; give one count for each item.{hint}"
+        )
+    item_counts = item_counts.astype(np.float64)
+    if not (np.isfinite(item_counts).all() and (item_counts >= 0).all()):
+        raise ValueError("item_counts must be finite and not negative; give 0 for unseen items.")
+    first, second = _check_edges(edges)
+    order = np.argsort(-item_counts, kind="stable")
+    stratum = np.full(hits.n_items, 2, dtype=np.int8)
+    stratum[order[: round(second * hits.n_items)]] = 1
+    stratum[order[: round(first * hits.n_items)]] = 0
+    return stratum
+
+
+def _check_edges(edges):
+    try:
+        first, second = map(float, edges)
+    except (TypeError, ValueError):
+        first, second = 1.0, 0.0
+    if not 0 <= first <= second <= 1:
+        raise ValueError(
+            f"edges={edges!r} must be two shares of the items, 0 <= first <= second <= 1."
+        )
+    return first, second
+
+
+def _per_ideal(hits, places):
+    """Return the discounted sum over some places, by the largest one that a user could have."""
+    discounts = 1.0 / np.log2(np.arange(2, places.shape[1] + 2))
+    ideal = np.concatenate([[0.0], np.cumsum(discounts)])[_most(hits)]
+    return _divide(places @ discounts, ideal, hits)
+
+
+def _most(hits):
+    """Return the most hits a user can have."""
+    return np.minimum(hits.n_relevant, hits.places.shape[1])
+
+
+def _divide(values, by, hits):
+    out = np.full(len(hits.n_relevant), np.nan)
+    return np.divide(values, by, out=out, where=hits.n_relevant > 0)

@@ -1,0 +1,155 @@
+"""Which places of a ranking hold a relevant item: what all ranking metrics are computed from."""
+
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._validation import _check_structure, canonical_csr
+
+# Entries of a ranking that are looked up at once, 8 bytes each and a few times over.
+_ENTRIES_AT_ONCE = 1 << 20
+
+
+class Hits(NamedTuple):
+    """Places of relevant items in the rankings of all users."""
+
+    places: np.ndarray  #: (n_users, k), bool
+    ranked: np.ndarray  #: (n_users, k), integers
+    n_relevant: np.ndarray  #: (n_users,), int64
+    n_items: int
+
+
+def find_hits(relevant, ranked, k=None):
+    """Check relevant items and rankings, and compare them.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+    ranked : array-like of int, of shape (n_users, n_ranked)
+    k : int, default=None
+        Number of leading places; all if None.
+
+    Returns
+    -------
+    hits : Hits
+
+    Raises
+    ------
+    TypeError
+        If ``ranked`` or ``k`` is anything but integers, or ``relevant`` anything but numbers.
+    ValueError
+        If the shapes do not fit, an index is out of range, a row names an item twice, a number of
+        ``relevant`` is not finite, or ``k`` is out of range.
+    """
+    relevant = as_csr("relevant", relevant)
+    ranked = _check_ranked(ranked, relevant.shape)
+    k = ranked.shape[1] if k is None else check_k(k)
+    if k > ranked.shape[1]:
+        raise ValueError(
+            f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
+            f"with -1 for missing ones."
+        )
+    ranked = ranked[:, :k]
+    return Hits(_compare(relevant, ranked), ranked, np.diff(relevant.indptr), relevant.shape[1])
+
+
+def check_k(k):
+    """Return ``k`` as an int if it is an integer of at least 1."""
+    if not isinstance(k, Integral) or isinstance(k, bool):
+        raise TypeError(f"k={k!r} must be an integer.")
+    if k < 1:
+        raise ValueError(f"k={k} must be at least 1.")
+    return int(k)
+
+
+def as_csr(name, matrix):
+    """Return a matrix as canonical CSR, for which of its entries are not zero.
+
+    Raises
+    ------
+    TypeError
+        If it holds no numbers.
+    ValueError
+        If it is not a well-formed matrix of finite numbers.
+    """
+    if not sparse.issparse(matrix):
+        matrix = np.asarray(matrix)
+    if matrix.ndim != 2:
+        raise ValueError(f"{name} must be a matrix; got an array of shape {matrix.shape}.")
+    if matrix.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {matrix.dtype}; give numbers, 0 where there is no item.")
+    try:
+        if sparse.issparse(matrix):
+            _check_structure(matrix)
+        matrix = sparse.csr_array(matrix)
+        _check_structure(matrix)
+        if not np.isfinite(matrix.data).all():
+            raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
+        with np.errstate(over="ignore"):  # values do not matter
+            return canonical_csr(matrix)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be used: {error}") from None
+
+
+def _check_ranked(ranked, shape):
+    """Return rankings as an array if they can be those of ``shape`` users and items."""
+    n_users, n_items = shape
+    ranked = np.asarray(ranked)
+    if ranked.ndim != 2 or ranked.shape[1] == 0:
+        raise ValueError(
+            f"ranked must have the shape (n_users, k) and at least one column; got {ranked.shape}."
+        )
+    if ranked.dtype.kind not in "iu":
+        raise TypeError(
+            f"ranked holds {ranked.dtype}; it must hold integers, the column of relevant that "
+            f"stands for an item, and -1 for missing ones."
+        )
+    if len(ranked) != n_users:
+        hint = ""
+        if len(ranked) == n_items:
+            hint = " relevant looks transposed: its shape must be (n_users, n_items)."
+        elif ranked.shape[1] == n_users:
+            hint = " ranked looks transposed: its shape must be (n_users, k)."
+        raise ValueError(
+            f"relevant has {n_users} rows, but ranked has {len(ranked)}; both must have one per "
+            f"user.{hint}"
+        )
+    if ranked.size == 0:
+        return ranked
+    low, high = int(ranked.min()), int(ranked.max())
+    if low < -1 or high >= n_items:
+        raise ValueError(
+            f"ranked holds {low if low < -1 else high}, but relevant has {n_items} columns; items "
+            f"must lie in [0, {n_items - 1}], and -1 stands for a missing one."
+        )
+    ordered = np.sort(ranked, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        row, place = np.argwhere(twice)[0]
+        raise ValueError(
+            f"ranked names item {ordered[row, place]} twice in row {row}, where it would count "
+            f"twice; rank every item once."
+        )
+    return ranked
+
+
+def _compare(relevant, ranked):
+    """Return which entries of ``ranked`` are stored in the same row of ``relevant``."""
+    n_items = relevant.shape[1]
+    places = np.zeros(ranked.shape, dtype=bool)
+    step = max(1, _ENTRIES_AT_ONCE // ranked.shape[1])
+    for first in range(0, len(ranked), step):
+        part = ranked[first : first + step].astype(np.int64)
+        indptr = relevant.indptr[first : first + step + 1]
+        if indptr[0] == indptr[-1]:
+            continue
+        # A row and a column as one number; as rows are sorted, so are all these numbers.
+        row_starts = np.arange(len(part)) * n_items
+        stored = np.repeat(row_starts, np.diff(indptr)) + relevant.indices[indptr[0] : indptr[-1]]
+        wanted = row_starts[:, None] + part
+        found = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
+        # Without its second half a missing item would pass for the last one of the row before.
+        places[first : first + step] = (stored[found] == wanted) & (part >= 0)
+    return places

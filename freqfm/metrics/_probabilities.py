@@ -1,0 +1,83 @@
+"""Metrics of probabilities of clicks."""
+
+import numpy as np
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.validation import _check_sample_weight
+
+__all__ = ["normalized_entropy"]
+
+
+def normalized_entropy(y_true, y_proba, sample_weight=None):
+    """Log loss of click probabilities, divided by that of always predicting the base rate.
+
+    With y in {0, 1}, weights w and the base rate p = sum w y / sum w of the same samples ::
+
+        NE = -sum w (y log(q) + (1 - y) log(1 - q)) / sum w / -(p log(p) + (1 - p) log(1 - p))
+
+    where q is the predicted probability of a click. Smaller is better: 0 is perfect, 1 is no
+    better than the base rate. Unlike the log loss it can be compared between data of different
+    base rates [1]_. 1 - NE is the relative information gain.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Two classes, of which the larger is a click.
+    y_proba : array-like of shape (n_samples,) or (n_samples, 2)
+        Probabilities of the larger class, or of both, as from ``predict_proba``. They are kept
+        away from 0 and 1 by the machine precision of their type.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights w; 1 if None.
+
+    Returns
+    -------
+    normalized_entropy : float
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, ``y_true`` does not hold two classes, ``y_proba`` is not between 0 and
+        1, or weights are negative or all zero.
+
+    References
+    ----------
+    .. [1] He et al. (2014), "Practical Lessons from Predicting Clicks on Ads at Facebook", section
+       2.
+
+    Examples
+    --------
+    >>> from freqfm.metrics import normalized_entropy
+    >>> round(normalized_entropy([0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25]), 4)
+    1.0
+    >>> round(normalized_entropy([0, 0, 0, 1], [0.1, 0.1, 0.1, 0.7]), 4)
+    0.2991
+    """
+    y_true = column_or_1d(y_true)
+    y_proba = np.asarray(y_proba)
+    if y_proba.ndim == 2 and y_proba.shape[1] == 2:
+        y_proba = y_proba[:, 1]
+    if y_proba.ndim != 1:
+        raise ValueError(
+            f"y_proba must have the shape (n_samples,) or (n_samples, 2); got {y_proba.shape}."
+        )
+    check_consistent_length(y_true, y_proba, sample_weight)
+    if y_proba.dtype.kind != "f":
+        y_proba = y_proba.astype(np.float64)
+    if not ((y_proba >= 0) & (y_proba <= 1)).all():
+        raise ValueError(
+            f"y_proba lies between {y_proba.min():g} and {y_proba.max():g}; give probabilities, "
+            f"from 0 to 1, as predict_proba returns them."
+        )
+    weight = _check_sample_weight(sample_weight, y_true, dtype=np.float64, ensure_non_negative=True)
+    classes = np.unique(y_true[weight > 0])
+    if len(classes) != 2:
+        raise ValueError(
+            f"y_true holds {len(classes)} class(es) at positive weight ({classes[:5].tolist()}); "
+            f"normalized entropy compares two, and is not defined for a base rate of 0 or 1."
+        )
+    tiny = np.finfo(y_proba.dtype).eps
+    chance = np.clip(y_proba, tiny, 1 - tiny).astype(np.float64)
+    clicked = y_true == classes[1]
+    losses = -np.log(np.where(clicked, chance, 1 - chance))
+    rate = np.average(clicked, weights=weight)
+    entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
+    return float(np.average(losses, weights=weight) / entropy)

@@ -1,0 +1,196 @@
+"""The best items of every query, for recommenders: the kernel's team, scratch and arguments."""
+
+from numbers import Integral
+
+import numpy as np
+
+from freqfm._validation import as_kernel_array
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.team import Team, available_threads
+from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
+from freqfm.metrics._hits import as_csr, check_k
+
+__all__ = ["top_k"]
+
+# Queries of a tile. More of them make faster products, fewer can be shared out among threads. The
+# choice depends on the number of queries alone, so that results do not depend on the threads.
+_MANY_QUERIES = 8192
+_ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
+
+# Below so many multiplications, a few tenths of a millisecond, threads take longer to start.
+_WORTH_A_TEAM = 20_000_000
+
+# Numbers of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 16
+
+
+def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
+    """Find the ``k`` items with the largest scores for every query.
+
+    The score of query q and item j is the product <queries_q, items_j>, in float32. Scores are
+    computed, filtered and compared tile by tile, so that the matrix of all of them never exists.
+
+    Parameters
+    ----------
+    queries : array-like of shape (n_queries, n_components)
+    items : array-like of shape (n_items, n_components)
+    k : int
+        Number of items to find, at least 1. It may exceed the number of items.
+    exclude : {sparse matrix, array-like} of shape (n_queries, n_items), default=None
+        Items that must not be found for a query: all entries that are not zero.
+    candidates : array-like of int, or of bool and shape (n_items,), default=None
+        Items that may be found, as a set of indices or as a mask; all if None.
+    n_threads : int, default=None
+        Number of threads; all that the process may use if None. Small problems use one. Results
+        are the same to the bit.
+
+    Returns
+    -------
+    found : ndarray of shape (n_queries, k), int32
+        Indices of items by falling score; items of the same score by rising index. Where there is
+        no further item, -1.
+    scores : ndarray of shape (n_queries, k), float32
+        Their scores; -inf where there is no item.
+
+    Raises
+    ------
+    TypeError
+        If ``k`` is not an integer, or ``candidates`` holds neither indices nor a mask.
+    ValueError
+        If shapes do not fit, an index is out of range, ``exclude`` is not finite, or ``k`` or
+        ``n_threads`` is less than 1.
+
+    Notes
+    -----
+    Items whose score is NaN or -inf are never found. A score may differ in its last bits if its
+    query is asked among others, as the product of other shapes may be summed in another order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.metrics._ranking import top_k
+    >>> items = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> found, scores = top_k([[2.0, 1.0]], items, 2, exclude=[[0, 0, 1]])
+    >>> found
+    array([[0, 1]], dtype=int32)
+    >>> scores
+    array([[2., 1.]], dtype=float32)
+    """
+    queries, items = _as_matrix("queries", queries), _as_matrix("items", items)
+    if queries.shape[1] != items.shape[1] or queries.shape[1] == 0:
+        raise ValueError(
+            f"queries have {queries.shape[1]} columns and items {items.shape[1]}; both must have "
+            f"the same number of components, at least one."
+        )
+    k = check_k(k)
+    n_threads = available_threads() if n_threads is None else _check_threads(n_threads)
+    shape = len(queries), len(items)
+    indptr, indices = _excluded(exclude, shape)
+    if candidates is not None:
+        candidates = _candidate_items(candidates, shape[1])
+        indptr, indices = _among(candidates, indptr, indices, shape[1])
+        items = _as_matrix("items", items[candidates])
+
+    found = np.full((len(queries), k), -1, dtype=np.int32)
+    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    # The kernel sorts as many as there can be.
+    n_kept = min(k, len(items))
+    if len(queries) and n_kept:
+        best = found if n_kept == k else np.empty((len(queries), n_kept), dtype=np.int32)
+        best_scores = scores if n_kept == k else np.empty(best.shape, dtype=np.float32)
+        _rank(queries, items, indptr, indices, best, best_scores, n_threads)
+        if candidates is not None:
+            best = np.where(best >= 0, candidates[best], -1)
+        found[:, :n_kept] = best
+        scores[:, :n_kept] = best_scores
+    return found, scores
+
+
+def _rank(queries, items, indptr, indices, found, scores, n_threads):
+    """Run the kernel in as many threads as are of use."""
+    n_rows = _ROWS_OF_MANY if len(queries) >= _MANY_QUERIES else _ROWS_OF_FEW
+    n_threads = min(n_threads, -(-len(queries) // n_rows))
+    if len(queries) * items.size < _WORTH_A_TEAM:
+        n_threads = 1
+    with single_threaded_blas(), Team(n_threads) as team:
+        team.run(
+            rank_items,
+            queries,
+            items,
+            indptr,
+            indices,
+            n_rows,
+            np.empty((team.size, min(n_rows, len(queries)), TILE_ITEMS + BLOCK), dtype=np.float32),
+            np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
+            found,
+            scores,
+        )
+
+
+def _as_matrix(name, array):
+    """Return a float32 matrix for the kernel."""
+    array = as_kernel_array(array)
+    if array.ndim != 2:
+        raise ValueError(
+            f"{name} must have the shape (n, n_components); got {array.shape}. Give a single row "
+            f"as {name}.reshape(1, -1)."
+        )
+    # numpy lets the stride of a single row be anything, but BLAS believes it.
+    return array.copy() if len(array) == 1 else array
+
+
+def _check_threads(n_threads):
+    """Return ``n_threads`` as an int if it is an integer of at least 1."""
+    if not isinstance(n_threads, Integral) or isinstance(n_threads, bool) or n_threads < 1:
+        raise ValueError(f"n_threads={n_threads!r} must be an integer of at least 1, or None.")
+    return int(n_threads)
+
+
+def _excluded(exclude, shape):
+    """Return indptr and indices of the excluded items."""
+    if exclude is None:
+        return np.zeros(shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    exclude = as_csr("exclude", exclude)
+    if exclude.shape != shape:
+        hint = " It looks transposed." if exclude.shape == shape[::-1] else ""
+        raise ValueError(
+            f"exclude has the shape {exclude.shape}; for these queries and items it must have "
+            f"{shape}, (n_queries, n_items).{hint}"
+        )
+    return exclude.indptr, exclude.indices
+
+
+def _candidate_items(candidates, n_items):
+    """Return the indices of the candidates, sorted, each once."""
+    candidates = np.asarray(candidates)
+    if candidates.ndim != 1:
+        raise ValueError(
+            f"candidates must be a vector of indices or a mask; got the shape {candidates.shape}."
+        )
+    if candidates.dtype == bool:
+        if len(candidates) != n_items:
+            raise ValueError(
+                f"candidates is a mask of length {len(candidates)}; it needs one entry for each of "
+                f"the {n_items} items."
+            )
+        return np.flatnonzero(candidates)
+    if len(candidates) == 0:
+        return np.zeros(0, dtype=np.int64)
+    if candidates.dtype.kind not in "iu":
+        raise TypeError(
+            f"candidates holds {candidates.dtype}; give indices of items or a mask of bool."
+        )
+    candidates = np.unique(candidates)
+    if candidates[0] < 0 or candidates[-1] >= n_items:
+        bad = candidates[0] if candidates[0] < 0 else candidates[-1]
+        raise ValueError(f"candidates holds {bad}; indices of items lie in [0, {n_items - 1}].")
+    return candidates
+
+
+def _among(candidates, indptr, indices, n_items):
+    """Return exclusions with the places among the candidates in place of the items."""
+    place = np.full(n_items, -1, dtype=np.int32)
+    place[candidates] = np.arange(len(candidates))
+    indices = place[indices]
+    kept = indices >= 0
+    return np.concatenate([[0], np.cumsum(kept)])[indptr], indices[kept]

@@ -1,0 +1,311 @@
+"""The best items of every query against a naive twin; ties, exclusions, candidates, threads."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from freqfm._jit import JIT_DISABLED
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
+from freqfm.metrics import _ranking
+from freqfm.metrics._ranking import top_k
+
+
+def naive_top_k(queries, items, k, exclude=None, candidates=None):
+    """All scores in float64, sorted one query after the other."""
+    scores = np.asarray(queries, dtype=np.float64) @ np.asarray(items, dtype=np.float64).T
+    if exclude is not None:
+        scores[sparse.csr_array(exclude).toarray() != 0] = np.nan
+    if candidates is not None:
+        others = np.ones(len(items), dtype=bool)
+        others[candidates] = False
+        scores[:, others] = np.nan
+    found = np.full((len(scores), k), -1)
+    best = np.full((len(scores), k), -np.inf)
+    for r, row in enumerate(scores):
+        # A stable sort leaves equal scores in the order of their items.
+        order = [j for j in np.argsort(-row, kind="stable") if row[j] > -np.inf][:k]
+        found[r, : len(order)] = order
+        best[r, : len(order)] = row[order]
+    return found, best
+
+
+def whole_numbers(rng, *shape):
+    """Factors whose products are exact in float32, so that ties are ties."""
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def random_exclusions(rng, n, m, share=0.3):
+    return sparse.csr_array((rng.random((n, m), dtype=np.float32) < share).astype(float))
+
+
+def assert_same(result, expected):
+    assert result[0].dtype == np.int32
+    assert result[1].dtype == np.float32
+    assert_array_equal(result[0], expected[0])
+    assert_array_equal(result[1], expected[1])
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
+@pytest.mark.parametrize(
+    "n, m, d",
+    [
+        (1, 1, 1),
+        (1, 700, 3),
+        (3, BLOCK, 2),
+        (5, BLOCK + 1, 4),
+        (64, TILE_ITEMS, 3),
+        (65, TILE_ITEMS + 1, 3),
+        (130, 2 * TILE_ITEMS - 1, 5),
+    ],
+)
+def test_equals_naive_twin(n, m, d, k):
+    rng = np.random.default_rng([n, m, k])
+    queries, items = whole_numbers(rng, n, d), whole_numbers(rng, m, d)
+    exclude = random_exclusions(rng, n, m)
+    candidates = np.flatnonzero(rng.random(m) < 0.7)
+    for options in (
+        {},
+        {"exclude": exclude},
+        {"candidates": candidates},
+        {"exclude": exclude, "candidates": candidates},
+    ):
+        result = top_k(queries, items, k, **options)
+        assert_same(result, naive_top_k(queries, items, k, **options))
+
+
+def test_large_random_problem():
+    rng = np.random.default_rng(0)
+    n, m, d = (150, 700, 8) if JIT_DISABLED else (1500, 5000, 48)
+    queries = rng.standard_normal((n, d), dtype=np.float32)
+    items = rng.standard_normal((m, d), dtype=np.float32)
+    exclude = random_exclusions(rng, n, m, 0.05)
+    found, scores = top_k(queries, items, 50, exclude=exclude)
+    _, best = naive_top_k(queries, items, 50, exclude)
+    # Rounding may swap neighbours of nearly the same score.
+    assert_allclose(scores, best, atol=1e-4)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    exact = queries.astype(float) @ items.T.astype(float)
+    assert_allclose(np.take_along_axis(exact, found, axis=1), best, atol=1e-4)
+    assert not exclude.toarray()[np.arange(n)[:, None], found].any()
+    assert all(len(set(row)) == 50 for row in found.tolist())
+
+
+def test_ties_fall_to_the_smaller_index():
+    m = TILE_ITEMS + 100
+    found, scores = top_k(np.ones((3, 2)), np.ones((m, 2)), 9)
+    assert_array_equal(found, np.tile(np.arange(9), (3, 1)))
+    assert_array_equal(scores, np.full((3, 9), 2))
+    # Better items come last, and displace the last of the equal ones.
+    items = np.ones((m, 1))
+    items[[m - 1, m - 5]] = 2
+    found, _ = top_k([[1.0]], items, 4)
+    assert_array_equal(found, [[m - 5, m - 1, 0, 1]])
+    found, _ = top_k([[-1.0]], items, 4)
+    assert_array_equal(found, [[0, 1, 2, 3]])
+
+
+@pytest.mark.parametrize("order", ["rising", "falling"])
+def test_sorted_items(order):
+    # The most and the fewest replacements there can be.
+    m = 3 * TILE_ITEMS
+    items = np.arange(m, dtype=float)[:: 1 if order == "rising" else -1, None]
+    found, scores = top_k([[1.0]], items, 20)
+    best = np.arange(m - 1, m - 21, -1)
+    assert_array_equal(scores[0], best)
+    assert_array_equal(found[0], best if order == "rising" else m - 1 - best)
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
+@pytest.mark.parametrize("n, m, d", [(600, 1500, 37), (8300, 600, 8)])
+def test_same_bits_for_any_number_of_threads(monkeypatch, n, m, d):
+    teams = []
+    monkeypatch.setattr(_ranking, "Team", lambda size: teams.append(size) or Team(size))
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((n, d), dtype=np.float32)
+    items = rng.standard_normal((m, d), dtype=np.float32)
+    exclude = random_exclusions(rng, n, m, 0.1)
+    results = [top_k(queries, items, 30, exclude=exclude, n_threads=s) for s in (1, 2, 3, 7)]
+    assert teams == [1, 2, 3, 7]
+    for found, scores in results[1:]:
+        assert_array_equal(found, results[0][0])
+        assert_array_equal(scores.view(np.int32), results[0][1].view(np.int32))
+    assert_array_equal(top_k(queries, items, 30, exclude=exclude)[0], results[0][0])
+
+
+def test_small_problems_use_one_thread(monkeypatch):
+    teams = []
+    monkeypatch.setattr(_ranking, "Team", lambda size: teams.append(size) or Team(size))
+    top_k(np.ones((300, 2)), np.ones((9, 2)), 2, n_threads=4)
+    assert teams == [1]
+
+
+def test_threads_beyond_the_rows_have_nothing_to_do():
+    rng = np.random.default_rng(0)
+    queries, items = whole_numbers(rng, 10, 3), whole_numbers(rng, 70, 3)
+    tiles = np.empty((3, 4, TILE_ITEMS + BLOCK), dtype=np.float32)
+    found, scores = np.empty((10, 5), dtype=np.int32), np.empty((10, 5), dtype=np.float32)
+    for n_queries in (10, 4, 1):
+        part = slice(0, n_queries)
+        with single_threaded_blas(), Team(3) as team:
+            team.run(
+                rank_items,
+                queries[:n_queries],
+                items,
+                np.zeros(n_queries + 1, dtype=np.int64),
+                np.zeros(0, dtype=np.int32),
+                4,
+                tiles,
+                np.empty((3, 4), dtype=np.int64),
+                found[part],
+                scores[part],
+            )
+        expected = naive_top_k(queries[:n_queries], items, 5)
+        assert_same((found[part], scores[part]), expected)
+
+
+def test_scores_that_are_not_finite():
+    items = np.float32([[np.nan], [1], [np.inf], [-np.inf], [-2], [np.inf], [np.nan]])
+    found, scores = top_k([[1.0]], items, 6)
+    assert_array_equal(found, [[2, 5, 1, 4, -1, -1]])
+    assert_array_equal(scores, [[np.inf, np.inf, 1, -2, -np.inf, -np.inf]])
+    found, scores = top_k([[np.nan]], items, 2)
+    assert_array_equal(found, [[-1, -1]])
+    assert_array_equal(scores, [[-np.inf, -np.inf]])
+    with np.errstate(over="ignore"):
+        found, _ = top_k(np.float32([[3e38, 3e38]]), np.float32([[-3e38, 0], [1, 0], [0, 9]]), 3)
+    assert_array_equal(found, [[2, 1, -1]])
+
+
+def test_more_places_than_items():
+    found, scores = top_k([[1.0], [-1.0]], [[1.0], [3.0], [2.0]], 5, exclude=[[0, 1, 0], [0, 0, 0]])
+    assert_array_equal(found, [[2, 0, -1, -1, -1], [0, 2, 1, -1, -1]])
+    assert_array_equal(scores[0], [2, 1, -np.inf, -np.inf, -np.inf])
+    found, _ = top_k([[1.0]], [[1.0], [3.0], [2.0]], 3, exclude=[[1, 0, 0]], candidates=[0, 2])
+    assert_array_equal(found, [[2, -1, -1]])
+
+
+def test_nothing_to_rank():
+    found, scores = top_k(np.ones((0, 3)), np.ones((5, 3)), 2)
+    assert found.shape == scores.shape == (0, 2)
+    for options in (
+        {"candidates": []},
+        {"candidates": np.zeros(5, dtype=bool)},
+        {"exclude": np.ones((2, 5))},
+    ):
+        found, scores = top_k(np.ones((2, 3)), np.ones((5, 3)), 2, **options)
+        assert_array_equal(found, np.full((2, 2), -1))
+        assert_array_equal(scores, np.full((2, 2), -np.inf))
+    found, _ = top_k(np.ones((2, 3)), np.ones((0, 3)), 1, exclude=sparse.csr_array((2, 0)))
+    assert_array_equal(found, [[-1], [-1]])
+
+
+def test_candidates_are_a_set():
+    items = [[5.0], [4.0], [3.0], [2.0]]
+    for candidates in (
+        [3, 1, 3],
+        (1, 3),
+        np.array([1, 3], dtype=np.uint8),
+        [False, True, False, True],
+    ):
+        found, scores = top_k([[1.0]], items, 3, candidates=candidates)
+        assert_array_equal(found, [[1, 3, -1]])
+        assert_array_equal(scores, [[4, 2, -np.inf]])
+
+
+def test_layouts_give_the_same_result():
+    rng = np.random.default_rng(0)
+    queries, items = whole_numbers(rng, 4, 3), whole_numbers(rng, 90, 3)
+    exclude = random_exclusions(rng, 4, 90)
+    expected = naive_top_k(queries, items, 6, exclude)
+    frozen = items.copy()
+    frozen.flags.writeable = False
+    unsorted = exclude.copy()
+    for r in range(4):
+        row = slice(*unsorted.indptr[r : r + 2])
+        unsorted.indices[row] = unsorted.indices[row][::-1].copy()
+    unsorted.has_sorted_indices = False
+    zeros = sparse.csr_array(np.ones((4, 90)))
+    zeros.data[:] = exclude.toarray().ravel()
+    before = [a.copy() for a in (queries, items, exclude.data, exclude.indices)]
+    for q in (queries, queries.astype(np.float64), np.asfortranarray(queries), queries.tolist()):
+        assert_same(top_k(q, items, 6, exclude=exclude), expected)
+    for v in (np.asfortranarray(items), frozen, np.repeat(items, 2, axis=0)[::2], items.tolist()):
+        assert_same(top_k(queries, v, 6, exclude=exclude), expected)
+    for e in (
+        unsorted,
+        zeros,
+        exclude.tocsc(),
+        exclude.tocoo(),
+        exclude.tolil(),
+        exclude != 0,
+        sparse.csr_matrix(exclude),
+        exclude.toarray(),
+    ):
+        assert_same(top_k(queries, items, 6, exclude=e), expected)
+    after = queries, items, exclude.data, exclude.indices
+    for one, other in zip(before, after, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_single_rows_of_any_stride():
+    # numpy takes a column, transposed, for contiguous: the stride of its only row is 4 bytes.
+    rng = np.random.default_rng(0)
+    column = whole_numbers(rng, 6, 1)
+    items = whole_numbers(rng, 50, 6)
+    assert column.T.flags.c_contiguous
+    assert_same(top_k(column.T, items, 4), naive_top_k(column.T, items, 4))
+    assert_same(top_k(items, column.T, 4), naive_top_k(items, column.T, 4))
+    only = top_k(items, items, 2, candidates=[17])
+    assert_same(only, naive_top_k(items, items, 2, candidates=[17]))
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_one_signature():
+    top_k([[1]], np.ones((3, 1)), np.int64(2), exclude=sparse.csc_array(np.eye(1, 3)))
+    top_k(np.ones((2, 1), dtype=np.float16), np.ones((3, 1)), 2, candidates=[True, False, True])
+    assert len(rank_items.signatures) == 1
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"k": 0}, ValueError, "k=0 must be at least 1"),
+        ({"k": 2.0}, TypeError, "k=2.0 must be an integer"),
+        ({"k": True}, TypeError, "k=True must be an integer"),
+        ({"queries": np.ones((2, 4))}, ValueError, "queries have 4 columns and items 3"),
+        ({"queries": np.ones(3)}, ValueError, "queries must have the shape .* got .3,."),
+        ({"items": np.ones((5, 3, 1))}, ValueError, "items must have the shape"),
+        (
+            {"queries": np.ones((2, 0)), "items": np.ones((5, 0))},
+            ValueError,
+            "queries have 0 columns",
+        ),
+        ({"exclude": np.ones((2, 4))}, ValueError, r"exclude has the shape \(2, 4\).*\(2, 5\)"),
+        ({"exclude": np.ones((5, 2))}, ValueError, "exclude .* looks transposed"),
+        ({"exclude": np.ones(5)}, ValueError, "exclude must be a matrix"),
+        ({"exclude": np.full((2, 5), "a")}, TypeError, "exclude holds <U1"),
+        ({"exclude": np.full((2, 5), np.nan)}, ValueError, "exclude .* NaN"),
+        ({"candidates": [0, 5]}, ValueError, r"candidates holds 5; .* \[0, 4\]"),
+        ({"candidates": [-1, 2]}, ValueError, "candidates holds -1"),
+        ({"candidates": [0.5]}, TypeError, "candidates holds float64"),
+        ({"candidates": [[0, 1]]}, ValueError, "candidates must be a vector"),
+        ({"candidates": [True, False]}, ValueError, "mask of length 2"),
+        ({"n_threads": 0}, ValueError, "n_threads=0"),
+        ({"n_threads": 1.5}, ValueError, "n_threads=1.5"),
+    ],
+)
+def test_errors(change, error, message):
+    arguments = {"queries": np.ones((2, 3)), "items": np.ones((5, 3)), "k": 2, **change}
+    with pytest.raises(error, match=message):
+        top_k(**arguments)
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_exclusions_outside_of_the_items(index):
+    exclude = sparse.csr_array(np.eye(2, 5))
+    exclude.indices[1] = index
+    with pytest.raises(ValueError, match=f"exclude .* index {index}"):
+        top_k(np.ones((2, 3)), np.ones((5, 3)), 2, exclude=exclude)
