@@ -57,6 +57,12 @@ def resolve(axis, value, base, registry, parameters=()):
                 f"{axis}={value!r} is not known; did you mean {' or '.join(map(repr, near))}? "
                 f"Known names: {', '.join(map(repr, sorted(registry)))}."
             )
+        unknown = [item for item in given if item[0] not in registry[value]().get_params()]
+        if unknown:
+            own, name, number = unknown[0]
+            raise ValueError(
+                f"{name}={number!r} has no use: {axis}={value!r} has no {own}; leave it at None."
+            )
         component = registry[value](**{own: number for own, _, number in given})
     else:
         if not isinstance(value, base):
@@ -73,3 +79,23 @@ def resolve(axis, value, base, registry, parameters=()):
         component = value
     component._validate_params()
     return component
+
+
+def name_to_instance(estimator, axes, params):
+    """Make a name in ``params`` an instance where a parameter of the component is set too.
+
+    So grids over ``optimizer__learning_rate`` need no instance.
+
+    Parameters
+    ----------
+    estimator : estimator
+    axes : dict of str to dict
+        The components known by name, for each parameter that takes one.
+    params : dict
+        What ``set_params`` was called with; changed in place.
+    """
+    for axis, registry in axes.items():
+        value = params.get(axis, getattr(estimator, axis))
+        nested = any(name.startswith(f"{axis}__") for name in params)
+        if nested and isinstance(value, str) and value in registry:
+            params[axis] = registry[value]()

@@ -1,4 +1,4 @@
-"""The two decorators under every compiled function: ``scalar`` and ``kernel``.
+"""The decorators under every compiled function: ``scalar``, ``stage`` and ``kernel``.
 
 Nothing compiles at import. A kernel compiles at its first call and is kept on disk, so that the
 next process loads it. numba looks only at the file a kernel stands in to decide whether the
@@ -16,7 +16,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-__all__ = ["FASTMATH", "JIT_DISABLED", "KERNELS", "kernel", "n_signatures", "scalar"]
+__all__ = ["FASTMATH", "JIT_DISABLED", "KERNELS", "kernel", "n_signatures", "scalar", "stage"]
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
 # the training loop must see them.
@@ -79,6 +79,11 @@ def _numba_cache_in(folder):
 def scalar(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
     return numba.njit(forceinline=True, **_OPTIONS)(function)
+
+
+def stage(function):
+    """Compile a long part of several kernels once; they call it."""
+    return numba.njit(**_OPTIONS)(function)
 
 
 def kernel(function):

@@ -1,25 +1,29 @@
 """Initializers: the numbers an embedding table starts from."""
 
 from abc import abstractmethod
+from numbers import Real
 
 import numpy as np
+from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, Component
 
-__all__ = ["INITIALIZERS", "Initializer", "Normal", "XavierUniform"]
+__all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "XavierUniform"]
 
 
 class Initializer(Component):
     """Base class of initializers."""
 
     @abstractmethod
-    def draw(self, shape, generator):
+    def draw(self, shape, generator, counts=None):
         """Return a float32 table of the given (n_tokens, n_components).
 
         Parameters
         ----------
         shape : tuple of int
         generator : numpy.random.Generator
+        counts : ndarray of shape (n_tokens,), default=None
+            How often each token occurs; of interest to initializers that look at it.
         """
 
 
@@ -44,7 +48,7 @@ class Normal(Initializer):
     def __init__(self, scale=0.001):
         self.scale = scale
 
-    def draw(self, shape, generator):
+    def draw(self, shape, generator, counts=None):
         """Return a table of the given shape, see :class:`Initializer`."""
         return np.float32(self.scale) * generator.standard_normal(shape, dtype=np.float32)
 
@@ -73,10 +77,66 @@ class XavierUniform(Initializer):
     def __init__(self, scale=1.0):
         self.scale = scale
 
-    def draw(self, shape, generator):
+    def draw(self, shape, generator, counts=None):
         """Return a table of the given shape, see :class:`Initializer`."""
         bound = np.float32(self.scale * np.sqrt(6.0 / (shape[0] + shape[1])))
         return bound * (2 * generator.random(shape, dtype=np.float32) - 1)
 
 
-INITIALIZERS = {"normal": Normal, "xavier": XavierUniform}
+class PRISM(XavierUniform):
+    """Popularity in the rows' lengths: a random direction, at a length that grows with the count.
+
+    A row of uniform numbers is scaled to the exact length, equation (4) of [1]_ ::
+
+        alpha * ln(count + 2) + 1 - alpha.
+
+    A loss of cosines hardly changes lengths, so they keep what they start with; a ranking by dot
+    products then prefers popular items the more, the larger alpha is. It takes the place of weight
+    decay, which otherwise writes popularity into the lengths, epoch by epoch. A long row also turns
+    more slowly, so this is a learning rate by frequency as well.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Between 0, where all rows have length 1, and 1.
+    users, items : bool, default=True
+        Whether the users, and the items, of a recommender start at such lengths; otherwise as by
+        :class:`XavierUniform`. A user's length does not change the order of the user's items, but
+        how fast the user's direction moves.
+
+    References
+    ----------
+    .. [1] D. Loveland, M. Ju, T. Zhao, N. Shah, D. Koutra. "On the Role of Weight Decay in
+       Collaborative Filtering: A Popularity Perspective". 2025, equation (4) and appendix B.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.initializers import PRISM
+    >>> table = PRISM().draw((3, 8), np.random.default_rng(0), np.array([0, 10, 1000]))
+    >>> np.linalg.norm(table, axis=1).round(3)
+    array([0.693, 2.485, 6.91 ], dtype=float32)
+    """
+
+    _parameter_constraints = {
+        "alpha": [Interval(Real, 0, 1, closed="both")],
+        "users": ["boolean"],
+        "items": ["boolean"],
+    }
+    scale = 1.0
+
+    def __init__(self, alpha=1.0, users=True, items=True):
+        self.alpha = alpha
+        self.users = users
+        self.items = items
+
+    def draw(self, shape, generator, counts=None):
+        """Return a table of the given shape, see :class:`Initializer`."""
+        counts = np.zeros(shape[0]) if counts is None else counts
+        table = super().draw(shape, generator).astype(np.float64)
+        length = self.alpha * np.log(np.asarray(counts, dtype=np.float64) + 2) + 1 - self.alpha
+        table *= (length / np.linalg.norm(table, axis=1))[:, None]
+        return table.astype(np.float32)
+
+
+INITIALIZERS = {"normal": Normal, "xavier": XavierUniform, "prism": PRISM}

@@ -2,6 +2,7 @@
 
 from numbers import Real
 
+import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import POSITIVE
@@ -131,6 +132,12 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.lazy = lazy
+
+    def corrections(self, steps):
+        """Return the bias corrections of the moments, see :class:`Optimizer`."""
+        powers = np.maximum(steps, 1)
+        first = 1 - self.beta_1**powers
+        return np.column_stack([first, np.sqrt(1 - self.beta_2**powers)])
 
     def state_widths(self, n_components):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""

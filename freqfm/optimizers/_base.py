@@ -57,6 +57,16 @@ class Optimizer(Component):
             hyper[slot] = getattr(self, name)
         return hyper
 
+    def corrections(self, steps):
+        """Return what the rate and the root of the second moment are divided by, of shape (n, 2).
+
+        Parameters
+        ----------
+        steps : ndarray of shape (n,)
+            Numbers of steps, of which the first is 1.
+        """
+        return np.ones((len(steps), 2))
+
     def state_widths(self, n_components):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""
         return 0, 0

@@ -23,6 +23,22 @@ RATE_COUNTED = 2  # from a counter per row that training itself advances
 COUNT_SAMPLES = 0
 COUNT_BATCHES = 1
 
+# Weight decay: which rows a batch shrinks.
+DECAY_NONE = 0
+DECAY_BATCH = 1  # the rows it touches, as often as it touches them
+DECAY_FULL = 2  # every row of the table
+
+# How a row makes up the steps of batches that did not touch it.
+CATCH_UP_NONE = 0
+CATCH_UP_FACTOR = 1  # by a power of one factor
+CATCH_UP_REPLAY = 2  # step by step
+
+# Where the negatives of a batch stand.
+NEGATIVES_SHARED = 0  # one list for the whole batch
+NEGATIVES_OWN = 1  # a list for each positive
+NEGATIVES_IN_BATCH = 2  # the positives of the whole batch
+NEGATIVES_FULL = 3  # every item
+
 # Slots of the hyper-parameter array (float64).
 LEARNING_RATE = 0
 MAX_STEP = 1

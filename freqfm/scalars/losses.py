@@ -1,5 +1,7 @@
 """Losses of one sample: the value, and the derivative with respect to the score."""
 
+import math
+
 from freqfm._jit import HALF, ONE, ZERO, scalar
 from freqfm.scalars.codes import LOG_LOSS
 from freqfm.scalars.special import exp_of_minus, log_of_one_plus
@@ -36,3 +38,23 @@ def loss_and_gradient(code, score, target):
 def loss_curvature(code):
     """Return the largest second derivative of the loss named by ``code``."""
     return 0.25 if code == LOG_LOSS else 1.0
+
+
+# Beyond this cosine an angle's derivative is lost in rounding.
+_LARGEST_COSINE = 1.0 - 1e-7
+
+
+@scalar
+def margin_cosine(cosine, margin):
+    """Return cos(theta + margin) for cos(theta) = cosine, and its derivatives by both.
+
+    The angle is clipped to [0, pi], and the cosine to +-(1 - 1e-7): where they are, the derivative
+    is zero.
+    """
+    clipped = min(max(cosine, -_LARGEST_COSINE), _LARGEST_COSINE)
+    theta = math.acos(clipped)
+    if theta + margin > math.pi:
+        return -1.0, 0.0, 0.0
+    sine = math.sin(theta + margin)
+    by_cosine = sine / math.sin(theta) if clipped == cosine else 0.0
+    return math.cos(theta + margin), by_cosine, -sine

@@ -1,0 +1,227 @@
+"""Losses of recommenders: a user's items against others."""
+
+from sklearn.utils._param_validation import StrOptions
+
+from freqfm._components import NON_NEGATIVE, POSITIVE, Component
+
+__all__ = ["BPR", "BSL", "MAWU", "DirectAU", "RankingLoss", "Softmax"]
+
+
+class RankingLoss(Component):
+    """Base class of losses of recommenders.
+
+    A subclass says which kernel computes it and what it needs of the other axes.
+    """
+
+    #: "softmax", "pairwise" or "alignment": the kernel.
+    family: str
+    #: How scores are compared and ranked unless the estimator says otherwise.
+    similarity = "cosine"
+    ranking = "cosine"
+    #: Inverse temperature and temperature strategy, if the loss has one.
+    temperature: object = None
+    #: Number of negatives, None if the loss draws none.
+    n_negatives: int | None = None
+    #: How many positives of one user stay together when an epoch is shuffled; None for all.
+    block: int | None = None
+    #: Positives in a batch.
+    batch_size = 1024
+    #: Epochs.
+    max_iter = 100
+    #: Dropout of users' vectors.
+    user_dropout = 0.0
+
+
+class Softmax(RankingLoss):
+    """Softmax loss, the cross-entropy of the user's items among all others.
+
+    For scores s and inverse temperature w, a positive p adds ::
+
+        -w s_p + log(exp(w s_p) + sum_j exp(w s_j))
+
+    with j over the negatives [1]_. Negatives that are not drawn uniformly have the log of their
+    relative probability subtracted from the logit, so that the sum estimates that of all items.
+
+    Parameters
+    ----------
+    include_positive : bool or "auto", default="auto"
+        Whether the positive itself stands in the sum. "auto" leaves it to the temperature strategy
+        (the authors' code of Adap-tau leaves it out, their paper does not), and otherwise leaves it
+        out: at the temperatures of recommenders a positive that is already well ranked would lose
+        its gradient. With all items, or those of the batch, as negatives it is in the sum anyway.
+
+    References
+    ----------
+    .. [1] J. Chen, J. Wu, J. Wu, S. Zhou, X. Cao, X. He. "Adap-tau: Adaptively Modulating Embedding
+       Magnitude for Recommendation". WWW 2023, equation (3).
+
+    Examples
+    --------
+    >>> from freqfm.losses import Softmax
+    >>> Softmax(include_positive=True)
+    Softmax(include_positive=True)
+    """
+
+    family = "softmax"
+    temperature = 0.1
+    n_negatives = 1024
+    #: Factor of the logarithm.
+    constant = 1.0
+    block = 4
+    user_dropout = 0.1
+    _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
+
+    def __init__(self, include_positive="auto"):
+        self.include_positive = include_positive
+
+
+class BSL(Softmax):
+    """Bilateral softmax loss: negatives weigh more than positives.
+
+    A positive adds ``-w s_p + constant * log sum_j exp(w s_j)``. With one positive per row, the
+    positive side of [1]_ is the identity, and the ratio of its two temperatures is the constant.
+
+    Parameters
+    ----------
+    constant : float, default=1.22
+        Weight of the negatives' logarithm; the authors' value for Gowalla.
+
+    References
+    ----------
+    .. [1] J. Wu, J. Chen, J. Wu, W. Shi, J. Zhang, X. Wang. "BSL: Understanding and Improving
+       Softmax Loss for Recommendation". ICDE 2024.
+
+    Examples
+    --------
+    >>> from freqfm.losses import BSL
+    >>> BSL().constant
+    1.22
+    """
+
+    _parameter_constraints = {"constant": POSITIVE}
+    include_positive = False
+
+    def __init__(self, constant=1.22):
+        self.constant = constant
+
+
+class BPR(RankingLoss):
+    """Bayesian personalised ranking: the log loss of a positive above a negative.
+
+    A positive p and a negative j add ``log(1 + exp(-w (s_p - s_j)))`` [1]_, averaged over a
+    positive's negatives. A drawn item that the user is known to like is skipped.
+
+    References
+    ----------
+    .. [1] S. Rendle, C. Freudenthaler, Z. Gantner, L. Schmidt-Thieme. "BPR: Bayesian Personalized
+       Ranking from Implicit Feedback". UAI 2009.
+
+    Examples
+    --------
+    >>> from freqfm.losses import BPR
+    >>> BPR().n_negatives
+    1
+    """
+
+    family = "pairwise"
+    similarity = "dot"
+    ranking = "dot"
+    temperature = 1.0
+    n_negatives = 1
+    block = 8
+
+
+class DirectAU(RankingLoss):
+    """Alignment and uniformity: pull positives together, push users apart, and items.
+
+    Over the pairs of a batch, with unit vectors, the loss [1]_ is ::
+
+        mean |u - i|^2 + gamma / 2 * (uniformity of users + uniformity of items),
+        uniformity = log mean_{a < b} exp(-2 |x_a - x_b|^2).
+
+    A user that stands in the batch twice is a pair at distance zero, as in the authors' code. It
+    draws no negatives. Values of X weigh the alignment only.
+
+    Parameters
+    ----------
+    gamma : float, default=2.0
+        Weight of the uniformity.
+
+    References
+    ----------
+    .. [1] C. Wang, Y. Yu, W. Ma, M. Zhang, C. Chen, Y. Liu, S. Ma. "Towards Representation
+       Alignment and Uniformity in Collaborative Filtering". KDD 2022.
+
+    Examples
+    --------
+    >>> from freqfm.losses import DirectAU
+    >>> DirectAU(gamma=5)
+    DirectAU(gamma=5)
+    """
+
+    family = "alignment"
+    ranking = "dot"
+    block = 1
+    margins = False
+    half = False
+    _parameter_constraints = {"gamma": NON_NEGATIVE}
+
+    def __init__(self, gamma=2.0):
+        self.gamma = gamma
+
+    @property
+    def gammas(self):
+        """Weights of the two uniformities, of users and of items."""
+        return self.gamma, self.gamma
+
+
+class MAWU(RankingLoss):
+    """Margin-aware alignment with a weight for each uniformity.
+
+    As :class:`DirectAU` [1]_, but the alignment is -mean cos(theta + m), theta the angle between
+    user and item and m = 1 - sigmoid(m_u + m_i) a margin learned per user and item, m_u and m_i
+    in [0, 1]; and the two uniformities have weights of their own. Following the authors' code, a
+    uniformity is the log of a mean over the whole square of cosines, of which the half above the
+    diagonal counts as zero: about half of DirectAU's gradient.
+
+    Parameters
+    ----------
+    gamma_users : float, default=2.6
+        Weight of the users' uniformity.
+    gamma_items : float, default=1.4
+        Weight of the items' uniformity. Both are the authors' values for Gowalla.
+    margins : bool, default=True
+        Whether margins are learned. False sets them to zero: then the alignment is DirectAU's, up
+        to a factor 2 and a constant.
+
+    References
+    ----------
+    .. [1] S. Park, M. Yoon, J. Lee, H. Park, J. Lee. "Toward a Better Understanding of Loss
+       Functions for Collaborative Filtering". CIKM 2023.
+
+    Examples
+    --------
+    >>> from freqfm.losses import MAWU
+    >>> MAWU().gammas
+    (2.6, 1.4)
+    """
+
+    family = "alignment"
+    ranking = "dot"
+    block = 1
+    half = True
+    _parameter_constraints = {
+        "gamma_users": NON_NEGATIVE,
+        "gamma_items": NON_NEGATIVE,
+        "margins": ["boolean"],
+    }
+
+    def __init__(self, gamma_users=2.6, gamma_items=1.4, margins=True):
+        self.gamma_users = gamma_users
+        self.gamma_items = gamma_items
+        self.margins = margins
+
+    @property
+    def gammas(self):
+        """Weights of the two uniformities, of users and of items."""
+        return self.gamma_users, self.gamma_items

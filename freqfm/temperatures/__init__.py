@@ -1,0 +1,27 @@
+"""Temperatures of the softmax: fixed, from a closed form, per user, or learned.
+
+A strategy fills one array, two inverse temperatures for each user, and looks at it again after
+every epoch.
+"""
+
+from freqfm.temperatures._adaptive import AdapTau, AdapTau0
+from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
+from freqfm.temperatures._learned import LearnedTemperature, LearnedUserTemperature
+
+__all__ = [
+    "TEMPERATURES",
+    "AdapTau",
+    "AdapTau0",
+    "FixedTemperature",
+    "LearnedTemperature",
+    "LearnedUserTemperature",
+    "Snapshot",
+    "Temperature",
+]
+
+TEMPERATURES = {
+    "adap_tau0": AdapTau0,
+    "adap_tau": AdapTau,
+    "learned": LearnedTemperature,
+    "learned_user": LearnedUserTemperature,
+}

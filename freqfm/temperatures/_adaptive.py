@@ -1,0 +1,173 @@
+"""Adap-tau: temperatures in closed form, for all users or for each."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.special import lambertw
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from freqfm._components import POSITIVE
+from freqfm.temperatures._base import Temperature
+
+# The authors' code leaves out the users with the fewest items, a fifth of all.
+_LEAST_ACTIVE = 20
+
+# A user's loss is clipped here, in units of 2 beta, before Lambert's function.
+_MOST_EXCESS = 1000.0
+
+
+class AdapTau0(Temperature):
+    """One temperature for all users, from a closed form, anew in every epoch.
+
+    Equation (10) of [1]_, at which the gradients are largest, with the mean cosine mu+ of positives
+    and mu of all pairs of users and items::
+
+        1 / tau0 = log(n_users * n_items / (2 n_positives)) / (mu+ - mu).
+
+    The fifth of the users with the fewest items does not take part, as in the authors' code.
+
+    Parameters
+    ----------
+    warm_up : int or None, default=5
+        For so many epochs ``warm_up_gap`` stands for mu+ - mu, of which untrained vectors tell
+        nothing. The authors' code waits 100 epochs. None waits for ever: the temperature then
+        follows from the density of the data alone.
+    warm_up_gap : float, default=0.7
+        The authors' value.
+    smallest_gap : float, default=0.35
+        Lower bound of mu+ - mu. If the model cannot separate positives, the formula cools further
+        and further; the bound keeps 1 / tau0 within twice its first value.
+
+    References
+    ----------
+    .. [1] J. Chen, J. Wu, J. Wu, S. Zhou, X. Cao, X. He. "Adap-tau: Adaptively Modulating Embedding
+       Magnitude for Recommendation". WWW 2023.
+
+    Examples
+    --------
+    >>> from freqfm.temperatures import AdapTau0
+    >>> AdapTau0(warm_up=2).warm_up_gap
+    0.7
+    """
+
+    cosine_only = True
+    looks_at_vectors = True
+    _parameter_constraints = {
+        "warm_up": [Interval(Integral, 0, None, closed="left"), None],
+        "warm_up_gap": POSITIVE,
+        "smallest_gap": POSITIVE,
+    }
+
+    def __init__(self, warm_up=5, warm_up_gap=0.7, smallest_gap=0.35):
+        self.warm_up = warm_up
+        self.warm_up_gap = warm_up_gap
+        self.smallest_gap = smallest_gap
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        """Write the inverse temperatures, see :class:`Temperature`."""
+        inverse[:] = self._global_inverse(epoch, snapshot)
+
+    def _global_inverse(self, epoch, snapshot):
+        """Return 1 / tau0 of an epoch."""
+        degrees = np.diff(snapshot.X.indptr)
+        active = degrees > np.percentile(degrees, _LEAST_ACTIVE)
+        if not active.any():
+            active = degrees > 0
+        n_positives = degrees[active].sum()
+        n_pairs = np.count_nonzero(active) * snapshot.X.shape[1]
+        # At most one user and item in two may be a positive.
+        log_odds = np.log(max(n_pairs / (2.0 * n_positives), 2.0))
+        if self.warm_up is None or epoch < self.warm_up:
+            return log_odds / self.warm_up_gap
+        ones = snapshot.X.copy()
+        ones.data = np.ones_like(ones.data)
+        sums = ones @ snapshot.items
+        users = snapshot.users[active]
+        positive = np.einsum("uf,uf->", users, sums[active], dtype=np.float64) / n_positives
+        overall = users.mean(axis=0, dtype=np.float64) @ snapshot.items.mean(
+            axis=0, dtype=np.float64
+        )
+        return log_odds / max(positive - overall, self.smallest_gap)
+
+
+class AdapTau(AdapTau0):
+    """A temperature for each user: tau0, raised for users whose positives are hard to tell.
+
+    Equation (16) of [1]_, with Lambert's function W and the user's loss L(u) at temperature one in
+    the epoch before::
+
+        1 / tau_u = 1 / tau0 * exp(-W(max((L(u) - threshold) / (2 beta), -1 / e))).
+
+    Parameters
+    ----------
+    form : {"paper", "reference"}, default="reference"
+        "paper", algorithm 1: tau_u everywhere, and the positive inside the logarithm. "reference",
+        the authors' code: tau0 for the positive, tau_u in the logarithm, which leaves the positive
+        out.
+    threshold : "mean" or float in (0, 1), default="mean"
+        The mean of L(u) over users, as in the paper, or this quantile of it; the authors' run on
+        Gowalla used 0.9.
+    beta : float, default=0.5
+        Strength of the pull towards tau0. The authors' run on Gowalla used 0.125, the paper says 1.
+    warm_up, warm_up_gap, smallest_gap : int, float, float
+        See :class:`AdapTau0`; users have temperatures of their own from the first epoch after the
+        warm-up.
+
+    References
+    ----------
+    .. [1] J. Chen, J. Wu, J. Wu, S. Zhou, X. Cao, X. He. "Adap-tau: Adaptively Modulating Embedding
+       Magnitude for Recommendation". WWW 2023.
+
+    Examples
+    --------
+    >>> from freqfm.temperatures import AdapTau
+    >>> AdapTau(form="paper", threshold=0.9).include_positive
+    True
+    """
+
+    statistics_wanted = True
+    _parameter_constraints = {
+        **AdapTau0._parameter_constraints,
+        "form": [StrOptions({"paper", "reference"})],
+        "threshold": [StrOptions({"mean"}), Interval(Real, 0, 1, closed="neither")],
+        "beta": POSITIVE,
+    }
+
+    def __init__(
+        self,
+        form="reference",
+        threshold="mean",
+        beta=0.5,
+        warm_up=5,
+        warm_up_gap=0.7,
+        smallest_gap=0.35,
+    ):
+        super().__init__(warm_up, warm_up_gap, smallest_gap)
+        self.form = form
+        self.threshold = threshold
+        self.beta = beta
+
+    @property
+    def include_positive(self):
+        """Whether the positive belongs into the logarithm."""
+        return self.form == "paper"
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        """Write the inverse temperatures, see :class:`Temperature`."""
+        overall = self._global_inverse(epoch, snapshot)
+        inverse[:] = overall
+        loss, weight = snapshot.statistics[:, 0], snapshot.statistics[:, 1]
+        seen = weight > 0
+        warming_up = self.warm_up is None or epoch < self.warm_up
+        if epoch == 0 or warming_up or not seen.any():
+            return
+        mean = loss[seen] / weight[seen]
+        if self.threshold == "mean":
+            threshold = mean.mean()
+        else:
+            threshold = np.quantile(mean, self.threshold)
+        excess = np.clip((mean - threshold) / (2 * self.beta), -1 / np.e, _MOST_EXCESS)
+        own = overall * np.exp(-lambertw(excess).real)
+        inverse[seen, 1] = own
+        if self.form == "paper":
+            inverse[seen, 0] = own

@@ -1,0 +1,79 @@
+"""What a temperature strategy is to a recommender."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._components import POSITIVE, Component
+
+
+class Snapshot(NamedTuple):
+    """What a strategy may look at between two epochs."""
+
+    X: sparse.csr_array  #: (n_users, n_items), the interactions
+    users: np.ndarray  #: (n_users, d), as the loss compares them: unit vectors for cosines
+    items: np.ndarray  #: (n_items, d), likewise
+    statistics: np.ndarray
+    """(n_users, 3), of the last epoch: the loss at temperature one summed over a user's positives,
+    their weight, and the derivative of the user's loss by the inverse temperature."""
+
+
+class Temperature(Component):
+    """Base class of temperature strategies.
+
+    Notes
+    -----
+    A strategy works on inverse temperatures, of shape (n_users, 2): what multiplies the score of a
+    positive, and what multiplies the scores in the logarithm.
+    """
+
+    #: Whether kernels must gather ``Snapshot.statistics``.
+    statistics_wanted = False
+    #: Whether the positive belongs into the logarithm of :class:`freqfm.losses.Softmax`.
+    include_positive = False
+    #: Whether the strategy needs cosines.
+    cosine_only = False
+    #: Whether the strategy looks at the users and items of the snapshot.
+    looks_at_vectors = False
+
+    @abstractmethod
+    def refresh(self, epoch, inverse, state, snapshot):
+        """Write the inverse temperatures of an epoch, in place.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of epochs that have been trained.
+        inverse : ndarray of shape (n_users, 2), float32
+            What the last epoch used; ones before the first.
+        state : ndarray of shape (n_users, 2), float64
+            Zeros at first; the strategy may keep what it likes there.
+        snapshot : Snapshot
+        """
+
+
+class FixedTemperature(Temperature):
+    """One temperature for everybody and ever.
+
+    Parameters
+    ----------
+    temperature : float
+        What scores are divided by.
+
+    Examples
+    --------
+    >>> from freqfm.temperatures import FixedTemperature
+    >>> FixedTemperature(0.1)
+    FixedTemperature(temperature=0.1)
+    """
+
+    _parameter_constraints = {"temperature": POSITIVE}
+
+    def __init__(self, temperature):
+        self.temperature = temperature
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        """Write the inverse temperatures, see :class:`Temperature`."""
+        inverse[:] = 1.0 / self.temperature
