@@ -205,3 +205,32 @@ def draw_seed(random_state):
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(limit))
     return int(check_random_state(random_state).randint(limit))
+
+
+def validate_ids(name, ids, n):
+    """Return indices into ``range(n)`` as an int64 vector; a single number is one index.
+
+    Raises
+    ------
+    TypeError
+        If they are not integers.
+    ValueError
+        If one is out of range, or they are not one-dimensional.
+    """
+    array = np.atleast_1d(np.asarray(ids))
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{name} must be integers in [0, {n - 1}], rows or columns of what was fitted; got "
+            f"{array.dtype}. For other ids use InteractionRecommender."
+        )
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional; got shape {array.shape}.")
+    if array.min() < 0 or array.max() >= n:
+        bad = array.min() if array.min() < 0 else array.max()
+        raise ValueError(
+            f"{name} holds {bad}, outside the fitted range [0, {n - 1}]. New users are recommended "
+            f"to by their histories, recommend(X); new items come with partial_fit."
+        )
+    return array.astype(np.int64)

@@ -32,10 +32,13 @@ import numpy as np
 from numba.core import event
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor
+from freqfm import FMClassifier, FMRegressor, MFRecommender
 from freqfm._jit import KERNELS, n_signatures
 from freqfm.kernels.cpu.team import Team
+from freqfm.losses import RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
+from freqfm.samplers import SAMPLERS, Popularity, Uniform
+from freqfm.temperatures import TEMPERATURES
 
 assert all(getattr(freqfm, name) is not None for name in freqfm.__all__)
 report["config_restored"] = numba.config.CACHE_DIR == os.environ["NUMBA_CACHE_DIR"]
@@ -97,6 +100,30 @@ def use_everything():
     FMRegressor(n_components=32, max_iter=1, n_jobs=2).fit(big, np.tile(y, 20)).predict(big)
 
 
+def use_recommenders():
+    X = sparse.csr_array(np.tile(dense[:300], (1, 6)) > 1)
+    ways = [{"negative_sampler": s} for s in [*SAMPLERS, Uniform(False), Popularity(1, False)]]
+    ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
+    ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
+    ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
+    ways += [{"similarity": "dot"}, {"init": "prism"}, {"early_stopping": True}]
+    ways += [{"optimizer": o, "weight_decay": 1} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
+    for i, way in enumerate(ways):
+        model = MFRecommender(
+            n_components=[4, 40][i % 2],
+            max_iter=2,
+            learning_rate=None if isinstance(way.get("optimizer"), Adam) else 0.001,
+            user_dropout=[0, 0.5, None][i % 3],
+            batch_size=[None, np.int64(50)][i % 2],
+            n_jobs=1 + i % 2,
+            random_state=i,
+        ).set_params(**way)
+        model.fit([X, X.toarray(), X.tocsc()][i % 3])
+        model.partial_fit(X).recommend(X)
+        model.recommend(users=[0, 1])
+        model.similar_items([0])
+
+
 def stats():
     return {
         k.__name__: [len(k.stats.cache_misses), sum(k.stats.cache_hits.values())] for k in KERNELS
@@ -105,12 +132,14 @@ def stats():
 
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
+    use_recommenders()
 report["compiled"] = len(recorder.buffer)
 report["signatures"] = n_signatures()
 report["stats"] = stats()
 report["teams"] = sorted(teams)
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
+    use_recommenders()
 report["compiled_again"] = len(recorder.buffer)
 report["stats_again"] = stats()
 print(json.dumps(report))

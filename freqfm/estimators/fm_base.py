@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
+from freqfm._components import NON_NEGATIVE, POSITIVE, name_to_instance, resolve
 from freqfm._validation import (
     as_kernel_array,
     count_threads,
@@ -125,11 +125,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         -------
         self : object
         """
-        for axis, registry in {"optimizer": OPTIMIZERS, "init": INITIALIZERS}.items():
-            value = params.get(axis, getattr(self, axis))
-            nested = any(name.startswith(f"{axis}__") for name in params)
-            if nested and isinstance(value, str) and value in registry:
-                params[axis] = registry[value]()
+        name_to_instance(self, {"optimizer": OPTIMIZERS, "init": INITIALIZERS}, params)
         return super().set_params(**params)
 
     # Where subclasses differ.
@@ -290,7 +286,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         )
         generator = np.random.default_rng(self._seed)
         shape = n_tokens, int(self.n_components)
-        factors = np.stack([initializer.draw(shape, generator) for _ in range(n_outputs)])
+        factors = np.stack([initializer.draw(shape, generator, counts) for _ in range(n_outputs)])
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
             intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]

@@ -1,0 +1,162 @@
+"""The components of a matrix factorization: found by name, checked against each other."""
+
+from numbers import Real
+
+from freqfm._components import resolve
+from freqfm.estimators.mf_task import Axes
+from freqfm.losses import RANKING_LOSSES, RankingLoss
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
+from freqfm.scalars import codes
+from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
+
+# Adam's own default suits factorization machines; vectors of cosines are trained more slowly.
+_ADAM_RATE = 0.001
+
+
+# Without a given batch size an epoch has at least so many batches, of at least so many positives.
+_BATCHES, _SMALLEST_BATCH = 256, 32
+
+
+def resolve_axes(model, n_pairs):
+    """Return the components that the parameters of an MFRecommender name.
+
+    ``n_pairs`` is how many positives there are: small data get small batches.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or if two of them do not fit together.
+    TypeError
+        If a value is neither a name nor a component.
+    """
+    loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)
+    cosine = _similarity(model, loss) == "cosine"
+    temperature = _temperature(model, loss, cosine)
+    sampler = _sampler(model, loss)
+    n_negatives = model.n_negatives
+    if n_negatives is None:
+        n_negatives = loss.n_negatives or 0
+    elif loss.n_negatives is None:
+        raise ValueError(
+            f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
+            f"it at None."
+        )
+    include_positive = getattr(loss, "include_positive", False)
+    if include_positive == "auto":
+        include_positive = temperature is not None and temperature.include_positive
+    if sampler is not None and sampler.negatives_code in (
+        codes.NEGATIVES_IN_BATCH,
+        codes.NEGATIVES_FULL,
+    ):
+        # It is there already, as an item.
+        include_positive = False
+    batch_size = model.batch_size
+    if batch_size is None:
+        batch_size = min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
+    return Axes(
+        loss=loss,
+        optimizer=_optimizer(model),
+        sampler=sampler,
+        temperature=temperature,
+        cosine=cosine,
+        include_positive=include_positive,
+        n_negatives=int(n_negatives),
+        batch_size=int(batch_size),
+        block=loss.block,
+        user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
+    )
+
+
+def rank_by_cosine(model, axes):
+    """Return whether rankings use cosines."""
+    if model.ranking != "auto":
+        return model.ranking == "cosine"
+    lengths_matter = model.init == "prism" or type(model.init).__name__ == "PRISM"
+    return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
+
+
+def _optimizer(model):
+    rate = model.learning_rate
+    if rate is None and model.optimizer == "adam":
+        rate = _ADAM_RATE
+    return resolve(
+        "optimizer",
+        model.optimizer,
+        Optimizer,
+        OPTIMIZERS,
+        [("learning_rate", "learning_rate", rate)],
+    )
+
+
+def _similarity(model, loss):
+    if model.similarity == "auto":
+        return loss.similarity
+    if loss.family == "alignment" and model.similarity == "dot":
+        raise ValueError(
+            f"loss={model.loss!r} is defined on unit vectors; similarity must be 'cosine' or "
+            f"'auto'."
+        )
+    return model.similarity
+
+
+def _temperature(model, loss, cosine):
+    value = model.temperature
+    if loss.temperature is None:
+        if value is not None:
+            raise ValueError(
+                f"loss={model.loss!r} has no temperature; temperature must be None, got {value!r}."
+            )
+        return None
+    if value is None:
+        if loss.family == "softmax" and cosine:
+            value = "adap_tau0"
+        else:
+            value = 1.0
+    if isinstance(value, Real) and not isinstance(value, bool):
+        temperature = FixedTemperature(float(value))
+        temperature._validate_params()
+        return temperature
+    temperature = resolve("temperature", value, Temperature, TEMPERATURES)
+    if temperature.cosine_only and not cosine:
+        raise ValueError(
+            f"temperature={value!r} is derived for cosines; set similarity='cosine', or give a "
+            f"number."
+        )
+    if loss.family != "softmax" and isinstance(temperature, AdapTau0):
+        raise ValueError(
+            f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a number."
+        )
+    if loss.family != "softmax" and temperature.statistics_wanted:
+        raise ValueError(
+            f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give a "
+            f"number."
+        )
+    return temperature
+
+
+def _sampler(model, loss):
+    value = model.negative_sampler
+    if loss.n_negatives is None:
+        if value not in ("auto", None):
+            raise ValueError(
+                f"loss={model.loss!r} draws no negatives; negative_sampler must be 'auto' or None, "
+                f"got {value!r}."
+            )
+        return None
+    if isinstance(value, str) and value == "auto":
+        return Uniform()
+    sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
+    if loss.family == "pairwise" and not isinstance(sampler, Uniform):
+        raise ValueError(
+            f"loss={model.loss!r} draws negatives for each positive; negative_sampler must be "
+            f"'uniform' or 'popularity', got {value!r}."
+        )
+    if model.n_negatives is not None and (
+        isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
+    ):
+        raise ValueError(
+            f"n_negatives={model.n_negatives} has no use with negative_sampler={value!r}, which "
+            f"takes all there are; leave it at None."
+        )
+    return sampler

@@ -1,0 +1,272 @@
+"""Fitting a matrix factorization: preparing, growing and training its arrays."""
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._components import resolve
+from freqfm._validation import as_kernel_array, canonical_csr, count_threads, draw_seed
+from freqfm.estimators.base import EpochLoop
+from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
+from freqfm.estimators.mf_task import MFTask
+from freqfm.estimators.mf_users import remember_others
+from freqfm.estimators.recommender import BaseRecommender
+from freqfm.initializers import INITIALIZERS, PRISM, Initializer, XavierUniform
+from freqfm.losses import RANKING_LOSSES
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
+from freqfm.optimizers import OPTIMIZERS
+from freqfm.samplers import SAMPLERS, Uniform
+from freqfm.temperatures import TEMPERATURES
+
+__all__ = ["MFFit"]
+
+# The standard deviation of normal starts; the initializer's own suits factorization machines.
+_NORMAL_SCALE = 0.1
+
+# Early stopping looks at no more users than this, the same ones in every epoch.
+_VALIDATION_USERS = 5000
+
+# Below so many multiplications a batch, meeting costs more than threads save.
+_WORTH_A_TEAM = 20_000
+
+
+class MFFit(BaseRecommender):
+    """What fitting an :class:`freqfm.MFRecommender` takes."""
+
+    _axes = {
+        "loss": RANKING_LOSSES,
+        "optimizer": OPTIMIZERS,
+        "temperature": TEMPERATURES,
+        "negative_sampler": {"auto": Uniform, **SAMPLERS},
+        "init": INITIALIZERS,
+    }
+
+    def _train(self, X, reset, partial):
+        before = self.__dict__.copy()
+        try:
+            X, axes = self._prepare(X, reset, partial)
+            X, held_out = (X, None) if partial else self._hold_out(X)
+            if reset:
+                self._init_model(X, axes)
+            else:
+                self._take_over(X, axes, partial)
+            self._remember(X, axes, reset, partial)
+            score = None if held_out is None else self._scorer(X, held_out)
+            task = MFTask(self, axes, self._pad(X), score, self._n_threads(axes))
+        except BaseException:
+            # A call that is refused leaves the model as it was.
+            self.__dict__ = before
+            raise
+        n_epochs = 1 if partial else int(self.max_iter or axes.loss.max_iter)
+        context = None
+        if not partial and hasattr(self, "_skl_callbacks"):
+            context = self._init_callback_context(max_subtasks=n_epochs)
+        data = {"X": X, "y": None, "metadata": None}
+        history = list(self.loss_curve_), list(self.validation_scores_)
+        with task:
+            loop = EpochLoop(self, task, None if score is None else "ndcg", history)
+            try:
+                if context is not None:
+                    context.call_on_fit_task_begin(estimator=self, **data)
+                loop.run(n_epochs, None if score is None else self.n_iter_no_change, context, data)
+            finally:
+                self.loss_curve_ = np.array(history[0])
+                self.validation_scores_ = np.array(history[1])
+                self.n_iter_ = len(self.loss_curve_)
+                self.best_iter_ = loop.epoch
+        if context is not None:
+            context.call_on_fit_task_end(
+                estimator=self, reconstruction_attributes=task.attributes, **data
+            )
+        return self
+
+    def _prepare(self, X, reset, partial):
+        grown = partial and not reset and np.ndim(X) == 2 and X.shape[1] > self.n_features_in_
+        X = self._validate_history(X, reset=reset or grown)
+        if not X.nnz:
+            raise ValueError(
+                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
+            )
+        if reset:
+            self._seed = draw_seed(self.random_state)
+        return X, resolve_axes(self, X.nnz)
+
+    def _hold_out(self, X):
+        if not self.early_stopping:
+            return X, None
+        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
+        train, held_out = canonical_csr(train), canonical_csr(held_out)
+        if not held_out.nnz:
+            raise ValueError(
+                f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
+                f"out nothing: no user has interactions enough. Set early_stopping=False."
+            )
+        return train, held_out
+
+    def _scorer(self, X, held_out):
+        """Return a function that gives the NDCG of held-out interactions of known users."""
+        users = np.flatnonzero(np.diff(held_out.indptr))
+        if len(users) > _VALIDATION_USERS:
+            generator = np.random.default_rng(self._seed)
+            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
+        relevant = canonical_csr(sparse.csr_array(held_out)[users])
+
+        def score():
+            items, _ = self.recommend(users=users)
+            return float(ndcg_at_k(relevant, items))
+
+        return score
+
+    # The model's arrays.
+
+    def _tables(self):
+        """Return the arrays that gradients move."""
+        names = ("user_factors_", "item_factors_", "user_margins_", "item_margins_")
+        return [getattr(self, name) for name in names if hasattr(self, name)]
+
+    def _initializer(self):
+        scale = self.init_scale
+        if scale is None and self.init == "normal":
+            scale = _NORMAL_SCALE
+        return resolve(
+            "init", self.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)]
+        )
+
+    def _draw(self, side, counts, first=0):
+        """Return rows for tokens of the given counts, a stream of random numbers for each side."""
+        initializer = self._initializer()
+        if isinstance(initializer, PRISM):
+            wanted = initializer.users if side == "user" else initializer.items
+            initializer = initializer if wanted else XavierUniform()
+        generator = np.random.default_rng([self._seed, side == "item", first])
+        return initializer.draw((len(counts), int(self.n_components)), generator, counts)
+
+    def _init_model(self, X, axes):
+        counts = {"user": np.diff(X.indptr), "item": np.bincount(X.indices, minlength=X.shape[1])}
+        for name in ("user_margins_", "item_margins_"):
+            self.__dict__.pop(name, None)
+        self._states = {}
+        for side, count in counts.items():
+            setattr(self, f"{side}_factors_", self._draw(side, count))
+            self._states[f"{side}_factors"] = _new_state(axes.optimizer, count, self.n_components)
+            if getattr(axes.loss, "margins", False):
+                setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
+                self._states[f"{side}_margins"] = _new_state(axes.optimizer, count, 1)
+        n_users = X.shape[0]
+        self._inverse = np.ones((n_users, 2), dtype=np.float32)
+        self._temperature_state = np.zeros((n_users, 2))
+        self._statistics = np.zeros((n_users, 3))
+        self._n_steps = np.zeros(1, dtype=np.int64)
+        self._optimizer_name = type(axes.optimizer).__name__
+        self._loss_name = type(axes.loss).__name__
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
+    def _draw_margins(self, side, n):
+        """Return starting margins as of an (n, 1) table by Glorot's normal rule, within [0, 1]."""
+        generator = np.random.default_rng([self._seed, side == "item", 1 << 32])
+        margins = np.sqrt(2 / (n + 1)) * generator.standard_normal(n)
+        return np.clip(margins, 0, 1).astype(np.float32)
+
+    def _take_over(self, X, axes, partial):
+        """Prepare the model to be trained further, with new rows for new users and items."""
+        for attribute, now in (("_optimizer_name", axes.optimizer), ("_loss_name", axes.loss)):
+            if type(now).__name__ != getattr(self, attribute):
+                raise ValueError(
+                    f"{now!r} differs from {getattr(self, attribute)}, with which the model to "
+                    f"continue was trained; set it back, or fit anew with warm_start=False."
+                )
+        if self.user_factors_.shape[1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
+                f"of the model to continue; set it back, or fit anew with warm_start=False."
+            )
+        if not partial and X.shape[0] != len(self.user_factors_):
+            raise ValueError(
+                f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
+                f"users. Use partial_fit for new users, or fit anew with warm_start=False."
+            )
+        counts = {"user": np.diff(X.indptr), "item": np.bincount(X.indices, minlength=X.shape[1])}
+        states = {}
+        for side, count in counts.items():
+            known = len(getattr(self, f"{side}_factors_"))
+            new = count[known:]
+            for kind in ("factors", "margins"):
+                name = f"{side}_{kind}_"
+                if not hasattr(self, name):
+                    continue
+                if kind == "factors":
+                    rows, width = self._draw(side, new, known), self.n_components
+                else:
+                    rows, width = self._draw_margins(side, len(new)), 1
+                grown = np.concatenate([getattr(self, name), rows])
+                setattr(self, name, as_kernel_array(grown))
+                more = _new_state(axes.optimizer, new, width)
+                states[f"{side}_{kind}"] = {
+                    key: as_kernel_array(_stack(old, more[key]))
+                    for key, old in self._states[f"{side}_{kind}"].items()
+                }
+        self._states = states
+        n_new = max(0, X.shape[0] - len(self._inverse))
+        mean = self._inverse.mean(axis=0, keepdims=True)
+        self._inverse = as_kernel_array(np.concatenate([self._inverse, np.repeat(mean, n_new, 0)]))
+        for name, width in (("_temperature_state", 2), ("_statistics", 3)):
+            old = getattr(self, name)
+            grown = np.concatenate([old, np.zeros((n_new, width))])
+            setattr(self, name, as_kernel_array(grown, np.float64))
+        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _pad(self, X):
+        """Return the matrix with a row for every user of the model."""
+        missing = len(self.user_factors_) - X.shape[0]
+        if missing <= 0:
+            return X
+        indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
+        padded = sparse.csr_array(
+            (X.data, X.indices, indptr), shape=(len(self.user_factors_), X.shape[1])
+        )
+        return canonical_csr(padded)
+
+    def _remember(self, X, axes, reset, partial):
+        """Keep what recommending needs: histories, counts, and how to fold in."""
+        seen = self._pad(X)
+        if partial and not reset:
+            old = sparse.csr_array(
+                (
+                    np.ones(len(self._seen_indices), np.float32),
+                    self._seen_indices,
+                    self._seen_indptr,
+                ),
+                shape=(len(self._seen_indptr) - 1, len(self.item_counts_)),
+            )
+            old.resize(seen.shape)
+            ones = seen.copy()
+            ones.data = np.ones_like(ones.data)
+            seen = canonical_csr(old + ones)
+        self._seen_indptr, self._seen_indices = seen.indptr.copy(), seen.indices.copy()
+        self.item_counts_ = np.bincount(seen.indices, minlength=seen.shape[1])
+        self._rank_by_cosine = rank_by_cosine(self, axes)
+        self.optimizer_state_nbytes_ = sum(
+            array.nbytes for state in self._states.values() for array in state.values()
+        )
+        remember_others(self, axes, np.random.default_rng([self._seed, 2]))
+
+    def _n_threads(self, axes):
+        work = axes.batch_size * (axes.n_negatives + 8) * self.n_components
+        return count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
+
+
+def _new_state(optimizer, counts, width):
+    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
+    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
+    return {
+        "per_row": state.per_row,
+        "first": state.factors_first,
+        "second": state.factors_second,
+    }
+
+
+def _stack(old, new):
+    """Put arrays of state together; those of no use are empty."""
+    return np.concatenate([old, new]) if old.size and new.size else (old if old.size else new)

@@ -1,0 +1,391 @@
+"""The training task of matrix factorization: epochs of positives, their negatives, the scratch."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm.kernels.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
+from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_train
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.pairwise import pairwise_train
+from freqfm.kernels.cpu.softmax import TILE_ROWS, Objective, Scratch, softmax_train
+from freqfm.kernels.cpu.tables import Clock, Epoch, Occurrences, Rule, Table, catch_up_all
+from freqfm.kernels.cpu.team import Team
+from freqfm.losses import RankingLoss
+from freqfm.optimizers import Optimizer
+from freqfm.samplers import Sampler
+from freqfm.scalars import codes
+from freqfm.temperatures import Snapshot, Temperature
+
+# A kernel call does about so many multiplications, a tenth of a second's work, before Python may
+# look whether the user has interrupted.
+_WORK_PER_CALL = 5_000_000_000
+
+# A batch's scores are kept whole up to so many numbers (16 MB), else in panels of rows.
+_SCORES = 1 << 22
+
+# At most so many negatives are drawn at a time.
+_DRAWS = 1 << 23
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+_NO_ROW = np.zeros((0, 1), dtype=np.float32)
+_NO_TABLE = Table(
+    weights=_NO_ROW,
+    per_row=np.zeros(0, dtype=np.float32),
+    first=_NO_ROW,
+    second=_NO_ROW,
+    caught_up=np.zeros(0, dtype=np.int64),
+    heads=np.zeros(0, dtype=np.int32),
+)
+
+
+class Axes(NamedTuple):
+    """The components that a fit combines."""
+
+    loss: RankingLoss
+    optimizer: Optimizer
+    sampler: Sampler | None
+    temperature: Temperature | None
+    cosine: bool
+    include_positive: bool  #: whether a positive stands in the sum of its softmax
+    n_negatives: int
+    batch_size: int
+    block: int | None  #: positives of a user that stay together in an epoch; None for all
+    user_dropout: float
+
+
+def unit_rows(table):
+    """Return the rows of a table at unit length; rows of zeros stay."""
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    return (table / np.where(length > 0, length, 1)).astype(np.float32)
+
+
+def make_rule(optimizer, weight_decay, scope):
+    """Return how rows step and decay."""
+    full = weight_decay > 0 and scope == "full"
+    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
+    catch_up = codes.CATCH_UP_NONE
+    if full or not optimizer.lazy:
+        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
+        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
+    decay_code = codes.DECAY_NONE
+    if weight_decay > 0:
+        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
+    return Rule(
+        step_code=optimizer.step_code,
+        rate_code=optimizer.rate_code,
+        count_code=optimizer.count_code,
+        catch_up=catch_up,
+        decay_code=decay_code,
+        decoupled=full and lazy_adam,
+        average=bool(optimizer.average),
+        decay=float(weight_decay),
+        idle_decay=float(weight_decay) if full else 0.0,
+    )
+
+
+class MFTask:
+    """Epochs over the interactions of a recommender; a context manager.
+
+    Parameters
+    ----------
+    model : MFRecommender
+        Initialised; its arrays are updated in place.
+    axes : Axes
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    def __init__(self, model, axes, X, score, n_threads):
+        self.model, self.axes, self.X = model, axes, X
+        self.optimizer = axes.optimizer
+        self.validation_score = score
+        self._n_threads = n_threads
+        loss = axes.loss
+        self._family = loss.family
+        own = axes.sampler is not None and axes.sampler.negatives_code == codes.NEGATIVES_OWN
+        self._own = own or self._family == "pairwise"
+        self._block = 1 if own and self._family == "softmax" else axes.block
+        self._n_negatives = axes.n_negatives
+        self._batch_size = min(axes.batch_size, X.nnz)
+        degrees = np.diff(X.indptr)
+        self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
+        longest = int(degrees.max()) if self._block is None else self._block
+        self._most_pairs = min(self._batch_size + longest, X.nnz)
+        self._counts = np.bincount(X.indices, minlength=X.shape[1])
+        self._proposal = axes.sampler.proposal(self._counts) if axes.sampler is not None else None
+        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._heads = [np.full(n, -1, dtype=np.int32) for n in X.shape]
+        self._allocate()
+        self._team = Team(n_threads)
+        self._blas = None
+
+    def __enter__(self):
+        self._blas = single_threaded_blas()
+        self._blas.__enter__()
+        self._team.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._team.__exit__(*exception)
+        self._blas.__exit__(*exception)
+
+    # Memory.
+
+    def _width_of_lists(self):
+        """Return the number of negatives a row is scored against: M."""
+        code = self.axes.sampler.negatives_code
+        if code == codes.NEGATIVES_IN_BATCH:
+            return self._most_pairs
+        if code == codes.NEGATIVES_FULL:
+            return self.X.shape[1]
+        return self._n_negatives
+
+    def _allocate(self):
+        d, n_pairs, size = int(self.model.n_components), self._most_pairs, self._n_threads
+
+        def floats(*shape):
+            return np.zeros(shape, dtype=np.float32)
+
+        def occurrences(n):
+            return Occurrences(
+                tokens=np.zeros(n, dtype=np.int32),
+                rows=np.zeros(n, dtype=np.int32),
+                multiples=floats(n),
+                nexts=np.zeros((size, n), dtype=np.int32),
+                touched=np.zeros((size, n + 1), dtype=np.int32),
+                gradients=floats(size, d + _PADDING),
+            )
+
+        n_listed = 0
+        if self._family == "alignment":
+            self._scratch = PairScratch(
+                masks=floats(n_pairs, d),
+                lengths=floats(n_pairs),
+                units=floats(2, n_pairs, d),
+                gradients=floats(2, n_pairs, d),
+                cosines=floats(size, ALIGNMENT_ROWS, n_pairs),
+                row_sums=np.zeros((n_pairs, 4)),
+                margin_gradients=floats(n_pairs, 1),
+            )
+        else:
+            shared = width = panel = lists = 0
+            if self._family == "pairwise":
+                n_listed = n_pairs * self._n_negatives
+            else:
+                width = self._width_of_lists()
+                panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
+                shared = 0 if self._own else width
+                lists = size * width if self._own else width
+                n_listed = n_pairs * width if self._own else width
+            self._scratch = Scratch(
+                masks=floats(n_pairs, d),
+                lengths=floats(n_pairs),
+                scaled=floats(n_pairs, d),
+                user_gradients=floats(n_pairs, d),
+                sources=floats(n_pairs + shared, d),
+                negative_units=floats(lists, d),
+                negative_corrections=floats(lists),
+                scores=floats(panel, width),
+                row_sums=np.zeros((n_pairs, 4)),
+            )
+        if n_pairs + n_listed > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"batch_size={self._batch_size} with n_negatives={self._n_negatives} for each "
+                f"positive makes {n_pairs + n_listed} scores a batch; choose a smaller batch_size."
+            )
+        self._user_occurrences = occurrences(n_pairs)
+        self._item_occurrences = occurrences(n_pairs + n_listed)
+
+    # One epoch.
+
+    def run_epoch(self, epoch):
+        """Train on every positive once; return the mean loss."""
+        model = self.model
+        data = self._shuffle(epoch)
+        n_batches = len(data.batch_starts) - 1
+        self._refresh_temperatures(epoch)
+        first_step = int(model._n_steps[0])
+        steps = np.arange(first_step, first_step + n_batches + 1)
+        clock = Clock(first_step, self.optimizer.corrections(steps))
+        tables = [self._table(side, first_step) for side in ("user", "item")]
+        margins = [self._table(side, first_step, "margins") for side in ("user", "item")]
+        generator = np.random.default_rng([model._seed, epoch, 1])
+        pair_starts = data.row_starts[data.batch_starts]
+        total = weight = 0.0
+        first = 0
+        while first < n_batches:
+            last = min(first + self._batches_per_call(), n_batches)
+            part = self._train(
+                epoch, data, first, last, pair_starts, generator, tables, margins, clock
+            )
+            total += part[0]
+            weight += part[1]
+            first = last
+        if self._rule.catch_up != codes.CATCH_UP_NONE:
+            for table in tables + (margins if hasattr(model, "user_margins_") else []):
+                self._team.run(
+                    catch_up_all,
+                    first_step + n_batches,
+                    clock,
+                    self._rule,
+                    self.optimizer.hyper(),
+                    table,
+                    self._item_occurrences.gradients,
+                )
+        model._n_steps += n_batches
+        return total / weight
+
+    def _shuffle(self, epoch):
+        """Return the positives in the order of an epoch: blocks of one user's, in random order."""
+        X = self.X
+        generator = np.random.default_rng([self.model._seed, epoch, 0])
+        n_pairs = X.nnz
+        if self._block is None:
+            lengths = np.diff(X.indptr)
+            order = generator.permutation(np.flatnonzero(lengths))
+            begins, lengths = X.indptr[order], lengths[order]
+        else:
+            order = generator.permutation(-(-n_pairs // self._block))
+            begins = order * self._block
+            lengths = np.minimum(begins + self._block, n_pairs) - begins
+        ends = np.cumsum(lengths)
+        pairs = np.repeat(begins - ends + lengths, lengths) + np.arange(n_pairs)
+        users = self._user_of[pairs]
+        if self._block == 1:
+            starts = np.arange(n_pairs)
+        else:
+            # A row ends with its block, and where a block reaches into the next user's positives.
+            begins_row = np.diff(users, prepend=-1) != 0
+            begins_row[ends - lengths] = True
+            starts = np.flatnonzero(begins_row)
+        n_batches = -(-n_pairs // self._batch_size)
+        bounds = np.linspace(0, n_pairs, n_batches + 1).astype(np.int64)
+        batches = np.unique(np.searchsorted(starts, bounds))
+        return Epoch(
+            items=X.indices[pairs],
+            weights=X.data[pairs],
+            row_starts=np.append(starts, n_pairs).astype(np.int64),
+            row_users=users[starts],
+            batch_starts=batches.astype(np.int64),
+        )
+
+    def _refresh_temperatures(self, epoch):
+        strategy, model = self.axes.temperature, self.model
+        if strategy is None:
+            return
+        users, items = model.user_factors_, model.item_factors_
+        if self.axes.cosine and strategy.looks_at_vectors:
+            users, items = unit_rows(users), unit_rows(items)
+        snapshot = Snapshot(self.X, users, items, model._statistics)
+        strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
+        model._statistics[:] = 0
+
+    def _table(self, side, first_step, kind="factors"):
+        model = self.model
+        idle = self._rule.catch_up == codes.CATCH_UP_NONE
+        weights = getattr(model, f"{side}_{kind}_", None)
+        if weights is None:
+            return _NO_TABLE
+        return Table(
+            weights=weights.reshape(len(weights), -1),
+            **model._states[f"{side}_{kind}"],
+            caught_up=np.full(0 if idle else len(weights), first_step, dtype=np.int64),
+            heads=self._heads[side == "item"],
+        )
+
+    def _batches_per_call(self):
+        d, n = int(self.model.n_components), self._batch_size
+        if self._family == "alignment":
+            return max(1, _WORK_PER_CALL // (8 * n * n * d))
+        if self._family == "pairwise":
+            draws = n * self._n_negatives
+            return max(1, min(_WORK_PER_CALL // (100 * d * draws), _DRAWS // draws))
+        width = self._width_of_lists()
+        draws = n * width if self._own else self._n_negatives or 1
+        return max(1, min(_WORK_PER_CALL // (6 * n * width * d), _DRAWS // draws))
+
+    def _train(self, epoch, data, first, last, pair_starts, generator, tables, margins, clock):
+        model, axes, optimizer = self.model, self.axes, self.optimizer
+        common = (
+            self._rule,
+            self._rule,
+            optimizer.hyper(),
+            int(clock.first_step + first),
+            clock,
+            self._scratch,
+            self._user_occurrences,
+            self._item_occurrences,
+        )
+        span = (data, first, last, model._seed, epoch)
+        dropout = float(axes.user_dropout)
+        if self._family == "alignment":
+            loss = axes.loss
+            uniformity = Uniformity(
+                bool(loss.margins), *(float(g) for g in loss.gammas), bool(loss.half)
+            )
+            return self._team.run(
+                alignment_train, *span, dropout, uniformity, *tables, *margins, *common
+            )
+        n_lists = last - first
+        if self._own:
+            n_lists = int(pair_starts[last] - pair_starts[first])
+        negatives = axes.sampler.draw(
+            (n_lists, self._n_negatives), self.X.shape[1], self._proposal, generator
+        )
+        if self._family == "pairwise":
+            return self._team.run(
+                pairwise_train,
+                *span,
+                bool(axes.cosine),
+                dropout,
+                self.X.indptr,
+                self.X.indices,
+                negatives,
+                model._inverse,
+                *tables,
+                *common,
+            )
+        objective = Objective(
+            cosine=bool(axes.cosine),
+            dropout=dropout,
+            negatives_code=int(axes.sampler.negatives_code),
+            corrected=len(self._proposal.log_q) > 0,
+            inside=bool(axes.include_positive),
+            constant=float(axes.loss.constant),
+            statistics_wanted=bool(axes.temperature.statistics_wanted),
+        )
+        return self._team.run(
+            softmax_train,
+            *span,
+            objective,
+            negatives,
+            self._proposal.log_q,
+            model._inverse,
+            model._statistics,
+            *tables,
+            *common,
+        )
+
+    # What the epoch loop asks for.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return self.model._tables()
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        model = self.model
+        states = [array for state in model._states.values() for array in state.values()]
+        temperatures = [model._inverse, model._temperature_state, model._statistics]
+        return [*self.weights(), model._n_steps, *temperatures, *states]
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        names = ("user_factors_", "item_factors_")
+        return {name: getattr(self.model, name).copy() for name in names}

@@ -1,0 +1,310 @@
+"""Tables of user and item vectors: rows gathered for a batch, gradients summed and applied.
+
+A batch objective leaves its gradient as occurrences: this token's row moves along this multiple
+of that source row. Each thread lists the occurrences of the tokens it owns, sums them in their
+order and steps the token's row, so no bit depends on the number of threads.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ONE, ZERO, kernel, scalar, stage
+from freqfm.kernels.cpu.rows import owner, row_rate, step_row
+from freqfm.scalars.codes import (
+    CATCH_UP_FACTOR,
+    CATCH_UP_NONE,
+    DECAY_BATCH,
+    DECAY_NONE,
+    LEARNING_RATE,
+    RATE_COUNTED,
+    RATE_GIVEN,
+)
+from freqfm.scalars.rng import hash64
+from freqfm.scalars.steps import counted_rate
+
+
+class Table(NamedTuple):
+    """A table of vectors with the state of its optimizer; arrays of no use are empty."""
+
+    weights: np.ndarray  #: (n, d), float32
+    per_row: np.ndarray  #: (n,), learning rates or counters, float32
+    first: np.ndarray  #: (n, d) or (n, 1), float32
+    second: np.ndarray  #: (n, d), float32
+    caught_up: np.ndarray  #: (n,), the last step a row has made, int64
+    heads: np.ndarray  #: (n,), int32, scratch; -1 between batches
+
+
+class Rule(NamedTuple):
+    """How rows step and how they decay, see ``freqfm.scalars.codes``."""
+
+    step_code: int
+    rate_code: int
+    count_code: int
+    catch_up: int
+    decay_code: int
+    decoupled: bool
+    average: bool
+    decay: float  #: weight decay of a row that a batch touches
+    idle_decay: float  #: and of one that it does not
+
+
+class Clock(NamedTuple):
+    """Steps of the present epoch."""
+
+    first_step: int
+    #: (n_batches + 1, 2), Adam's bias corrections of the steps from ``first_step`` on; float64.
+    corrections: np.ndarray
+
+
+class Epoch(NamedTuple):
+    """The positives in the order of an epoch, in rows of one user each, in batches of rows."""
+
+    items: np.ndarray  #: (n_pairs,), int32
+    weights: np.ndarray  #: (n_pairs,), float32
+    row_starts: np.ndarray  #: (n_rows + 1,), int64
+    row_users: np.ndarray  #: (n_rows,), int32
+    batch_starts: np.ndarray  #: (n_batches + 1,), rows, int64
+
+
+class Occurrences(NamedTuple):
+    """A batch's gradient: row ``tokens[p]`` moves along ``multiples[p]`` times a source row."""
+
+    tokens: np.ndarray  #: (m,), int32
+    rows: np.ndarray  #: (m,), of the sources, int32
+    multiples: np.ndarray  #: (m,), float32
+    nexts: np.ndarray  #: (size, m), int32, scratch of each thread
+    touched: np.ndarray  #: (size, m + 1), int32
+    gradients: np.ndarray  #: (size, d or more), float32
+
+
+# A row of length zero has no direction; this length keeps its gradient finite.
+_SHORTEST = np.float32(1e-12)
+
+# Dropout looks at 16 bits of a hash for each weight, four weights a hash.
+_BITS = np.uint64(16)
+_LOW_BITS = np.uint64(0xFFFF)
+_LEVELS = 65536.0
+_LANES = 4
+
+
+@scalar
+def row_length(table, k):
+    """Return the length of row ``k``, at least a tiny number."""
+    squares = ZERO
+    for f in range(table.shape[1]):
+        squares += table[k, f] * table[k, f]
+    return max(np.float32(math.sqrt(squares)), _SHORTEST)
+
+
+@scalar
+def gather_row(table, k, cosine, out, j):
+    """Copy row ``k`` into row ``j`` of ``out``, at unit length if ``cosine``."""
+    scale = ONE / row_length(table, k) if cosine else ONE
+    for f in range(table.shape[1]):
+        out[j, f] = scale * table[k, f]
+
+
+@scalar
+def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
+    """Copy row ``k`` with some weights dropped; return the length it had before normalisation.
+
+    ``mask[j]`` keeps what the weights were multiplied by: zero, or 1 / (1 - dropout).
+    """
+    width = table.shape[1]
+    threshold = np.uint64(dropout * _LEVELS)
+    kept = np.float32(1.0 / (1.0 - dropout))
+    squares = ZERO
+    for start in range(0, width, _LANES):
+        bits = hash64(key + np.uint64(start))
+        for f in range(start, min(start + _LANES, width)):
+            mask[j, f] = kept if (bits & _LOW_BITS) >= threshold else ZERO
+            bits >>= _BITS
+    for f in range(width):
+        out[j, f] = mask[j, f] * table[k, f]
+        squares += out[j, f] * out[j, f]
+    if not cosine:
+        return ONE
+    length = max(np.float32(math.sqrt(squares)), _SHORTEST)
+    scale = ONE / length
+    for f in range(width):
+        out[j, f] *= scale
+    return length
+
+
+@scalar
+def through_normalisation(gradient, j, unit, i, length):
+    """Turn a gradient by the unit vector u into that by the vector: (g - <g, u> u) / length."""
+    along = ZERO
+    for f in range(unit.shape[1]):
+        along += gradient[j, f] * unit[i, f]
+    scale = ONE / length
+    for f in range(unit.shape[1]):
+        gradient[j, f] = (gradient[j, f] - along * unit[i, f]) * scale
+
+
+@scalar
+def _idle_rate(rule, hyper, table, k):
+    """Return the learning rate of a row in a batch that does not hold it."""
+    if rule.rate_code == RATE_COUNTED:
+        return counted_rate(hyper, table.per_row[k], ZERO)
+    if rule.rate_code == RATE_GIVEN:
+        return table.per_row[k]
+    return np.float32(hyper[LEARNING_RATE])
+
+
+@scalar
+def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
+    """Make up the steps before ``step`` that row ``k`` has missed.
+
+    In each its gradient was that of the penalty alone. For SGD, and for a decoupled decay, that is
+    a power of 1 - rate * decay. All others replay the steps: in the cache that is far cheaper than
+    moving the whole table in every batch.
+    """
+    missed = step - 1 - table.caught_up[k]
+    if missed <= 0:
+        return
+    table.caught_up[k] = step - 1
+    width = table.weights.shape[1]
+    rate = _idle_rate(rule, hyper, table, k)
+    if rule.catch_up == CATCH_UP_FACTOR:
+        power = np.float32(math.pow(1.0 - rate * rule.idle_decay, missed))
+        for f in range(width):
+            table.weights[k, f] *= power
+        return
+    penalty = np.float32(rule.idle_decay)
+    for s in range(step - missed, step):
+        for f in range(width):
+            gradient[f] = penalty * table.weights[k, f]
+        own = s - clock.first_step
+        step_row(
+            rule.step_code,
+            hyper,
+            np.float32(rate / clock.corrections[own, 0]),
+            np.float32(clock.corrections[own, 1]),
+            table.weights,
+            k,
+            gradient,
+            table.first,
+            table.second,
+        )
+
+
+@stage
+def catch_up(me, team, n, tokens, step, clock, rule, hyper, table, gradient):
+    """Make up the missed steps of those of ``tokens[:n]`` that this thread owns."""
+    for p in range(n):
+        k = np.uint64(tokens[p])
+        if owner(k, team) == me:
+            _catch_up_row(k, step, clock, rule, hyper, table, gradient)
+
+
+@kernel
+def catch_up_all(rank, size, barrier, step, clock, rule, hyper, table, gradients):
+    """Make up the missed steps of every row of a table, up to and including ``step``."""
+    me = np.uint64(rank)
+    team = np.uint64(size)
+    for t in range(table.weights.shape[0]):
+        k = np.uint64(t)
+        if owner(k, team) == me:
+            _catch_up_row(k, step + 1, clock, rule, hyper, table, gradients[rank])
+
+
+@scalar
+def _sum_occurrences(head, occurrences, nexts, sources, gradient):
+    """Write the sum of a token's occurrences to ``gradient``; return how many there are."""
+    width = sources.shape[1]
+    p = np.uint64(head)
+    j = np.uint64(occurrences.rows[p])
+    x = occurrences.multiples[p]
+    for f in range(width):
+        gradient[f] = x * sources[j, f]
+    n_seen = 1
+    link = nexts[p]
+    while link >= 0:
+        p = np.uint64(link)
+        j = np.uint64(occurrences.rows[p])
+        x = occurrences.multiples[p]
+        link = nexts[p]
+        n_seen += 1
+        for f in range(width):
+            gradient[f] += x * sources[j, f]
+    return n_seen
+
+
+@scalar
+def _project(gradient, weights, k):
+    """Turn a gradient by the unit vector of row ``k`` into that by the row."""
+    length = row_length(weights, k)
+    along = ZERO
+    for f in range(weights.shape[1]):
+        along += gradient[f] * weights[k, f]
+    along /= length * length
+    inverse = ONE / length
+    for f in range(weights.shape[1]):
+        gradient[f] = (gradient[f] - along * weights[k, f]) * inverse
+
+
+@stage
+def apply_gradients(
+    rank, size, n, occurrences, sources, project, table, rule, hyper, step, clock, scale
+):
+    """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
+
+    With ``project``, sources are gradients by unit vectors. ``scale`` is one over the weight of the
+    batch, by which the penalty on touched rows is multiplied.
+    """
+    me = np.uint64(rank)
+    team = np.uint64(size)
+    nexts = occurrences.nexts[rank]
+    touched = occurrences.touched[rank]
+    gradient = occurrences.gradients[rank]
+    weights = table.weights
+    width = weights.shape[1]
+    n_touched = 0
+    for back in range(n):
+        p = np.uint64(n - 1 - back)
+        k = np.uint64(occurrences.tokens[p])
+        if owner(k, team) != me:
+            continue
+        head = table.heads[k]
+        touched[np.uint64(n_touched)] = k
+        n_touched += head < 0
+        nexts[p] = head
+        table.heads[k] = p
+    correction = clock.corrections[step - clock.first_step, 0]
+    root_correction = np.float32(clock.corrections[step - clock.first_step, 1])
+    for t in range(n_touched):
+        k = np.uint64(touched[np.uint64(t)])
+        head = table.heads[k]
+        table.heads[k] = -1
+        n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
+        if project:
+            _project(gradient, weights, k)
+        rate = row_rate(
+            rule.rate_code, rule.count_code, hyper, table.per_row, k, np.float64(n_seen), 0.0
+        )
+        if rule.decay_code != DECAY_NONE:
+            if rule.decoupled:
+                power = np.float32(1.0 - rate * rule.decay)
+                for f in range(width):
+                    weights[k, f] *= power
+            else:
+                share = n_seen * scale if rule.decay_code == DECAY_BATCH else 1.0
+                penalty = np.float32(rule.decay * share)
+                for f in range(width):
+                    gradient[f] += penalty * weights[k, f]
+        if rule.catch_up != CATCH_UP_NONE:
+            table.caught_up[k] = step
+        step_row(
+            rule.step_code,
+            hyper,
+            np.float32(rate / correction),
+            root_correction,
+            weights,
+            k,
+            gradient,
+            table.first,
+            table.second,
+        )

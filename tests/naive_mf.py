@@ -1,0 +1,94 @@
+"""Plain twins of the recommenders' losses: float64, pair by pair, gradients by differences."""
+
+import numpy as np
+
+
+def similarities(U, V, cosine):
+    """Return the scores of all users and items."""
+    if cosine:
+        U = U / np.linalg.norm(U, axis=1, keepdims=True)
+        V = V / np.linalg.norm(V, axis=1, keepdims=True)
+    return U @ V.T
+
+
+def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=1.0, log_q=None):
+    """Return the mean softmax loss.
+
+    ``pairs`` are (user, item, weight), ``lists`` gives the negatives of each pair, ``inverse`` is
+    (n_users, 2), ``log_q`` what is subtracted from the items' logits.
+    """
+    scores = similarities(U, V, cosine)
+    log_q = np.zeros(len(V)) if log_q is None else log_q
+    total = weight = 0.0
+    for (u, i, v), negatives in zip(pairs, lists, strict=True):
+        terms = [np.exp(inverse[u, 1] * scores[u, j] - log_q[j]) for j in negatives]
+        if inside:
+            terms.append(np.exp(inverse[u, 1] * scores[u, i] - log_q[i]))
+        total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(sum(terms)))
+        weight += v
+    return total / weight
+
+
+def bpr_loss(U, V, pairs, lists, *, cosine, inverse, known):
+    """Return the mean of log(1 + exp(-w (s_i - s_j))); items that the user knows are skipped."""
+    scores = similarities(U, V, cosine)
+    total = weight = 0.0
+    for (u, i, v), negatives in zip(pairs, lists, strict=True):
+        for j in negatives:
+            if not known[u, j]:
+                margin = inverse[u, 1] * (scores[u, i] - scores[u, j])
+                total += v * np.log1p(np.exp(-margin)) / len(negatives)
+        weight += v
+    return total / weight
+
+
+def directau_loss(U, V, pairs, *, gamma):
+    """Return DirectAU's loss of one batch."""
+    x = np.array([U[u] / np.linalg.norm(U[u]) for u, _, _ in pairs])
+    y = np.array([V[i] / np.linalg.norm(V[i]) for _, i, _ in pairs])
+    weight = np.array([v for _, _, v in pairs])
+    align = np.average(((x - y) ** 2).sum(axis=1), weights=weight)
+
+    def uniformity(z):
+        terms = [np.exp(-2 * ((z[a] - z[b]) ** 2).sum()) for a in range(len(z)) for b in range(a)]
+        return np.log(np.mean(terms))
+
+    return align + gamma * (uniformity(x) + uniformity(y)) / 2
+
+
+def mawu_loss(U, V, user_margins, item_margins, pairs, *, gammas):
+    """Return MAWU's loss of one batch; margins None are no margins."""
+    x = np.array([U[u] / np.linalg.norm(U[u]) for u, _, _ in pairs])
+    y = np.array([V[i] / np.linalg.norm(V[i]) for _, i, _ in pairs])
+    weight = np.array([v for _, _, v in pairs])
+    theta = np.arccos(np.clip((x * y).sum(axis=1), -1 + 1e-7, 1 - 1e-7))
+    if user_margins is not None:
+        sums = np.array([user_margins[u] + item_margins[i] for u, i, _ in pairs])
+        theta = np.clip(theta + 1 - 1 / (1 + np.exp(-sums)), 0, np.pi)
+    align = -np.average(np.cos(theta), weights=weight)
+
+    def uniformity(z):
+        cosines = np.tril(z @ z.T, -1)
+        terms = np.exp(-2 * (2 - 2 * cosines))
+        # The diagonal of the lower triangle is zero too.
+        return np.log(terms.mean())
+
+    return align + gammas[0] * uniformity(x) + gammas[1] * uniformity(y)
+
+
+def gradients(loss, *tables, step=1e-5):
+    """Return the gradients of ``loss(*tables)`` by central differences."""
+    tables = [np.array(table, dtype=np.float64) for table in tables]
+    found = []
+    for table in tables:
+        gradient = np.zeros_like(table)
+        for at in np.ndindex(table.shape):
+            kept = table[at]
+            table[at] = kept + step
+            above = loss(*tables)
+            table[at] = kept - step
+            below = loss(*tables)
+            table[at] = kept
+            gradient[at] = (above - below) / (2 * step)
+        found.append(gradient)
+    return found

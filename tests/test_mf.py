@@ -1,0 +1,363 @@
+"""MFRecommender as its users see it."""
+
+import io
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Binarizer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from freqfm import DivergenceError, MFRecommender
+from freqfm.initializers import PRISM
+from freqfm.losses import MAWU, DirectAU
+from freqfm.metrics import ndcg_at_k
+from freqfm.optimizers import SGD, Adam
+from freqfm.samplers import Uniform
+
+LOSSES = ["softmax", "bsl", "bpr", "directau", "mawu"]
+
+
+@parametrize_with_checks(
+    [
+        # One item for each user: the checks take a prediction of two columns for a mistake.
+        MFRecommender(n_components=4, max_iter=3, n_recommendations=1),
+        MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="bpr"),
+        MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="mawu"),
+    ]
+)
+def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def checkerboard():
+    """Users and items of two colours that meet their own, with every fifth meeting held out."""
+    rng = np.random.default_rng(0)
+    users, items = np.arange(120) % 2, np.arange(60) % 2
+    meets = (users[:, None] == items) & (rng.random((120, 60)) < 0.6)
+    hidden = meets & (rng.random(meets.shape) < 0.2)
+    return (
+        sparse.csr_array((meets & ~hidden).astype(np.float32)),
+        sparse.csr_array(hidden.astype(np.float32)),
+    )
+
+
+def model_of(**params):
+    return MFRecommender(**{"n_components": 8, "max_iter": 60, "random_state": 0, **params})
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bsl", "bpr", DirectAU(0.2), MAWU(0.2, 0.2)])
+def test_every_loss_learns_the_checkerboard(checkerboard, loss):
+    train, hidden = checkerboard
+    model = model_of(loss=loss, learning_rate=0.01).fit(train)
+    users = np.arange(train.shape[0])
+    items, scores = model.recommend(users=users, n_recommendations=5)
+    own_colour = items % 2 == users[:, None] % 2
+    assert own_colour.mean() > 0.97
+    assert (np.diff(scores, axis=1) <= 0).all()
+    # Rows that are folded in get their own colour too.
+    folded, _ = model.recommend(train, n_recommendations=5)
+    assert (folded % 2 == users[:, None] % 2).mean() > 0.97
+    popular = np.argsort(-model.item_counts_)[:5]
+    assert ndcg_at_k(hidden, items) > 1.3 * ndcg_at_k(hidden, np.tile(popular, (120, 1)))
+
+
+def test_seen_items_candidates_and_exclusions(checkerboard):
+    train, _ = checkerboard
+    model = model_of(max_iter=3).fit(train)
+    users = np.array([3, 7, 3])
+    seen = train[users].toarray() > 0
+    items, scores = model.recommend(users=users, n_recommendations=60)
+    assert items.shape == scores.shape == (3, 60)
+    for row, known, score in zip(items, seen, scores, strict=True):
+        found = row[row >= 0]
+        assert not known[found].any()
+        assert len(found) == 60 - known.sum()
+        assert (score[row < 0] == -np.inf).all()
+    everything, _ = model.recommend(users=users, n_recommendations=60, exclude_seen=False)
+    assert (np.sort(everything, axis=1) == np.arange(60)).all()
+    few, _ = model.recommend(
+        users=users, n_recommendations=4, candidates=[5, 8], exclude_seen=False
+    )
+    assert (np.sort(few[:, :2], axis=1) == [5, 8]).all()
+    assert (few[:, 2:] == -1).all()
+    without, _ = model.recommend(users=users, n_recommendations=60, exclude=[0, 1])
+    assert not np.isin(without, [0, 1]).any()
+    per_user = sparse.csr_array(([1.0, 1.0], ([0, 2], [9, 11])), shape=(3, 60))
+    own, _ = model.recommend(users=users, n_recommendations=60, exclude=per_user)
+    assert 9 not in own[0] and 11 not in own[2]
+    one, score = model.recommend(users=3, n_recommendations=4)
+    assert one.shape == score.shape == (4,)
+    assert_array_equal(one, items[0, :4])
+
+
+def test_cold_users_get_popular_items(checkerboard):
+    train, _ = checkerboard
+    train = train.toarray()
+    train[5] = 0
+    train[:, 9] = 0
+    model = model_of(max_iter=2).fit(sparse.csr_array(train))
+    popular = np.argsort(-train.sum(axis=0), kind="stable")[:6]
+    assert_array_equal(model.recommend(users=5, n_recommendations=6)[0], popular)
+    items, scores = model.recommend(np.zeros((2, 60)), n_recommendations=6)
+    assert_array_equal(items, np.tile(popular, (2, 1)))
+    assert_allclose(scores[0], train.sum(axis=0)[popular] / 120, rtol=1e-6)
+    assert not model.transform(np.zeros((1, 60))).any()
+    assert np.isfinite(model.user_factors_).all() and np.isfinite(model.item_factors_).all()
+
+
+def test_similar_items_and_users(checkerboard):
+    train, _ = checkerboard
+    model = model_of(learning_rate=0.01).fit(train)
+    items, cosines = model.similar_items([4, 5], n=6)
+    assert items.shape == cosines.shape == (2, 6)
+    assert (items % 2 == [[0], [1]]).all()
+    assert 4 not in items[0]
+    unit = model.item_factors_ / np.linalg.norm(model.item_factors_, axis=1, keepdims=True)
+    assert_allclose(cosines[0], unit[items[0]] @ unit[4], atol=1e-6)
+    users, cosines = model.similar_users(3, n=200)
+    assert users.shape == (200,)
+    assert (users[119:] == -1).all() and (cosines[119:] == -np.inf).all()
+    assert sorted(users[:119]) == [u for u in range(120) if u != 3]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_pairs_and_explanations_agree_with_recommend(checkerboard, loss):
+    train, _ = checkerboard
+    model = model_of(loss=loss, max_iter=5).fit(train)
+    items, scores = model.recommend(users=[3], n_recommendations=5)
+    assert_allclose(model.predict_pairs([3] * 5, items[0]), scores[0], rtol=1e-5, atol=1e-6)
+    told = model.explain(3, items[0, 0])
+    assert_allclose(told.score, scores[0, 0], rtol=1e-4, atol=1e-6)
+    assert_allclose(told.contributions.sum() + told.rest, told.score, rtol=1e-6)
+    assert_array_equal(np.sort(told.history), train[[3]].indices)
+    assert (np.diff(told.contributions) <= 0).all()
+    folded = model.explain(0, items[0, 0], X=train[[3]])
+    assert_array_equal(np.sort(folded.history), np.sort(told.history))
+
+
+def test_explanation_of_a_folded_in_user_names_what_matters(checkerboard):
+    # Taking the most important item away changes the score by about its contribution.
+    train, _ = checkerboard
+    model = model_of(learning_rate=0.01).fit(train)
+    target = int(model.recommend(train[[3]], n_recommendations=1)[0][0, 0])
+    told = model.explain(0, target, X=train[[3]])
+    assert (told.contributions > 0).mean() > 0.9
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_are_folded_in_one_by_one(checkerboard, loss):
+    train, _ = checkerboard
+    model = model_of(loss=loss, max_iter=3).fit(train)
+    whole = model.transform(train)
+    assert whole.shape == (120, 8) and whole.dtype == np.float32
+    assert_array_equal(whole[[5, 2]], model.transform(train[[5, 2]]))
+    assert_array_equal(model.predict(train)[[5, 2]], model.predict(train[[5, 2]]))
+
+
+def test_partial_fit_grows(checkerboard):
+    train, _ = checkerboard
+    known, later = train[:100, :50], train
+    model = model_of(max_iter=3).fit(known)
+    before = model.user_factors_.copy()
+    model.partial_fit(later)
+    assert model.user_factors_.shape == (120, 8) and model.item_factors_.shape == (60, 8)
+    assert model.n_features_in_ == 60 and model.n_iter_ == 4
+    assert (model.user_factors_[:100] != before).any()
+    # What was seen in fit and what came later are both known.
+    items, _ = model.recommend(users=[0, 110], n_recommendations=60)
+    seen = train[[0, 110]].toarray() > 0
+    assert not any(s[i[i >= 0]].any() for i, s in zip(items, seen, strict=True))
+    # Fewer rows are the first users.
+    model.partial_fit(train[:3])
+    assert len(model.user_factors_) == 120
+    with pytest.raises(ValueError, match="50 features.*60"):
+        model.partial_fit(known)
+
+
+def test_partial_fit_from_nothing_and_warm_start(checkerboard):
+    train, _ = checkerboard
+    steps = model_of(max_iter=3)
+    for _ in range(3):
+        steps.partial_fit(train)
+    whole = model_of(max_iter=3).fit(train)
+    assert_array_equal(steps.item_factors_, whole.item_factors_)
+    warm = model_of(max_iter=1, warm_start=True)
+    for _ in range(3):
+        warm.fit(train)
+    assert_array_equal(warm.item_factors_, whole.item_factors_)
+    assert_array_equal(warm.loss_curve_, whole.loss_curve_)
+
+
+def test_early_stopping_restores_the_best_epoch(checkerboard):
+    train, _ = checkerboard
+    model = model_of(early_stopping=True, n_iter_no_change=3, max_iter=200, learning_rate=0.02)
+    model.fit(train)
+    assert len(model.validation_scores_) == model.n_iter_ < 200
+    assert model.best_iter_ == 1 + np.argmax(model.validation_scores_)
+
+
+def test_verbose_and_silence(checkerboard, capsys):
+    train, _ = checkerboard
+    model_of(max_iter=2).fit(train)
+    assert capsys.readouterr().out == ""
+    model_of(max_iter=2, verbose=1).fit(train)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "loss" in lines[0] and "left" in lines[0]
+
+
+def test_divergence_keeps_the_last_finite_model(checkerboard):
+    train, _ = checkerboard
+    model = model_of(loss="bpr", optimizer=SGD(1e30), max_iter=5)
+    with pytest.raises(DivergenceError, match="learning_rate"):
+        model.fit(train)
+    assert np.isfinite(model.item_factors_).all()
+    assert (model.predict(train) >= 0).all()
+
+
+def test_temperatures_are_told(checkerboard):
+    train, _ = checkerboard
+    fixed = model_of(temperature=0.2, max_iter=1).fit(train)
+    assert_allclose(fixed.temperature_, 0.2, rtol=1e-6)
+    own = model_of(temperature="adap_tau", max_iter=8).fit(train)
+    assert own.user_temperatures_.shape == (120,)
+    assert np.ptp(own.user_temperatures_) > 0
+    for name in ("learned", "learned_user", "adap_tau0"):
+        assert 0 < model_of(temperature=name, max_iter=8).fit(train).temperature_ < 10
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_prism_lengths(checkerboard, alpha):
+    train, _ = checkerboard
+    model = model_of(init=PRISM(alpha), max_iter=1, learning_rate=1e-12).fit(train)
+    for table, axis in ((model.user_factors_, 1), (model.item_factors_, 0)):
+        counts = (train.toarray() > 0).sum(axis=axis)
+        lengths = alpha * np.log(counts + 2) + 1 - alpha
+        assert_allclose(np.linalg.norm(table, axis=1), lengths, rtol=1e-5)
+    only_items = model_of(init=PRISM(users=False), max_iter=1, learning_rate=1e-12).fit(train)
+    assert np.linalg.norm(only_items.user_factors_, axis=1).max() < 2
+    assert_array_equal(only_items.item_factors_, model_of(init="prism", max_iter=1,
+                       learning_rate=1e-12).fit(train).item_factors_)  # fmt: skip
+
+
+def test_search_over_rows_and_pipeline(checkerboard):
+    train, _ = checkerboard
+    grid = GridSearchCV(
+        make_pipeline(Binarizer(), model_of(learning_rate=0.01, max_iter=20)),
+        {"mfrecommender__n_components": [2, 8], "mfrecommender__optimizer__beta_1": [0.9]},
+        cv=KFold(3),
+    )
+    pipeline = grid.estimator.set_params(mfrecommender__optimizer=Adam(0.01))
+    pipeline.set_params(mfrecommender__learning_rate=None)
+    grid.fit(train)
+    assert 0 < grid.best_score_ <= 1
+
+
+def test_components_by_name_take_parameters(checkerboard):
+    model = model_of().set_params(optimizer__beta_1=0.8, negative_sampler__shared=False)
+    assert isinstance(model.optimizer, Adam) and model.optimizer.beta_1 == 0.8
+    assert isinstance(model.negative_sampler, Uniform) and not model.negative_sampler.shared
+
+
+def test_copies_are_equal(checkerboard):
+    train, _ = checkerboard
+    model = model_of(max_iter=2, init=PRISM(0.5), temperature="adap_tau").fit(train)
+    buffer = io.BytesIO()
+    joblib.dump(model, buffer)
+    buffer.seek(0)
+    for copy in (pickle.loads(pickle.dumps(model)), joblib.load(buffer)):
+        assert_array_equal(copy.predict(train), model.predict(train))
+        copy.partial_fit(train)
+    assert clone(model).get_params()["loss"] == "softmax"
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        ({"loss": "sofmax"}, "did you mean 'softmax'"),
+        ({"loss": 3}, "loss must be one of"),
+        ({"loss": "directau", "negative_sampler": "uniform"}, "draws no negatives"),
+        ({"loss": "mawu", "n_negatives": 5}, "draws no negatives"),
+        ({"loss": "mawu", "temperature": 0.1}, "has no temperature"),
+        ({"loss": "mawu", "similarity": "dot"}, "unit vectors"),
+        ({"loss": "bpr", "negative_sampler": "full"}, "for each positive"),
+        ({"loss": "bpr", "temperature": "adap_tau0"}, "cosine"),
+        ({"negative_sampler": "full", "n_negatives": 5}, "takes all there are"),
+        ({"similarity": "dot", "temperature": "adap_tau"}, "cosines"),
+        ({"temperature": "adaptau"}, "did you mean 'adap_tau"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"optimizer": Adam(), "learning_rate": 0.1}, "has its own"),
+        ({"user_dropout": 1.0}, "user_dropout"),
+        ({"weight_decay_scope": "all"}, "weight_decay_scope"),
+        ({"init": "prsm"}, "did you mean 'prism'"),
+        ({"init": "prism", "init_scale": 2.0}, "init_scale"),
+    ],
+)
+def test_axes_that_do_not_fit_are_refused(checkerboard, params, message):
+    train, _ = checkerboard
+    with pytest.raises((ValueError, TypeError), match=message):
+        model_of(**params).fit(train)
+
+
+def test_bad_interactions_and_ids_are_refused(checkerboard):
+    train, _ = checkerboard
+    with pytest.raises(ValueError, match="no interaction"):
+        model_of().fit(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="Negative values"):
+        model_of().fit(-train)
+    bad = train.copy()
+    bad.data[0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        model_of().fit(bad)
+    model = model_of(max_iter=1).fit(train)
+    with pytest.raises(ValueError, match=r"users holds 120, outside the fitted range \[0, 119\]"):
+        model.recommend(users=[120])
+    with pytest.raises(ValueError, match="neither was given"):
+        model.recommend()
+    with pytest.raises(ValueError, match="both were given"):
+        model.recommend(train, users=[0])
+    with pytest.raises(TypeError, match="InteractionRecommender"):
+        model.recommend(users=["anna"])
+    with pytest.raises(ValueError, match="items holds 60"):
+        model.similar_items([60])
+    with pytest.raises(ValueError, match="are pairs"):
+        model.predict_pairs([0, 1], [0])
+    with pytest.raises(ValueError, match="exclude has shape"):
+        model.recommend(users=[0], exclude=train)
+    with pytest.raises(ValueError, match="n_recommendations=0"):
+        model.recommend(users=[0], n_recommendations=0)
+    with pytest.raises(ValueError, match="60 features"):
+        model.recommend(train.T.tocsr())
+
+
+def test_a_refused_call_leaves_the_model_as_it_was(checkerboard):
+    train, _ = checkerboard
+    model = model_of(max_iter=1).fit(train)
+    before = model.predict(train)
+    for call in (
+        lambda: model.set_params(n_components=4).partial_fit(train),
+        lambda: model.set_params(n_components=8, loss="bpr").partial_fit(train),
+        lambda: model.set_params(loss="softmax").fit(np.zeros((3, 3))),
+    ):
+        with pytest.raises(ValueError):
+            call()
+        assert_array_equal(model.predict(train), before)
+
+
+def test_values_weigh_positives(checkerboard):
+    train, _ = checkerboard
+    doubled = train.copy()
+    doubled.data *= 2
+    plain = model_of(max_iter=3).fit(train)
+    assert_allclose(plain.item_factors_, model_of(max_iter=3).fit(doubled).item_factors_, atol=1e-5)
+    uneven = train.copy()
+    uneven.data[::2] = 5
+    assert not np.allclose(plain.item_factors_, model_of(max_iter=3).fit(uneven).item_factors_)

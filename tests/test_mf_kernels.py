@@ -1,0 +1,385 @@
+"""Kernels of the recommenders against plain twins: one batch, one step, the same gradient."""
+
+from itertools import pairwise
+
+import naive_mf
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from freqfm import MFRecommender
+from freqfm.initializers import Initializer
+from freqfm.losses import BSL, MAWU, DirectAU, Softmax
+from freqfm.optimizers import SGD, Adagrad, Adam
+from freqfm.samplers import InBatch, Popularity, Uniform
+from freqfm.temperatures import Temperature
+
+N_USERS, N_ITEMS, WIDTH = 9, 13, 5
+
+
+class GivenTables(Initializer):
+    """Tables that the test knows."""
+
+    def __init__(self, users=None, items=None):
+        self.users = users
+        self.items = items
+
+    def draw(self, shape, generator, counts=None):
+        return np.array(self.users if shape[0] == N_USERS else self.items, dtype=np.float32)
+
+
+class GivenNegatives(Uniform):
+    """The negatives i, i + 1, ... of list i, so that the test knows them."""
+
+    def draw(self, shape, n_items, proposal, generator):
+        start = np.arange(shape[0])[:, None] * 3
+        return ((start + np.arange(shape[1])) % n_items).astype(np.int32)
+
+
+class GivenPopularity(Popularity):
+    """Known negatives that were drawn by popularity."""
+
+    draw = GivenNegatives.draw
+
+
+class PerUser(Temperature):
+    """Two inverse temperatures for each user."""
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        inverse[:, 0] = np.linspace(2, 4, len(inverse))
+        inverse[:, 1] = np.linspace(3, 1, len(inverse))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(3)
+    A = (rng.random((N_USERS, N_ITEMS)) < 0.3) * rng.integers(1, 4, (N_USERS, N_ITEMS))
+    A[2] = 0
+    A[:, 4] = 0
+    X = sparse.csr_array(A.astype(np.float32))
+    U = rng.normal(size=(N_USERS, WIDTH)).astype(np.float32)
+    V = rng.normal(size=(N_ITEMS, WIDTH)).astype(np.float32)
+    return X, U, V
+
+
+def one_step(data, **params):
+    """Return (pairs in the order of training, user step, item step, model) of one big batch."""
+    X, U, V = data
+    model = MFRecommender(
+        WIDTH,
+        init=GivenTables(U, V),
+        **{
+            "optimizer": SGD(learning_rate=1.0),
+            "batch_size": 10_000,
+            "max_iter": 1,
+            "user_dropout": 0.0,
+            "random_state": 0,
+            "n_jobs": 2,
+            **params,
+        },
+    ).fit(X)
+    return U - model.user_factors_, V - model.item_factors_, model
+
+
+def pairs_of(X):
+    X = sparse.coo_array(X)
+    return list(zip(X.row.tolist(), X.col.tolist(), X.data.tolist(), strict=True))
+
+
+def known_pairs(data, **params):
+    """Return the pairs of X in the order in which an epoch visits them."""
+    from freqfm.estimators import mf_task
+
+    seen = []
+    shuffle = mf_task.MFTask._shuffle
+
+    def spy(task, epoch):
+        found = shuffle(task, epoch)
+        users = np.repeat(found.row_users, np.diff(found.row_starts))
+        seen.append(
+            list(zip(users.tolist(), found.items.tolist(), found.weights.tolist(), strict=True))
+        )
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mf_task.MFTask, "_shuffle", spy)
+        steps = one_step(data, **params)
+    return seen[0], steps
+
+
+INVERSE = np.column_stack([np.linspace(2, 4, N_USERS), np.linspace(3, 1, N_USERS)])
+SIMILARITIES = pytest.mark.parametrize("similarity", ["cosine", "dot"])
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("sampler", [GivenNegatives, GivenPopularity])
+@pytest.mark.parametrize("shared", [True, False])
+def test_softmax_gradient(data, similarity, inside, sampler, shared):
+    X, U, V = data
+    pairs, (du, dv, model) = known_pairs(
+        data,
+        loss=Softmax(include_positive=inside),
+        similarity=similarity,
+        temperature=PerUser(),
+        negative_sampler=sampler(shared=shared),
+        n_negatives=7,
+    )
+    draws = GivenNegatives().draw((1 if shared else len(pairs), 7), N_ITEMS, None, None)
+    lists = [draws[0 if shared else p] for p in range(len(pairs))]
+    log_q = None
+    if sampler is GivenPopularity:
+        share = (np.diff(sparse.csc_array(X).indptr) + 1.0) ** 0.75
+        log_q = np.log(share / share.sum() * N_ITEMS)
+
+    def loss(U, V):
+        return naive_mf.softmax_loss(
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, inside=inside,
+            log_q=log_q,
+        )  # fmt: skip
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("sampler", ["in_batch", "full"])
+def test_softmax_over_batch_and_all_items(data, similarity, sampler):
+    X, U, V = data
+    pairs, (du, dv, model) = known_pairs(
+        data, similarity=similarity, temperature=PerUser(), negative_sampler=sampler
+    )
+    log_q = None
+    lists = [range(N_ITEMS)] * len(pairs)
+    if sampler == "in_batch":
+        lists = [[i for _, i, _ in pairs]] * len(pairs)
+        log_q = InBatch().proposal(np.diff(sparse.csc_array(X).indptr)).log_q
+
+    def loss(U, V):
+        return naive_mf.softmax_loss(
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, log_q=log_q
+        )
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+def test_bsl_weighs_the_logarithm(data):
+    _X, U, V = data
+    pairs, (du, dv, model) = known_pairs(
+        data, loss=BSL(1.5), temperature=PerUser(), negative_sampler=GivenNegatives(), n_negatives=4
+    )
+    lists = [range(4)] * len(pairs)
+
+    def loss(U, V):
+        return naive_mf.softmax_loss(U, V, pairs, lists, cosine=True, inverse=INVERSE, constant=1.5)
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("n_negatives", [1, 3])
+def test_bpr_gradient(data, similarity, n_negatives):
+    X, U, V = data
+    pairs, (du, dv, model) = known_pairs(
+        data,
+        loss="bpr",
+        similarity=similarity,
+        temperature=0.5,
+        negative_sampler=GivenNegatives(),
+        n_negatives=n_negatives,
+    )
+    lists = GivenNegatives().draw((len(pairs), n_negatives), N_ITEMS, None, None)
+    known = X.toarray() > 0
+
+    def loss(U, V):
+        return naive_mf.bpr_loss(
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=np.full((N_USERS, 2), 2.0),
+            known=known,
+        )  # fmt: skip
+
+    assert any(known[u, j] for (u, _, _), row in zip(pairs, lists, strict=True) for j in row)
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+def test_directau_gradient(data):
+    _, U, V = data
+    pairs, (du, dv, model) = known_pairs(data, loss=DirectAU(gamma=1.5))
+
+    def loss(U, V):
+        return naive_mf.directau_loss(U, V, pairs, gamma=1.5)
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+@pytest.mark.parametrize("margins", [True, False])
+def test_mawu_gradient(data, margins):
+    _X, U, V = data
+    pairs, (du, dv, model) = known_pairs(data, loss=MAWU(1.1, 0.7, margins=margins))
+    m_users = model._draw_margins("user", N_USERS) if margins else None
+    m_items = model._draw_margins("item", N_ITEMS) if margins else None
+
+    def loss(U, V, a=m_users, b=m_items):
+        return naive_mf.mawu_loss(U, V, a, b, pairs, gammas=(1.1, 0.7))
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    if not margins:
+        gu, gv = naive_mf.gradients(loss, U, V)
+    else:
+        gu, gv, ga, gb = naive_mf.gradients(loss, U, V, m_users, m_items)
+        assert_allclose(model.user_margins_, np.clip(m_users - ga, 0, 1), atol=2e-5)
+        assert_allclose(model.item_margins_, np.clip(m_items - gb, 0, 1), atol=2e-5)
+        assert (model.user_margins_ != m_users).any()
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+def test_mawu_without_margins_is_directau_alignment(data):
+    _X, _U, _V = data
+    mawu = one_step(data, loss=MAWU(0, 0, margins=False))
+    directau = one_step(data, loss=DirectAU(0))
+    for half, whole in zip(mawu[:2], directau[:2], strict=True):
+        assert_allclose(2 * half, whole, rtol=1e-4, atol=1e-6)
+    assert_allclose(2 + 2 * mawu[2].loss_curve_, directau[2].loss_curve_, rtol=1e-5)
+
+
+def test_dropout_drops_and_scales(data):
+    # The step of a dropped weight is zero, and others are those of the scaled vector.
+    X, _U, _V = data
+    kept, _, _ = one_step(data, user_dropout=0.5, temperature=1.0, similarity="dot")
+    share = np.mean(kept[np.diff(X.indptr) > 0] == 0)
+    assert 0.2 < share < 0.8
+
+
+OPTIMIZERS = [
+    SGD(0.3),
+    Adagrad(0.1),
+    Adam(0.05, lazy=False),
+    Adam(0.05),
+]
+
+
+def dense_twin(model_params, data, optimizer, decay, n_epochs):
+    """Train with an L2 penalty on whole tables, moved in every batch, by plain NumPy."""
+    _X, U, V = data
+    tables = [U.astype(np.float64), V.astype(np.float64)]
+    states = [[np.zeros_like(t), np.zeros_like(t)] for t in tables]
+    step = 0
+    for batches in model_params:
+        for pairs, negatives in batches:
+            step += 1
+            lists = [negatives] * len(pairs)
+
+            def loss(U, V, pairs=pairs, lists=lists):
+                return naive_mf.softmax_loss(
+                    U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2))
+                )
+
+            for table, state, g in zip(
+                tables, states, naive_mf.gradients(loss, *tables), strict=True
+            ):
+                touched = np.any(g != 0, axis=1, keepdims=True)
+                rate = optimizer.learning_rate
+                if isinstance(optimizer, Adam) and optimizer.lazy:
+                    table *= 1 - rate * decay
+                else:
+                    g = g + decay * table
+                    touched = np.ones_like(touched)
+                if isinstance(optimizer, Adagrad):
+                    state[0] += g * g
+                    table -= rate * g / (np.sqrt(state[0]) + optimizer.epsilon)
+                elif isinstance(optimizer, Adam):
+                    b1, b2 = optimizer.beta_1, optimizer.beta_2
+                    state[0] += touched * (1 - b1) * (g - state[0])
+                    state[1] += touched * (1 - b2) * (g * g - state[1])
+                    table -= touched * (
+                        rate / (1 - b1**step) * state[0]
+                        / (np.sqrt(state[1] / (1 - b2**step)) + optimizer.epsilon)
+                    )  # fmt: skip
+                else:
+                    table -= rate * g
+    return tables
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_lazy_weight_decay_is_exact(data, optimizer):
+    from freqfm.estimators import mf_task
+
+    epochs = []
+    shuffle = mf_task.MFTask._shuffle
+
+    def spy(task, epoch):
+        found = shuffle(task, epoch)
+        users = np.repeat(found.row_users, np.diff(found.row_starts))
+        bounds = found.row_starts[found.batch_starts]
+        epochs.append(
+            [
+                [(users[p], found.items[p], found.weights[p]) for p in range(begin, end)]
+                for begin, end in pairwise(bounds)
+            ]
+        )
+        return found
+
+    X, U, V = data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mf_task.MFTask, "_shuffle", spy)
+        model = MFRecommender(
+            WIDTH, init=GivenTables(U, V), optimizer=optimizer, batch_size=4, max_iter=2,
+            user_dropout=0, similarity="dot", temperature=1.0, weight_decay=0.05, n_negatives=3,
+            negative_sampler=GivenNegatives(), random_state=0, n_jobs=2,
+        ).fit(X)  # fmt: skip
+    assert len(epochs[0]) > 5
+    plan = [
+        [(pairs, (3 * b + np.arange(3)) % N_ITEMS) for b, pairs in enumerate(batches)]
+        for batches in epochs
+    ]
+    users, items = dense_twin(plan, data, optimizer, 0.05, 2)
+    assert_allclose(model.user_factors_, users, atol=3e-4)
+    assert_allclose(model.item_factors_, items, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": "adap_tau"},
+        {"negative_sampler": "full"},
+        {"negative_sampler": Uniform(shared=False), "n_negatives": 5},
+        {"loss": "bpr", "n_components": 40},
+        {"loss": "mawu", "weight_decay": 1e-3, "optimizer": Adam(0.01, lazy=False)},
+        {"loss": "directau"},
+    ],
+    ids=str,
+)
+def test_same_bits_for_any_number_of_threads(params):
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((300, 120)) < 0.1).astype(np.float32))
+    one, *others = [
+        MFRecommender(
+            **{"n_components": 64, "max_iter": 3, "batch_size": 300, "random_state": 1, **params},
+            n_jobs=n_jobs,
+        ).fit(X)
+        for n_jobs in (1, 2, 3)
+    ]
+    for other in others:
+        assert_array_equal(one.user_factors_, other.user_factors_)
+        assert_array_equal(one.item_factors_, other.item_factors_)
+        assert_array_equal(one.loss_curve_, other.loss_curve_)
+        assert_array_equal(one.transform(X), other.transform(X))
+        assert_array_equal(
+            one.recommend(users=np.arange(300))[0], other.recommend(users=np.arange(300))[0]
+        )
