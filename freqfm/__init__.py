@@ -12,10 +12,18 @@ from freqfm.exceptions import DivergenceError
 _LAZY = {
     "FMClassifier": "freqfm.estimators.fm_classifier",
     "FMRegressor": "freqfm.estimators.fm_regressor",
+    "MFRecommender": "freqfm.estimators.mf",
+    "InteractionRecommender": "freqfm.estimators.interactions",
     "datasets": None,
+    "displays": None,
     "initializers": None,
     "losses": None,
+    "metrics": None,
+    "model_selection": None,
     "optimizers": None,
+    "samplers": None,
+    "temperatures": None,
+    "recommend": "freqfm.estimators.recommend",
 }
 
 __all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]

@@ -22,12 +22,35 @@ MAY_IMPORT = {
     "scalars": {"_jit"},
     "kernels": {"_jit", "scalars"},
     **{axis: BELOW_AXES for axis in AXES},
-    "estimators": {*BELOW_AXES, *AXES, "_validation"},
-    "__init__": {*BELOW_AXES, *AXES, "_validation", "_versions", "datasets", "estimators"},
+    "metrics": {*BELOW_AXES, "_validation"},
+    "_ids": set(),
+    "_interactions": {"_ids"},
+    "model_selection": {"_ids", "_interactions", "_validation", "exceptions", "metrics"},
+    "displays": {"metrics", "model_selection"},
+    "estimators": {
+        *BELOW_AXES,
+        *AXES,
+        "_ids",
+        "_interactions",
+        "_validation",
+        "metrics",
+        "model_selection",
+    },
+    "__init__": {
+        *BELOW_AXES,
+        *AXES,
+        "_validation",
+        "_versions",
+        "datasets",
+        "displays",
+        "estimators",
+        "metrics",
+        "model_selection",
+    },
 }
 
 # Heavy or optional; whoever needs one imports it where it is needed.
-NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars"}
+NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals"}
 
 MOST_LINES = 450
 

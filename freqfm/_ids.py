@@ -1,0 +1,232 @@
+"""Ids of users and items, of any kind, and their codes: places in a vector of distinct ids."""
+
+from numbers import Integral, Number
+
+import numpy as np
+
+
+def natural(values):
+    """Return objects as the numbers that they all are, else as they are."""
+    if values.dtype.kind not in "OT":
+        return values
+    values = values.astype(object)
+    types = set(map(type, values.tolist()))
+    if types == {bool}:
+        return values.astype(bool)
+    if not types or not all(issubclass(t, Number) and not issubclass(t, bool) for t in types):
+        return values
+    whole = all(issubclass(t, Integral) for t in types)
+    try:
+        return values.astype(np.int64 if whole else np.float64)
+    except (OverflowError, TypeError, ValueError):
+        return values
+
+
+def check_present(values, name):
+    """Raise if a value is missing or not finite."""
+    if values.dtype.kind == "f":
+        bad = ~np.isfinite(values)
+    elif values.dtype.kind == "M":
+        bad = np.isnat(values)
+    elif values.dtype.kind == "O" and set(map(type, values.tolist())) != {str}:
+        bad = np.array([_is_missing(value) for value in values.tolist()], dtype=bool)
+    else:
+        return
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"{name} holds {values[row]} at row {row}; None, NaN and infinity (inf) tell "
+            f"nothing: drop or fill such rows."
+        )
+
+
+def _is_missing(value):
+    # pandas' NA cannot be compared; its NaT is unequal to itself, as NaN and NumPy's NaT are.
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    comparable = isinstance(value, (Number, np.datetime64)) or type(value).__name__ == "NaTType"
+    return comparable and bool(value != value)
+
+
+def as_ids(values, name):
+    """Return ids as a vector of their natural type: objects that are all numbers become numbers.
+
+    Parameters
+    ----------
+    values : array-like of shape (n,), or a single id
+    name : str
+        What they are, for error messages.
+
+    Returns
+    -------
+    ids : ndarray of shape (n,)
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are not a vector, if one is missing, or if their type cannot be an id.
+    """
+    if isinstance(values, (list, tuple)):
+        values = np.array(values, dtype=object)
+    values = np.atleast_1d(np.asarray(values))
+    if values.ndim != 1:
+        raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")
+    values = natural(values)
+    if values.dtype.kind not in "biufUSO":
+        raise TypeError(
+            f"{name} holds {values.dtype}; ids are numbers, strings or other objects that can be "
+            f"sorted: convert them, for instance to strings."
+        )
+    check_present(values, name)
+    return values
+
+
+def unique_codes(values, name):
+    """Return the distinct values, sorted, and the place of each value among them.
+
+    Raises
+    ------
+    TypeError
+        If objects cannot be hashed or sorted.
+    """
+    if values.dtype.kind != "O":
+        return np.unique(values, return_inverse=True)
+    # Hashing each and sorting few is much faster than sorting objects.
+    values = values.tolist()
+    try:
+        distinct = sorted(set(values))
+    except TypeError as error:
+        types = sorted({type(value).__name__ for value in values})
+        raise TypeError(
+            f"{name} holds values of the types {', '.join(types)}, which cannot be sorted "
+            f"({error}); convert them all to one type, for instance to strings."
+        ) from None
+    code_of = {value: code for code, value in enumerate(distinct)}
+    unique = np.empty(len(distinct), dtype=object)
+    unique[:] = distinct
+    return unique, np.fromiter(map(code_of.__getitem__, values), np.int64, len(values))
+
+
+def find_codes(known, order, values, name):
+    """Return the place of each value in ``known``, or -1.
+
+    Parameters
+    ----------
+    known : ndarray of shape (n_known,)
+        Distinct ids.
+    order : ndarray of shape (n_known,)
+        What sorts them.
+    values : ndarray of shape (n,)
+        From :func:`as_ids`.
+    name : str
+        What the values are, for error messages.
+
+    Returns
+    -------
+    codes : ndarray of shape (n,)
+
+    Raises
+    ------
+    TypeError
+        If the values are of another kind than the known ids, strings instead of numbers say.
+    """
+    if len(values) == 0:
+        return np.zeros(0, dtype=np.int64)
+    values, inverse = unique_codes(match_kind(known, values, name), name)
+    try:
+        places = np.searchsorted(known, values, sorter=order)
+    except TypeError:
+        raise _other_kind(known, values, name) from None
+    codes = order[np.minimum(places, len(known) - 1)]
+    codes = np.where(known[codes] == values, codes, -1)
+    return codes[inverse]
+
+
+def match_kind(known, values, name):
+    """Return values in a type in which they can be compared with known ids, and joined to them.
+
+    Raises
+    ------
+    TypeError
+        If there is no such type that keeps every id apart.
+    """
+    kinds = known.dtype.kind, values.dtype.kind
+    if all(kind in "biu" for kind in kinds):
+        common = np.result_type(known, values)
+        if common.kind in "biu":
+            return values.astype(common)
+        limits = np.iinfo(known.dtype)
+        if limits.min <= int(values.min()) and int(values.max()) <= limits.max:
+            return values.astype(known.dtype)
+    elif kinds[1] == "f" and kinds[0] in "iu":
+        whole = values.astype(np.int64)
+        if (whole == values).all():
+            return match_kind(known, whole, name)
+    elif kinds[0] == "f" and kinds[1] in "biuf":
+        return values.astype(known.dtype) if kinds[1] != "f" else values
+    elif kinds == ("O", "U"):
+        return values.astype(object)
+    elif kinds == ("U", "O") and all(isinstance(value, str) for value in values.tolist()):
+        return values.astype(str)
+    elif kinds[0] == kinds[1]:
+        return values
+    raise _other_kind(known, values, name)
+
+
+def _other_kind(known, values, name):
+    return TypeError(
+        f"{name} holds ids such as {values[0]!r}, of another kind than those seen in fit, such as "
+        f"{known[0]!r}; convert them to the type of the latter."
+    )
+
+
+def check_known(ids, codes, name):
+    """Raise if an id has the code -1.
+
+    Raises
+    ------
+    ValueError
+        It names the first few.
+    """
+    if (codes < 0).any():
+        strange = np.unique(ids[codes < 0].astype(str))
+        raise ValueError(
+            f"{name} holds {len(strange)} id(s) that fit has not seen: {', '.join(strange[:5])}"
+            f"{', ...' if len(strange) > 5 else ''}. Leave them out, or add them by partial_fit."
+        )
+
+
+def extend_ids(known, order, ids, name):
+    """Add those of some ids that are new.
+
+    Parameters
+    ----------
+    known, order, ids, name
+        As in :func:`find_codes`.
+
+    Returns
+    -------
+    codes : ndarray of shape (n,)
+        Codes of ``ids``.
+    known : ndarray of shape (n_known + n_new,)
+        The new ones follow those known before, sorted among themselves.
+    order : ndarray of shape (n_known + n_new,)
+    """
+    codes = find_codes(known, order, ids, name)
+    new = codes < 0
+    if new.any():
+        fresh, places = unique_codes(match_kind(known, ids[new], name), name)
+        codes[new] = len(known) + places
+        known = np.concatenate([known, fresh])
+        order = np.argsort(known, kind="stable")
+    return codes, known, order
+
+
+def ids_of(known, codes):
+    """Return ids by code; None where the code is -1."""
+    codes = np.asarray(codes)
+    found = known[np.maximum(codes, 0)]
+    if (codes < 0).any():
+        found = found.astype(object)
+        found[codes < 0] = None
+    return found

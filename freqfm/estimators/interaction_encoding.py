@@ -1,0 +1,72 @@
+"""How InteractionRecommender numbers users and items and builds its matrix."""
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import validate_data
+
+from freqfm._ids import as_ids, check_known, extend_ids, find_codes, unique_codes
+from freqfm._interactions import Table
+
+__all__ = ["InteractionEncodingMixin"]
+
+
+class InteractionEncodingMixin:
+    """Reads tables by the parameters ``user``, ``item`` and ``value``, and keeps ids.
+
+    ``user_ids_`` and ``item_ids_`` are the ids by code; ``_user_order`` and ``_item_order`` sort
+    them, so that a code is found by bisection in ids of any type.
+    """
+
+    def _learn_ids(self, role, ids):
+        """Forget all ids of a role; return the codes of these, which are the only ones."""
+        known, codes = unique_codes(ids, f"X's column of {role}s")
+        self._keep_ids(role, known, np.arange(len(known)))
+        return codes
+
+    def _add_ids(self, role, ids):
+        """Return codes of ids, of which the new ones get codes after all others."""
+        known, order = self._ids(role)
+        codes, known, order = extend_ids(known, order, ids, f"X's column of {role}s")
+        self._keep_ids(role, known, order)
+        return codes
+
+    def _keep_ids(self, role, known, order):
+        setattr(self, f"{role}_ids_", known)
+        setattr(self, f"_{role}_order", order)
+
+    def _ids(self, role):
+        return getattr(self, f"{role}_ids_"), getattr(self, f"_{role}_order")
+
+    def _read(self, X, reset, values=True):
+        """Return ids of users and items, and values, of the rows of ``X``."""
+        table = Table(X)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        places = table.find(user=self.user, item=self.item, value=self.value)
+        users = table.ids("user", places["user"])
+        items = table.ids("item", places["item"])
+        if not values:
+            return users, items
+        if places["value"] is None:
+            return users, items, np.ones(len(users))
+        return users, items, table.numbers("value", places["value"])
+
+    def _matrix(self, users, items, values):
+        shape = len(self.user_ids_), len(self.item_ids_)
+        # Duplicates are summed here, in float64.
+        X = sparse.csr_array((values, (users, items)), shape=shape)
+        with np.errstate(over="ignore"):
+            X = X.astype(np.float32)
+        if not np.isfinite(X.data).all():
+            raise ValueError(
+                f"X's column of values holds numbers up to {np.abs(values).max():g}, whose sums "
+                f"overflow float32; scale them."
+            )
+        return X
+
+    def _find(self, role, ids, name, unknown="raise"):
+        """Return codes of ids; unknown ones are -1, or an error."""
+        ids = as_ids(ids, name)
+        codes = find_codes(*self._ids(role), ids, name)
+        if unknown == "raise":
+            check_known(ids, codes, name)
+        return codes

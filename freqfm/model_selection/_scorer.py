@@ -1,0 +1,148 @@
+"""Scorers of rankings, for cross_val_score and searches."""
+
+import difflib
+from numbers import Integral
+
+import numpy as np
+from scipy import sparse
+
+from freqfm import metrics
+from freqfm._validation import _check_structure
+from freqfm.model_selection._holdout import check_fraction, holdout_by_content
+from freqfm.model_selection._steps import last_step, transform
+
+__all__ = ["make_ranking_scorer"]
+
+METRICS = {
+    "ndcg": metrics.ndcg_at_k,
+    "recall": metrics.recall_at_k,
+    "precision": metrics.precision_at_k,
+    "average_precision": metrics.average_precision_at_k,
+    "hit_rate": metrics.hit_rate_at_k,
+    "reciprocal_rank": metrics.reciprocal_rank,
+}
+
+
+def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
+    """Make a scorer of recommendations for ``scoring=`` of cross-validation and searches.
+
+    A recommender of users x items is tested on the rows of ``X``: part of each row is held out,
+    the rest is what it recommends from, and the score tells how well the held-out items
+    are ranked among all items that the rest does not hold. Given ``y``, a sparse matrix of
+    held-out items, ``X`` is not split. (Searches pass such a ``y`` on, ``cross_val_score`` refuses
+    it.)
+
+    An :class:`~freqfm.InteractionRecommender` is tested on the interactions ``X``: it recommends
+    to those users that it knows from training, without the items it has seen them with.
+
+    Parameters
+    ----------
+    metric : str, default="ndcg"
+        "ndcg", "recall", "precision", "average_precision", "hit_rate" or "reciprocal_rank", as
+        defined in :mod:`freqfm.metrics`. Larger is better for all of them.
+    k : int, default=10
+        Length of the rankings.
+    fraction : float, default=0.2
+        Share of a row that is held out, by :func:`holdout_by_content`.
+    seed : int, default=0
+        Seed of the held-out part.
+
+    Returns
+    -------
+    scorer : callable
+        ``scorer(estimator, X, y=None)`` returns a float. The estimator may also be a pipeline that
+        ends in a recommender; its transformers see what is left of the histories.
+
+    Raises
+    ------
+    ValueError
+        If ``metric`` is not known, or ``k`` or ``fraction`` is out of range.
+
+    See Also
+    --------
+    WarmStartKFold, LeaveLastOut, GlobalTimeSplit : Splitters of interactions.
+
+    Notes
+    -----
+    Rows without held-out items are left out. What is held out depends on a row's content and the
+    seed alone, so all candidates of a search are tested on the same items.
+
+    Examples
+    --------
+    >>> from freqfm.model_selection import make_ranking_scorer
+    >>> make_ranking_scorer("recall", k=20)
+    make_ranking_scorer('recall', k=20, fraction=0.2, seed=0)
+    """
+    if metric not in METRICS:
+        near = difflib.get_close_matches(str(metric), METRICS, n=2, cutoff=0.4) or sorted(METRICS)
+        raise ValueError(
+            f"metric={metric!r} is not known; did you mean {' or '.join(map(repr, near))}? "
+            f"Known names: {', '.join(map(repr, sorted(METRICS)))}."
+        )
+    if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
+        raise ValueError(f"k={k!r} must be an integer of at least 1.")
+    if not isinstance(seed, Integral):
+        raise ValueError(f"seed={seed!r} must be an integer.")
+    return _RankingScorer(metric, int(k), check_fraction("fraction", fraction), int(seed))
+
+
+class _RankingScorer:
+    """A scorer that pickles, and shows how it was made."""
+
+    def __init__(self, metric, k, fraction, seed):
+        self.metric = metric
+        self.k = k
+        self.fraction = fraction
+        self.seed = seed
+
+    def __repr__(self):
+        return (
+            f"make_ranking_scorer({self.metric!r}, k={self.k}, fraction={self.fraction}, "
+            f"seed={self.seed})"
+        )
+
+    def __call__(self, estimator, X, y=None):
+        transformers, recommender = last_step(estimator)
+        if hasattr(recommender, "_rank_held_out"):
+            relevant, ranked = recommender._rank_held_out(transform(transformers, X), self.k)
+        else:
+            relevant, ranked = self._rank(transformers, recommender, X, y)
+        return float(METRICS[self.metric](relevant, ranked, self.k))
+
+    def _rank(self, transformers, recommender, X, y):
+        """Return the relevant items and the rankings of the rows that have something held out."""
+        X = X if sparse.issparse(X) else np.asarray(X)
+        if y is None:
+            history, relevant = holdout_by_content(X, self.fraction, self.seed)
+        else:
+            history, relevant = X, _held_out_items(X, y)
+        rows = np.flatnonzero(np.diff(relevant.indptr))
+        if not len(rows):
+            found = "no row of X holds two items" if y is None else "y holds no items"
+            raise ValueError(f"{found}, so there is nothing to test; give longer histories.")
+        history = (sparse.csr_array(history) if sparse.issparse(history) else history)[rows]
+        history = transform(transformers, history)
+        if history.shape[1] != relevant.shape[1]:
+            raise ValueError(
+                f"the transformers before {type(recommender).__name__} turn the "
+                f"{relevant.shape[1]} items of X into {history.shape[1]} columns, so "
+                f"recommendations cannot be compared with X; use transformers that keep its "
+                f"columns."
+            )
+        ranked, _ = recommender.recommend(history, n_recommendations=self.k)
+        return relevant[rows], ranked
+
+
+def _held_out_items(X, y):
+    """Return held-out items given as ``y``, as CSR."""
+    if not sparse.issparse(y) or y.shape != X.shape:
+        found = f"shape {y.shape}" if sparse.issparse(y) else f"type {type(y).__name__}"
+        raise ValueError(
+            f"y must be a sparse matrix of held-out items with X's shape {X.shape}; got one of "
+            f"{found}. Pass y=None to hold out part of X."
+        )
+    _check_structure(y)
+    y = sparse.csr_array(y, copy=True)
+    y.sum_duplicates()
+    y.eliminate_zeros()
+    return y

@@ -1,0 +1,367 @@
+"""Splitters of interactions for cross-validation and searches."""
+
+from itertools import pairwise
+from numbers import Integral
+
+import numpy as np
+from sklearn.model_selection import BaseCrossValidator
+
+from freqfm._interactions import Table, unique_codes
+from freqfm._validation import draw_seed
+from freqfm.model_selection._holdout import check_fraction
+
+__all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]
+
+
+class _InteractionSplitter(BaseCrossValidator):
+    """What the splitters share: reading X, and turning masks of test rows into indices."""
+
+    def split(self, X, y=None, groups=None):
+        """Generate indices of training and test interactions.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+            Users, items and what else the splitter reads, one interaction a row.
+        y : object
+            Ignored.
+        groups : object
+            Ignored.
+
+        Yields
+        ------
+        train : ndarray
+            Indices of the training interactions, in ascending order.
+        test : ndarray
+            Indices of the test interactions, in ascending order.
+        """
+        for train, test in self._masks(Table(X)):
+            yield np.flatnonzero(train), np.flatnonzero(test)
+
+    def _masks(self, table):
+        """Yield (training rows, test rows), as masks."""
+        raise NotImplementedError
+
+    def _codes(self, table, **roles):
+        """Return codes of users and items, and the places of further columns."""
+        places = table.find(user=self.user, item=self.item, **roles)
+        codes = [
+            unique_codes(table.ids(role, places[role]), f"X's column of {role}s")[1]
+            for role in ("user", "item")
+        ]
+        return codes, places
+
+
+class WarmStartKFold(_InteractionSplitter):
+    """Folds in which every user and every item of the test part occurs in the training part too.
+
+    Matrix factorization knows nothing of users and items that it has not seen, so folds of plain
+    :class:`~sklearn.model_selection.KFold` mix how well a model ranks with how many newcomers a
+    fold happens to hold. Here an interaction is tested once, or, where its user or its item would
+    be left without training data, never: then it is part of all training sets.
+
+    Parameters
+    ----------
+    n_splits : int, default=5
+        Number of folds, at least 2.
+    shuffle : bool, default=True
+        Whether chance decides which interactions form a fold; else the order of ids and rows does.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of ``shuffle``.
+    user, item : int or str, default="auto"
+        Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
+
+    See Also
+    --------
+    LeaveLastOut : Tests the last interactions of every user.
+    GlobalTimeSplit : Tests what happened after a point of time.
+
+    Notes
+    -----
+    Rows that repeat a pair of user and item belong to the same fold: a pair that is known from
+    training is no longer to be recommended. The test parts are disjoint and about equally large.
+
+    Examples
+    --------
+    >>> from freqfm.model_selection import WarmStartKFold
+    >>> X = [("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam"), ("eve", "jam")]
+    >>> for train, test in WarmStartKFold(2, random_state=2).split(X):
+    ...     print([X[row] for row in test])
+    [('ann', 'tea'), ('bob', 'jam')]
+    [('ann', 'jam'), ('bob', 'tea')]
+    """
+
+    def __init__(self, n_splits=5, *, shuffle=True, random_state=None, user="auto", item="auto"):
+        self.n_splits = n_splits
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.user = user
+        self.item = item
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return the number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+        """
+        return _check_count("n_splits", self.n_splits, 2)
+
+    def _masks(self, table):
+        n_splits = self.get_n_splits()
+        (users, items), _ = self._codes(table)
+        pairs, pair_of_row = np.unique(users * (items.max() + 1) + items, return_inverse=True)
+        users, items = np.divmod(pairs, items.max() + 1)
+        order = np.arange(len(pairs))
+        if self.shuffle:
+            generator = np.random.default_rng(draw_seed(self.random_state))
+            order = generator.permutation(len(pairs))
+            users_order = generator.permutation(users.max() + 1)
+            order = order[np.argsort(users_order[users[order]], kind="stable")]
+        fold = _warm_folds(users, items, order, n_splits)
+        sizes = np.bincount(fold[fold >= 0], minlength=n_splits)
+        if not sizes.all():
+            raise ValueError(
+                f"n_splits={n_splits} is too large for X: only {sizes.sum()} of its {len(pairs)} "
+                f"pairs of user and item can be tested, the rest being the last that is known of a "
+                f"user or an item. Give more interactions or ask for fewer folds."
+            )
+        fold = fold[pair_of_row]
+        for k in range(n_splits):
+            yield fold != k, fold == k
+
+
+def _warm_folds(users, items, order, n_splits):
+    """Return the fold of each distinct pair, or -1 for those that are always trained on.
+
+    A pair can be tested if its user and its item have pairs outside the fold. So nobody may have
+    all pairs in one fold; pairs in -1 are outside of every fold, and moving one more there never
+    spoils what held before.
+    """
+    fold = np.full(len(users), -1)
+    several = (np.bincount(users)[users] > 1) & (np.bincount(items)[items] > 1)
+    # ``order`` keeps the pairs of a user together, so counting on spreads them over the folds;
+    # items have to be looked after.
+    order = order[several[order]]
+    fold[order] = np.arange(len(order)) % n_splits
+    lowest = np.full(items.max() + 1, n_splits)
+    highest = np.full(items.max() + 1, -1)
+    np.minimum.at(lowest, items, fold)
+    np.maximum.at(highest, items, fold)
+    stuck = (lowest == highest) & (lowest >= 0)
+    candidates = order[stuck[items[order]]]
+    fold[candidates[np.unique(items[candidates], return_index=True)[1]]] = -1
+    return fold
+
+
+class LeaveLastOut(_InteractionSplitter):
+    """One split: the last interactions of every user are tested, all others trained on.
+
+    Parameters
+    ----------
+    n : int, default=1
+        How many interactions of a user are tested. Users with no more than ``n`` are trained on
+        only, and not tested.
+    time : int, str, "auto" or None, default="auto"
+        Column of times: numbers, dates or whatever can be sorted. "auto" is the column
+        "timestamp" or "time" of a frame, else the fourth after users, items and values. None means
+        that the rows stand in order of time. Of equal times the later row counts as later.
+    drop_repeated : bool, default=True
+        Whether test interactions are left out that repeat a pair of user and item of the training
+        part: no recommender finds them that leaves out what a user has seen.
+    user, item : int or str, default="auto"
+        Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
+
+    See Also
+    --------
+    GlobalTimeSplit : Has no training interaction later than a tested one.
+
+    Notes
+    -----
+    Training parts hold interactions of some users that are later than those tested of others, so
+    a model may know of trends that it could not have known. A tested item need not occur in
+    the training part: :meth:`InteractionRecommender.score <freqfm.InteractionRecommender.score>`
+    leaves such items out.
+
+    Examples
+    --------
+    >>> from freqfm.model_selection import LeaveLastOut
+    >>> X = [("ann", "tea", 1, 30), ("ann", "jam", 1, 10), ("bob", "tea", 1, 20)]
+    >>> [(train, test)] = LeaveLastOut().split(X)
+    >>> test
+    array([0])
+    """
+
+    def __init__(self, n=1, *, time="auto", drop_repeated=True, user="auto", item="auto"):
+        self.n = n
+        self.time = time
+        self.drop_repeated = drop_repeated
+        self.user = user
+        self.item = item
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return 1.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+        """
+        return 1
+
+    def _masks(self, table):
+        n = _check_count("n", self.n, 1)
+        (users, items), places = self._codes(
+            table, value="auto" if self.time == "auto" else None, time=self.time
+        )
+        order = np.lexsort((_times(table, places), users))
+        counts = np.bincount(users)
+        # How many interactions of the same user come later.
+        later = np.cumsum(counts)[users[order]] - 1 - np.arange(len(order))
+        test = np.zeros(len(users), dtype=bool)
+        test[order] = (later < n) & (counts[users[order]] > n)
+        train = ~test
+        if self.drop_repeated:
+            test &= ~_repeated(users, items, train)
+        if not test.any():
+            raise ValueError(
+                f"n={n} leaves nothing to test: no user of X has more than {n} interaction(s)"
+                f"{', with the last of new items' if self.drop_repeated else ''}. Lower n, or give "
+                f"more interactions{', or set drop_repeated=False' if self.drop_repeated else ''}."
+            )
+        yield train, test
+
+
+class GlobalTimeSplit(_InteractionSplitter):
+    """Train on what happened before a point of time, test on what happened from then on.
+
+    Several splits have several such points: each tests the time up to the next point, and the
+    training part grows, as in :class:`~sklearn.model_selection.TimeSeriesSplit`.
+
+    Parameters
+    ----------
+    n_splits : int, default=1
+        Number of points of time.
+    test_fraction : float, default=0.2
+        Share of the interactions in each test part, before any are left out; interactions of equal
+        time stay together. ``n_splits * test_fraction`` must leave something to train on.
+    time : int, str, "auto" or None, default="auto"
+        Column of times, as in :class:`LeaveLastOut`.
+    drop_cold : bool, default=True
+        Whether test interactions of users or items that the training part does not have are left
+        out.
+    drop_repeated : bool, default=True
+        Whether test interactions that repeat a pair of the training part are left out, as in
+        :class:`LeaveLastOut`.
+    user, item : int or str, default="auto"
+        Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
+
+    See Also
+    --------
+    LeaveLastOut : Tests all users, at times of their own.
+
+    Examples
+    --------
+    >>> from freqfm.model_selection import GlobalTimeSplit
+    >>> X = [("ann", "tea", 1, 30), ("ann", "jam", 1, 10), ("bob", "tea", 1, 20)]
+    >>> [(train, test)] = GlobalTimeSplit(test_fraction=0.4).split(X)
+    >>> train, test
+    (array([1, 2]), array([0]))
+    """
+
+    def __init__(
+        self,
+        n_splits=1,
+        *,
+        test_fraction=0.2,
+        time="auto",
+        drop_cold=True,
+        drop_repeated=True,
+        user="auto",
+        item="auto",
+    ):
+        self.n_splits = n_splits
+        self.test_fraction = test_fraction
+        self.time = time
+        self.drop_cold = drop_cold
+        self.drop_repeated = drop_repeated
+        self.user = user
+        self.item = item
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return the number of splits.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+        """
+        return _check_count("n_splits", self.n_splits, 1)
+
+    def _masks(self, table):
+        n_splits = self.get_n_splits()
+        fraction = check_fraction("test_fraction", self.test_fraction)
+        if n_splits * fraction >= 1:
+            raise ValueError(
+                f"n_splits={n_splits} times test_fraction={fraction} is {n_splits * fraction:g}, "
+                f"which leaves nothing to train on; it must stay below 1."
+            )
+        (users, items), places = self._codes(
+            table, value="auto" if self.time == "auto" else None, time=self.time
+        )
+        times = _times(table, places)
+        n_rows = len(times)
+        shares = 1 - fraction * np.arange(n_splits, -1, -1)
+        first = np.minimum(np.round(shares * n_rows).astype(int), n_rows - 1)
+        points = np.sort(times)[first]
+        points[-1] = times.max() + 1
+        for start, end in pairwise(points):
+            train = times < start
+            test = (times >= start) & (times < end)
+            if self.drop_cold:
+                for ids in (users, items):
+                    seen = np.zeros(ids.max() + 1, dtype=bool)
+                    seen[ids[train]] = True
+                    test &= seen[ids]
+            if self.drop_repeated:
+                test &= ~_repeated(users, items, train)
+            if not (train.any() and test.any()):
+                part = "test" if train.any() else "train on"
+                raise ValueError(
+                    f"test_fraction={fraction} and n_splits={n_splits} make a split with nothing "
+                    f"to {part}: too many interactions of X share a time, are of new users or "
+                    f"items, or repeat earlier ones. Set other values, or drop_cold=False and "
+                    f"drop_repeated=False."
+                )
+            yield train, test
+
+
+def _repeated(users, items, train):
+    """Return which interactions are of a pair that the training part has."""
+    pairs = users * (items.max() + 1) + items
+    return np.isin(pairs, pairs[train])
+
+
+def _times(table, places):
+    """Return ranks of the rows in time."""
+    place = places["time"]
+    return np.arange(table.shape[0]) if place is None else table.ranks(place)
+
+
+def _check_count(name, number, least):
+    if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
+        raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
+    return int(number)

@@ -1,0 +1,65 @@
+"""What stands in front of a recommender: pipelines and searches."""
+
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+__all__ = ["last_step", "transform"]
+
+
+def last_step(estimator):
+    """Return the transformers before the recommender of a pipeline or search, and the recommender.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search
+        Fitted; pipelines and searches may contain each other.
+
+    Returns
+    -------
+    transformers : list of estimator
+    recommender : estimator
+
+    Raises
+    ------
+    NotFittedError
+        If it is not fitted.
+    TypeError
+        If the last step is no recommender.
+    ValueError
+        If a search has kept no best estimator.
+    """
+    transformers = []
+    last = estimator
+    while True:
+        if hasattr(last, "best_estimator_"):
+            last = last.best_estimator_
+        elif isinstance(last, Pipeline):
+            # Pipelines of "passthrough" alone have nothing to be fitted, and end below.
+            transformers += [
+                step for _, step in last.steps[:-1] if step not in (None, "passthrough")
+            ]
+            last = last.steps[-1][1]
+        else:
+            break
+    if hasattr(last, "fit") and hasattr(last, "refit") and hasattr(last, "cv_results_"):
+        raise ValueError(
+            f"{type(last).__name__} was fitted with refit={last.refit!r} and kept no best "
+            f"estimator; set refit to True, or to the name of a score."
+        )
+    searching = hasattr(last, "refit") and hasattr(last, "cv")
+    if not hasattr(last, "recommend") and not searching:
+        found = repr(last) if isinstance(last, str) or last is None else type(last).__name__
+        where = "" if last is estimator else f", the last step of {type(estimator).__name__},"
+        raise TypeError(
+            f"{found}{where} has no method recommend; give a recommender such as MFRecommender, or "
+            f"a pipeline or a search that ends in one."
+        )
+    check_is_fitted(last)
+    return transformers, last
+
+
+def transform(transformers, X):
+    """Return ``X`` after all transformers."""
+    for step in transformers:
+        X = step.transform(X)
+    return X

@@ -1,0 +1,148 @@
+"""InteractionRecommender, scorers and splitters with matrix factorization."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from freqfm import InteractionRecommender, MFRecommender, recommend
+from freqfm.model_selection import (
+    GlobalTimeSplit,
+    LeaveLastOut,
+    WarmStartKFold,
+    make_ranking_scorer,
+)
+
+# One thread: other tests may be running, and these are about ids.
+SMALL = MFRecommender(4, max_iter=5, n_jobs=1, random_state=0)
+LEARNING = MFRecommender(8, max_iter=60, batch_size=64, n_jobs=1, random_state=0)
+
+
+def names(prefix, numbers):
+    return np.array([f"{prefix}{number}" for number in numbers], dtype=object)
+
+
+@pytest.fixture(scope="module")
+def log():
+    """Two groups of users with items of their own, and times."""
+    rng = np.random.default_rng(0)
+    users = rng.integers(60, size=1500)
+    items = 20 * (users % 2) + rng.integers(20, size=1500)
+    return np.column_stack(
+        [names("u", users), names("i", items), np.ones(1500), rng.permutation(1500)]
+    )
+
+
+@pytest.fixture(scope="module")
+def model(log):
+    return InteractionRecommender(SMALL).fit(log)
+
+
+# Values ignored: matrix factorization wants them non-negative, while ids may be what they like.
+@parametrize_with_checks([InteractionRecommender(SMALL, value=None)])
+def test_sklearn_compatible(estimator, check):
+    check(estimator)
+    assert estimator is not None
+
+
+def test_default_is_matrix_factorization(log):
+    model = InteractionRecommender().fit(log[:50])
+    assert type(model.estimator_) is MFRecommender
+    assert model.recommend()[0].shape == (len(model.user_ids_), 10)
+
+
+def test_answers_are_those_of_the_matrix(log, model):
+    users = np.searchsorted(model.user_ids_, log[:, 0].astype(object))
+    items = np.searchsorted(model.item_ids_, log[:, 1].astype(object))
+    X = sparse.csr_array((np.ones(len(log)), (users, items)))
+    plain = clone(model.estimator).fit(X)
+    for options in ({}, {"exclude_seen": False}, {"candidates": [3, 30, 7]}, {"exclude": [1]}):
+        in_ids = {
+            name: value if name == "exclude_seen" else model.item_ids_[value]
+            for name, value in options.items()
+        }
+        found, scores = model.recommend(model.user_ids_[[5, 2]], n_recommendations=4, **in_ids)
+        expected, expected_scores = plain.recommend(users=[5, 2], n_recommendations=4, **options)
+        known = expected >= 0
+        assert_array_equal(found[known], model.item_ids_[expected[known]])
+        assert (found[~known] == None).all()  # noqa: E711
+        assert_array_equal(scores, expected_scores)
+    assert_array_equal(model.predict(log), plain.predict_pairs(users, items))
+    assert_array_equal(
+        model.similar_items("i3", n=3)[0],
+        model.item_ids_[plain.similar_items(np.flatnonzero(model.item_ids_ == "i3"), n=3)[0][0]],
+    )
+    explanation = model.explain("u7", "i3")
+    assert set(explanation.history) == set(log[log[:, 0] == "u7", 1])
+    pair = model.predict_pairs(["u7"], ["i3"])
+    assert_allclose(explanation.contributions.sum() + explanation.rest, pair, rtol=1e-5)
+
+
+def test_unknown_users_get_popular_items(log, model):
+    (items,), (scores,) = model.recommend(["nobody"], n_recommendations=40)
+    counts = {item: len(set(log[log[:, 1] == item, 0])) for item in model.item_ids_}
+    popular = [counts[item] for item in items]
+    assert popular == sorted(popular, reverse=True)
+    assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("first", ["fit", "partial_fit"])
+def test_growing(log, first):
+    model = getattr(InteractionRecommender(SMALL), first)(log[:700])
+    new = [("zoe", "i1", 1.0, 0), ("zoe", "zzz", 1.0, 0), ("u1", "aaa", 1.0, 0)]
+    model.partial_fit(new)
+    assert model.user_ids_[-1] == "zoe" and model.item_ids_[-2:].tolist() == ["aaa", "zzz"]
+    items, _ = model.recommend(["zoe", "u1"], n_recommendations=42)
+    assert "zzz" not in items[0] and "i1" not in items[0] and "aaa" in items[0]
+    assert "aaa" not in items[1] and "zzz" in items[1]
+    seen = set(log[:700][log[:700, 0] == "u1", 1])
+    assert not seen & set(items[1])
+
+
+@pytest.mark.parametrize(
+    "cv", [WarmStartKFold(3, random_state=0), LeaveLastOut(3), GlobalTimeSplit(2)], ids=repr
+)
+def test_searching_on_interactions(log, cv):
+    search = GridSearchCV(
+        InteractionRecommender(LEARNING),
+        {"estimator__n_components": [2, 8]},
+        cv=cv,
+        scoring=make_ranking_scorer("recall", k=10),
+    ).fit(log)
+    # By chance a third of the items that a user has not seen would be found.
+    assert search.best_score_ > 0.6
+    items, _ = recommend(search, ["u0", "u1"], n_recommendations=3)
+    assert items.shape == (2, 3)
+    own = cross_val_score(search.best_estimator_, log, cv=cv)
+    assert (own > 0.2).all()
+
+
+def test_searching_on_a_matrix(log):
+    X = sparse.csr_array(
+        (
+            np.ones(len(log)),
+            tuple(np.unique(log[:, axis].astype(str), return_inverse=True)[1] for axis in (0, 1)),
+        )
+    )
+    search = GridSearchCV(
+        make_pipeline(TfidfTransformer(), LEARNING),
+        {"mfrecommender__n_components": [2, 8]},
+        scoring=make_ranking_scorer("hit_rate", k=5),
+        cv=3,
+    ).fit(X)
+    assert search.best_score_ > 0.7
+    items, scores = recommend(search, X[:4], n_recommendations=5)
+    assert items.shape == scores.shape == (4, 5)
+    assert not X[:4].toarray()[np.arange(4)[:, None], items].any()
+
+
+def test_pickle(model):
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.recommend()[0], model.recommend()[0])
