@@ -266,7 +266,7 @@ def test_components_by_name_take_parameters(checkerboard):
     assert isinstance(model.negative_sampler, Uniform) and not model.negative_sampler.shared
 
 
-def test_copies_are_equal(checkerboard):
+def test_copies_are_equal(checkerboard, tmp_path):
     train, _ = checkerboard
     model = model_of(max_iter=2, init=PRISM(0.5), temperature="adap_tau").fit(train)
     buffer = io.BytesIO()
@@ -275,7 +275,14 @@ def test_copies_are_equal(checkerboard):
     for copy in (pickle.loads(pickle.dumps(model)), joblib.load(buffer)):
         assert_array_equal(copy.predict(train), model.predict(train))
         copy.partial_fit(train)
-    assert clone(model).get_params()["loss"] == "softmax"
+    assert clone(model).get_params()["loss"] == model.loss
+    skops = pytest.importorskip("skops.io")
+    plain = model_of(max_iter=2).fit(train)
+    skops.dump(plain, tmp_path / "model.skops")
+    trusted = skops.get_untrusted_types(file=tmp_path / "model.skops")
+    assert all(name.startswith("freqfm.") for name in trusted)
+    copy = skops.load(tmp_path / "model.skops", trusted=trusted)
+    assert_array_equal(copy.predict(train), plain.predict(train))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from numbers import Real
 
+import numpy as np
+
 from freqfm._components import resolve
 from freqfm.estimators.mf_task import Axes
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -10,8 +12,8 @@ from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
 from freqfm.scalars import codes
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
-# Adam's own default suits factorization machines; vectors of cosines are trained more slowly.
-_ADAM_RATE = 0.001
+# Bounds of Adam's learning rate if none is given, see ``_optimizer``.
+_SLOWEST, _FASTEST = 3e-4, 1e-2
 
 
 # Without a given batch size an epoch has at least so many batches, of at least so many positives.
@@ -56,7 +58,7 @@ def resolve_axes(model, n_pairs):
         batch_size = min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
     return Axes(
         loss=loss,
-        optimizer=_optimizer(model),
+        optimizer=_optimizer(model, loss, -(-n_pairs // int(batch_size))),
         sampler=sampler,
         temperature=temperature,
         cosine=cosine,
@@ -76,10 +78,15 @@ def rank_by_cosine(model, axes):
     return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
 
 
-def _optimizer(model):
+def _optimizer(model, loss, n_batches):
+    """Return the optimizer; Adam by name gets a rate that suits the length of the training.
+
+    A step of Adam moves a weight by about its rate. What matters is how far weights can move in all
+    steps of a fit: small data, of few steps, need larger ones.
+    """
     rate = model.learning_rate
     if rate is None and model.optimizer == "adam":
-        rate = _ADAM_RATE
+        rate = float(np.clip(loss.travel / (loss.max_iter * n_batches), _SLOWEST, _FASTEST))
     return resolve(
         "optimizer",
         model.optimizer,
@@ -102,17 +109,17 @@ def _similarity(model, loss):
 
 def _temperature(model, loss, cosine):
     value = model.temperature
-    if loss.temperature is None:
+    if not loss.has_temperature:
         if value is not None:
             raise ValueError(
                 f"loss={model.loss!r} has no temperature; temperature must be None, got {value!r}."
             )
         return None
     if value is None:
+        # The closed form assumes a plain softmax; the weight of BSL drives it ever colder.
         if loss.family == "softmax" and cosine:
-            value = "adap_tau0"
-        else:
-            value = 1.0
+            return AdapTau0() if loss.constant == 1 else AdapTau0(warm_up=None)
+        value = 1.0
     if isinstance(value, Real) and not isinstance(value, bool):
         temperature = FixedTemperature(float(value))
         temperature._validate_params()

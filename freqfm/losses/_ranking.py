@@ -18,8 +18,8 @@ class RankingLoss(Component):
     #: How scores are compared and ranked unless the estimator says otherwise.
     similarity = "cosine"
     ranking = "cosine"
-    #: Inverse temperature and temperature strategy, if the loss has one.
-    temperature: object = None
+    #: Whether scores are divided by a temperature.
+    has_temperature = True
     #: Number of negatives, None if the loss draws none.
     n_negatives: int | None = None
     #: How many positives of one user stay together when an epoch is shuffled; None for all.
@@ -28,6 +28,8 @@ class RankingLoss(Component):
     batch_size = 1024
     #: Epochs.
     max_iter = 100
+    #: How far Adam may move a weight in a fit, all steps together; gives its learning rate.
+    travel = 24.0
     #: Dropout of users' vectors.
     user_dropout = 0.0
 
@@ -63,7 +65,6 @@ class Softmax(RankingLoss):
     """
 
     family = "softmax"
-    temperature = 0.1
     n_negatives = 1024
     #: Factor of the logarithm.
     constant = 1.0
@@ -126,7 +127,6 @@ class BPR(RankingLoss):
     family = "pairwise"
     similarity = "dot"
     ranking = "dot"
-    temperature = 1.0
     n_negatives = 1
     block = 8
 
@@ -161,6 +161,7 @@ class DirectAU(RankingLoss):
 
     family = "alignment"
     ranking = "dot"
+    has_temperature = False
     block = 1
     margins = False
     half = False
@@ -208,6 +209,7 @@ class MAWU(RankingLoss):
 
     family = "alignment"
     ranking = "dot"
+    has_temperature = False
     block = 1
     half = True
     _parameter_constraints = {

@@ -19,6 +19,7 @@ from freqfm.kernels.cpu.tables import (
     catch_up,
     gather_dropped_row,
     gather_row,
+    through_dropout,
     through_normalisation,
 )
 from freqfm.kernels.cpu.team import wait
@@ -222,8 +223,7 @@ def alignment_train(
                 user_gradients[r, f] = user_factor * user_gradients[r, f] + pull * item_units[r, f]
                 item_gradients[r, f] = item_factor * item_gradients[r, f] + pull * user_units[r, f]
             through_normalisation(user_gradients, r, user_units, r, scratch.lengths[r])
-            for f in range(width):
-                user_gradients[r, f] *= scratch.masks[r, f]
+            through_dropout(user_gradients, dropout, scratch.masks, r)
         wait(barrier, size)
         if rank == 0:
             loss = user_log + item_log

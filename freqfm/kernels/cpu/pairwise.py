@@ -12,7 +12,9 @@ from freqfm.kernels.cpu.tables import (
     catch_up,
     gather_dropped_row,
     row_length,
+    through_dropout,
     through_normalisation,
+    touch_row,
 )
 from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import CATCH_UP_NONE
@@ -122,8 +124,14 @@ def pairwise_train(
             for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
                 at = (p - first_pair) * per_pair
                 item_occurrences.tokens[at] = epoch.items[p]
+                k = np.uint64(epoch.items[p])
+                item_occurrences.multiples[at] = touch_row(items.weights, k)
                 for j in range(n_negatives):
-                    item_occurrences.tokens[at + 1 + j] = negatives[p - first_pair_of_call, j]
+                    item = negatives[p - first_pair_of_call, j]
+                    item_occurrences.tokens[at + 1 + j] = item
+                    item_occurrences.multiples[at + 1 + j] = touch_row(
+                        items.weights, np.uint64(item)
+                    )
         if item_rule.catch_up != CATCH_UP_NONE:
             wait(barrier, size)
             gradient = item_occurrences.gradients[rank]
@@ -178,9 +186,7 @@ def pairwise_train(
                     gradients[r, f] += multiple * items.weights[i, f]
             if cosine:
                 through_normalisation(gradients, r, units, r, length)
-            if dropout > 0.0:
-                for f in range(width):
-                    gradients[r, f] *= scratch.masks[r, f]
+            through_dropout(gradients, dropout, scratch.masks, r)
             scratch.row_sums[r, 0] = loss
             scratch.row_sums[r, 1] = weight
         wait(barrier, size)

@@ -25,6 +25,7 @@ from freqfm.kernels.cpu.tables import (
     gather_dropped_row,
     gather_row,
     row_length,
+    through_dropout,
     through_normalisation,
 )
 from freqfm.kernels.cpu.team import wait
@@ -263,8 +264,7 @@ def _finish_row(
             occurrences.rows[first + j] = r
     if objective.cosine:
         through_normalisation(scratch.user_gradients, r, scratch.sources, r, scratch.lengths[r])
-    for f in range(width):
-        scratch.user_gradients[r, f] *= scratch.masks[r, f]
+    through_dropout(scratch.user_gradients, objective.dropout, scratch.masks, r)
     scratch.row_sums[r, 0] = loss
     scratch.row_sums[r, 1] = weight
     scratch.row_sums[r, 2] = weight * scratch.row_sums[r, 2] - pull

@@ -110,9 +110,16 @@ def gather_row(table, k, cosine, out, j):
 def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
     """Copy row ``k`` with some weights dropped; return the length it had before normalisation.
 
-    ``mask[j]`` keeps what the weights were multiplied by: zero, or 1 / (1 - dropout).
+    ``mask[j]`` keeps what the weights were multiplied by: zero, or 1 / (1 - dropout). Without
+    dropout it is not written.
     """
     width = table.shape[1]
+    if dropout == 0.0:
+        length = row_length(table, k) if cosine else ONE
+        scale = ONE / length
+        for f in range(width):
+            out[j, f] = scale * table[k, f]
+        return length
     threshold = np.uint64(dropout * _LEVELS)
     kept = np.float32(1.0 / (1.0 - dropout))
     squares = ZERO
@@ -131,6 +138,30 @@ def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
     for f in range(width):
         out[j, f] *= scale
     return length
+
+
+@scalar
+def through_dropout(gradient, dropout, mask, j):
+    """Turn the gradient of row ``j`` by the dropped vector into that by the vector."""
+    if dropout > 0.0:
+        for f in range(gradient.shape[1]):
+            gradient[j, f] *= mask[j, f]
+
+
+# Floats of a cache line.
+_LINE = 16
+
+
+@scalar
+def touch_row(table, k):
+    """Read a number of every cache line of row ``k``; return their sum.
+
+    A loop of these has many misses in flight; the work that follows finds its rows in the cache.
+    """
+    total = ZERO
+    for f in range(0, table.shape[1], _LINE):
+        total += table[k, f]
+    return total
 
 
 @scalar

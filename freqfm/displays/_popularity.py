@@ -1,0 +1,331 @@
+"""Displays of what popularity does to a recommender."""
+
+import numpy as np
+from scipy import sparse
+
+from freqfm.displays._common import as_vector, model_with, open_axes, user_degrees
+from freqfm.metrics import stratified_ndcg_at_k
+from freqfm.model_selection._steps import last_step, transform
+
+__all__ = ["MagnitudePopularityDisplay", "StratifiedNDCGDisplay"]
+
+
+class MagnitudePopularityDisplay:
+    """Lengths of vectors against the popularity of what they stand for.
+
+    Where rankings are by dot products, long vectors are recommended often: the picture shows how
+    much a model favours popular items by length alone, figure 2 of [1]_. A cosine does not see
+    lengths.
+
+    Parameters
+    ----------
+    counts : array-like of shape (n,)
+        How often each item, or user, occurs in training.
+    lengths : array-like of shape (n,)
+        Lengths of their vectors.
+    what : str, default="items"
+        What the points are, for labels.
+
+    Attributes
+    ----------
+    counts, lengths : ndarray of shape (n_seen,)
+        Without those that never occur, which have no place on a logarithmic axis.
+    correlation : float
+        Spearman's rank correlation of the two; nan if either is constant.
+    points_ : matplotlib PathCollection
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    References
+    ----------
+    .. [1] D. Loveland, M. Ju, T. Zhao, N. Shah, D. Koutra. "On the Role of Weight Decay in
+       Collaborative Filtering: A Popularity Perspective". 2025.
+
+    Examples
+    --------
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> from freqfm.displays import MagnitudePopularityDisplay
+    >>> X = make_interactions(200, 100, 2000, random_state=0)
+    >>> model = MFRecommender(8, init="prism", max_iter=1, random_state=0).fit(X)
+    >>> display = MagnitudePopularityDisplay.from_estimator(model)
+    >>> print(f"{display.correlation:.2f}")
+    1.00
+    """
+
+    def __init__(self, counts, lengths, *, what="items"):
+        counts, lengths = as_vector("counts", counts), as_vector("lengths", lengths)
+        if len(counts) != len(lengths):
+            raise ValueError(
+                f"there are {len(counts)} counts and {len(lengths)} lengths of {what}; give one of "
+                f"each for every vector."
+            )
+        seen = counts > 0
+        self.counts, self.lengths, self.what = counts[seen], lengths[seen], what
+        self.correlation = _rank_correlation(self.counts, self.lengths)
+
+    @classmethod
+    def from_estimator(cls, estimator, *, of="items", ax=None, **kwargs):
+        """Draw the vectors of a fitted recommender.
+
+        Parameters
+        ----------
+        estimator : MFRecommender, InteractionRecommender, Pipeline or search
+        of : {"items", "users"}, default="items"
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : MagnitudePopularityDisplay
+        """
+        if of not in ("items", "users"):
+            raise ValueError(f"of={of!r} must be 'items' or 'users'.")
+        model = model_with(estimator, f"{of[:-1]}_factors_")
+        counts = model.item_counts_ if of == "items" else user_degrees(model)
+        vectors = getattr(model, f"{of[:-1]}_factors_")
+        return cls.from_vectors(vectors, counts, what=of, ax=ax, **kwargs)
+
+    @classmethod
+    def from_vectors(cls, vectors, counts, *, what="vectors", ax=None, **kwargs):
+        """Draw given vectors, such as the ``factors_`` of a factorization machine.
+
+        Parameters
+        ----------
+        vectors : array-like of shape (n, n_components)
+        counts : array-like of shape (n,)
+        what : str, default="vectors"
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : MagnitudePopularityDisplay
+        """
+        vectors = np.asarray(vectors)
+        if vectors.ndim != 2:
+            raise ValueError(
+                f"vectors must be a matrix, one vector a row; got the shape {vectors.shape}."
+            )
+        lengths = np.linalg.norm(vectors, axis=1)
+        return cls(counts, lengths, what=what).plot(ax=ax, **kwargs)
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the points.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where; None makes a new figure.
+        **kwargs : dict
+            For matplotlib's ``scatter``.
+
+        Returns
+        -------
+        self : object
+        """
+        self.ax_, self.figure_ = open_axes(ax)
+        self.points_ = self.ax_.scatter(self.counts, self.lengths, **{"s": 8, **kwargs})
+        self.ax_.set(
+            xscale="log",
+            xlabel=f"interactions of the {self.what}",
+            ylabel=f"length of the {self.what}' vectors",
+            title=f"Spearman's rank correlation {self.correlation:.2f}",
+        )
+        return self
+
+
+class StratifiedNDCGDisplay:
+    """NDCG by the popularity of items, as bars, for one or several models.
+
+    The three parts of a model add up to its NDCG, see :func:`freqfm.metrics.stratified_ndcg_at_k`.
+
+    Parameters
+    ----------
+    parts : dict of str to dict
+        By model: what each stratum contributes.
+    k : int, default=None
+        Length of the rankings, for the label.
+
+    Attributes
+    ----------
+    ndcg : dict of str to float
+        By model: the sum of its parts.
+    bars_ : dict of str to matplotlib BarContainer
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> from freqfm.displays import StratifiedNDCGDisplay
+    >>> from freqfm.model_selection import holdout_interactions
+    >>> X = make_interactions(200, 100, 4000, random_state=0)
+    >>> history, relevant = holdout_interactions(X, 0.2, random_state=0)
+    >>> models = {
+    ...     alpha: MFRecommender(8, init="prism", learning_rate=0.02, max_iter=5, random_state=0)
+    ...     .set_params(init__alpha=alpha).fit(history) for alpha in (0.0, 1.0)
+    ... }
+    >>> display = StratifiedNDCGDisplay.from_estimators(models, relevant)
+    >>> sorted(display.parts[1.0])
+    ['neutral', 'popular', 'unpopular']
+    """
+
+    def __init__(self, parts, *, k=None):
+        if not parts:
+            raise ValueError("parts names no model; give at least one.")
+        self.parts = {name: dict(part) for name, part in parts.items()}
+        self.k = k
+        self.ndcg = {name: float(sum(part.values())) for name, part in self.parts.items()}
+
+    @classmethod
+    def from_estimators(
+        cls,
+        estimators,
+        relevant,
+        *,
+        history=None,
+        users=None,
+        k=20,
+        edges=(0.05, 0.20),
+        ax=None,
+        **kwargs,
+    ):
+        """Recommend with fitted recommenders, and draw how well they find held-out items.
+
+        Parameters
+        ----------
+        estimators : dict of str to estimator, or estimator
+            By the names for the legend.
+        relevant : {sparse matrix, array-like} of shape (n_users, n_items), or table
+            Items to be found; for :class:`~freqfm.InteractionRecommender` a table of held-out
+            interactions, of whatever users.
+        history : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Histories to recommend from. None recommends to users seen in fit.
+        users : array-like of int of shape (n_users,), default=None
+            Which users seen in fit the rows of ``relevant`` are; None takes them in order.
+        k : int, default=20
+            Length of the rankings.
+        edges : pair of float, default=(0.05, 0.20)
+            Shares of items that are popular, and popular or neutral, in training.
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : StratifiedNDCGDisplay
+
+        Raises
+        ------
+        ValueError
+            If ``relevant``, ``history`` and ``users`` do not fit together or to the models.
+        """
+        if history is not None and users is not None:
+            raise ValueError(
+                "history and users were both given; give history to recommend from the rows of a "
+                "matrix, users to recommend to users seen in fit, or neither."
+            )
+        if not isinstance(estimators, dict):
+            estimators = {type(estimators).__name__: estimators}
+        parts = {}
+        for name, estimator in estimators.items():
+            transformers, model = last_step(estimator)
+            if hasattr(model, "_rank_held_out"):
+                if history is not None or users is not None:
+                    raise ValueError(
+                        f"{type(model).__name__} finds the users in the table given as relevant; "
+                        f"leave history and users at None."
+                    )
+                found, ranked = model._rank_held_out(transform(transformers, relevant), k)
+            else:
+                found = relevant if sparse.issparse(relevant) else np.asarray(relevant)
+                query = {"X": None, "users": users}
+                if history is not None:
+                    query["X"] = transform(transformers, history)
+                elif users is None:
+                    query["users"] = np.arange(found.shape[0])
+                ranked, _ = model.recommend(**query, n_recommendations=k)
+            counts = model_with(model, "item_counts_").item_counts_
+            parts[name] = stratified_ndcg_at_k(found, ranked, counts, k, edges=edges)
+        return cls(parts, k=k).plot(ax=ax, **kwargs)
+
+    @classmethod
+    def from_rankings(
+        cls, rankings, relevant, item_counts, *, k=None, edges=(0.05, 0.20), ax=None, **kwargs
+    ):
+        """Draw how well given rankings find held-out items.
+
+        Parameters
+        ----------
+        rankings : dict of str to array-like of int, of shape (n_users, n_ranked)
+            By name: items recommended to every user, best first; -1 for missing ones.
+        relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+            Items to be found.
+        item_counts : array-like of shape (n_items,)
+            How often each item occurs in training.
+        k : int, default=None
+            Number of leading places to look at; all if None.
+        edges : pair of float, default=(0.05, 0.20)
+            As in :meth:`from_estimators`.
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : StratifiedNDCGDisplay
+        """
+        parts = {
+            name: stratified_ndcg_at_k(relevant, ranked, item_counts, k, edges=edges)
+            for name, ranked in rankings.items()
+        }
+        widths = {np.shape(ranked)[1] for ranked in rankings.values()}
+        return cls(parts, k=widths.pop() if k is None and len(widths) == 1 else k).plot(
+            ax=ax, **kwargs
+        )
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the bars.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where; None makes a new figure.
+        **kwargs : dict
+            For matplotlib's ``bar``.
+
+        Returns
+        -------
+        self : object
+        """
+        self.ax_, self.figure_ = open_axes(ax)
+        strata = list(next(iter(self.parts.values())))
+        places = np.arange(len(strata))
+        width = 0.8 / len(self.parts)
+        self.bars_ = {}
+        for at, (name, part) in enumerate(self.parts.items()):
+            shift = width * (at - (len(self.parts) - 1) / 2)
+            heights = [part[stratum] for stratum in strata]
+            label = f"{name} ({self.ndcg[name]:.4f})"
+            self.bars_[name] = self.ax_.bar(
+                places + shift, heights, **{"width": 0.95 * width, "label": label, **kwargs}
+            )
+        self.ax_.set_xticks(places, strata)
+        at_k = "" if self.k is None else f"@{self.k}"
+        self.ax_.set(xlabel="items", ylabel=f"part of NDCG{at_k}")
+        self.ax_.legend(title=f"model (NDCG{at_k})")
+        return self
+
+
+def _rank_correlation(one, other):
+    """Return Spearman's coefficient, without a warning where it is not defined."""
+    from scipy.stats import rankdata
+
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])

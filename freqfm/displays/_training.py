@@ -1,0 +1,219 @@
+"""Displays of how a training went and what it arrived at."""
+
+import numpy as np
+
+from freqfm.displays._common import as_vector, model_with, open_axes, user_degrees
+
+__all__ = ["LossCurveDisplay", "TemperatureDisplay"]
+
+_KINDS = ("histogram", "degree")
+
+
+class LossCurveDisplay:
+    """Training loss by epoch, with the validation score if there was early stopping.
+
+    Parameters
+    ----------
+    loss_curve : array-like of shape (n_epochs,)
+    validation_scores : array-like of shape (n_epochs,), default=None
+        None, or of length 0, if there are none.
+    best_iter : int, default=None
+        Epoch whose model was kept, counted from 1.
+    name : str, default=None
+        Name of the model, for the legend.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The loss.
+    validation_line_ : matplotlib Line2D or None
+    best_line_ : matplotlib Line2D or None
+        Vertical, at the epoch that was kept.
+    ax_ : matplotlib Axes
+    validation_ax_ : matplotlib Axes or None
+        Shares the epochs with ``ax_``, and has a scale of its own at the right.
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.datasets import make_clicks
+    >>> from freqfm.displays import LossCurveDisplay
+    >>> X, y = make_clicks(2000, (50, 20), random_state=0)
+    >>> model = FMClassifier(max_iter=5, early_stopping=True, random_state=0).fit(X, y)
+    >>> display = LossCurveDisplay.from_estimator(model)
+    >>> len(display.loss_curve) == len(display.validation_scores)
+    True
+    """
+
+    def __init__(self, loss_curve, validation_scores=None, *, best_iter=None, name=None):
+        self.loss_curve = as_vector("loss_curve", loss_curve)
+        scores = () if validation_scores is None else validation_scores
+        self.validation_scores = as_vector("validation_scores", scores)
+        self.best_iter = best_iter
+        self.name = name
+
+    @classmethod
+    def from_estimator(cls, estimator, *, name=None, ax=None, validation_ax=None, **kwargs):
+        """Draw the training of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : factorization machine, recommender, Pipeline or search
+        name : str, default=None
+            None takes the name of the class.
+        ax, validation_ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : LossCurveDisplay
+        """
+        model = model_with(estimator, "loss_curve_")
+        display = cls(
+            model.loss_curve_,
+            getattr(model, "validation_scores_", None),
+            best_iter=getattr(model, "best_iter_", None),
+            name=type(model).__name__ if name is None else name,
+        )
+        return display.plot(ax=ax, validation_ax=validation_ax, **kwargs)
+
+    def plot(self, ax=None, *, validation_ax=None, **kwargs):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where; None makes a new figure.
+        validation_ax : matplotlib Axes, default=None
+            Where the scores are drawn, for several models in one picture the ``validation_ax_`` of
+            the first. None adds a second scale to ``ax``.
+        **kwargs : dict
+            For matplotlib's ``plot``, of both curves.
+
+        Returns
+        -------
+        self : object
+        """
+        self.ax_, self.figure_ = open_axes(ax)
+        epochs = np.arange(1, len(self.loss_curve) + 1)
+        label = "loss" if self.name is None else f"{self.name}, loss"
+        (self.line_,) = self.ax_.plot(epochs, self.loss_curve, **{"label": label, **kwargs})
+        self.ax_.set(xlabel="epoch", ylabel="training loss")
+        self.validation_ax_ = self.validation_line_ = self.best_line_ = None
+        lines = [self.line_]
+        if len(self.validation_scores):
+            self.validation_ax_ = self.ax_.twinx() if validation_ax is None else validation_ax
+            style = {"color": self.line_.get_color(), "linestyle": "--"}
+            (self.validation_line_,) = self.validation_ax_.plot(
+                np.arange(1, len(self.validation_scores) + 1),
+                self.validation_scores,
+                **{**style, "label": "validation score", **kwargs},
+            )
+            self.validation_ax_.set_ylabel("validation score (dashed)")
+            lines.append(self.validation_line_)
+            if self.best_iter is not None:
+                style = {"color": self.line_.get_color(), "linestyle": ":", "linewidth": 1}
+                self.best_line_ = self.ax_.axvline(self.best_iter, **style)
+        old = self.ax_.get_legend()
+        drawn = [line for line in self.ax_.get_lines() if line.get_label()[0] != "_"]
+        if old is not None or len(drawn) > 1:
+            lines = drawn
+        self.ax_.legend(handles=lines)
+        return self
+
+
+class TemperatureDisplay:
+    """Temperatures by user, as a histogram or against the number of items that users have.
+
+    Parameters
+    ----------
+    temperatures : array-like of shape (n_users,)
+    degrees : array-like of shape (n_users,), default=None
+        How many items each user has. Users without any are left out. None counts all users, and
+        allows the histogram only.
+
+    Attributes
+    ----------
+    temperatures, degrees : ndarray of shape (n_users_with_items,)
+    bars_ : matplotlib BarContainer or None
+        Of the histogram.
+    points_ : matplotlib PathCollection or None
+        Of temperatures against degrees.
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> from freqfm.displays import TemperatureDisplay
+    >>> X = make_interactions(200, 100, 2000, random_state=0)
+    >>> model = MFRecommender(8, temperature="adap_tau", max_iter=10, random_state=0).fit(X)
+    >>> display = TemperatureDisplay.from_estimator(model, kind="degree")
+    >>> display.ax_.get_ylabel()
+    'temperature'
+    """
+
+    def __init__(self, temperatures, degrees=None):
+        self.temperatures = as_vector("temperatures", temperatures)
+        self.degrees = None
+        if degrees is not None:
+            degrees = as_vector("degrees", degrees)
+            if len(degrees) != len(self.temperatures):
+                raise ValueError(
+                    f"there are {len(self.temperatures)} temperatures and {len(degrees)} degrees; "
+                    f"give one of each for every user."
+                )
+            self.degrees = degrees[degrees > 0]
+            self.temperatures = self.temperatures[degrees > 0]
+
+    @classmethod
+    def from_estimator(cls, estimator, *, kind="histogram", ax=None, **kwargs):
+        """Draw the temperatures of a fitted recommender.
+
+        Parameters
+        ----------
+        estimator : MFRecommender, InteractionRecommender, Pipeline or search
+        kind : {"histogram", "degree"}, default="histogram"
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : TemperatureDisplay
+        """
+        model = model_with(estimator, "user_temperatures_")
+        return cls(model.user_temperatures_, user_degrees(model)).plot(kind=kind, ax=ax, **kwargs)
+
+    def plot(self, ax=None, *, kind="histogram", **kwargs):
+        """Draw the temperatures.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where; None makes a new figure.
+        kind : {"histogram", "degree"}, default="histogram"
+        **kwargs : dict
+            For matplotlib's ``hist`` or ``scatter``.
+
+        Returns
+        -------
+        self : object
+        """
+        if kind not in _KINDS:
+            raise ValueError(f"kind={kind!r} must be 'histogram' or 'degree'.")
+        if kind == "degree" and self.degrees is None:
+            raise ValueError("kind='degree' needs degrees; give them to TemperatureDisplay.")
+        self.ax_, self.figure_ = open_axes(ax)
+        self.bars_ = self.points_ = None
+        if kind == "histogram":
+            _, _, self.bars_ = self.ax_.hist(self.temperatures, **{"bins": 40, **kwargs})
+            self.ax_.set(xlabel="temperature", ylabel="users")
+        else:
+            self.points_ = self.ax_.scatter(self.degrees, self.temperatures, **{"s": 8, **kwargs})
+            self.ax_.set(xscale="log", xlabel="items of the user", ylabel="temperature")
+        self.ax_.set_title(f"{len(self.temperatures)} users, mean {self.temperatures.mean():.3g}")
+        return self

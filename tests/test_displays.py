@@ -1,0 +1,273 @@
+"""The displays: what they compute, what they draw, and what they refuse."""
+
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
+
+from freqfm import FMClassifier, InteractionRecommender, MFRecommender
+from freqfm.datasets import make_clicks, make_interactions
+from freqfm.displays import (
+    LossCurveDisplay,
+    MagnitudePopularityDisplay,
+    StratifiedNDCGDisplay,
+    TemperatureDisplay,
+)
+from freqfm.initializers import PRISM
+from freqfm.metrics import ndcg_at_k, stratified_ndcg_at_k
+from freqfm.model_selection import WarmStartKFold, holdout_interactions, make_ranking_scorer
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Histories of 80 users, of whom one has none, held-out items, and a model."""
+    X = make_interactions(80, 40, 900, random_state=0).tolil()
+    X[3] = 0
+    history, relevant = holdout_interactions(X.tocsr(), 0.3, random_state=0)
+    return history, relevant, recommender().fit(history)
+
+
+def recommender(**params):
+    return MFRecommender(**{"n_components": 4, "max_iter": 2, "random_state": 0, **params})
+
+
+def table(X):
+    rows, columns = X.nonzero()
+    return np.array([rows, columns]).T
+
+
+# Lengths by popularity.
+
+
+def test_magnitudes_of_prism_follow_popularity(data):
+    history, _, _ = data
+    model = recommender(init=PRISM(0.7), learning_rate=1e-9, max_iter=1).fit(history)
+    display = MagnitudePopularityDisplay.from_estimator(model)
+    assert_allclose(display.lengths, 0.7 * np.log(display.counts + 2) + 0.3, rtol=1e-5)
+    assert display.correlation > 0.99  # rounding parts equal counts
+    assert_allclose(display.points_.get_offsets().data[:, 1], display.lengths)
+    assert display.ax_.get_xscale() == "log"
+    assert display.figure_ is display.ax_.figure
+    assert f"{display.correlation:.2f}" in display.ax_.get_title()
+
+
+@pytest.mark.parametrize("of, axis", [("items", 0), ("users", 1)])
+def test_magnitudes_of_both_sides(data, of, axis):
+    history, _, model = data
+    display = MagnitudePopularityDisplay.from_estimator(model, of=of, color="red")
+    counts = np.asarray((history != 0).sum(axis=axis)).ravel()
+    vectors = getattr(model, f"{of[:-1]}_factors_")
+    assert_array_equal(display.counts, counts[counts > 0])
+    assert_allclose(display.lengths, np.linalg.norm(vectors[counts > 0], axis=1), rtol=1e-6)
+    assert of in display.ax_.get_xlabel() and of in display.ax_.get_ylabel()
+
+
+def test_magnitudes_of_factorization_machines():
+    X, y = make_clicks(500, (30, 10), random_state=0)
+    model = FMClassifier(n_components=3, max_iter=2, random_state=0).fit(X, y)
+    display = MagnitudePopularityDisplay.from_vectors(
+        model.factors_, model.token_counts_, what="tokens"
+    )
+    assert -1 <= display.correlation <= 1
+    assert "tokens" in display.ax_.get_xlabel()
+
+
+def test_rank_correlation():
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    counts, lengths = rng.integers(1, 9, 50), rng.random(50)
+    display = MagnitudePopularityDisplay(counts, lengths)
+    assert display.correlation == pytest.approx(stats.spearmanr(counts, lengths).statistic)
+    assert np.isnan(MagnitudePopularityDisplay([3, 3], [1.0, 2.0]).correlation)
+    assert np.isnan(MagnitudePopularityDisplay([0, 3], [1.0, 2.0]).correlation)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: MagnitudePopularityDisplay([1, 2], [1.0]), "2 counts and 1 lengths"),
+        (lambda: MagnitudePopularityDisplay([[1]], [1.0]), "counts must be one-dimensional"),
+        (lambda: MagnitudePopularityDisplay.from_vectors([1.0], [1]), "vectors must be a matrix"),
+        (lambda: MagnitudePopularityDisplay.from_estimator(None, of="item"), "of='item' must be"),
+    ],
+)
+def test_magnitudes_refuse(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Curves of the training.
+
+
+def test_loss_curve_of_a_recommender(data):
+    _, _, model = data
+    display = LossCurveDisplay.from_estimator(model)
+    assert_array_equal(display.line_.get_xdata(), [1, 2])
+    assert_array_equal(display.line_.get_ydata(), model.loss_curve_)
+    assert display.validation_line_ is None and display.best_line_ is None
+    assert display.line_.get_label() == "MFRecommender, loss"
+
+
+def test_validation_scores_have_their_own_axis(data):
+    history, _, _ = data
+    model = recommender(early_stopping=True, max_iter=4).fit(history)
+    display = LossCurveDisplay.from_estimator(model, name="one")
+    assert_array_equal(display.validation_line_.get_ydata(), model.validation_scores_)
+    assert display.best_line_.get_xdata()[0] == model.best_iter_
+    assert display.validation_ax_ is not display.ax_
+    other = LossCurveDisplay.from_estimator(
+        model, name="two", ax=display.ax_, validation_ax=display.validation_ax_, color="red"
+    )
+    assert other.ax_ is display.ax_ and other.validation_ax_ is display.validation_ax_
+    assert len(other.figure_.axes) == 2
+    texts = [text.get_text() for text in other.ax_.get_legend().get_texts()]
+    assert "one, loss" in texts and "two, loss" in texts
+
+
+def test_loss_curve_of_factorization_machines():
+    X, y = make_clicks(500, (30, 10), random_state=0)
+    model = make_pipeline(
+        MaxAbsScaler(), FMClassifier(n_components=3, max_iter=3, early_stopping=True)
+    ).fit(X, y)
+    display = LossCurveDisplay.from_estimator(model)
+    assert len(display.validation_scores) == len(display.loss_curve)
+
+
+# Temperatures.
+
+
+def test_temperatures(data):
+    history, _, model = data
+    seen = np.diff(history.indptr) > 0
+    assert not seen.all()
+    display = TemperatureDisplay.from_estimator(model, bins=5)
+    assert_array_equal(display.temperatures, model.user_temperatures_[seen].astype(float))
+    assert sum(bar.get_height() for bar in display.bars_) == seen.sum()
+    assert display.points_ is None
+    display.plot(kind="degree")
+    assert_array_equal(display.points_.get_offsets().data[:, 0], np.diff(history.indptr)[seen])
+    assert display.bars_ is None
+
+
+def test_temperatures_refuse():
+    with pytest.raises(ValueError, match="kind='hist' must be"):
+        TemperatureDisplay([0.1]).plot(kind="hist")
+    with pytest.raises(ValueError, match="needs degrees"):
+        TemperatureDisplay([0.1]).plot(kind="degree")
+    with pytest.raises(ValueError, match="1 temperatures and 2 degrees"):
+        TemperatureDisplay([0.1], [1, 2])
+
+
+# NDCG by popularity.
+
+
+def test_stratified_ndcg_of_known_users(data):
+    history, relevant, model = data
+    other = recommender(n_components=2).fit(history)
+    display = StratifiedNDCGDisplay.from_estimators({"a": model, "b": other}, relevant, k=5)
+    for name, fitted in (("a", model), ("b", other)):
+        ranked, _ = fitted.recommend(users=np.arange(80), n_recommendations=5)
+        expected = stratified_ndcg_at_k(relevant, ranked, model.item_counts_)
+        assert display.parts[name] == dict(expected)
+        assert display.ndcg[name] == pytest.approx(ndcg_at_k(relevant, ranked))
+        heights = [bar.get_height() for bar in display.bars_[name]]
+        assert_allclose(heights, list(expected.values()))
+    ticks = [label.get_text() for label in display.ax_.get_xticklabels()]
+    assert ticks == ["popular", "neutral", "unpopular"]
+    assert "@5" in display.ax_.get_ylabel()
+    by_rankings = StratifiedNDCGDisplay.from_rankings({"b": ranked}, relevant, model.item_counts_)
+    assert by_rankings.parts["b"] == display.parts["b"] and by_rankings.k == 5
+
+
+def test_stratified_ndcg_of_some_users_and_of_histories(data):
+    history, relevant, model = data
+    users = np.array([5, 1, 7])
+    display = StratifiedNDCGDisplay.from_estimators(model, relevant[users], users=users, k=5)
+    ranked, _ = model.recommend(users=users, n_recommendations=5)
+    assert display.ndcg["MFRecommender"] == pytest.approx(ndcg_at_k(relevant[users], ranked))
+    halving = FunctionTransformer(lambda X: X / 2, accept_sparse=True)
+    pipeline = make_pipeline(halving, recommender()).fit(history)
+    display = StratifiedNDCGDisplay.from_estimators(
+        {"p": pipeline}, relevant.toarray(), history=history, k=5
+    )
+    ranked, _ = pipeline[-1].recommend(history / 2, n_recommendations=5)
+    assert display.ndcg["p"] == pytest.approx(ndcg_at_k(relevant, ranked))
+
+
+def test_stratified_ndcg_of_interactions(data):
+    history, relevant, _ = data
+    search = GridSearchCV(
+        InteractionRecommender(recommender()),
+        {"estimator__n_components": [2]},
+        cv=WarmStartKFold(2),
+    ).fit(table(history))
+    display = StratifiedNDCGDisplay.from_estimators({"s": search}, table(relevant), k=5)
+    scorer = make_ranking_scorer("ndcg", k=5)
+    assert display.ndcg["s"] == pytest.approx(scorer(search, table(relevant)))
+    with pytest.raises(ValueError, match="leave history and users at None"):
+        StratifiedNDCGDisplay.from_estimators({"s": search}, table(relevant), users=[1])
+
+
+def test_stratified_ndcg_refuses(data):
+    history, relevant, model = data
+    with pytest.raises(ValueError, match="parts names no model"):
+        StratifiedNDCGDisplay.from_estimators({}, relevant)
+    with pytest.raises(ValueError, match="history and users were both given"):
+        StratifiedNDCGDisplay.from_estimators(model, relevant, history=history, users=[1])
+
+
+# What all of them share.
+
+CALLS = [
+    lambda model, **options: MagnitudePopularityDisplay.from_estimator(model, **options),
+    lambda model, **options: LossCurveDisplay.from_estimator(model, **options),
+    lambda model, **options: TemperatureDisplay.from_estimator(model, **options),
+    lambda model, **options: TemperatureDisplay.from_estimator(model, kind="degree", **options),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_axes_wrappers_and_keywords(data, call):
+    history, _, model = data
+    _, ax = plt.subplots()
+    display = call(model, ax=ax, alpha=0.5)
+    assert display.ax_ is ax and display.figure_ is ax.figure
+    assert display.plot() is display and display.ax_ is not ax
+    assert len(plt.get_fignums()) == 2
+    wrapped = make_pipeline(InteractionRecommender(recommender())).fit(table(history))
+    assert call(wrapped).ax_.get_title() == call(wrapped[-1].estimator_).ax_.get_title()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_estimators_that_cannot_be_drawn(call):
+    for unfitted in (recommender(), make_pipeline(recommender())):
+        with pytest.raises(NotFittedError):
+            call(unfitted)
+    scaler = MaxAbsScaler().fit([[1.0]])
+    with pytest.raises(TypeError, match="MaxAbsScaler has no"):
+        call(scaler)
+    with pytest.raises(TypeError, match="inside Pipeline, has no"):
+        call(make_pipeline(scaler))
+
+
+def test_without_matplotlib(monkeypatch):
+    display = TemperatureDisplay([0.1, 0.2])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"freqfm\[plot\]"):
+        display.plot()
