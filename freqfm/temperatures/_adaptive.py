@@ -12,8 +12,9 @@ from freqfm.temperatures._base import Temperature
 # The authors' code leaves out the users with the fewest items, a fifth of all.
 _LEAST_ACTIVE = 20
 
-# A user's loss is clipped here, in units of 2 beta, before Lambert's function.
-_MOST_EXCESS = 1000.0
+# A user's loss is clipped here, in units of 2 beta, before Lambert's function. It begins at -1/e,
+# in which very point scipy's gives NaN.
+_LEAST_EXCESS, _MOST_EXCESS = -1 / np.e + 1e-9, 1000.0
 
 
 class AdapTau0(Temperature):
@@ -166,7 +167,7 @@ class AdapTau(AdapTau0):
             threshold = mean.mean()
         else:
             threshold = np.quantile(mean, self.threshold)
-        excess = np.clip((mean - threshold) / (2 * self.beta), -1 / np.e, _MOST_EXCESS)
+        excess = np.clip((mean - threshold) / (2 * self.beta), _LEAST_EXCESS, _MOST_EXCESS)
         own = overall * np.exp(-lambertw(excess).real)
         inverse[seen, 1] = own
         if self.form == "paper":

@@ -1,0 +1,139 @@
+"""Temperature strategies against their formulas."""
+
+import naive_mf
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import sparse
+
+from freqfm import MFRecommender
+from freqfm.samplers import Full, InBatch, Popularity, Uniform
+from freqfm.temperatures import (
+    AdapTau,
+    AdapTau0,
+    FixedTemperature,
+    LearnedTemperature,
+    LearnedUserTemperature,
+    Snapshot,
+)
+
+
+@pytest.fixture
+def snapshot():
+    rng = np.random.default_rng(1)
+    X = sparse.csr_array((rng.random((40, 30)) < 0.2).astype(np.float32))
+    unit = [t / np.linalg.norm(t, axis=1, keepdims=True) for t in rng.normal(size=(2, 40, 6))]
+    losses = rng.normal(3, 1, 40)
+    weight = np.diff(X.indptr).astype(float)
+    statistics = np.column_stack([losses * weight, weight, rng.normal(size=40)])
+    return Snapshot(X, unit[0], unit[1][:30], statistics)
+
+
+def refreshed(strategy, snapshot, epochs=(0,)):
+    inverse = np.ones((40, 2), dtype=np.float32)
+    state = np.zeros((40, 2))
+    for epoch in epochs:
+        strategy.refresh(epoch, inverse, state, snapshot)
+    return inverse
+
+
+def log_odds(X):
+    degrees = np.diff(X.indptr)
+    active = degrees > np.percentile(degrees, 20)
+    return np.log(active.sum() * X.shape[1] / (2 * degrees[active].sum())), active
+
+
+def test_fixed(snapshot):
+    assert_allclose(refreshed(FixedTemperature(0.25), snapshot), 4)
+
+
+def test_tau0_is_the_closed_form(snapshot):
+    X, U, V, _ = snapshot
+    odds, active = log_odds(X)
+    assert_allclose(refreshed(AdapTau0(), snapshot, [4]), odds / 0.7, rtol=1e-6)
+    assert_allclose(refreshed(AdapTau0(warm_up=None), snapshot, [99]), odds / 0.7, rtol=1e-6)
+    cosines = U @ V.T
+    pairs = (X.toarray() > 0) & active[:, None]
+    gap = cosines[pairs].mean() - cosines[active].mean()
+    strategy = AdapTau0(smallest_gap=1e-6)
+    assert_allclose(refreshed(strategy, snapshot, [5]), odds / max(gap, 1e-6), rtol=1e-5)
+    assert_allclose(refreshed(AdapTau0(smallest_gap=2), snapshot, [5]), odds / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["paper", "reference"])
+@pytest.mark.parametrize("threshold, beta", [("mean", 0.5), (0.9, 0.125), (0.5, 1.0)])
+def test_adap_tau_solves_its_equation(snapshot, form, threshold, beta):
+    statistics = snapshot.statistics
+    strategy = AdapTau(form=form, threshold=threshold, beta=beta)
+    inverse = refreshed(strategy, snapshot, [6]).astype(float)
+    overall = refreshed(AdapTau0(), snapshot, [6])[0, 0].astype(float)
+    loss = statistics[:, 0] / statistics[:, 1]
+    m = loss.mean() if threshold == "mean" else np.quantile(loss, threshold)
+    x = np.maximum((loss - m) / (2 * beta), -1 / np.e)
+    w = -np.log(inverse[:, 1] / overall)
+    # Around its first point Lambert's function is steep.
+    assert_allclose(w * np.exp(w), x, atol=2e-5)
+    assert (inverse[:, 1] <= overall * np.e * 1.001).all()
+    assert np.isfinite(inverse).all()
+    assert strategy.include_positive == (form == "paper")
+    if form == "paper":
+        assert_allclose(inverse[:, 0], inverse[:, 1])
+    else:
+        assert_allclose(inverse[:, 0], overall)
+
+
+def test_adap_tau_warms_up_with_one_temperature(snapshot):
+    inverse = refreshed(AdapTau(warm_up=3), snapshot, [0, 1, 2])
+    assert np.ptp(inverse) == 0
+    assert np.ptp(refreshed(AdapTau(warm_up=3), snapshot, [0, 1, 2, 3])) > 0
+
+
+def test_learned_temperatures_descend(snapshot):
+    statistics = snapshot.statistics.copy()
+    statistics[:, 2] = np.where(np.arange(40) % 2, 1.0, -3.0)
+    steps = refreshed(
+        LearnedUserTemperature(0.5, 0.1), snapshot._replace(statistics=statistics), [0, 1]
+    )
+    assert (steps[1::2] < 2).all() and (steps[::2] > 2).all()
+    one = refreshed(LearnedTemperature(0.5, 0.1), snapshot._replace(statistics=statistics), [0, 1])
+    assert np.ptp(one) == 0 and one[0, 0] > 2
+
+
+class Remembering(FixedTemperature):
+    """A fixed temperature that keeps the statistics it is shown."""
+
+    statistics_wanted = True
+    include_positive = True
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        super().refresh(epoch, inverse, state, snapshot)
+        self.seen_.append(
+            (snapshot.users.copy(), snapshot.items.copy(), snapshot.statistics.copy())
+        )
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("sampler", [Full(), InBatch(), Uniform(), Popularity(shared=False)])
+def test_statistics_of_users(similarity, sampler):
+    # With steps too small to matter, statistics are those of the starting vectors.
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((12, 9)) < 0.4) * rng.integers(1, 3, (12, 9)), dtype=float)
+    strategy = Remembering(0.5)
+    strategy.seen_ = []
+    MFRecommender(
+        4, temperature=strategy, negative_sampler=sampler, similarity=similarity, max_iter=2,
+        learning_rate=1e-12, user_dropout=0, batch_size=1000, random_state=0, init="normal",
+        init_scale=1.0, n_negatives=None if isinstance(sampler, (Full, InBatch)) else 4000,
+    ).fit(X)  # fmt: skip
+    U, V, statistics = strategy.seen_[1]
+    scores = naive_mf.similarities(U.astype(float), V.astype(float), similarity == "cosine")
+    dense = X.toarray()
+    assert_allclose(statistics[:, 1], dense.sum(axis=1))
+    if isinstance(sampler, Full):
+        at_one = np.log(np.exp(scores).sum(axis=1))
+        losses = (dense * (at_one[:, None] - scores)).sum(axis=1)
+        assert_allclose(statistics[:, 0], losses, rtol=1e-4)
+        share = np.exp(2 * scores) / np.exp(2 * scores).sum(axis=1, keepdims=True)
+        slopes = (dense * ((share * scores).sum(axis=1, keepdims=True) - scores)).sum(axis=1)
+        assert_allclose(statistics[:, 2], slopes, rtol=1e-3, atol=1e-4)
+    assert np.isfinite(statistics).all()
