@@ -17,7 +17,7 @@ def data_parser(description):
         "--data",
         type=Path,
         default=os.environ.get("FREQFM_DATA"),
-        help="folder with ml1m-ratings/, frappe/, ... (default: $FREQFM_DATA)",
+        help="folder with ml1m-ratings/, gowalla/, ... (default: $FREQFM_DATA)",
     )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
     return parser
@@ -59,3 +59,12 @@ def movielens_split(data, seed, label=lambda ratings: (ratings > 3).astype(np.in
     train, rest = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed)
     valid, test = train_test_split(rest, test_size=0.5, random_state=seed)
     return [(X[rows], y[rows]) for rows in (train, valid, test)]
+
+
+def click_parts(data, name):
+    """Return the train, valid and test parts of ``name``, "gowalla" or "ml1m-implicit".
+
+    Reads ``NAME/train.npz`` and so on: users x items, one for a click, float32 CSR of one shape.
+    """
+    parts = (sparse.load_npz(data / name / f"{part}.npz") for part in ("train", "valid", "test"))
+    return [sparse.csr_array(part).astype(np.float32) for part in parts]

@@ -11,6 +11,7 @@ from freqfm.samplers import Full, InBatch, Popularity, Uniform
 from freqfm.temperatures import (
     AdapTau,
     AdapTau0,
+    DensityTemperature,
     FixedTemperature,
     LearnedTemperature,
     LearnedUserTemperature,
@@ -137,3 +138,8 @@ def test_statistics_of_users(similarity, sampler):
         slopes = (dense * ((share * scores).sum(axis=1, keepdims=True) - scores)).sum(axis=1)
         assert_allclose(statistics[:, 2], slopes, rtol=1e-3, atol=1e-4)
     assert np.isfinite(statistics).all()
+
+
+def test_density_temperature(snapshot):
+    odds, _ = log_odds(snapshot.X)
+    assert_allclose(refreshed(DensityTemperature(3, 0.5), snapshot), 3 + 0.5 * odds, rtol=1e-6)

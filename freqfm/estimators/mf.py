@@ -22,26 +22,27 @@ class MFRecommender(MFFit):
     """Matrix factorization for implicit feedback, by softmax with temperatures that set themselves.
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
-    softmax of cosines against shared negatives at the temperature tau0 of Adap-tau [1]_, is meant
-    to be fitted without tuning. What else there is composes: five losses, six optimizers, samplers,
-    temperatures per user or learned, and vectors that start at lengths by popularity [2]_.
+    softmax of cosines against shared negatives whose weight and temperature follow from the density
+    of the data, is meant to be fitted without tuning. What else there is composes: five losses,
+    six optimizers, samplers, temperatures in closed form [1]_, per user or learned, and vectors
+    that start at lengths by popularity [2]_.
 
     Parameters
     ----------
     n_components : int, default=64
         Length of the vectors.
-    loss : {"softmax", "bsl", "bpr", "directau", "mawu"} or RankingLoss, default="softmax"
-        See :mod:`freqfm.losses`.
+    loss : {"softmax", "bsl", "bpr", "directau", "mawu"} or RankingLoss, default="bsl"
+        See :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
         What the loss compares. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
         What recommendations are ranked by. "auto" is the dot product for BPR, DirectAU and MAWU,
         the cosine for softmax and BSL, and the dot product whenever ``similarity`` or
         ``init="prism"`` gives lengths a meaning.
-    temperature : float, {"adap_tau0", "adap_tau", "learned", "learned_user"} or Temperature, \
-            default=None
-        What scores are divided by, see :mod:`freqfm.temperatures`. None is "adap_tau0" for cosines
-        and 1 for dot products. DirectAU and MAWU have none.
+    temperature : float, {"density", "adap_tau0", "adap_tau", "learned", "learned_user"} or \
+            Temperature, default=None
+        What scores are divided by, see :mod:`freqfm.temperatures`. None is "density" for BSL and
+        "adap_tau0" for softmax, 1 for dot products and for BPR. DirectAU and MAWU have none.
     negative_sampler : {"auto", "uniform", "popularity", "in_batch", "full"} or Sampler, \
             default="auto"
         Where negatives come from, see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
@@ -52,7 +53,9 @@ class MFRecommender(MFFit):
             default="adam"
         See :mod:`freqfm.optimizers`.
     learning_rate : float, default=None
-        Learning rate of the optimizer; None is 0.001 for Adam and the optimizer's own for others.
+        Learning rate of the optimizer. None is the optimizer's own, but for Adam a rate by the
+        number of steps of a fit of ``loss.max_iter`` epochs: 24 over the steps, between 0.0003 and
+        0.01.
     max_iter : int, default=None
         Epochs; None is the loss's own number, see its ``max_iter``.
     batch_size : int, default=None
@@ -191,7 +194,7 @@ class MFRecommender(MFFit):
         self,
         n_components=64,
         *,
-        loss="softmax",
+        loss="bsl",
         similarity="auto",
         ranking="auto",
         temperature=None,

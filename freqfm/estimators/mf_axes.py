@@ -116,10 +116,7 @@ def _temperature(model, loss, cosine):
             )
         return None
     if value is None:
-        # The closed form assumes a plain softmax; the weight of BSL drives it ever colder.
-        if loss.family == "softmax" and cosine:
-            return AdapTau0() if loss.constant == 1 else AdapTau0(warm_up=None)
-        value = 1.0
+        value = loss.temperature if loss.family == "softmax" and cosine else 1.0
     if isinstance(value, Real) and not isinstance(value, bool):
         temperature = FixedTemperature(float(value))
         temperature._validate_params()

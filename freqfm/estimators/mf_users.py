@@ -30,7 +30,7 @@ def remember_others(model, axes, generator):
         constants = (1.0, 4.0, gamma) if loss.half else (2.0, 4.0, gamma)
     else:
         others = np.arange(n_items)
-        constants = (0.0, 0.0, float(getattr(loss, "constant", 1.0)))
+        constants = (0.0, 0.0, 1.0)
     most = _N_OTHERS_OF_PAIRS if loss.family == "pairwise" else N_OTHERS
     if len(others) > most:
         others = np.sort(generator.choice(others, most, replace=False))
@@ -56,7 +56,7 @@ def _objective(model):
     else:
         others = items[model._others]
         positive, inverse = model._inverse[seen].mean(axis=0) if seen.any() else model._inverse[0]
-        constant = model._fold_constants[2]
+        constant = getattr(model, "_fold_constant", 1.0)
     return items, np.ascontiguousarray(others), positive, inverse, constant, length
 
 

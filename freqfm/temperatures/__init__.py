@@ -4,7 +4,7 @@ A strategy fills one array, two inverse temperatures for each user, and looks at
 every epoch.
 """
 
-from freqfm.temperatures._adaptive import AdapTau, AdapTau0
+from freqfm.temperatures._adaptive import AdapTau, AdapTau0, DensityTemperature
 from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
 from freqfm.temperatures._learned import LearnedTemperature, LearnedUserTemperature
 
@@ -12,6 +12,7 @@ __all__ = [
     "TEMPERATURES",
     "AdapTau",
     "AdapTau0",
+    "DensityTemperature",
     "FixedTemperature",
     "LearnedTemperature",
     "LearnedUserTemperature",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 TEMPERATURES = {
+    "density": DensityTemperature,
     "adap_tau0": AdapTau0,
     "adap_tau": AdapTau,
     "learned": LearnedTemperature,
