@@ -52,8 +52,8 @@ print(search.best_params_)
 
 # %%
 # Candidates come in the order of the grid, the last parameter first, so their scores make a table.
-# On this small log the temperature matters most, and warmer than the default, which sets itself,
-# is better; more components help a little.
+# On this small log the temperature matters most, and warmer than the default, which sets itself, is
+# better; more components help a little where the softmax is warm enough.
 
 means = search.cv_results_["mean_test_score"].reshape(3, 5)
 errors = search.cv_results_["std_test_score"].reshape(3, 5)

@@ -207,8 +207,16 @@ def test_interrupt_between_epochs_leaves_the_last_whole_epoch(log, monkeypatch):
     assert_same_model(model, FMClassifier(max_iter=3, **options).fit(X, y))
 
 
+@pytest.fixture
+def ctrl_c():
+    """Make the signal an exception, which it is not where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs):
+def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs, ctrl_c):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
     model = FMClassifier(max_iter=1, n_jobs=n_jobs, **options).fit(X, y)
