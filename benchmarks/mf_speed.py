@@ -169,12 +169,12 @@ def best_of(contenders, repeats):
     return {name: min(taken) for name, taken in seconds.items()}
 
 
-def timed(function, repeats=3):
+def timed(function, *arguments, repeats=3):
     """Return the least seconds of a few calls, and what the last returned."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        result = function()
+        result = function(*arguments)
         seconds.append(time.perf_counter() - start)
     return min(seconds), result
 
@@ -184,7 +184,7 @@ def peak(n_threads, n=2048, repeats=7):
     a, b = np.random.default_rng(0).standard_normal((2, n, n), dtype=np.float32)
     out = np.empty_like(a)
     with threadpoolctl.threadpool_limits(n_threads, user_api="blas"):
-        seconds, _ = timed(lambda: np.matmul(a, b, out=out), repeats)
+        seconds, _ = timed(np.matmul, a, b, out, repeats=repeats)
     return 2 * n**3 / seconds
 
 
@@ -274,7 +274,7 @@ def compare_evaluation(X, held_out, n_threads):
             np.matmul(users, items, out=scores[: len(users)])
 
     with threadpoolctl.threadpool_limits(n_threads, user_api="blas"):
-        bare = min(timed(lambda: products(size))[0] for size in (64, 256, 1024))  # noqa: B023
+        bare = min(timed(products, size)[0] for size in (64, 256, 1024))
     seconds = {"bare products, nothing kept": bare}
     seconds["freqfm, best 20 items"], (ranked, _) = timed(
         lambda: model.recommend(users=everybody, n_recommendations=20)
@@ -290,7 +290,7 @@ def compare_evaluation(X, held_out, n_threads):
             peer = AlternatingLeastSquares(D, num_threads=n_threads, use_gpu=False)
             peer.user_factors, peer.item_factors = model.user_factors_, model.item_factors_
             seconds["implicit, best 20 items"], _ = timed(
-                lambda: peer.recommend(everybody, history, N=20), 2
+                peer.recommend, everybody, history, 20, repeats=2
             )
     print(f"\nevaluation, {X.shape[0]} users x {X.shape[1]} items, {n_threads} threads")
     for name, taken in seconds.items():
@@ -363,7 +363,7 @@ def scale(n_threads, largest):
     print(f"{'users':>9}{'items':>9}{'positives':>10}{'negatives':>10}{'s/epoch':>9}"
           f"{'s/M positives':>14}{'made in s':>10}")  # fmt: skip
     for users, items, n, negatives in cases:
-        made, X = timed(lambda: make_interactions(users, items, n, random_state=0), 1)  # noqa: B023
+        made, X = timed(make_interactions, users, items, n, repeats=1)
         ours = Freqfm(
             X, n_threads, loss="softmax", temperature=TAU, n_negatives=negatives, batch_size=BATCH
         )

@@ -3,8 +3,8 @@ Temperatures that set themselves: Adap-tau
 ==========================================
 
 A softmax of cosines needs a temperature, and accuracy depends on it: the usual way is to search.
-Adap-tau computes one from the data and the present vectors, ``temperature="adap_tau0"``, which is
-what :class:`~freqfm.MFRecommender` does by default, or one for each user, ``"adap_tau"``.
+Adap-tau computes one from the data and the present vectors, ``temperature="adap_tau0"``, or one for
+each user, ``"adap_tau"``.
 
 Is a formula as good as a search? Two synthetic logs give two answers.
 """

@@ -38,7 +38,7 @@ train, test = pairs[:-1600], pairs[-1600:]
 
 grid = {
     "estimator__n_components": [8, 16, 32],
-    "estimator__temperature": [0.15, 0.3, 0.6, 1.2, "adap_tau0"],
+    "estimator__temperature": [0.15, 0.3, 0.6, 1.2, "density"],
 }
 recommender = MFRecommender(negative_sampler="full", max_iter=20, n_jobs=1, random_state=0)
 search = GridSearchCV(
@@ -52,8 +52,8 @@ print(search.best_params_)
 
 # %%
 # Candidates come in the order of the grid, the last parameter first, so their scores make a table.
-# On this small log the temperature matters most, and warmer than the default, which sets itself, is
-# better; more components help a little where the softmax is warm enough.
+# On this small log the temperature matters most, and warmer than the default, which goes by the
+# density of the data, is better; more components help a little where the softmax is warm enough.
 
 means = search.cv_results_["mean_test_score"].reshape(3, 5)
 errors = search.cv_results_["std_test_score"].reshape(3, 5)

@@ -92,8 +92,8 @@ print(f"{len(log)} loans, the first: {log[0]}")
 # Fit and recommend
 # -----------------
 #
-# One fit, no tuning: the temperature of the softmax sets itself. Books that a reader has had are
-# left out unless you say otherwise. Scores are cosines here.
+# One fit, no tuning: the temperature follows from the density of the data. Books that a reader has
+# had are left out unless you say otherwise. Scores are cosines here.
 
 model = InteractionRecommender(MFRecommender(n_components=16, n_jobs=1, random_state=0)).fit(log)
 

@@ -70,6 +70,7 @@ def one_step(data, **params):
         WIDTH,
         init=GivenTables(U, V),
         **{
+            "loss": "softmax",
             "optimizer": SGD(learning_rate=1.0),
             "batch_size": 10_000,
             "max_iter": 1,
@@ -338,7 +339,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mf_task.MFTask, "_shuffle", spy)
         model = MFRecommender(
-            WIDTH, init=GivenTables(U, V), optimizer=optimizer, batch_size=4, max_iter=2,
+            WIDTH, loss="softmax", init=GivenTables(U, V), optimizer=optimizer, batch_size=4, max_iter=2,
             user_dropout=0, similarity="dot", temperature=1.0, weight_decay=0.05, n_negatives=3,
             negative_sampler=GivenNegatives(), random_state=0, n_jobs=2,
         ).fit(X)  # fmt: skip
