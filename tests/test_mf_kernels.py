@@ -339,7 +339,8 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mf_task.MFTask, "_shuffle", spy)
         model = MFRecommender(
-            WIDTH, loss="softmax", init=GivenTables(U, V), optimizer=optimizer, batch_size=4, max_iter=2,
+            WIDTH, loss="softmax", init=GivenTables(U, V),
+            optimizer=optimizer, batch_size=4, max_iter=2,
             user_dropout=0, similarity="dot", temperature=1.0, weight_decay=0.05, n_negatives=3,
             negative_sampler=GivenNegatives(), random_state=0, n_jobs=2,
         ).fit(X)  # fmt: skip

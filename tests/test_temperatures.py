@@ -122,7 +122,8 @@ def test_statistics_of_users(similarity, sampler):
     strategy = Remembering(0.5)
     strategy.seen_ = []
     MFRecommender(
-        4, loss="softmax", temperature=strategy, negative_sampler=sampler, similarity=similarity, max_iter=2,
+        4, loss="softmax", temperature=strategy,
+        negative_sampler=sampler, similarity=similarity, max_iter=2,
         learning_rate=1e-12, user_dropout=0, batch_size=1000, random_state=0, init="normal",
         init_scale=1.0, n_negatives=None if isinstance(sampler, (Full, InBatch)) else 4000,
     ).fit(X)  # fmt: skip
