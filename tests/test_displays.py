@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -88,7 +89,6 @@ def test_magnitudes_of_factorization_machines():
 
 
 def test_rank_correlation():
-    stats = pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(0)
     counts, lengths = rng.integers(1, 9, 50), rng.random(50)
     display = MagnitudePopularityDisplay(counts, lengths)

@@ -55,7 +55,7 @@ SETTINGS = {
     "tau0": {**SOFTMAX, "temperature": "adap_tau0"},
     **PER_USER,
     "BSL 1.22, tau 0.10": {"loss": BSL(1.22), "temperature": 0.1},
-    "BSL 1.22, tau0": {"loss": BSL(1.22)},
+    "BSL 1.22, tau0": {"loss": BSL(1.22), "temperature": "adap_tau0"},
     "MFRecommender()": {},
 }
 NOISE = np.array([0.1, 0.2, 0.3, 0.4])

@@ -18,7 +18,7 @@ except ImportError:
         return method
 
 
-__all__ = ["CallbackSupportMixin", "EpochLoop", "with_callbacks"]
+__all__ = ["CallbackSupportMixin", "EpochLoop", "train_epochs", "with_callbacks"]
 
 
 class _Checkpoint:
@@ -160,4 +160,38 @@ class EpochLoop:
     def _end(self, context, data):
         return context.call_on_fit_task_end(
             estimator=self.estimator, reconstruction_attributes=self.task.attributes, **data
+        )
+
+
+def train_epochs(estimator, task, score_name, n_epochs, patience, data, with_callbacks):
+    """Train in an :class:`EpochLoop`, and set what it tells as the estimator's attributes.
+
+    Parameters
+    ----------
+    estimator, task, score_name, n_epochs, patience
+        See :class:`EpochLoop`. The task is a context manager.
+    data : dict
+        What callbacks may ask for: X and y.
+    with_callbacks : bool
+        Whether the estimator's callbacks hear of it.
+    """
+    data = {**data, "metadata": None}
+    context = None
+    if with_callbacks and hasattr(estimator, "_skl_callbacks"):
+        context = estimator._init_callback_context(max_subtasks=n_epochs)
+    history = list(estimator.loss_curve_), list(estimator.validation_scores_)
+    with task:
+        loop = EpochLoop(estimator, task, score_name, history)
+        try:
+            if context is not None:
+                context.call_on_fit_task_begin(estimator=estimator, **data)
+            loop.run(n_epochs, patience, context, data)
+        finally:
+            estimator.loss_curve_ = np.array(history[0])
+            estimator.validation_scores_ = np.array(history[1])
+            estimator.n_iter_ = len(estimator.loss_curve_)
+            estimator.best_iter_ = loop.epoch
+    if context is not None:
+        context.call_on_fit_task_end(
+            estimator=estimator, reconstruction_attributes=task.attributes, **data
         )

@@ -18,7 +18,7 @@ from freqfm._validation import (
     validate_rows,
     validate_weights,
 )
-from freqfm.estimators.base import CallbackSupportMixin, EpochLoop, with_callbacks
+from freqfm.estimators.base import CallbackSupportMixin, train_epochs, with_callbacks
 from freqfm.estimators.fm_task import FMTask, TrainingRows, score_rows
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import Loss
@@ -196,28 +196,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             raise
         self.token_counts_ = counts + self.token_counts_ if partial and not reset else counts
 
-        context = None
-        if not partial and hasattr(self, "_skl_callbacks"):
-            context = self._init_callback_context(max_subtasks=n_epochs)
-        data = {"X": rows.X, "y": rows.y, "metadata": None}
-        history = list(self.loss_curve_), list(self.validation_scores_)
         score_name = self._score_name if rows.held_out else None
-        with task:
-            loop = EpochLoop(self, task, score_name, history)
-            try:
-                if context is not None:
-                    context.call_on_fit_task_begin(estimator=self, **data)
-                patience = None if partial else self.n_iter_no_change
-                loop.run(n_epochs, patience, context, data)
-            finally:
-                self.loss_curve_ = np.array(history[0])
-                self.validation_scores_ = np.array(history[1])
-                self.n_iter_ = len(self.loss_curve_)
-                self.best_iter_ = loop.epoch
-        if context is not None:
-            context.call_on_fit_task_end(
-                estimator=self, reconstruction_attributes=task.attributes, **data
-            )
+        patience = None if partial else self.n_iter_no_change
+        data = {"X": rows.X, "y": rows.y}
+        train_epochs(self, task, score_name, n_epochs, patience, data, not partial)
         return self
 
     def _prepare(self, X, y, sample_weight, classes, reset, early_stopping):

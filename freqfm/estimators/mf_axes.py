@@ -20,10 +20,11 @@ _SLOWEST, _FASTEST = 3e-4, 1e-2
 _BATCHES, _SMALLEST_BATCH = 256, 32
 
 
-def resolve_axes(model, n_pairs):
+def resolve_axes(model, n_pairs, n_known):
     """Return the components that the parameters of an MFRecommender name.
 
-    ``n_pairs`` is how many positives there are: small data get small batches.
+    ``n_pairs`` is how many positives are to be trained on: small data get small batches. Where a
+    model is trained further, it knows ``n_known``, which decide on Adam's rate.
 
     Raises
     ------
@@ -53,18 +54,15 @@ def resolve_axes(model, n_pairs):
     ):
         # It is there already, as an item.
         include_positive = False
-    batch_size = model.batch_size
-    if batch_size is None:
-        batch_size = min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
     return Axes(
         loss=loss,
-        optimizer=_optimizer(model, loss, -(-n_pairs // int(batch_size))),
+        optimizer=_optimizer(model, loss, n_known),
         sampler=sampler,
         temperature=temperature,
         cosine=cosine,
         include_positive=include_positive,
         n_negatives=int(n_negatives),
-        batch_size=int(batch_size),
+        batch_size=_batch_size(model, loss, n_pairs),
         block=loss.block,
         user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
     )
@@ -78,7 +76,13 @@ def rank_by_cosine(model, axes):
     return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
 
 
-def _optimizer(model, loss, n_batches):
+def _batch_size(model, loss, n_pairs):
+    if model.batch_size is not None:
+        return int(model.batch_size)
+    return min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
+
+
+def _optimizer(model, loss, n_pairs):
     """Return the optimizer; Adam by name gets a rate that suits the length of the training.
 
     A step of Adam moves a weight by about its rate. What matters is how far weights can move in all
@@ -86,7 +90,8 @@ def _optimizer(model, loss, n_batches):
     """
     rate = model.learning_rate
     if rate is None and model.optimizer == "adam":
-        rate = float(np.clip(loss.travel / (loss.max_iter * n_batches), _SLOWEST, _FASTEST))
+        n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
+        rate = float(np.clip(loss.travel / n_steps, _SLOWEST, _FASTEST))
     return resolve(
         "optimizer",
         model.optimizer,

@@ -5,7 +5,7 @@ from scipy import sparse
 
 from freqfm._components import resolve
 from freqfm._validation import as_kernel_array, canonical_csr, count_threads, draw_seed
-from freqfm.estimators.base import EpochLoop
+from freqfm.estimators.base import train_epochs
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
 from freqfm.estimators.mf_users import remember_others
@@ -58,26 +58,9 @@ class MFFit(BaseRecommender):
             self.__dict__ = before
             raise
         n_epochs = 1 if partial else int(self.max_iter or axes.loss.max_iter)
-        context = None
-        if not partial and hasattr(self, "_skl_callbacks"):
-            context = self._init_callback_context(max_subtasks=n_epochs)
-        data = {"X": X, "y": None, "metadata": None}
-        history = list(self.loss_curve_), list(self.validation_scores_)
-        with task:
-            loop = EpochLoop(self, task, None if score is None else "ndcg", history)
-            try:
-                if context is not None:
-                    context.call_on_fit_task_begin(estimator=self, **data)
-                loop.run(n_epochs, None if score is None else self.n_iter_no_change, context, data)
-            finally:
-                self.loss_curve_ = np.array(history[0])
-                self.validation_scores_ = np.array(history[1])
-                self.n_iter_ = len(self.loss_curve_)
-                self.best_iter_ = loop.epoch
-        if context is not None:
-            context.call_on_fit_task_end(
-                estimator=self, reconstruction_attributes=task.attributes, **data
-            )
+        score_name = None if score is None else "ndcg"
+        patience = None if score is None else self.n_iter_no_change
+        train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
         return self
 
     def _prepare(self, X, reset, partial):
@@ -89,7 +72,8 @@ class MFFit(BaseRecommender):
             )
         if reset:
             self._seed = draw_seed(self.random_state)
-        return X, resolve_axes(self, X.nnz)
+        known = 0 if reset else len(self._seen_indices)
+        return X, resolve_axes(self, X.nnz, max(X.nnz, known))
 
     def _hold_out(self, X):
         if not self.early_stopping:
