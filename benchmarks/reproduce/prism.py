@@ -21,9 +21,11 @@ vector lengths, and how long training took.
 
 The paper's batches are 16,384 (BPR, softmax) and 4,096 (DirectAU, MAWU); the time of DirectAU and
 MAWU grows with the batch, hence 1,024. The longer vectors are, the more slowly they turn: PRISM
-needs the larger learning rates. Finished runs go to ``--results``
-(default: prism.jsonl in ``--out``), and a run that is there is skipped: stop and start as you like.
-TIMES
+needs the larger learning rates. Finished runs go to ``--results`` (default: prism.jsonl in
+``--out``), and a run that is there is skipped: stop and start as you like, but remove the file when
+the package has changed. On two cores an epoch takes one second (BPR) to five (DirectAU, MAWU) on
+MovieLens-1M and two to ten on Gowalla, so a run takes 2 to 30 minutes: hours for one loss, and a
+day or two for everything.
 """
 
 from fnmatch import fnmatch

@@ -35,7 +35,7 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
     ----------
     estimator : estimator, default=None
         Recommender of users x items; None is ``MFRecommender()``. Its parameters are searched as
-        ``estimator__...``.
+        ``estimator__...``, for which it must be given: ``InteractionRecommender(MFRecommender())``.
     user : int or str, default="auto"
         Column of the users: its place, or its name in a frame. "auto" is a frame's column "user",
         else the first column.

@@ -5,6 +5,7 @@ from numbers import Integral, Real
 import numpy as np
 from scipy import sparse
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm._validation import count_threads
@@ -107,7 +108,7 @@ class MFRecommender(MFFit):
         How many users have each item.
     user_margins_, item_margins_ : ndarray of shape (n_users,) and (n_items,), float32
         With loss "mawu" only.
-    loss_curve_ : ndarray of shape (n_iter_,)
+    loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per positive.
     validation_scores_ : ndarray
         NDCG of each epoch, with early stopping.
@@ -291,12 +292,16 @@ class MFRecommender(MFFit):
     @property
     def temperature_(self):
         """Mean temperature of the last epoch, over users with interactions."""
+        check_is_fitted(self)
         seen = np.diff(self._seen_indptr) > 0
         return float(self.user_temperatures_[seen].mean())
 
     @property
     def user_temperatures_(self):
         """Each user's temperature in the logarithm of the softmax."""
+        check_is_fitted(self)
+        if self._family == "alignment":
+            raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse[:, 1]
 
     def _item_vectors(self):

@@ -149,7 +149,7 @@ class BPR(RankingLoss):
     similarity = "dot"
     ranking = "dot"
     n_negatives = 1
-    block = 8
+    block = 16
 
 
 class DirectAU(RankingLoss):
