@@ -11,7 +11,7 @@ __all__ = ["BPR", "BSL", "MAWU", "DirectAU", "RankingLoss", "Softmax"]
 
 # What the log-odds of a pair being a positive are divided by in BSL's constant: through the best
 # constants for Gowalla and MovieLens-1M on validation.
-_DENSITY_SCALE = 29
+_DENSITY_SCALE = 30
 
 
 class RankingLoss(Component):
@@ -97,7 +97,7 @@ class BSL(Softmax):
     ----------
     constant : float or "auto", default="auto"
         Weight of the negatives' logarithm. "auto" goes by the density of the data,
-        1 + log(n_users * n_items / (2 n_positives)) / 29: 1.22 for Gowalla, the authors' value, and
+        1 + log(n_users * n_items / (2 n_positives)) / 30: 1.22 for Gowalla, the authors' value, and
         1.10 for the far denser MovieLens-1M, where 1.22 does badly; both were the best on
         validation.
 
