@@ -315,7 +315,7 @@ def growth(name, X, n_threads):
         else:
             MFRecommender(D, loss=name, max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
 
-    fit(X[:100])  # what compilation takes is not the model's
+    fit(X[:200, :2000])  # what compilation takes is not the model's
     before, done, sizes = resident(), threading.Event(), [0]
 
     def watch():
