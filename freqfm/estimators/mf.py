@@ -135,8 +135,9 @@ class MFRecommender(MFFit):
     Notes
     -----
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer's state (twice as much again for
-    Adam), about 12 bytes per interaction while training and 4 afterwards, and a batch's scores, at
-    most about 16 MB plus 64 n_negatives numbers.
+    Adam), while training a copy of both (two with early stopping), about 12 bytes per interaction
+    while training and 4 afterwards, and a batch's scores, at most about 16 MB plus 64 n_negatives
+    numbers.
 
     Weight decay of scope "full" is the penalty's gradient in every step. For SGD, FA-SGD and CF-SGD
     steps that a row has missed are one power of 1 - rate * weight_decay; for Adagrad, and for
