@@ -45,10 +45,7 @@ def _objective(model):
     alignment = model._family == "alignment"
     cosine = model._train_by_cosine
     seen = np.diff(model._seen_indptr) > 0
-    length = 1.0
-    if not cosine and seen.any():
-        lengths = np.linalg.norm(model.user_factors_[seen], axis=1)
-        length = float(np.sqrt(np.mean(lengths**2)))
+    length = 1.0 if cosine else _typical_length(model)
     items = unit_rows(model.item_factors_) if cosine else as_kernel_array(model.item_factors_)
     if alignment:
         others = unit_rows(model.user_factors_[model._others])
@@ -76,8 +73,6 @@ def fold_in_rows(model, X, n_threads):
             X.data,
             items,
             others,
-            np.zeros(0, dtype=np.float32),
-            False,
             model._family == "pairwise",
             np.float32(positive * length),
             np.float32(inverse * length),
@@ -90,7 +85,7 @@ def fold_in_rows(model, X, n_threads):
             out,
         )
     if not model._rank_by_cosine:
-        out *= np.float32(length if not model._train_by_cosine else _typical_length(model))
+        out *= np.float32(_typical_length(model))
     return out
 
 

@@ -26,12 +26,12 @@ def _normalise(vector):
 
 
 @scalar
-def _score_others(user, others, corrections, corrected, inverse, scores):
+def _score_others(user, others, inverse, scores):
     for j in range(others.shape[0]):
         total = ZERO
         for f in range(others.shape[1]):
             total += user[f] * others[j, f]
-        scores[j] = inverse * total - (corrections[j] if corrected else ZERO)
+        scores[j] = inverse * total
 
 
 @scalar
@@ -93,8 +93,6 @@ def fold_in(
     values,
     items,
     others,
-    corrections,
-    corrected,
     pairs,
     positive_inverse,
     inverse,
@@ -111,7 +109,7 @@ def fold_in(
     For ``n_steps`` steps the user moves to the direction of the gradient plus ``inertia`` times
     itself. The loss is, with ``pairs``, that of ranking each of the user's items above each of
     ``others`` (m, d); else -positive_inverse * (mean score) + constant * log sum exp(inverse *
-    scores of others - corrections). ``items`` (n_items, d) are what scores are taken with.
+    scores of others). ``items`` (n_items, d) are what scores are taken with.
     ``scores`` and ``pushes`` (size, m) and ``gradients`` (size, d) are scratch.
     """
     width = items.shape[1]
@@ -136,7 +134,7 @@ def fold_in(
         for _ in range(n_steps):
             for f in range(width):
                 gradient[f] = ZERO
-            _score_others(user, others, corrections, corrected, inverse, scores_)
+            _score_others(user, others, inverse, scores_)
             if pairs:
                 _pull_of_pairs(
                     begin, end, indices, values, weight, user, items, others, scores_, pushes_,
