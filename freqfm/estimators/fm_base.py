@@ -21,6 +21,7 @@ from freqfm._validation import (
 from freqfm.estimators.base import CallbackSupportMixin, train_epochs, with_callbacks
 from freqfm.estimators.fm_task import FMTask, TrainingRows, score_rows
 from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.kernels.cpu.fm import fm_score
 from freqfm.losses import Loss
 from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
 
@@ -133,6 +134,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     _loss: Loss
     #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
     _score_name: str
+    #: What trains the model, and the arrays that it trains.
+    _task = FMTask
+    _weight_names = ("intercept_", "coef_", "factors_")
 
     @abstractmethod
     def _encode_target(self, y, classes, reset):
@@ -189,7 +193,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 self._init_model(rows, counts, optimizer)
             else:
                 self._take_over(optimizer)
-            task = FMTask(self, optimizer, rows, self._n_threads(rows.X))
+            task = self._task(self, optimizer, rows, self._n_threads(rows.X))
         except BaseException:
             # A call that is refused leaves the model as it was.
             self.__dict__ = before
@@ -267,15 +271,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             [("scale", "init_scale", self.init_scale)],
         )
         generator = np.random.default_rng(self._seed)
-        shape = n_tokens, int(self.n_components)
-        factors = np.stack([initializer.draw(shape, generator, counts) for _ in range(n_outputs)])
+        states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
             intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = _squeeze(np.zeros((n_outputs, n_tokens), dtype=np.float32))
-        self.factors_ = _squeeze(factors)
-        states = [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
         # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
@@ -285,31 +286,47 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self.n_iter_ = 0
         self._n_steps = np.zeros(1, dtype=np.int64)
 
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        """Set the factors of all outputs; return the states of their optimizers."""
+        shape = self.n_features_in_, int(self.n_components)
+        self.factors_ = _squeeze(
+            np.stack([initializer.draw(shape, generator, counts) for _ in range(n_outputs)])
+        )
+        return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
+
     def _take_over(self, optimizer):
         """Prepare the model to be trained further; raise if a changed parameter forbids it."""
         # Arrays of a model that was loaded from a memory map cannot be trained in place.
-        for name in ("intercept_", "coef_", "factors_"):
+        for name in self._weight_names:
             setattr(self, name, as_kernel_array(getattr(self, name)))
         self._n_steps = as_kernel_array(self._n_steps, np.int64)
         self._optimizer_state = [
             {name: as_kernel_array(array) for name, array in state.items()}
             for state in self._optimizer_state
         ]
-        if self.factors_.shape[-1] != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
-                f"the model to continue; set it back, or fit anew with warm_start=False."
-            )
+        self._check_same_shape()
         if type(optimizer).__name__ != self._optimizer_name:
             raise ValueError(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
                 f"the model to continue carries; set it back, or fit anew with warm_start=False."
             )
 
+    def _check_same_shape(self):
+        """Raise if the parameters ask for other factors than those of the model to continue."""
+        if self.factors_.shape[-1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
+                f"the model to continue; set it back, or fit anew with warm_start=False."
+            )
+
+    def _weights_per_token(self):
+        """Return how many factors a token of a row has, about."""
+        return int(self.n_components)
+
     def _n_threads(self, X):
         n_threads = count_threads(self.n_jobs)
         rows_in_batch = min(self.batch_size, X.shape[0])
-        work = rows_in_batch * (X.nnz / X.shape[0]) * (self.n_components + 8)
+        work = rows_in_batch * (X.nnz / X.shape[0]) * (self._weights_per_token() + 8)
         # Below some thousand multiplications a batch, meeting costs more than it saves.
         return n_threads if work >= 4096 else 1
 
@@ -321,6 +338,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
         return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
+    def _score_rows(self, X, n_threads):
+        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
+        sums_shape = 1, self.factors_.shape[-1]
+        return score_rows(fm_score, X, self._outputs(), sums_shape, n_threads)
+
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]
 
@@ -328,7 +350,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
         check_is_fitted(self)
         X, _ = validate_rows(self, X, reset=False)
-        scores = score_rows(X, self._outputs(), count_threads(self.n_jobs))
+        scores = self._score_rows(X, count_threads(self.n_jobs))
         if not np.isfinite(scores).all():
             raise ValueError(
                 f"X holds values up to {np.abs(X.data).max():g}, at which scores overflow float32; "

@@ -6,7 +6,8 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._validation import take_rows
-from freqfm.kernels.cpu.fm import BATCH_ROW, LINK, fm_score, fm_train
+from freqfm.kernels.cpu.fm import fm_train
+from freqfm.kernels.cpu.fm_batch import BATCH_ROW, LINK, Objective, Rows, Scratch, Stepping
 from freqfm.kernels.cpu.packing import pack_entries, pack_samples
 from freqfm.kernels.cpu.team import Team
 
@@ -33,25 +34,19 @@ class TrainingRows(NamedTuple):
     held_out: tuple | None  #: X, target and weight of the validation part
 
 
-def score_rows(X, outputs, n_threads):
-    """Return the scores of canonical CSR rows under every output, (n_outputs, n_rows) float32."""
+def score_rows(kernel, X, outputs, sums_shape, n_threads):
+    """Return the scores of canonical CSR rows under every output, (n_outputs, n_rows) float32.
+
+    ``sums_shape`` is that of a thread's working memory: rows, and the length of a vector.
+    """
     scores = np.empty((len(outputs), X.shape[0]), dtype=np.float32)
-    if X.nnz * outputs[0][2].shape[1] < 100_000:
+    n_sums, width = sums_shape
+    if X.nnz * width < 100_000:
         n_threads = 1
     with Team(n_threads) as team:
-        for k, (intercept, linear, factors) in enumerate(outputs):
-            sums = np.empty((n_threads, factors.shape[1] + _PADDING), dtype=np.float32)
-            team.run(
-                fm_score,
-                X.indptr,
-                X.indices,
-                X.data,
-                intercept,
-                linear,
-                factors,
-                sums,
-                scores[k],
-            )
+        for output, out in zip(outputs, scores, strict=True):
+            sums = np.empty((n_threads * n_sums, width + _PADDING), dtype=np.float32)
+            team.run(kernel, X.indptr, X.indices, X.data, *output, sums, out)
     return scores
 
 
@@ -67,6 +62,8 @@ class FMTask:
     n_threads : int
     """
 
+    _kernel = staticmethod(fm_train)
+
     def __init__(self, model, optimizer, rows, n_threads):
         self.model = model
         self.optimizer = optimizer
@@ -76,16 +73,36 @@ class FMTask:
         if self._block_bits:
             order = np.random.default_rng(model._seed).permutation(len(weight))
             X, target, weight = take_rows(X, order), target[:, order], weight[order]
-        self._n_blocks = (len(weight) >> self._block_bits) if model.shuffle else 0
         self._n_threads = n_threads
         self._target = target
         self._weight_sum = weight.sum()
-        self._mean_weight = self._weight_sum / len(weight)
-        self._entries = pack_entries(X)
-        self._samples = pack_samples(X, weight)
-        self._n_rows, n_tokens = X.shape
+        self._n_rows, self._n_tokens = X.shape
         self._batch_size = min(int(model.batch_size), self._n_rows)
         self._n_batches = -(-self._n_rows // self._batch_size)
+        self._rows = Rows(
+            samples=pack_samples(X, weight),
+            entries=pack_entries(X),
+            batch_size=self._batch_size,
+            n_blocks=(self._n_rows >> self._block_bits) if model.shuffle else 0,
+            block_bits=self._block_bits,
+            seed=model._seed,
+        )
+        self._objective = Objective(
+            loss_code=model._loss.code,
+            alpha_linear=float(model.alpha_linear),
+            alpha_factors=float(model.alpha_factors),
+            fit_intercept=bool(model.fit_intercept),
+            fit_linear=bool(model.fit_linear),
+            mean_weight=float(self._weight_sum / self._n_rows),
+        )
+        self._stepping = Stepping(
+            step_code=optimizer.step_code,
+            rate_code=optimizer.rate_code,
+            count_code=optimizer.count_code,
+            lazy=bool(optimizer.lazy),
+            average=bool(optimizer.average),
+            hyper=optimizer.hyper(),
+        )
         lengths = np.diff(X.indptr)
         # No batch holds more entries than the longest rows together.
         most = int(
@@ -97,19 +114,24 @@ class FMTask:
                 f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
             )
         entries_per_batch = max(1, X.nnz // self._n_batches)
-        width = int(model.n_components)
-        self._batches_per_call = max(1, _WEIGHTS_PER_CALL // (entries_per_batch * (width + 8)))
-        padded = width + _PADDING
-        self._scratch = (
-            np.zeros(self._batch_size, dtype=BATCH_ROW),
-            np.empty((self._batch_size, width), dtype=np.float32),
-            np.full((n_threads, n_tokens), -1, dtype=np.int32),
-            np.zeros((n_threads, most + 1), dtype=LINK),
-            np.zeros((n_threads, most + 1), dtype=np.int32),
-            np.zeros((n_threads, padded), dtype=np.float64),
-            np.zeros((n_threads, padded), dtype=np.float32),
-        )
+        weights_per_batch = entries_per_batch * (model._weights_per_token() + 8)
+        self._batches_per_call = max(1, _WEIGHTS_PER_CALL // weights_per_batch)
+        self._scratch = self._allocate(most)
         self._team = Team(n_threads)
+
+    def _allocate(self, most):
+        """Return scratch for batches of at most ``most`` entries."""
+        width, n_threads = int(self.model.n_components), self._n_threads
+        padded = width + _PADDING
+        return Scratch(
+            batch=np.zeros(self._batch_size, dtype=BATCH_ROW),
+            sums=np.empty((self._batch_size, width), dtype=np.float32),
+            heads=np.full((n_threads, self._n_tokens), -1, dtype=np.int32),
+            links=np.zeros((n_threads, most + 1), dtype=LINK),
+            tokens=np.zeros((n_threads, most + 1), dtype=np.int32),
+            totals=np.zeros((n_threads, padded), dtype=np.float64),
+            gradients=np.zeros((n_threads, padded), dtype=np.float32),
+        )
 
     def __enter__(self):
         self._team.__enter__()
@@ -126,7 +148,7 @@ class FMTask:
             self.model._outputs(), self.model._optimizer_states(), self._target, strict=True
         )
         for output, state, target in parts:
-            self._samples["target"][:-1] = target
+            self._rows.samples["target"][:-1] = target
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
                 total += self._train(epoch, first, last, first_step + first, output, state)
@@ -134,45 +156,29 @@ class FMTask:
         return total / self._weight_sum
 
     def _train(self, epoch, first_batch, last_batch, step, output, state):
-        model, optimizer = self.model, self.optimizer
         return self._team.run(
-            fm_train,
-            self._samples,
-            self._entries,
+            self._kernel,
+            self._rows,
+            epoch,
             first_batch,
             last_batch,
-            self._batch_size,
-            self._n_blocks,
-            self._block_bits,
-            model._seed,
-            epoch,
             *output,
-            model._loss.code,
-            float(model.alpha_linear),
-            float(model.alpha_factors),
-            bool(model.fit_intercept),
-            bool(model.fit_linear),
-            float(self._mean_weight),
-            optimizer.step_code,
-            optimizer.rate_code,
-            optimizer.count_code,
-            bool(optimizer.lazy),
-            bool(optimizer.average),
+            self._objective,
+            self._stepping,
             step,
-            optimizer.hyper(),
-            *state,
-            *self._scratch,
+            state,
+            self._scratch,
         )
 
     def validation_score(self):
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
-        scores = score_rows(X, self.model._outputs(), self._n_threads)
+        scores = self.model._score_rows(X, self._n_threads)
         return float(self.model._validation_score(target, scores, weight))
 
     def weights(self):
         """Return the model's arrays."""
-        return [self.model.intercept_, self.model.coef_, self.model.factors_]
+        return [getattr(self.model, name) for name in self.model._weight_names]
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
@@ -181,9 +187,4 @@ class FMTask:
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        model = self.model
-        return {
-            "intercept_": model.intercept_.copy(),
-            "coef_": model.coef_.copy(),
-            "factors_": model.factors_.copy(),
-        }
+        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}

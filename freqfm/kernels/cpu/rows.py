@@ -45,6 +45,13 @@ def row_rate(rate_code, count_code, hyper, per_row, k, weight, curvature):
     """Return the learning rate of row ``k``; its counter advances by the batch's ``weight``."""
     if rate_code == RATE_COUNTED:
         per_row[k] += np.float32(weight if count_code == COUNT_SAMPLES else 1.0)
+    return present_rate(rate_code, hyper, per_row, k, curvature)
+
+
+@scalar
+def present_rate(rate_code, hyper, per_row, k, curvature):
+    """Return the learning rate of row ``k`` as its counter stands."""
+    if rate_code == RATE_COUNTED:
         return counted_rate(hyper, per_row[k], curvature)
     if rate_code == RATE_GIVEN:
         return per_row[k]

@@ -11,18 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, kernel, scalar, stage
-from freqfm.kernels.cpu.rows import owner, row_rate, step_row
+from freqfm.kernels.cpu.rows import owner, present_rate, row_rate, step_row
 from freqfm.scalars.codes import (
     CATCH_UP_FACTOR,
     CATCH_UP_NONE,
     DECAY_BATCH,
     DECAY_NONE,
-    LEARNING_RATE,
-    RATE_COUNTED,
-    RATE_GIVEN,
 )
 from freqfm.scalars.rng import hash64
-from freqfm.scalars.steps import counted_rate
 
 
 class Table(NamedTuple):
@@ -176,16 +172,6 @@ def through_normalisation(gradient, j, unit, i, length):
 
 
 @scalar
-def _idle_rate(rule, hyper, table, k):
-    """Return the learning rate of a row in a batch that does not hold it."""
-    if rule.rate_code == RATE_COUNTED:
-        return counted_rate(hyper, table.per_row[k], ZERO)
-    if rule.rate_code == RATE_GIVEN:
-        return table.per_row[k]
-    return np.float32(hyper[LEARNING_RATE])
-
-
-@scalar
 def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
     """Make up the steps before ``step`` that row ``k`` has missed.
 
@@ -198,7 +184,7 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
         return
     table.caught_up[k] = step - 1
     width = table.weights.shape[1]
-    rate = _idle_rate(rule, hyper, table, k)
+    rate = present_rate(rule.rate_code, hyper, table.per_row, k, ZERO)
     if rule.catch_up == CATCH_UP_FACTOR:
         power = np.float32(math.pow(1.0 - rate * rule.idle_decay, missed))
         for f in range(width):
