@@ -10,8 +10,10 @@ from freqfm._versions import __version__, show_versions
 from freqfm.exceptions import DivergenceError
 
 _LAZY = {
-    "FMClassifier": "freqfm.estimators.fm_classifier",
-    "FMRegressor": "freqfm.estimators.fm_regressor",
+    "FMClassifier": "freqfm.estimators.fm",
+    "FMRegressor": "freqfm.estimators.fm",
+    "RaFMClassifier": "freqfm.estimators.rafm",
+    "RaFMRegressor": "freqfm.estimators.rafm",
     "MFRecommender": "freqfm.estimators.mf",
     "InteractionRecommender": "freqfm.estimators.interactions",
     "datasets": None,

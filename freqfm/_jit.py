@@ -102,13 +102,19 @@ def _interpreted(function):
 
     @functools.wraps(function)
     def run(*args):
-        # Compiled code reads a record's fields by name, and integers wrap around in silence.
-        records = [isinstance(a, np.ndarray) and a.dtype.names for a in args]
-        views = [a.view(np.recarray) if r else a for a, r in zip(args, records, strict=True)]
+        # Integers wrap around in silence.
         with np.errstate(over="ignore"):
-            return function(*views)
+            return function(*(_with_named_fields(arg) for arg in args))
 
     return run
+
+
+def _with_named_fields(arg):
+    """Let Python read a record's fields by name, as compiled code does."""
+    if isinstance(arg, tuple):
+        return type(arg)(*(_with_named_fields(part) for part in arg))
+    is_record = isinstance(arg, np.ndarray) and arg.dtype.names
+    return arg.view(np.recarray) if is_record else arg
 
 
 def n_signatures():

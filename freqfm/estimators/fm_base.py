@@ -19,9 +19,9 @@ from freqfm._validation import (
     validate_weights,
 )
 from freqfm.estimators.base import CallbackSupportMixin, train_epochs, with_callbacks
-from freqfm.estimators.fm_task import FMTask, TrainingRows, score_rows
+from freqfm.estimators.fm_factors import squeeze_outputs
+from freqfm.estimators.fm_task import TrainingRows
 from freqfm.initializers import INITIALIZERS, Initializer
-from freqfm.kernels.cpu.fm import fm_score
 from freqfm.losses import Loss
 from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
 
@@ -33,14 +33,14 @@ _AUTO_EARLY_STOPPING = 10_000
 
 
 class BaseFM(CallbackSupportMixin, BaseEstimator):
-    """What FMClassifier and FMRegressor share: everything but targets and outputs.
+    """What all factorization machines share: everything but factors and targets.
 
-    A model has one output per class for three classes or more, else one; arrays of several
-    outputs have a leading axis.
+    An estimator adds two mixins: one knows the factors (``PlainFactors``, ``RankedFactors``), the
+    other the targets (``ClassTargets``, ``RealTargets``). A model has one output per class for
+    three classes or more, else one; arrays of several outputs have a leading axis.
     """
 
     _parameter_constraints: dict = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
         "optimizer": "no_validation",  # names and instances are resolved in fit
         "learning_rate": [*POSITIVE, None],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -64,29 +64,27 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components=16,
         *,
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=0.0,
-        alpha_factors=0.01,
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        shuffle=True,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        optimizer,
+        learning_rate,
+        max_iter,
+        batch_size,
+        alpha_linear,
+        alpha_factors,
+        init,
+        init_scale,
+        fit_intercept,
+        fit_linear,
+        early_stopping,
+        validation_fraction,
+        n_iter_no_change,
+        tol,
+        shuffle,
+        warm_start,
+        verbose,
+        n_jobs,
+        random_state,
     ):
-        self.n_components = n_components
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.max_iter = max_iter
@@ -134,9 +132,30 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     _loss: Loss
     #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
     _score_name: str
-    #: What trains the model, and the arrays that it trains.
-    _task = FMTask
-    _weight_names = ("intercept_", "coef_", "factors_")
+
+    #: What trains the model (see ``FMTask``), and the names of the arrays that it trains.
+    _task: type
+    _weight_names: tuple
+
+    @abstractmethod
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        """Set the factors of all outputs; return the states of their optimizers."""
+
+    @abstractmethod
+    def _check_same_shape(self):
+        """Raise if the parameters ask for other factors than those of the model to continue."""
+
+    @abstractmethod
+    def _weights_per_token(self):
+        """Return how many factors a token of a row has, about."""
+
+    @abstractmethod
+    def _outputs(self):
+        """Return (intercept, coef, factors) of every output, as views that kernels read."""
+
+    @abstractmethod
+    def _score_rows(self, X, n_threads):
+        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
 
     @abstractmethod
     def _encode_target(self, y, classes, reset):
@@ -276,7 +295,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         if self.fit_intercept:
             intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
         self.intercept_ = intercept.astype(np.float32)
-        self.coef_ = _squeeze(np.zeros((n_outputs, n_tokens), dtype=np.float32))
+        self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
@@ -285,14 +304,6 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self.validation_scores_ = np.zeros(0)
         self.n_iter_ = 0
         self._n_steps = np.zeros(1, dtype=np.int64)
-
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        """Set the factors of all outputs; return the states of their optimizers."""
-        shape = self.n_features_in_, int(self.n_components)
-        self.factors_ = _squeeze(
-            np.stack([initializer.draw(shape, generator, counts) for _ in range(n_outputs)])
-        )
-        return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
 
     def _take_over(self, optimizer):
         """Prepare the model to be trained further; raise if a changed parameter forbids it."""
@@ -311,37 +322,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"the model to continue carries; set it back, or fit anew with warm_start=False."
             )
 
-    def _check_same_shape(self):
-        """Raise if the parameters ask for other factors than those of the model to continue."""
-        if self.factors_.shape[-1] != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
-                f"the model to continue; set it back, or fit anew with warm_start=False."
-            )
-
-    def _weights_per_token(self):
-        """Return how many factors a token of a row has, about."""
-        return int(self.n_components)
-
     def _n_threads(self, X):
         n_threads = count_threads(self.n_jobs)
         rows_in_batch = min(self.batch_size, X.shape[0])
         work = rows_in_batch * (X.nnz / X.shape[0]) * (self._weights_per_token() + 8)
         # Below some thousand multiplications a batch, meeting costs more than it saves.
         return n_threads if work >= 4096 else 1
-
-    def _outputs(self):
-        """Return (intercept, coef, factors) of every output, as views."""
-        n_outputs = len(self.intercept_)
-        intercept = as_kernel_array(self.intercept_)
-        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
-        factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
-        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
-
-    def _score_rows(self, X, n_threads):
-        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
-        sums_shape = 1, self.factors_.shape[-1]
-        return score_rows(fm_score, X, self._outputs(), sums_shape, n_threads)
 
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]
@@ -357,11 +343,6 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"scale it like the rows that the model was trained on."
             )
         return scores
-
-
-def _squeeze(array):
-    """Drop the axis of the outputs if there is but one."""
-    return array[0] if len(array) == 1 else array
 
 
 def _count_tokens(X, weight):

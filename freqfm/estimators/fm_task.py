@@ -119,9 +119,10 @@ class FMTask:
         self._scratch = self._allocate(most)
         self._team = Team(n_threads)
 
-    def _allocate(self, most):
-        """Return scratch for batches of at most ``most`` entries."""
-        width, n_threads = int(self.model.n_components), self._n_threads
+    def _allocate(self, most, width=None):
+        """Return scratch for batches of at most ``most`` entries and vectors of ``width``."""
+        n_threads = self._n_threads
+        width = int(self.model.n_components) if width is None else width
         padded = width + _PADDING
         return Scratch(
             batch=np.zeros(self._batch_size, dtype=BATCH_ROW),
@@ -168,7 +169,12 @@ class FMTask:
             step,
             state,
             self._scratch,
+            *self._more_arguments(),
         )
+
+    def _more_arguments(self):
+        """Return what the kernel takes beyond the arguments of all."""
+        return ()
 
     def validation_score(self):
         """Return the model's score on the validation part."""

@@ -35,6 +35,15 @@ def loss_and_gradient(code, score, target):
 
 
 @scalar
+def expectation(code, score):
+    """Return the target that the score stands for, under the loss named by ``code``."""
+    if code == LOG_LOSS:
+        small = exp_of_minus(abs(score))
+        return (ONE if score >= ZERO else small) / (ONE + small)
+    return score
+
+
+@scalar
 def loss_curvature(code):
     """Return the largest second derivative of the loss named by ``code``."""
     return 0.25 if code == LOG_LOSS else 1.0

@@ -1,21 +1,13 @@
-"""FMClassifier: factorization machines for classes."""
+"""FMClassifier and FMRegressor: factorization machines with one vector per feature."""
 
-import numpy as np
-from scipy.special import expit
-from sklearn.base import ClassifierMixin
-from sklearn.metrics import roc_auc_score
-from sklearn.utils import column_or_1d, compute_class_weight
-from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-
-from freqfm._validation import check_weights
 from freqfm.estimators.fm_base import BaseFM
-from freqfm.losses import LogLoss
+from freqfm.estimators.fm_factors import PlainFactors
+from freqfm.estimators.fm_targets import ClassTargets, RealTargets
 
-__all__ = ["FMClassifier"]
+__all__ = ["FMClassifier", "FMRegressor"]
 
 
-class FMClassifier(ClassifierMixin, BaseFM):
+class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     """Factorization machine for classification, by the log loss.
 
     The score of a row x is [1]_::
@@ -146,9 +138,9 @@ class FMClassifier(ClassifierMixin, BaseFM):
 
     _parameter_constraints = {
         **BaseFM._parameter_constraints,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
+        **PlainFactors._parameter_constraints,
+        **ClassTargets._parameter_constraints,
     }
-    _loss = LogLoss()
 
     def __init__(
         self,
@@ -176,7 +168,6 @@ class FMClassifier(ClassifierMixin, BaseFM):
         random_state=None,
     ):
         super().__init__(
-            n_components=n_components,
             optimizer=optimizer,
             learning_rate=learning_rate,
             max_iter=max_iter,
@@ -197,148 +188,176 @@ class FMClassifier(ClassifierMixin, BaseFM):
             n_jobs=n_jobs,
             random_state=random_state,
         )
+        self.n_components = n_components
         self.class_weight = class_weight
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Train one epoch on these rows, from where training stands.
 
-        Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
-        epochs. There is no early stopping.
+class FMRegressor(RealTargets, PlainFactors, BaseFM):
+    """Factorization machine for regression, by the squared error.
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            As many features as in the first call.
-        y : array-like of shape (n_samples,)
-            Class labels.
-        classes : array-like of shape (n_classes,), default=None
-            All classes that will ever occur; required in the first call.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
+    The prediction of a row x is [1]_::
 
-        Returns
-        -------
-        self : object
-        """
-        if classes is None and not hasattr(self, "factors_"):
-            raise ValueError(
-                "classes=None in the first call to partial_fit; pass all classes that will ever "
-                "occur, for instance classes=[0, 1]."
-            )
-        self._validate_params()
-        return self._train_once(X, y, sample_weight, classes)
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j.
 
-    @property
-    def _score_name(self):
-        return "roc_auc" if len(self.classes_) == 2 else "roc_auc_ovr"
+    The loss is half the squared error. Targets far from the scale of 1 are better scaled, for
+    instance by ``sklearn.compose.TransformedTargetRegressor``.
 
-    def _encode_target(self, y, classes, reset):
-        check_classification_targets(y)
-        if classes is not None:
-            classes = column_or_1d(classes)
-            check_classification_targets(classes)
-        if reset:
-            known = np.unique(y if classes is None else classes)
-            if len(known) < 2:
-                raise ValueError(
-                    f"y holds one class only, {known.tolist()}; a classifier needs at least two "
-                    f"classes to tell apart."
-                )
-            self.classes_ = known
-        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
-            raise ValueError(
-                f"classes={np.unique(classes).tolist()} differs from the "
-                f"{self.classes_.tolist()} of the first call; pass the same, or None."
-            )
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                f"y holds {unknown.tolist()}, which is not among the classes "
-                f"{self.classes_.tolist()} of the first call; name all classes there, or fit anew."
-            )
-        labels = np.searchsorted(self.classes_, y)
-        outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        return np.stack([labels == k for k in outputs]).astype(np.float32), labels
+    Parameters
+    ----------
+    n_components : int, default=16
+        Length d of the factors v_i, the rank of the interactions.
+    optimizer : str or Optimizer, default="cf_sgd"
+        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
+        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate; None means the optimizer's own default. Not together with an instance.
+    max_iter : int, default=100
+        Largest number of epochs of one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step. A step uses the exact gradient of its rows.
+    alpha_linear : float, default=0.0
+        Penalty ``alpha / 2 * w_i^2`` for every row that holds token i, averaged over the batch.
+    alpha_factors : float, default=0.01
+        Penalty ``alpha / 2 * |v_i|^2`` for every row that holds token i, averaged over the batch.
+    init : str or Initializer, default="normal"
+        "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
+    init_scale : float, default=None
+        The initializer's scale; None means its own default. Not together with an instance.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the mean. False keeps it at 0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, stop when R^2 on them stands
+        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on.
+        Without it, training stops when the training loss stands still.
+    validation_fraction : float, default=0.1
+        Share of the rows held out.
+    n_iter_no_change : int, default=10
+        Epochs without an improvement by ``tol`` before training stops. None never stops.
+    tol : float, default=1e-4
+        Least improvement that counts.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
+        into blocks of 16 at random, once, and the blocks are shuffled.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call).
+    verbose : int, default=0
+        1 prints the loss, the validation score and the time left after every epoch.
+    n_jobs : int, default=None
+        Number of threads; None or -1 uses all cores. The result is the same, to the bit.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the start, the order of rows and the validation part.
 
-    def _row_weights(self, y, weight, partial):
-        if self.class_weight is None:
-            return weight
-        if partial and self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows, which partial_fit does not see; compute "
-                "the weights with sklearn.utils.compute_class_weight and pass them as a dict."
-            )
-        per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_components)
+        v_i, float32, one row per feature.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls.
+    best_iter_ : int
+        The epoch whose model this is: the best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, without the penalty; each batch counts
+        with the model it met.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``r2`` on the held-out rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the features.
 
-    def _validation_score(self, target, scores, weight):
-        return np.mean(
-            [roc_auc_score(t, s, sample_weight=weight) for t, s in zip(target, scores, strict=True)]
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    See Also
+    --------
+    FMClassifier : The same model for classes.
+
+    Notes
+    -----
+    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
+    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
+    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 16 per row; 4 bytes
+    per feature and thread; and 4 d + 64 bytes per row of a batch.
+
+    How the defaults were chosen is told in the user guide.
+
+    References
+    ----------
+    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import FMRegressor
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> y = 1 + X[:, 0] * X[:, 1]
+    >>> model = FMRegressor(2, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.99)
+    True
+    """
+
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        **PlainFactors._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_components=16,
+        *,
+        optimizer="cf_sgd",
+        learning_rate=None,
+        max_iter=100,
+        batch_size=1024,
+        alpha_linear=0.0,
+        alpha_factors=0.01,
+        init="normal",
+        init_scale=None,
+        fit_intercept=True,
+        fit_linear=True,
+        early_stopping="auto",
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        tol=1e-4,
+        shuffle=True,
+        warm_start=False,
+        verbose=0,
+        n_jobs=None,
+        random_state=None,
+    ):
+        super().__init__(
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha_linear=alpha_linear,
+            alpha_factors=alpha_factors,
+            init=init,
+            init_scale=init_scale,
+            fit_intercept=fit_intercept,
+            fit_linear=fit_linear,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            tol=tol,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            random_state=random_state,
         )
-
-    def decision_function(self, X):
-        """Return the scores: log-odds of the second class, or of each class against the rest.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-
-        Returns
-        -------
-        scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
-        """
-        scores = self._scores(X).astype(np.float64)
-        return scores[0] if len(scores) == 1 else scores.T
-
-    def predict_proba(self, X):
-        """Return the probabilities of the classes.
-
-        With three classes or more, the sigmoids of the classes' scores divided by their sum.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n_samples, n_classes)
-        """
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            return np.column_stack([expit(-scores), expit(scores)])
-        # Shifting by the row's largest log keeps rows whose sigmoids all vanish.
-        logs = -np.logaddexp(0.0, -scores)
-        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
-        return odds / odds.sum(axis=1, keepdims=True)
-
-    def predict_log_proba(self, X):
-        """Return the logarithms of the probabilities of the classes.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-
-        Returns
-        -------
-        logs : ndarray of shape (n_samples, n_classes)
-        """
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
-    def predict(self, X):
-        """Return the class of the largest score.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-        """
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[best]
+        self.n_components = n_components

@@ -1,0 +1,223 @@
+"""What factorization machines predict: classes, by the log loss, or real numbers."""
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.utils import column_or_1d, compute_class_weight
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+
+from freqfm._validation import check_weights
+from freqfm.losses import LogLoss, SquaredError
+
+__all__ = ["ClassTargets", "RealTargets"]
+
+
+class ClassTargets(ClassifierMixin):
+    """Classes: one output for two of them, else one for each against the rest."""
+
+    _parameter_constraints = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+    _loss = LogLoss()
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Train one epoch on these rows, from where training stands.
+
+        Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
+        epochs. There is no early stopping.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            As many features as in the first call.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        classes : array-like of shape (n_classes,), default=None
+            All classes that will ever occur; required in the first call.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        self : object
+        """
+        if classes is None and not hasattr(self, "factors_"):
+            raise ValueError(
+                "classes=None in the first call to partial_fit; pass all classes that will ever "
+                "occur, for instance classes=[0, 1]."
+            )
+        self._validate_params()
+        return self._train_once(X, y, sample_weight, classes)
+
+    @property
+    def _score_name(self):
+        return "roc_auc" if len(self.classes_) == 2 else "roc_auc_ovr"
+
+    def _encode_target(self, y, classes, reset):
+        check_classification_targets(y)
+        if classes is not None:
+            classes = column_or_1d(classes)
+            check_classification_targets(classes)
+        if reset:
+            known = np.unique(y if classes is None else classes)
+            if len(known) < 2:
+                raise ValueError(
+                    f"y holds one class only, {known.tolist()}; a classifier needs at least two "
+                    f"classes to tell apart."
+                )
+            self.classes_ = known
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise ValueError(
+                f"classes={np.unique(classes).tolist()} differs from the "
+                f"{self.classes_.tolist()} of the first call; pass the same, or None."
+            )
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y holds {unknown.tolist()}, which is not among the classes "
+                f"{self.classes_.tolist()} of the first call; name all classes there, or fit anew."
+            )
+        labels = np.searchsorted(self.classes_, y)
+        outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+        return np.stack([labels == k for k in outputs]).astype(np.float32), labels
+
+    def _row_weights(self, y, weight, partial):
+        if self.class_weight is None:
+            return weight
+        if partial and self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows, which partial_fit does not see; compute "
+                "the weights with sklearn.utils.compute_class_weight and pass them as a dict."
+            )
+        per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
+
+    def _validation_score(self, target, scores, weight):
+        return np.mean(
+            [roc_auc_score(t, s, sample_weight=weight) for t, s in zip(target, scores, strict=True)]
+        )
+
+    def decision_function(self, X):
+        """Return the scores: log-odds of the second class, or of each class against the rest.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
+        """
+        scores = self._scores(X).astype(np.float64)
+        return scores[0] if len(scores) == 1 else scores.T
+
+    def predict_proba(self, X):
+        """Return the probabilities of the classes.
+
+        With three classes or more, the sigmoids of the classes' scores divided by their sum.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.column_stack([expit(-scores), expit(scores)])
+        # Shifting by the row's largest log keeps rows whose sigmoids all vanish.
+        logs = -np.logaddexp(0.0, -scores)
+        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X):
+        """Return the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+
+        Returns
+        -------
+        logs : ndarray of shape (n_samples, n_classes)
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X):
+        """Return the class of the largest score.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+        """
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[best]
+
+
+class RealTargets(RegressorMixin):
+    """Real numbers."""
+
+    _loss = SquaredError()
+    _score_name = "r2"
+
+    def partial_fit(self, X, y, sample_weight=None):
+        """Train one epoch on these rows, from where training stands.
+
+        Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
+        epochs. There is no early stopping.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            As many features as in the first call.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        return self._train_once(X, y, sample_weight)
+
+    def _encode_target(self, y, classes, reset):
+        with np.errstate(over="ignore"):
+            target = y.astype(np.float32)[np.newaxis]
+        if not np.isfinite(target).all():
+            raise ValueError(
+                f"y holds {np.abs(y).max():g}, which is too large for float32; divide y by a "
+                f"constant, for instance with sklearn's TransformedTargetRegressor."
+            )
+        return target, None
+
+    def _row_weights(self, y, weight, partial):
+        return weight
+
+    def _validation_score(self, target, scores, weight):
+        return r2_score(target[0], scores[0], sample_weight=weight)
+
+    def predict(self, X):
+        """Return the predicted targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+        """
+        return self._scores(X)[0].astype(np.float64)
