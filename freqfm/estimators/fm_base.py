@@ -146,6 +146,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Raise if the parameters ask for other factors than those of the model to continue."""
 
     @abstractmethod
+    def _longest_vector(self):
+        """Return the most factors of a feature that stand in one table."""
+
+    @abstractmethod
     def _weights_per_token(self):
         """Return how many factors a token of a row has, about."""
 

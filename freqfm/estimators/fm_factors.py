@@ -33,6 +33,9 @@ class PlainFactors:
                 f"the model to continue; set it back, or fit anew with warm_start=False."
             )
 
+    def _longest_vector(self):
+        return int(self.n_components)
+
     def _weights_per_token(self):
         return int(self.n_components)
 
@@ -44,8 +47,8 @@ class PlainFactors:
         return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
     def _score_rows(self, X, n_threads):
-        sums_shape = 1, self.factors_.shape[-1]
-        return score_rows(fm_score, X, self._outputs(), sums_shape, n_threads)
+        shape = 1, self.factors_.shape[-1]
+        return score_rows(fm_score, X, self._outputs(), shape, n_threads)
 
 
 def squeeze_outputs(array):

@@ -119,10 +119,9 @@ class FMTask:
         self._scratch = self._allocate(most)
         self._team = Team(n_threads)
 
-    def _allocate(self, most, width=None):
-        """Return scratch for batches of at most ``most`` entries and vectors of ``width``."""
-        n_threads = self._n_threads
-        width = int(self.model.n_components) if width is None else width
+    def _allocate(self, most):
+        """Return scratch for batches of at most ``most`` entries."""
+        width, n_threads = self.model._longest_vector(), self._n_threads
         padded = width + _PADDING
         return Scratch(
             batch=np.zeros(self._batch_size, dtype=BATCH_ROW),

@@ -11,6 +11,7 @@ from freqfm._validation import as_kernel_array
 from freqfm.estimators.fm_factors import squeeze_outputs
 from freqfm.estimators.fm_task import FMTask, score_rows
 from freqfm.estimators.rafm_layout import Layout, assign_levels
+from freqfm.kernels.cpu.fm import fm_score
 from freqfm.kernels.cpu.fm_batch import BATCH_ROW
 from freqfm.kernels.cpu.rafm import Dependence, LevelScratch, rafm_score, rafm_train
 
@@ -22,7 +23,7 @@ class RaFMTask(FMTask):
 
     _kernel = staticmethod(rafm_train)
 
-    def _allocate(self, most, width=None):
+    def _allocate(self, most):
         model, widths = self.model, self.model._layout().widths
         size = self._batch_size * int(widths.sum())
         self._levels = LevelScratch(
@@ -31,7 +32,7 @@ class RaFMTask(FMTask):
             free_sums=np.zeros(size, dtype=np.float32),
         )
         self._dependence = Dependence(model.form == "reference", float(model.dependent_weight))
-        return super()._allocate(most, int(widths.max()))._replace(
+        return super()._allocate(most)._replace(
             batch=np.zeros(0, dtype=BATCH_ROW), sums=np.zeros((0, 0), dtype=np.float32)
         )
 
@@ -50,8 +51,12 @@ class RankedFactors:
         "form": [StrOptions({"paper", "reference"})],
         "dependent_weight": NON_NEGATIVE,
     }
-    _task = RaFMTask
     _weight_names = ("intercept_", "coef_", "_factors")
+
+    @property
+    def _task(self):
+        # With one rank it is a plain factorization machine.
+        return FMTask if len(self.ranks_) == 1 else RaFMTask
 
     @property
     def factors_(self):
@@ -100,8 +105,20 @@ class RankedFactors:
         for state in model._optimizer_state:
             state["factors_first"] = state["factors_first"][:first].copy()
             state["factors_second"] = state["factors_second"][:second].copy()
+        if len(model.ranks_) == 1:
+            model._become_plain(widths)
         model.optimizer_state_nbytes_ = sum(state.nbytes for state in model._optimizer_states())
         return model
+
+    def _become_plain(self, state_widths):
+        """Put the vectors of the one rank left, and their state, in the order of the features."""
+        rows, n_features = self.factor_rows_, len(self.feature_ranks_)
+        tables = self._factors.reshape(len(self.intercept_), n_features, -1)[:, rows]
+        self._factors = squeeze_outputs(tables.reshape(len(tables), -1))
+        for state in self._optimizer_state:
+            for name, width in zip(("factors_first", "factors_second"), state_widths, strict=True):
+                state[name] = state[name].reshape(n_features, width)[rows]
+        self.factor_rows_ = np.arange(n_features, dtype=np.int32)
 
     def _layout(self):
         levels = np.searchsorted(self.ranks_, self.feature_ranks_).astype(np.int32)
@@ -156,6 +173,9 @@ class RankedFactors:
                 f"or fit anew with warm_start=False."
             )
 
+    def _longest_vector(self):
+        return int(self._layout().widths.max())
+
     def _weights_per_token(self):
         # At most; frequent features, which have all ranks, are most of a row.
         return int(self._layout().widths.sum())
@@ -165,10 +185,14 @@ class RankedFactors:
         intercept = as_kernel_array(self.intercept_)
         coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
         weights = as_kernel_array(self._factors).reshape(n_outputs, -1)
-        return [
-            (intercept[k : k + 1], coef[k], layout.factors(weights[k])) for k in range(n_outputs)
-        ]
+        if len(self.ranks_) == 1:
+            factors = weights.reshape(n_outputs, -1, self.ranks_[0])
+        else:
+            factors = [layout.factors(of_output) for of_output in weights]
+        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
     def _score_rows(self, X, n_threads):
-        sums_shape = 2, int(self._layout().widths.max())
-        return score_rows(rafm_score, X, self._outputs(), sums_shape, n_threads)
+        alone = len(self.ranks_) == 1
+        shape = 1 if alone else 2, self._longest_vector()
+        kernel = fm_score if alone else rafm_score
+        return score_rows(kernel, X, self._outputs(), shape, n_threads)

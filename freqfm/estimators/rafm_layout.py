@@ -113,6 +113,8 @@ class Layout:
 
     def init_state(self, optimizer, counts):
         """Return the optimizer's state before the first batch, that of the tables in 1-D arrays."""
+        if len(self.widths) == 1:
+            return optimizer.init_state(len(counts), int(self.widths[0]), counts)
         state = optimizer.init_state(len(counts), 1, counts)
         first, second = (self._state_widths(optimizer) * self.n_rows[:, None]).sum(axis=0)
         return state._replace(

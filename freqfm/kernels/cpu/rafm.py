@@ -168,18 +168,58 @@ def _lose_levels(begin, end, loss_code, prefix, dependence, n_levels, batches):
 
 
 @scalar
-def _add_leak(head, batch, links, free_sums, scale, total, gradient):
-    """Add slope * x * (sum of x v over free vectors): the score's gradient by a dependent one."""
-    width = free_sums.shape[1]
+def _pull_dependents(begin, end, at, level, leak, factors, levels):
+    """Turn the sums over free vectors into what a row's dependent vectors follow, per unit of x.
+
+    Beside the term with themselves that is slope * (sum of x v) by their own loss and, with a leak,
+    slope * (sum of x v over free vectors) by the loss of the score.
+    """
+    width = factors.widths[level]
+    batch = levels.batches[level]
+    main = levels.batches[factors.widths.shape[0] - 1]
+    for j in range(begin, end):
+        first = at + j * width
+        own = np.float32(batch[j].slope)
+        leaked = np.float32(main[j].slope) if leak else ZERO
+        for f in range(first, first + width):
+            levels.free_sums[f] = own * levels.sums[f] + leaked * levels.free_sums[f]
+
+
+@scalar
+def _sum_dependent(row, head, table, batch, links, pulls, total, gradient, scale, decay):
+    """Sum the gradient of a dependent vector, as ``sum_gradient`` does that of a free one."""
+    width = table.shape[1]
     for f in range(width):
         total[f] = 0.0
+    own = 0.0
+    weight = 0.0
+    curvature = 0.0
+    n_left = links[np.uint64(head)].length
     link = np.int32(head)
-    while link >= 0:
-        j, _, slope, link = occurrence(link, batch, links)
+    while n_left >= 4:
+        j, x, slope, link = occurrence(link, batch, links)
+        j2, x2, slope2, link = occurrence(link, batch, links)
+        j3, x3, slope3, link = occurrence(link, batch, links)
+        j4, x4, slope4, link = occurrence(link, batch, links)
+        n_left -= 4
+        own += slope * x + slope2 * x2 + slope3 * x3 + slope4 * x4
+        weight += batch[j].weight + batch[j2].weight + batch[j3].weight + batch[j4].weight
+        curvature += abs(x) * batch[j].curvature + abs(x2) * batch[j2].curvature
+        curvature += abs(x3) * batch[j3].curvature + abs(x4) * batch[j4].curvature
         for f in range(width):
-            total[f] += slope * free_sums[j, f]
+            total[f] += x * pulls[j, f] + x2 * pulls[j2, f] + x3 * pulls[j3, f] + x4 * pulls[j4, f]
+    while n_left > 0:
+        j, x, slope, link = occurrence(link, batch, links)
+        n_left -= 1
+        own += slope * x
+        weight += batch[j].weight
+        curvature += abs(x) * batch[j].curvature
+        for f in range(width):
+            total[f] += x * pulls[j, f]
+    own = (own - decay * weight) * scale
     for f in range(width):
-        gradient[f] += np.float32(scale * total[f])
+        gradient[f] = np.float32(scale * total[f] - own * table[row, f])
+    return weight, curvature
 
 
 @scalar
@@ -253,6 +293,10 @@ def rafm_train(
         _lose_levels(
             begin, end, objective.loss_code, factors.prefix, dependence, n_levels, levels.batches
         )
+        at = 0
+        for level in range(0 if factors.prefix else n_levels - 1):
+            _pull_dependents(begin, end, at, level, leak, factors, levels)
+            at += capacity * factors.widths[level]
         wait(barrier, size)
 
         step += 1
@@ -276,7 +320,7 @@ def rafm_train(
             seconds = state.factors_second[first : first + n * wide].reshape(n, wide)
             at -= capacity * width
             sums = levels.sums[at : at + capacity * width].reshape(capacity, width)
-            free_sums = levels.free_sums[at : at + capacity * width].reshape(capacity, width)
+            pulls = levels.free_sums[at : at + capacity * width].reshape(capacity, width)
             for t in range(n_tokens if stepping.lazy else n_tokens_in_all):
                 k = np.uint64(tokens[t] if stepping.lazy else t)
                 head = heads[k]
@@ -287,17 +331,21 @@ def rafm_train(
                 row = np.uint64(factors.rows[k])
                 free = factors.levels[k] == level
                 if head >= 0:
-                    own = main if free or factors.prefix else levels.batches[level]
-                    slope, weight, curvature = sum_gradient(
-                        row, head, table, own, links, sums, totals, gradient, scale,
-                        objective.alpha_factors,
-                    )  # fmt: skip
+                    slope = 0.0
+                    if free or factors.prefix:
+                        slope, weight, curvature = sum_gradient(
+                            row, head, table, main, links, sums, totals, gradient, scale,
+                            objective.alpha_factors,
+                        )  # fmt: skip
+                        if leak:
+                            slope = _sum_slopes(head, of_linear, links)
+                    else:
+                        weight, curvature = _sum_dependent(
+                            row, head, table, levels.batches[level], links, pulls, totals, gradient,
+                            scale, objective.alpha_factors,
+                        )  # fmt: skip
                     if stepping.lazy and weight == 0.0:
                         continue
-                    if leak and free:
-                        slope = _sum_slopes(head, of_linear, links)
-                    elif leak:
-                        _add_leak(head, main, links, free_sums, scale, totals, gradient)
                 elif owner(k, team) == me:
                     slope = 0.0
                     weight = 0.0
