@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.base import is_classifier
 
-from freqfm import FMClassifier, FMRegressor
+from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 
-CLASSES = [FMClassifier, FMRegressor]
+CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
 #: Learned attributes that two equal fits agree in, to the bit.
@@ -15,12 +16,22 @@ FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_
 
 def assert_same_model(one, other):
     """Assert that two fitted models are the same, to the bit."""
-    for name in FITTED:
-        assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for name, expected in fitted(other).items():
+        assert_array_equal(fitted(one)[name], expected, err_msg=name)
+
+
+def fitted(model):
+    """Return the learned arrays of a model by name; tables of several ranks end to end."""
+    arrays = {name: getattr(model, name) for name in FITTED}
+    if isinstance(arrays["factors_"], list):
+        arrays["factors_"] = np.concatenate([table.ravel() for table in arrays["factors_"]])
+    return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 def model_of(cls, **params):
-    return cls(**{"n_components": 3, "max_iter": 2, "random_state": 0, **params})
+    ranked = cls in (RaFMClassifier, RaFMRegressor)
+    size = {"ranks": (2, 3), "rank_assignment": [3]} if ranked else {"n_components": 3}
+    return cls(**{**size, "max_iter": 2, "random_state": 0, **params})
 
 
 def labels(n):
@@ -28,7 +39,7 @@ def labels(n):
 
 
 def classes_of(cls):
-    return {"classes": [0, 1]} if cls is FMClassifier else {}
+    return {"classes": [0, 1]} if is_classifier(cls()) else {}
 
 
 def outputs(model, X):

@@ -32,7 +32,7 @@ import numpy as np
 from numba.core import event
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor, MFRecommender
+from freqfm import FMClassifier, FMRegressor, MFRecommender, RaFMClassifier, RaFMRegressor
 from freqfm._jit import KERNELS, n_signatures
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
@@ -69,6 +69,7 @@ def use_everything():
     types = [np.float32, np.float64, np.int64, bool]
     data = list(itertools.product(layouts, types, [None, weight, weight.astype(np.float32)]))
     tasks = [(FMClassifier, y > 0), (FMClassifier, y), (FMRegressor, y), (FMRegressor, y / 3)]
+    tasks += [(RaFMClassifier, y > 0), (RaFMClassifier, y), (RaFMRegressor, y / 3)]
     optimizers = [*OPTIMIZERS, FASGD(0.01, counts=[1] * 8)]
     optimizers += [CFSGD(0.01, count="batch"), Adam(0.01, lazy=False)]
     choices = list(itertools.product(optimizers, tasks, [1, 2]))
@@ -76,8 +77,13 @@ def use_everything():
         layout, kind, sample_weight = data[i % len(data)]
         optimizer, (cls, target), n_jobs = choices[i % len(choices)]
         X = layout(dense.astype(kind))
+        size = {"n_components": 1 + i % 9}
+        if cls in (RaFMClassifier, RaFMRegressor):
+            size = {"ranks": [(2, 5), [1, 2, np.int64(9)], (3,)][i % 3]}
+            size["rank_sharing"] = ["separate", "truncate"][i % 2]
+            size["form"] = ["paper", "reference"][i % 2]
         model = cls(
-            n_components=1 + i % 9,
+            **size,
             optimizer=optimizer,
             learning_rate=0.01 if isinstance(optimizer, str) else None,
             max_iter=2,

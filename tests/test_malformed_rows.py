@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import BOTH, CLASSES, FITTED, assert_same_model, classes_of, labels, model_of, outputs
+from helpers import BOTH, CLASSES, assert_same_model, classes_of, fitted, labels, model_of, outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -133,7 +133,7 @@ def learned(cls, X, first=None):
         except (ValueError, TypeError):
             assert_same_model(model, before)
             raise
-    return [*outputs(model, X), *(np.asarray(getattr(model, name)) for name in FITTED)]
+    return [*outputs(model, X), *fitted(model).values()]
 
 
 @settings(deadline=None, max_examples=100)

@@ -144,6 +144,12 @@ OUT_OF_RANGE = {
     "class_weight": ["even", 3],
     "optimizer": ["nope", 3, None, SGD],
     "init": ["nope", 3, None, Normal],
+    "ranks": [(), (8, 4), (2.5,), 8, "all"],
+    "rank_assignment": ["closest", [1, 2, 3], 8, None],
+    "counts": [[1, 2], "all", 8],
+    "rank_sharing": ["both", None],
+    "form": ["code", None],
+    "dependent_weight": [-1e-9, np.nan, np.inf, None],
 }
 
 

@@ -30,6 +30,7 @@ class RaFMTask(FMTask):
             batches=np.zeros((len(widths) + 1, self._batch_size), dtype=BATCH_ROW),
             sums=np.zeros(size, dtype=np.float32),
             free_sums=np.zeros(size, dtype=np.float32),
+            pulls=np.zeros(size, dtype=np.float64),
         )
         self._dependence = Dependence(model.form == "reference", float(model.dependent_weight))
         return super()._allocate(most)._replace(

@@ -63,6 +63,7 @@ class LevelScratch(NamedTuple):
     batches: np.ndarray
     sums: np.ndarray  #: (batch_size * sum of D_p,), float32
     free_sums: np.ndarray  #: the same, of free vectors alone
+    pulls: np.ndarray  #: the same, what dependent vectors follow, float64
 
 
 @scalar
@@ -169,20 +170,20 @@ def _lose_levels(begin, end, loss_code, prefix, dependence, n_levels, batches):
 
 @scalar
 def _pull_dependents(begin, end, at, level, leak, factors, levels):
-    """Turn the sums over free vectors into what a row's dependent vectors follow, per unit of x.
+    """Write what a row's dependent vectors follow, per unit of x, but for the term with themselves.
 
-    Beside the term with themselves that is slope * (sum of x v) by their own loss and, with a leak,
-    slope * (sum of x v over free vectors) by the loss of the score.
+    That is slope * (sum of x v) by their own loss and, with a leak, slope * (sum of x v over free
+    vectors) by the loss of the score.
     """
     width = factors.widths[level]
     batch = levels.batches[level]
     main = levels.batches[factors.widths.shape[0] - 1]
     for j in range(begin, end):
         first = at + j * width
-        own = np.float32(batch[j].slope)
-        leaked = np.float32(main[j].slope) if leak else ZERO
+        own = batch[j].slope
+        leaked = main[j].slope if leak else 0.0
         for f in range(first, first + width):
-            levels.free_sums[f] = own * levels.sums[f] + leaked * levels.free_sums[f]
+            levels.pulls[f] = own * levels.sums[f] + leaked * levels.free_sums[f]
 
 
 @scalar
@@ -320,7 +321,7 @@ def rafm_train(
             seconds = state.factors_second[first : first + n * wide].reshape(n, wide)
             at -= capacity * width
             sums = levels.sums[at : at + capacity * width].reshape(capacity, width)
-            pulls = levels.free_sums[at : at + capacity * width].reshape(capacity, width)
+            pulls = levels.pulls[at : at + capacity * width].reshape(capacity, width)
             for t in range(n_tokens if stepping.lazy else n_tokens_in_all):
                 k = np.uint64(tokens[t] if stepping.lazy else t)
                 head = heads[k]
