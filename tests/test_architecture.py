@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "scalars": {"_jit"},
     "kernels": {"_jit", "scalars"},
     **{axis: BELOW_AXES for axis in AXES},
+    "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
     "_ids": set(),
     "_interactions": {"_ids"},

@@ -8,6 +8,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
+_UNIT = 2.0**-53
 
 
 @scalar
@@ -22,6 +23,18 @@ def hash64(x):
 def stream_key(seed, epoch):
     """Return the key of one epoch's random stream."""
     return hash64(np.uint64(seed) * _GOLDEN + hash64(np.uint64(epoch) + _ONE))
+
+
+@scalar
+def random_bits(key, index):
+    """Return 64 random bits: number ``index`` of the stream ``key``."""
+    return hash64(key + (np.uint64(index) + _ONE) * _GOLDEN)
+
+
+@scalar
+def unit_interval(bits):
+    """Return a number in [0, 1) with 53 random bits."""
+    return np.float64(bits >> np.uint64(11)) * _UNIT
 
 
 @scalar

@@ -1,0 +1,192 @@
+"""What a sampler is, to people and to estimators."""
+
+from abc import abstractmethod
+from numbers import Integral
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from freqfm._components import Component
+from freqfm._validation import draw_seed
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.sampling import draw_for_queries, draw_scratch
+from freqfm.scalars import codes
+
+POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
+
+
+class Sampler(Component):
+    """Base class of negative samplers.
+
+    A sampler holds hyper-parameters. What it knows of items is a :class:`Proposal`, which
+    estimators ask for with ``proposal`` and keep to themselves; ``fit`` keeps one as
+    ``proposal_``, for those who want to draw, or to see how far from a softmax a sampler is.
+    """
+
+    #: Where the negatives of a batch stand, see ``freqfm.scalars.codes``.
+    negatives_code: int
+    #: Negatives that a loss takes if it is given no number; None for the loss's own.
+    n_negatives: int | None = None
+
+    @abstractmethod
+    def proposal(self, counts):
+        """Return the distribution over items.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (n_items,)
+            How many users have each item.
+
+        Returns
+        -------
+        proposal : Proposal
+        """
+
+    def draw(self, shape, n_items, proposal, generator):
+        """Return items of the given shape, int32."""
+        return np.zeros((1, 1), dtype=np.int32)
+
+    def fit(self, item_vectors, counts=None, random_state=None):
+        """Prepare to draw items.
+
+        Parameters
+        ----------
+        item_vectors : array-like of shape (n_items, d)
+            The logit of an item is the product of its vector and a query.
+        counts : array-like of shape (n_items,), default=None
+            How often each item occurs; None for all alike.
+        random_state : int, RandomState instance, Generator or None, default=None
+            Pass an int for the same result at every call.
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        vectors = check_array(item_vectors, dtype=np.float32, order="C", input_name="item_vectors")
+        vectors = np.require(vectors, requirements=["C", "A", "W"])
+        counts = _check_counts(counts, len(vectors))
+        with single_threaded_blas():
+            self.proposal_ = self._proposal_of(vectors, counts, draw_seed(random_state))
+        self.item_vectors_ = vectors
+        return self
+
+    def _proposal_of(self, vectors, counts, seed):
+        return self.proposal(counts)
+
+    def log_proba(self, queries):
+        """Return the logarithm of the probability of drawing each item.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n_queries, d)
+
+        Returns
+        -------
+        log_proba : ndarray of shape (n_queries, n_items), float64
+            The exponentials of a row sum to one.
+        """
+        weights = self._log_weights(self._check_queries(queries).astype(np.float64))
+        return weights - logsumexp(weights, axis=1, keepdims=True)
+
+    def _log_weights(self, queries):
+        """Return what the log-probabilities are up to a constant of each row."""
+        log_q = self.proposal_.log_q
+        log_q = log_q if len(log_q) else np.zeros(self.proposal_.n_items)
+        return np.repeat(log_q[None].astype(np.float64), len(queries), axis=0)
+
+    def sample(self, queries, n, random_state=None):
+        """Draw items for every query, with replacement.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n_queries, d)
+        n : int
+            Number of items for each query.
+        random_state : int, RandomState instance, Generator or None, default=None
+            Pass an int for the same items at every call.
+
+        Returns
+        -------
+        ids : ndarray of shape (n_queries, n), int32
+        log_q : ndarray of shape (n_queries, n), float32
+            The logarithm of the probability of each, as in ``log_proba``.
+        """
+        queries = self._check_queries(queries)
+        if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n must be a positive integer, the draws for each query; got {n!r}.")
+        proposal = self.proposal_
+        ids = np.zeros((len(queries), int(n)), dtype=np.int32)
+        log_q = np.zeros(ids.shape, dtype=np.float32)
+        numbers, sums = draw_scratch(proposal, 1)
+        key = np.uint64(draw_seed(random_state))
+        draw_for_queries(proposal, queries, key, ids, log_q, numbers[0], sums[0])
+        return ids, log_q - np.float32(np.log(proposal.n_items))
+
+    def _check_queries(self, queries):
+        check_is_fitted(self, "proposal_")
+        queries = check_array(queries, dtype=np.float32, order="C", input_name="queries")
+        width = self.item_vectors_.shape[1]
+        if queries.shape[1] != width:
+            raise ValueError(
+                f"queries has {queries.shape[1]} columns, but the item vectors that "
+                f"{type(self).__name__} was fitted on have {width}; give one row of {width} "
+                f"numbers for each query."
+            )
+        return np.require(queries, requirements=["C", "A", "W"])
+
+
+class QuerySampler(Sampler):
+    """Base class of samplers that look at the query.
+
+    Attributes
+    ----------
+    proposal_ : Proposal
+        After ``fit``: the distribution, as arrays.
+    item_vectors_ : ndarray of shape (n_items, d), float32
+    """
+
+    negatives_code = codes.NEGATIVES_DRAWN
+    n_negatives = 128
+    #: Whether draws come with corrections that a softmax subtracts.
+    corrected = True
+
+    @abstractmethod
+    def proposal(self, counts, vectors, seed, previous=None):
+        """Return the distribution for the present vectors of items.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (n_items,)
+            How many users have each item.
+        vectors : ndarray of shape (n_items, d), float32
+            As the loss compares them. The proposal may keep the array.
+        seed : int
+        previous : Proposal, default=None
+            What this returned for earlier vectors of the same items.
+
+        Returns
+        -------
+        proposal : Proposal
+        """
+
+    def _proposal_of(self, vectors, counts, seed):
+        return self.proposal(counts, vectors, seed)
+
+
+def _check_counts(counts, n_items):
+    if counts is None:
+        return np.ones(n_items)
+    counts = check_array(counts, ensure_2d=False, dtype=np.float64, input_name="counts")
+    if counts.shape != (n_items,):
+        raise ValueError(
+            f"counts has shape {counts.shape}, but item_vectors has {n_items} rows; give one count "
+            f"for each item."
+        )
+    if counts.min() < 0:
+        raise ValueError(
+            f"counts holds {counts.min():g}; give how often each item occurs, 0 or more."
+        )
+    return counts

@@ -1,0 +1,153 @@
+"""Uniform draws of which the hard ones count: biased on purpose."""
+
+import numpy as np
+
+from freqfm._components import POSITIVE
+from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.samplers._base import POSITIVE_INTEGER, QuerySampler
+from freqfm.scalars import codes
+
+# Scores are ranked for so many pairs of a query and an item at a time.
+_PAIRS = 1 << 24
+
+
+class DNS(QuerySampler):
+    """Dynamic negative sampling: the best by score of some uniform draws [1]_.
+
+    With ``n_candidates`` n, M items and ranks r from the worst score (1) to the best (M), an item
+    is drawn with probability ``(r / M)^n - ((r - 1) / M)^n``; equal scores share theirs.
+
+    Draws are hard negatives, meant to be used as they are: losses do not correct them. A softmax
+    over them is a softmax of another, colder distribution.
+
+    Parameters
+    ----------
+    n_candidates : int, default=8
+        Uniform draws of which the best is taken. 1 is the uniform distribution.
+    refresh : int, default=1
+        Epochs after which the vectors that scores are computed with are brought up to date.
+
+    Attributes
+    ----------
+    proposal_ : Proposal
+        After ``fit``: the distribution, as arrays.
+    item_vectors_ : ndarray of shape (n_items, d), float32
+
+    Notes
+    -----
+    Memory: a copy of the item vectors, 4 M d bytes. A draw costs ``n_candidates`` products of d
+    numbers. ``log_proba`` sorts the scores of all items, and ``sample`` calls it for ``log_q``;
+    losses do not.
+
+    References
+    ----------
+    .. [1] W. Zhang, T. Chen, J. Wang, Y. Yu. "Optimizing Top-n Collaborative Filtering via Dynamic
+       Negative Item Sampling". SIGIR 2013.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.samplers import DNS
+    >>> sampler = DNS(n_candidates=2).fit([[1.0], [2.0], [3.0], [4.0]])
+    >>> np.exp(sampler.log_proba([[1.0]])).round(4)
+    array([[0.0625, 0.1875, 0.3125, 0.4375]])
+    """
+
+    corrected = False
+    _parameter_constraints = {"n_candidates": POSITIVE_INTEGER, "refresh": POSITIVE_INTEGER}
+
+    def __init__(self, n_candidates=8, refresh=1):
+        self.n_candidates = n_candidates
+        self.refresh = refresh
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+        return Proposal(
+            code=codes.PROPOSAL_BEST,
+            n_items=len(vectors),
+            vectors=vectors,
+            n_candidates=int(self.n_candidates),
+        )
+
+    def _log_weights(self, queries):
+        scores = queries @ self.item_vectors_.T.astype(np.float64)
+        n_items, n = scores.shape[1], self.n_candidates
+        weights = np.empty_like(scores)
+        for row, weight in zip(scores, weights, strict=True):
+            _, rank, ties = np.unique(row, return_inverse=True, return_counts=True)
+            up_to = np.cumsum(ties) / n_items
+            below = up_to - ties / n_items
+            # x^n - y^n over the number of ties, by logarithms: a small x may underflow.
+            with np.errstate(divide="ignore"):
+                log = n * np.log(up_to) + np.log1p(-np.exp(n * (np.log(below) - np.log(up_to))))
+            weight[:] = (log - np.log(ties))[rank]
+        return weights
+
+    def sample(self, queries, n, random_state=None):
+        """Draw items for every query, see :meth:`Sampler.sample`."""
+        ids, log_q = super().sample(queries, n, random_state)
+        queries = self._check_queries(queries)
+        step = max(1, _PAIRS // self.proposal_.n_items)
+        for start in range(0, len(queries), step):
+            rows = slice(start, start + step)
+            log_q[rows] = np.take_along_axis(self.log_proba(queries[rows]), ids[rows], axis=1)
+        return ids, log_q
+
+
+class SelfAdversarial(QuerySampler):
+    """Uniform draws, weighted by the softmax of their own scores [1]_.
+
+    The n draws j of a query q have the weights ``p_j = softmax_j(<q, v_j> / temperature)``,
+    constants in the gradient. A loss that subtracts ``log_q`` multiplies a draw's exponential by
+    ``1 / (M Q_j)``; here that is the weight relative to the mean, ``n p_j``, so ``log_q`` is
+    ``-log(M n p_j)``. Hard negatives count more, on purpose; the probabilities of ``log_proba``,
+    uniform ones, are those of the draws.
+
+    Parameters
+    ----------
+    temperature : float, default=1.0
+        What scores are divided by before they become weights. Infinity would be uniform sampling.
+        The paper multiplies by its alpha instead.
+    refresh : int, default=1
+        Epochs after which the vectors that weights are computed with are brought up to date.
+
+    Attributes
+    ----------
+    proposal_ : Proposal
+        After ``fit``: the distribution, as arrays.
+    item_vectors_ : ndarray of shape (n_items, d), float32
+
+    Notes
+    -----
+    Memory: a copy of the item vectors, 4 M d bytes. A draw costs one product of d numbers.
+
+    References
+    ----------
+    .. [1] Z. Sun, Z.-H. Deng, J.-Y. Nie, J. Tang. "RotatE: Knowledge Graph Embedding by Relational
+       Rotation in Complex Space". ICLR 2019, equation (5).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.samplers import SelfAdversarial
+    >>> sampler = SelfAdversarial().fit([[1.0], [2.0], [3.0], [4.0]])
+    >>> ids, log_q = sampler.sample([[1.0]], 6, random_state=0)
+    >>> weights = np.exp(-log_q) / 4  # relative to their mean
+    >>> float(weights.mean().round(4))
+    1.0
+    """
+
+    _parameter_constraints = {"temperature": POSITIVE, "refresh": POSITIVE_INTEGER}
+
+    def __init__(self, temperature=1.0, refresh=1):
+        self.temperature = temperature
+        self.refresh = refresh
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+        return Proposal(
+            code=codes.PROPOSAL_WEIGHTED,
+            n_items=len(vectors),
+            vectors=vectors,
+            temperature=float(self.temperature),
+        )

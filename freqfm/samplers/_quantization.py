@@ -1,0 +1,117 @@
+"""Product quantization: vectors by the nearest codeword of each of their parts."""
+
+from itertools import pairwise
+
+import numpy as np
+from scipy import sparse
+
+# Codewords are fitted to at most so many vectors, or so many per codeword if that is more.
+_POINTS, _POINTS_PER_CODEWORD = 1 << 16, 256
+
+# Steps of k-means from a random start, and from the codewords of similar vectors.
+_FIRST_STEPS, _LATER_STEPS = 20, 4
+
+# Vectors whose distances are held at a time.
+_TILE = 1 << 15
+
+
+def subspaces(d, n_subspaces):
+    """Return the slices of the columns of each subspace, as even as can be; some may be empty."""
+    bounds = -(-np.arange(n_subspaces + 1) * d // n_subspaces)
+    return [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
+
+
+def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
+    """Fit codewords to the parts of vectors by k-means.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n, d), float32
+    n_subspaces, n_codewords : int
+    seed : int
+    previous : ndarray of shape (n_subspaces * n_codewords, d), default=None
+        Codewords to start from: those of similar vectors.
+
+    Returns
+    -------
+    codewords : ndarray of shape (n_subspaces * n_codewords, d), float32
+        Zero outside of their subspace. A vector is nearly the sum of its codewords.
+    codes : ndarray of shape (n, n_subspaces), int32
+        The rows of ``codewords`` that are nearest to the parts of each vector.
+    """
+    n, d = vectors.shape
+    generator = np.random.default_rng(seed)
+    most = max(_POINTS, _POINTS_PER_CODEWORD * n_codewords)
+    sample = vectors
+    if n > most:
+        sample = vectors[np.sort(generator.choice(n, most, replace=False))]
+    codewords = np.zeros((n_subspaces * n_codewords, d), dtype=np.float32)
+    codes = np.zeros((n, n_subspaces), dtype=np.int32)
+    for s, columns in enumerate(subspaces(d, n_subspaces)):
+        rows = slice(s * n_codewords, (s + 1) * n_codewords)
+        points = np.ascontiguousarray(sample[:, columns])
+        if previous is None:
+            centres = _spread(points, n_codewords, generator)
+        else:
+            centres = np.ascontiguousarray(previous[rows, columns])
+        for _ in range(_FIRST_STEPS if previous is None else _LATER_STEPS):
+            centres = _move_to_means(points, centres)
+        codewords[rows, columns] = centres
+        codes[:, s] = rows.start + _nearest(vectors[:, columns], centres)[0]
+    return codewords, codes
+
+
+def _spread(points, n, generator):
+    """Return points that are far from each other, by the rule of k-means++.
+
+    Where there are fewer distinct points, the first is repeated.
+    """
+    centres = np.repeat(points[:1], n, axis=0)
+    centres[0] = points[generator.integers(len(points))]
+    centres[1:] = centres[0]
+    distance = np.full(len(points), np.inf)
+    for k in range(1, n):
+        distance = np.minimum(distance, _nearest(points, centres[k - 1 : k])[1])
+        sums = np.cumsum(distance)
+        if not sums[-1] > 0:
+            break
+        chosen = np.searchsorted(sums, generator.random() * sums[-1], side="right")
+        centres[k] = points[min(chosen, len(points) - 1)]
+    return centres
+
+
+def _move_to_means(points, centres):
+    """Return the mean of the points nearest to each centre.
+
+    A centre without points moves to one that is far from its own centre.
+    """
+    labels, distance = _nearest(points, centres)
+    n, k = len(points), len(centres)
+    member = sparse.csr_array((np.ones(n, np.float32), labels, np.arange(n + 1)), shape=(n, k))
+    counts = np.bincount(labels, minlength=k)
+    means = (member.T @ points) / np.maximum(counts, 1)[:, None].astype(np.float32)
+    empty = np.flatnonzero(counts == 0)
+    means[empty] = centres[empty]
+    if len(empty):
+        far = np.argsort(-distance, kind="stable")[: len(empty)]
+        far = far[distance[far] > 0]
+        means[empty[: len(far)]] = points[far]
+    return means
+
+
+def _nearest(points, centres):
+    """Return the nearest centre of each point, and the square of its distance."""
+    lengths = np.einsum("kf,kf->k", centres, centres)
+    labels = np.zeros(len(points), dtype=np.int32)
+    distance = np.zeros(len(points), dtype=np.float32)
+    for start in range(0, len(points), _TILE):
+        tile = np.ascontiguousarray(points[start : start + _TILE])
+        # Without the point's own squared length, which is the same for all centres.
+        partial = lengths - 2 * (tile @ centres.T)
+        nearest = np.argmin(partial, axis=1)
+        own = np.einsum("nf,nf->n", tile, tile)
+        least = np.take_along_axis(partial, nearest[:, None], axis=1)[:, 0] + own
+        labels[start : start + _TILE] = nearest
+        # What rounding leaves of a distance of zero is no distance.
+        distance[start : start + _TILE] = np.where(least > 1e-6 * own, least, 0)
+    return labels, distance

@@ -1,0 +1,133 @@
+"""Samplers that do not look at the query: whole batches share a list of negatives."""
+
+import numpy as np
+
+from freqfm._components import NON_NEGATIVE
+from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.samplers._base import Sampler
+from freqfm.scalars import codes
+
+__all__ = ["Full", "InBatch", "Popularity", "Uniform"]
+
+
+def _given(share):
+    """Return the proposal of probabilities that depend on the item alone."""
+    log_q = np.log(share * len(share)).astype(np.float32)
+    return Proposal(np.cumsum(share), log_q, codes.PROPOSAL_GIVEN, len(share))
+
+
+class Uniform(Sampler):
+    """Every item is equally likely, with replacement; the user's own items are not removed.
+
+    Parameters
+    ----------
+    shared : bool, default=True
+        Whether all positives of a batch share one list of negatives. Scores are then one matrix
+        product, ten times as fast or more. False draws a list for each positive. Losses that
+        compare pairs, such as BPR, always draw their own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.samplers import Uniform
+    >>> sampler = Uniform()
+    >>> proposal = sampler.proposal(np.array([5, 1, 1]))
+    >>> sampler.draw((2, 3), 3, proposal, np.random.default_rng(0)).shape
+    (2, 3)
+    """
+
+    _parameter_constraints = {"shared": ["boolean"]}
+
+    def __init__(self, shared=True):
+        self.shared = shared
+
+    @property
+    def negatives_code(self):
+        """Where the negatives of a batch stand."""
+        return codes.NEGATIVES_SHARED if self.shared else codes.NEGATIVES_OWN
+
+    def proposal(self, counts):
+        """Return the distribution over items, see :class:`Sampler`."""
+        return Proposal(n_items=len(counts))
+
+    def draw(self, shape, n_items, proposal, generator):
+        """Return items of the given shape, int32."""
+        return generator.integers(0, n_items, shape, dtype=np.int32)
+
+
+class Popularity(Uniform):
+    """Items are drawn in proportion to (count + 1)^exponent, with replacement.
+
+    A softmax subtracts the log of the probability from the logits.
+
+    Parameters
+    ----------
+    exponent : float, default=0.75
+        1 draws by popularity, 0 uniformly; word2vec's 3/4 lies between.
+    shared : bool, default=True
+        Whether all positives of a batch share one list, see :class:`Uniform`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.samplers import Popularity
+    >>> Popularity(exponent=1).proposal(np.array([7, 1, 1])).log_q.round(2)
+    array([ 0.69, -0.69, -0.69], dtype=float32)
+    """
+
+    _parameter_constraints = {"exponent": NON_NEGATIVE, "shared": ["boolean"]}
+
+    def __init__(self, exponent=0.75, shared=True):
+        super().__init__(shared)
+        self.exponent = exponent
+
+    def proposal(self, counts):
+        """Return the distribution over items, see :class:`Sampler`."""
+        weight = (np.asarray(counts, dtype=np.float64) + 1) ** self.exponent
+        return _given(weight / weight.sum())
+
+    def draw(self, shape, n_items, proposal, generator):
+        """Return items of the given shape, int32."""
+        at = generator.random(shape)
+        drawn = np.searchsorted(proposal.cumulative, at, side="right")
+        return np.minimum(drawn, n_items - 1).astype(np.int32)
+
+
+class InBatch(Sampler):
+    """The positives of the whole batch are everybody's negatives: drawn by popularity, for free.
+
+    A softmax subtracts the log of the popularity from the logits. Outside of a batch, ``sample``
+    draws in proportion to the counts.
+
+    Examples
+    --------
+    >>> from freqfm.samplers import InBatch
+    >>> InBatch()
+    InBatch()
+    """
+
+    negatives_code = codes.NEGATIVES_IN_BATCH
+
+    def proposal(self, counts):
+        """Return the distribution over items, see :class:`Sampler`."""
+        weight = np.maximum(np.asarray(counts, dtype=np.float64), 1)
+        return _given(weight / weight.sum())
+
+
+class Full(Sampler):
+    """All items: the exact softmax, with one sum for all positives of a user.
+
+    There is nothing to draw; ``sample`` and ``log_proba`` are those of :class:`Uniform`.
+
+    Examples
+    --------
+    >>> from freqfm.samplers import Full
+    >>> Full()
+    Full()
+    """
+
+    negatives_code = codes.NEGATIVES_FULL
+
+    def proposal(self, counts):
+        """Return the distribution over items, see :class:`Sampler`."""
+        return Proposal(n_items=len(counts))

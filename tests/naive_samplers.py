@@ -1,0 +1,55 @@
+"""Plain twins of the samplers' laws: float64, item by item, from the papers' formulas."""
+
+import numpy as np
+
+
+def softmax_law(query, items):
+    """Return softmax(<q, v>)."""
+    weights = np.exp([float(np.dot(query, v)) for v in items])
+    return weights / weights.sum()
+
+
+def midx_law(query, items, codebooks, codes, variant, pop=None):
+    """Return P1(k1) P2(k2 | k1) P3(i | k1, k2) of an inverted multi-index with two codebooks."""
+    first, second = codebooks
+    half = first.shape[1]
+    q1, q2 = query[:half], query[half:]
+    pairs = [tuple(code) for code in codes]
+
+    def weight(i):
+        """Return what the item weighs within its cell."""
+        if variant == "uniform":
+            return 1.0
+        if variant == "popularity":
+            return pop[i]
+        k1, k2 = pairs[i]
+        return np.exp(np.dot(query, items[i] - np.concatenate([first[k1], second[k2]])))
+
+    omega = np.zeros((len(first), len(second)))
+    for i, pair in enumerate(pairs):
+        omega[pair] += weight(i)
+    psi = [sum(omega[a, b] * np.exp(q2 @ second[b]) for b in range(len(second))) for a in
+           range(len(first))]  # fmt: skip
+    total = sum(psi[a] * np.exp(q1 @ first[a]) for a in range(len(first)))
+    law = []
+    for i, (a, b) in enumerate(pairs):
+        p1 = psi[a] * np.exp(q1 @ first[a]) / total
+        p2 = omega[a, b] * np.exp(q2 @ second[b]) / psi[a]
+        law.append(p1 * p2 * weight(i) / omega[a, b])
+    return np.array(law)
+
+
+def kernel_law(query, items, alpha):
+    """Return the law of the quadratic kernel."""
+    weights = np.array([alpha * np.dot(query, v) ** 2 + 1 for v in items])
+    return weights / weights.sum()
+
+
+def best_of_law(query, items, n):
+    """Return the law of the best of n uniform draws: by all n-tuples of items."""
+    scores = [float(np.dot(query, v)) for v in items]
+    law = np.zeros(len(items))
+    for draws in np.ndindex(*[len(items)] * n):
+        best = max(scores[i] for i in draws)
+        law[next(i for i in draws if scores[i] == best)] += len(items) ** -n
+    return law

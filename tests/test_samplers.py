@@ -1,0 +1,327 @@
+"""Samplers: their laws, and that draws follow them."""
+
+import naive_samplers
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from scipy.special import log_softmax
+from sklearn.base import clone
+
+from freqfm.kernels.cpu.sampling import draw_scratch, log_q_of, prepare_query
+from freqfm.samplers import (
+    DNS,
+    MIDX,
+    SAMPLERS,
+    Full,
+    InBatch,
+    Kernel,
+    Popularity,
+    SelfAdversarial,
+    Uniform,
+)
+
+N_ITEMS, WIDTH = 120, 7
+
+LAWS = [
+    Uniform(),
+    Popularity(),
+    InBatch(),
+    Full(),
+    MIDX(),
+    MIDX("popularity"),
+    MIDX("popularity", popularity="count", n_codewords=3),
+    MIDX("popularity", popularity="power", n_codewords=200),
+    MIDX("exact"),
+    MIDX(n_subspaces=1, n_codewords=5),
+    MIDX("exact", n_subspaces=3, n_codewords=4),
+    Kernel(),
+    Kernel(alpha=0.5),
+    DNS(),
+    DNS(n_candidates=2),
+    SelfAdversarial(),
+]
+EVERY_LAW = pytest.mark.parametrize("sampler", LAWS, ids=repr)
+
+
+def clustered(rng, n, d, spread=0.3):
+    """Return unit vectors in clusters, as trained ones are."""
+    centres = rng.normal(size=(12, d))
+    vectors = centres[rng.integers(0, 12, n)] + spread * rng.normal(size=(n, d))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(5)
+    items = rng.normal(size=(N_ITEMS, WIDTH)).astype(np.float32)
+    items[7] = items[3]
+    queries = rng.normal(size=(3, WIDTH)).astype(np.float32)
+    return items, rng.integers(0, 40, N_ITEMS), queries
+
+
+@pytest.fixture(params=["random", "clustered"])
+def larger(request):
+    rng = np.random.default_rng(6)
+    if request.param == "random":
+        return rng.normal(size=(800, 10)), rng.integers(0, 90, 800), rng.normal(size=(5, 10))
+    counts = (1000 / np.arange(1, 801)).astype(int)
+    return clustered(rng, 800, 10), counts, 8 * clustered(rng, 5, 10)
+
+
+def law_of(sampler, problem):
+    items, counts, queries = problem
+    return clone(sampler).fit(items, counts, random_state=0), queries
+
+
+@EVERY_LAW
+def test_probabilities_sum_to_one(sampler, problem):
+    fitted, queries = law_of(sampler, problem)
+    log_proba = fitted.log_proba(queries)
+    assert log_proba.shape == (3, N_ITEMS)
+    assert_allclose(np.exp(log_proba).sum(axis=1), 1, rtol=1e-12)
+
+
+@EVERY_LAW
+def test_draws_follow_the_law(sampler, problem):
+    fitted, queries = law_of(sampler, problem)
+    ids, log_q = fitted.sample(queries, 20_000, random_state=3)
+    assert (ids.shape, ids.dtype) == ((3, 20_000), np.int32)
+    assert (log_q.shape, log_q.dtype) == ((3, 20_000), np.float32)
+    seen = np.stack([np.bincount(own, minlength=N_ITEMS) for own in ids])
+    expected = 20_000 * np.exp(fitted.log_proba(queries))
+    # The chi-square test wants five of everything: the rare are counted together.
+    rare = expected < 5
+    seen, few = seen[~rare], seen[rare].sum()
+    expected, n_rare = expected[~rare], expected[rare].sum()
+    if n_rare >= 5:
+        seen, expected = np.append(seen, few), np.append(expected, n_rare)
+    expected *= seen.sum() / expected.sum()
+    assert stats.chisquare(seen, expected, ddof=2).pvalue > 0.01
+
+
+@EVERY_LAW
+def test_log_q_is_that_of_the_law(sampler, problem):
+    fitted, queries = law_of(sampler, problem)
+    ids, log_q = fitted.sample(queries, 500, random_state=2)
+    expected = np.take_along_axis(fitted.log_proba(queries), ids, axis=1)
+    if isinstance(sampler, SelfAdversarial):
+        # The uniform law, less the log of the weights relative to their mean.
+        scores = np.take_along_axis(queries @ fitted.item_vectors_.T, ids, axis=1)
+        expected = expected - log_softmax(scores, axis=1) - np.log(500)
+    assert_allclose(log_q, expected, atol=2e-5)
+
+
+@EVERY_LAW
+def test_log_q_of_any_item(sampler, problem):
+    # What kernels subtract from the logit of a positive that was not drawn.
+    fitted, queries = law_of(sampler, problem)
+    if isinstance(sampler, (DNS, SelfAdversarial)):
+        expected = np.zeros((3, N_ITEMS))
+    else:
+        expected = fitted.log_proba(queries) + np.log(N_ITEMS)
+    proposal = fitted.proposal_
+    numbers, sums = draw_scratch(proposal, 1)
+    for query, row in zip(queries, expected, strict=True):
+        prepare_query(proposal, query, numbers[0], sums[0])
+        found = [log_q_of(proposal, query, i, numbers[0], sums[0]) for i in range(N_ITEMS)]
+        assert_allclose(found, row, atol=2e-5)
+
+
+def test_exact_midx_is_the_softmax(larger):
+    # Theorem 4.1.
+    items, _, queries = larger
+    for n_subspaces in (1, 2, 3):
+        sampler = MIDX("exact", n_subspaces=n_subspaces).fit(items, random_state=0)
+        queries32, items32 = (np.asarray(a, np.float32).astype(float) for a in (queries, items))
+        expected = log_softmax(queries32 @ items32.T, axis=1)
+        assert_allclose(sampler.log_proba(queries), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["uniform", "popularity", "exact"])
+def test_midx_equals_naive_twin(problem, variant):
+    items, counts, queries = problem
+    sampler = MIDX(variant, n_codewords=4).fit(items, counts, random_state=0)
+    assert [book.shape for book in sampler.codebooks_] == [(4, 4), (4, 3)]
+    pop = np.log1p(np.maximum(counts, 1))
+    for query, row in zip(queries, sampler.log_proba(queries), strict=True):
+        law = naive_samplers.midx_law(
+            query, items, sampler.codebooks_, sampler.codes_, variant, pop
+        )
+        assert_allclose(np.exp(row), law, rtol=1e-5)
+
+
+def test_items_have_the_nearest_codewords(larger):
+    items, _, _ = larger
+    sampler = MIDX(n_codewords=6).fit(items, random_state=0)
+    for part, book, code in zip(
+        np.split(items, 2, axis=1), sampler.codebooks_, sampler.codes_.T, strict=True
+    ):
+        distance = ((part[:, None] - book) ** 2).sum(axis=2)
+        assert_array_equal(code, distance.argmin(axis=1))
+        for k in range(6):
+            assert_allclose(book[k], part[code == k].mean(axis=0), atol=0.1)
+    rebuilt = [book[code] for book, code in zip(sampler.codebooks_, sampler.codes_.T, strict=True)]
+    assert_allclose(sampler.quantized_vectors_, np.hstack(rebuilt), atol=1e-7)
+
+
+def divergence(log_p, log_q):
+    return (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+
+
+@pytest.mark.parametrize("popularity", ["log", "count", "power"])
+def test_divergence_from_the_softmax_is_bounded(larger, popularity):
+    # Theorems 5.3 and 5.4.
+    items, counts, queries = larger
+    softmax = log_softmax(queries @ items.T, axis=1)
+    uniform = MIDX().fit(items, counts, random_state=0)
+    residual = np.linalg.norm(items - uniform.quantized_vectors_, axis=1).max()
+    bound = 2 * residual * np.linalg.norm(queries, axis=1)
+    found = divergence(uniform.log_proba(queries), softmax)
+    assert (found > 0).all()
+    assert (found <= bound).all()
+    by_popularity = MIDX("popularity", popularity=popularity).fit(items, counts, random_state=0)
+    found = divergence(by_popularity.log_proba(queries), softmax)
+    ratio = np.ptp(by_popularity.proposal_.log_q)
+    assert (found <= bound + ratio).all()
+
+
+def test_more_codewords_are_closer_to_the_softmax(larger):
+    items, counts, queries = larger
+    softmax = log_softmax(queries @ items.T, axis=1)
+    samplers = [Uniform(), MIDX(n_codewords=4), MIDX(n_codewords=16), MIDX(n_codewords=128)]
+    found = [
+        divergence(s.fit(items, counts, random_state=0).log_proba(queries), softmax).mean()
+        for s in samplers
+    ]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0] / 4
+
+
+def test_kernel_equals_naive_twin(problem):
+    items, _, queries = problem
+    sampler = Kernel(alpha=3.0).fit(items)
+    for query, row in zip(queries, sampler.log_proba(queries), strict=True):
+        assert_allclose(np.exp(row), naive_samplers.kernel_law(query, items, 3.0), rtol=1e-5)
+    nodes = sampler.proposal_.nodes
+    assert nodes.nbytes <= 8 * N_ITEMS * (WIDTH + 1)
+    whole = items.T @ items
+    assert_allclose(nodes[1][0], whole[0, 0], rtol=1e-5)
+    assert_allclose(nodes[1][1], 2 * whole[0, 1], rtol=1e-4)
+
+
+def test_dns_equals_enumeration():
+    items = np.array([[1.0], [3.0], [3.0], [0.0], [-2.0]])
+    for n in (1, 2, 4):
+        sampler = DNS(n_candidates=n).fit(items)
+        for query in ([1.0], [-1.0], [0.0]):
+            law = naive_samplers.best_of_law(query, items, n)
+            assert_allclose(np.exp(sampler.log_proba([query]))[0], law, rtol=1e-10)
+
+
+def test_gradient_of_the_sampled_softmax():
+    # By the logits it is the softmax, here as its mean logit. Self-normalised weights are biased,
+    # the less the nearer the proposal is to the softmax, and not at all if it is the softmax.
+    rng = np.random.default_rng(8)
+    items, query = clustered(rng, 400, 8), 6 * clustered(rng, 1, 8)
+    logits = (query @ items.T)[0]
+    truth = np.exp(log_softmax(logits)) @ logits
+    bias, error = [], []
+    for sampler in (Uniform(), MIDX(n_codewords=4), MIDX("exact")):
+        sampler.fit(items, random_state=0)
+        ids, log_q = sampler.sample(np.repeat(query, 20_000, axis=0), 8, random_state=3)
+        weights = np.exp(log_softmax(logits[ids] - log_q, axis=1))
+        estimates = (weights * logits[ids]).sum(axis=1)
+        bias.append(abs(estimates.mean() - truth))
+        error.append(estimates.std() / np.sqrt(20_000))
+    assert bias[2] < 3 * error[2]
+    assert bias[0] > bias[1] + 5 * error[1]
+    assert bias[1] > 5 * error[1]
+
+
+ODD_VECTORS = {
+    "one item": np.ones((1, 4)),
+    "identical items": np.ones((50, 4)),
+    "zeros": np.zeros((20, 3)),
+    "fewer items than codewords": np.random.default_rng(0).normal(size=(5, 3)),
+    "one column": np.random.default_rng(0).normal(size=(100, 1)),
+    "two places": np.repeat([[1.0, 2.0, 3.0], [0.0, -1.0, 1.0]], 30, axis=0),
+    "long vectors": 1e3 * np.random.default_rng(0).normal(size=(100, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("odd", ODD_VECTORS)
+def test_odd_vectors(name, odd):
+    items = ODD_VECTORS[odd]
+    counts = np.arange(len(items)) % 5
+    queries = np.random.default_rng(1).normal(size=(2, items.shape[1])).astype(np.float32)
+    sampler = SAMPLERS[name]().fit(items, counts, random_state=0)
+    ids, log_q = sampler.sample(queries, 300, random_state=0)
+    assert ((ids >= 0) & (ids < len(items))).all()
+    assert np.isfinite(log_q).all()
+    log_proba = sampler.log_proba(queries)
+    assert_allclose(np.exp(log_proba).sum(axis=1), 1, rtol=1e-9)
+    if name != "self_adversarial":
+        drawn = np.take_along_axis(log_proba, ids, axis=1)
+        assert_allclose(log_q, drawn, rtol=1e-4, atol=1e-3)
+    if name.startswith("midx"):
+        again = sampler.proposal(counts, sampler.item_vectors_, 1, sampler.proposal_)
+        assert_allclose(again.codewords, sampler.proposal_.codewords, atol=1e3)
+
+
+def test_queries_that_are_not_finite_draw_some_item(problem):
+    # A fit that diverges ends with an error, and not with a crash.
+    items, counts, _ = problem
+    for name, cls in SAMPLERS.items():
+        sampler = cls().fit(items, counts, random_state=0)
+        for number in (np.nan, np.inf, 3e38):
+            sampler._check_queries = lambda queries: queries
+            query = np.full((1, WIDTH), number, dtype=np.float32)
+            if name != "dns":
+                ids, _ = sampler.sample(query, 50, random_state=0)
+                assert ((ids >= 0) & (ids < N_ITEMS)).all()
+
+
+def test_refreshed_codewords_stay_and_follow():
+    rng = np.random.default_rng(2)
+    items = clustered(rng, 3000, 16).astype(np.float32)
+    moved = items + 0.02 * rng.normal(size=items.shape).astype(np.float32)
+    sampler = MIDX()
+    first = sampler.proposal(np.ones(3000), items, 0)
+    again = sampler.proposal(np.ones(3000), moved, 1, first)
+    assert_allclose(again.codewords, first.codewords, atol=0.3)
+
+    def error(proposal, vectors):
+        near = proposal.codewords[proposal.cell_codes[proposal.cell_of]].sum(axis=1)
+        return ((vectors - near) ** 2).mean()
+
+    assert error(again, moved) < 1.1 * error(sampler.proposal(np.ones(3000), moved, 1), moved)
+
+
+def test_subsample_of_many_items(monkeypatch):
+    from freqfm.samplers import _quantization
+
+    items = clustered(np.random.default_rng(2), 3000, 6)
+    whole = MIDX().fit(items, random_state=0)
+    monkeypatch.setattr(_quantization, "_POINTS", 500)
+    monkeypatch.setattr(_quantization, "_POINTS_PER_CODEWORD", 10)
+    part = MIDX().fit(items, random_state=0)
+
+    def error(sampler):
+        return ((items - sampler.quantized_vectors_) ** 2).mean()
+
+    assert error(whole) != error(part) < 1.5 * error(whole)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_same_seed_same_draws(name, problem):
+    items, counts, queries = problem
+    one, other = (SAMPLERS[name]().fit(items, counts, random_state=3) for _ in range(2))
+    drawn = one.sample(queries, 9, random_state=4)
+    for a, b in zip(drawn, other.sample(queries, 9, random_state=4), strict=True):
+        assert_array_equal(a, b)
+    assert (one.sample(queries, 50, random_state=4)[0][0] != one.sample(
+        queries, 50, random_state=5)[0][0]).any()  # fmt: skip
+    assert clone(one).get_params() == one.get_params()
+    assert not hasattr(clone(one), "proposal_")
