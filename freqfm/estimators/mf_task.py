@@ -99,6 +99,11 @@ class MFTask:
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
+
+    Attributes
+    ----------
+    constant : float
+        The weight of the negatives' logarithm in a softmax.
     """
 
     def __init__(self, model, axes, X, score, n_threads):
@@ -119,10 +124,9 @@ class MFTask:
         self._most_pairs = min(self._batch_size + longest, X.nnz)
         self._counts = np.bincount(X.indices, minlength=X.shape[1])
         self._proposal = axes.sampler.proposal(self._counts) if axes.sampler is not None else None
+        self.constant = 1.0
         if self._family == "softmax":
-            n_users = np.count_nonzero(degrees)
-            self._factor = loss.factor(n_users, X.shape[1], X.nnz)
-            model._fold_constant = self._factor
+            self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._heads = [np.full(n, -1, dtype=np.int32) for n in X.shape]
         self._allocate()
@@ -361,7 +365,7 @@ class MFTask:
             negatives_code=int(axes.sampler.negatives_code),
             corrected=len(self._proposal.log_q) > 0,
             inside=bool(axes.include_positive),
-            constant=float(self._factor),
+            constant=float(self.constant),
             statistics_wanted=bool(axes.temperature.statistics_wanted),
         )
         return self._team.run(
