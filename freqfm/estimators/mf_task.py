@@ -104,6 +104,8 @@ class MFTask:
     ----------
     constant : float
         The weight of the negatives' logarithm in a softmax.
+    remedy : str
+        What may help if training diverges, apart from a smaller learning rate.
     """
 
     def __init__(self, model, axes, X, score, n_threads):
@@ -112,6 +114,7 @@ class MFTask:
         self.validation_score = score
         self._n_threads = n_threads
         loss = axes.loss
+        self.remedy = loss.remedy
         self._family = loss.family
         own = axes.sampler is not None and axes.sampler.negatives_code == codes.NEGATIVES_OWN
         self._own = own or self._family == "pairwise"
