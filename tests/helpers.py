@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.base import is_classifier
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
@@ -45,3 +46,12 @@ def classes_of(cls):
 def outputs(model, X):
     names = ("decision_function", "predict_proba", "predict")
     return [getattr(model, name)(X) for name in names if hasattr(model, name)]
+
+
+def assert_canonical(X, shape):
+    """Assert that X is a canonical csr_array of float32 and int32."""
+    assert isinstance(X, csr_array) and X.shape == shape and X.dtype == np.float32
+    assert X.indices.dtype == np.int32 and X.indptr.dtype == np.int32
+    # A new array looks at the indices anew, whatever X says of itself.
+    assert csr_array((X.data, X.indices, X.indptr), shape=X.shape).has_canonical_format
+    X.check_format(full_check=True)

@@ -160,6 +160,7 @@ def test_divergence_says_what_happened_and_keeps_the_last_finite_model():
     assert epochs > 0
     for part in (f"epoch {epochs + 1}", "learning rate 0.05", "largest weight", "0.005"):
         assert part in str(error.value)
+    assert "scale the features" in str(error.value)
     assert np.isfinite(model.predict(X)).all()
     kept = FMRegressor(optimizer=SGD(0.05), max_iter=epochs, **options).fit(X, y)
     assert_same_model(model, kept)
@@ -242,6 +243,7 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
     # The last batch of an epoch can spoil the weights after its loss was taken.
     class Task:
         optimizer = SGD()
+        remedy = "start elsewhere"
 
         def __init__(self):
             self.arrays = [np.ones(2), np.ones(2)]

@@ -213,11 +213,21 @@ def test_verbose_and_silence(checkerboard, capsys):
     assert len(lines) == 2 and "loss" in lines[0] and "left" in lines[0]
 
 
-def test_divergence_keeps_the_last_finite_model(checkerboard):
+@pytest.mark.parametrize(
+    "loss, remedy",
+    [
+        ("bpr", "warmer temperature"),
+        ("bsl", "warmer temperature or a smaller constant"),
+        ("directau", "smaller gamma"),
+        ("mawu", "smaller gamma_users"),
+    ],
+)
+def test_divergence_keeps_the_last_finite_model(checkerboard, loss, remedy):
     train, _ = checkerboard
-    model = model_of(loss="bpr", optimizer=SGD(1e30), max_iter=5)
-    with pytest.raises(DivergenceError, match="learning_rate"):
+    model = model_of(loss=loss, optimizer=SGD(1e39), max_iter=5)
+    with pytest.raises(DivergenceError, match=f"smaller learning_rate, .*, or a {remedy}") as error:
         model.fit(train)
+    assert "features" not in str(error.value)
     assert np.isfinite(model.item_factors_).all()
     assert (model.predict(train) >= 0).all()
 

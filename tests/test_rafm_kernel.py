@@ -48,7 +48,7 @@ def test_recursion_of_theorem_3_in_float64():
     tables = [rng.standard_normal((n, d)) for d in RANKS]
 
     def a(level, of):
-        terms = [X[:, [i]] * tables[level][i] for i in np.flatnonzero(LEVELS >= of)]
+        terms = [X[:, [i]] * tables[level][i] for i in np.flatnonzero(of <= LEVELS)]
         return (sum(terms) ** 2).sum(axis=1) / 2 - sum((t**2).sum(axis=1) for t in terms) / 2
 
     b = a(0, 0)

@@ -165,9 +165,7 @@ def mean_of_fms(data_set, parts, chosen, results, args):
                 key = {"data": data_set, "name": name, "penalty": penalty, "seed": seed}
                 key |= {"epochs": args.epochs, "patience": args.patience, "keep": True}
                 runs.append(
-                    results.run(
-                        key, train, data_set, parts(seed), parameters, penalty, seed, args
-                    )
+                    results.run(key, train, data_set, parts(seed), parameters, penalty, seed, args)
                 )
             y_valid, y_test = parts(seed)[1][1], parts(seed)[2][1]
             both = np.mean([[np.array(p) for p in r["best"]["predicted"]] for r in runs], axis=0,

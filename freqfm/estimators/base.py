@@ -53,8 +53,9 @@ class EpochLoop:
     task : object
         What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
         number to be maximised, ``weights()`` the arrays of the model, ``state()`` all arrays
-        that training changes, and ``optimizer`` tells the learning rate. Arrays are restored in
-        place. With callbacks, ``attributes()`` returns the learned attributes.
+        that training changes, ``optimizer`` tells the learning rate, and ``remedy`` what else may
+        help if it diverges. Arrays are restored in place. With callbacks, ``attributes()`` returns
+        the learned attributes.
     score_name : str or None
         Name of the validation score, or None without validation.
     history : tuple of list
@@ -139,7 +140,7 @@ class EpochLoop:
             f"{type(self.estimator).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} "
             f"and the largest weight {largest:g}, with {self.task.optimizer!r} (learning rate "
             f"{rate:g}). The model of epoch {epoch} is kept. Try a smaller learning_rate, such as "
-            f"{rate / 10:g}, or scale the features (and a regression target) to about 1."
+            f"{rate / 10:g}, or {self.task.remedy}."
         )
 
     def _report(self, epoch, first_epoch, n_epochs, seconds):

@@ -64,6 +64,9 @@ class FMTask:
 
     _kernel = staticmethod(fm_train)
 
+    #: What may help if training diverges, apart from a smaller learning rate.
+    remedy = "scale the features (and a regression target) to about 1"
+
     def __init__(self, model, optimizer, rows, n_threads):
         self.model = model
         self.optimizer = optimizer

@@ -53,6 +53,8 @@ class MFFit(BaseRecommender):
             self._remember(X, axes, reset, partial)
             score = None if held_out is None else self._scorer(X, held_out)
             task = MFTask(self, axes, self._pad(X), score, self._n_threads(axes))
+            generator = np.random.default_rng([self._seed, 2])
+            remember_others(self, axes, task.constant, generator)
         except BaseException:
             # A call that is refused leaves the model as it was.
             self.__dict__ = before
@@ -213,7 +215,7 @@ class MFFit(BaseRecommender):
         return canonical_csr(padded)
 
     def _remember(self, X, axes, reset, partial):
-        """Keep what recommending needs: histories, counts, and how to fold in."""
+        """Keep what recommending needs: histories, counts, and how to rank."""
         seen = self._pad(X)
         if partial and not reset:
             old = sparse.csr_array(
@@ -234,7 +236,6 @@ class MFFit(BaseRecommender):
         self.optimizer_state_nbytes_ = sum(
             array.nbytes for state in self._states.values() for array in state.values()
         )
-        remember_others(self, axes, np.random.default_rng([self._seed, 2]))
 
     def _n_threads(self, axes):
         work = axes.batch_size * (axes.n_negatives + 8) * self.n_components

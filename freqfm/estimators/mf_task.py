@@ -99,6 +99,13 @@ class MFTask:
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
+
+    Attributes
+    ----------
+    constant : float
+        The weight of the negatives' logarithm in a softmax.
+    remedy : str
+        What may help if training diverges, apart from a smaller learning rate.
     """
 
     def __init__(self, model, axes, X, score, n_threads):
@@ -107,6 +114,7 @@ class MFTask:
         self.validation_score = score
         self._n_threads = n_threads
         loss = axes.loss
+        self.remedy = loss.remedy
         self._family = loss.family
         own = axes.sampler is not None and axes.sampler.negatives_code == codes.NEGATIVES_OWN
         self._own = own or self._family == "pairwise"
@@ -119,10 +127,9 @@ class MFTask:
         self._most_pairs = min(self._batch_size + longest, X.nnz)
         self._counts = np.bincount(X.indices, minlength=X.shape[1])
         self._proposal = axes.sampler.proposal(self._counts) if axes.sampler is not None else None
+        self.constant = 1.0
         if self._family == "softmax":
-            n_users = np.count_nonzero(degrees)
-            self._factor = loss.factor(n_users, X.shape[1], X.nnz)
-            model._fold_constant = self._factor
+            self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._heads = [np.full(n, -1, dtype=np.int32) for n in X.shape]
         self._allocate()
@@ -361,7 +368,7 @@ class MFTask:
             negatives_code=int(axes.sampler.negatives_code),
             corrected=len(self._proposal.log_q) > 0,
             inside=bool(axes.include_positive),
-            constant=float(self._factor),
+            constant=float(self.constant),
             statistics_wanted=bool(axes.temperature.statistics_wanted),
         )
         return self._team.run(

@@ -19,8 +19,17 @@ _N_STEPS = 20
 _INERTIA = 0.1
 
 
-def remember_others(model, axes, generator):
-    """Keep what folding in needs of the training: constants, and who the others are."""
+def remember_others(model, axes, constant, generator):
+    """Keep what folding in needs of the training: constants, and who the others are.
+
+    Parameters
+    ----------
+    model : MFRecommender
+    axes : Axes
+    constant : float
+        The weight of the negatives' logarithm in a softmax.
+    generator : numpy.random.Generator
+    """
     loss = axes.loss
     n_items = len(model.item_factors_)
     if loss.family == "alignment":
@@ -30,7 +39,8 @@ def remember_others(model, axes, generator):
         constants = (1.0, 4.0, gamma) if loss.half else (2.0, 4.0, gamma)
     else:
         others = np.arange(n_items)
-        constants = (0.0, 0.0, 1.0)
+        # The inverse temperatures are those that the training ends at.
+        constants = (np.nan, np.nan, constant)
     most = _N_OTHERS_OF_PAIRS if loss.family == "pairwise" else N_OTHERS
     if len(others) > most:
         others = np.sort(generator.choice(others, most, replace=False))
@@ -47,13 +57,12 @@ def _objective(model):
     seen = np.diff(model._seen_indptr) > 0
     length = 1.0 if cosine else _typical_length(model)
     items = unit_rows(model.item_factors_) if cosine else as_kernel_array(model.item_factors_)
+    positive, inverse, constant = model._fold_constants
     if alignment:
         others = unit_rows(model.user_factors_[model._others])
-        positive, inverse, constant = model._fold_constants
     else:
         others = items[model._others]
         positive, inverse = model._inverse[seen].mean(axis=0) if seen.any() else model._inverse[0]
-        constant = getattr(model, "_fold_constant", 1.0)
     return items, np.ascontiguousarray(others), positive, inverse, constant, length
 
 

@@ -33,8 +33,10 @@ class RaFMTask(FMTask):
             pulls=np.zeros(size, dtype=np.float64),
         )
         self._dependence = Dependence(model.form == "reference", float(model.dependent_weight))
-        return super()._allocate(most)._replace(
-            batch=np.zeros(0, dtype=BATCH_ROW), sums=np.zeros((0, 0), dtype=np.float32)
+        return (
+            super()
+            ._allocate(most)
+            ._replace(batch=np.zeros(0, dtype=BATCH_ROW), sums=np.zeros((0, 0), dtype=np.float32))
         )
 
     def _more_arguments(self):

@@ -39,6 +39,8 @@ class RankingLoss(Component):
     travel = 24.0
     #: Dropout of users' vectors.
     user_dropout = 0.0
+    #: What may help if training diverges, apart from a smaller learning rate.
+    remedy = "a warmer temperature"
 
 
 class Softmax(RankingLoss):
@@ -114,6 +116,7 @@ class BSL(Softmax):
     """
 
     temperature = "density"
+    remedy = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False
 
@@ -186,6 +189,7 @@ class DirectAU(RankingLoss):
     block = 1
     margins = False
     half = False
+    remedy = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
     def __init__(self, gamma=2.0):
@@ -233,6 +237,7 @@ class MAWU(RankingLoss):
     has_temperature = False
     block = 1
     half = True
+    remedy = "a smaller gamma_users or gamma_items"
     _parameter_constraints = {
         "gamma_users": NON_NEGATIVE,
         "gamma_items": NON_NEGATIVE,

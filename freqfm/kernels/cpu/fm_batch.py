@@ -323,9 +323,7 @@ def sum_gradient(k, head, factors, batch, links, sums, total, gradient, scale, d
 
 
 @scalar
-def step_linear(
-    k, slope, weight, rate, scale, root_correction, objective, stepping, state, linear
-):
+def step_linear(k, slope, weight, rate, scale, root_correction, objective, stepping, state, linear):
     """Move the linear weight of token ``k`` by the sum of its slopes, and shrink it."""
     if objective.fit_linear:
         slope = scale * (slope + objective.alpha_linear * weight * linear[k])

@@ -1,0 +1,108 @@
+"""InteractionRecommender: further training, and models that a refused call leaves alone."""
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from numpy.testing import assert_allclose, assert_array_equal
+from purchases import ITEMS, MATRIX, ROWS, USERS
+from sklearn.base import BaseEstimator
+
+from freqfm import InteractionRecommender
+from freqfm.exceptions import DivergenceError
+
+
+@pytest.fixture
+def model():
+    return InteractionRecommender(Counting()).fit(ROWS)
+
+
+def test_partial_fit_keeps_codes_and_appends_new_ids(model):
+    more = [("cat", "tea", 1.0), ("ann", "fig", 2.0), ("abe", "fig", 1.0), ("cat", "abc", 1.0)]
+    model.partial_fit(more)
+    assert model.user_ids_.tolist() == [*USERS, "abe", "cat"]
+    assert model.item_ids_.tolist() == [*ITEMS, "abc", "fig"]
+    grown = np.zeros((6, 7))
+    grown[:4, :5] = MATRIX
+    grown[5, 4] = grown[4, 6] = grown[5, 5] = 1
+    grown[0, 6] = 2
+    assert_array_equal(model.estimator_.seen_, grown)
+    whole = InteractionRecommender(Counting()).fit(ROWS + more)
+    one, other = model.recommend(whole.user_ids_), whole.recommend()
+    assert_allclose(one[1], other[1])
+    assert_array_equal(model.predict(more), whole.predict(more))
+
+
+def test_partial_fit_first_and_without_news():
+    model = InteractionRecommender(Counting()).partial_fit(ROWS).partial_fit(ROWS[:2])
+    assert model.user_ids_.tolist() == USERS
+    assert model.estimator_.seen_[0].tolist() == [0, 0, 4.5, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "first, second, dtype",
+    [
+        (np.int32([[1, 5], [2, 6]]), np.int64([[2**40, 5]]), np.int64),
+        (np.array([["a", "b"]]), np.array([["long", "b"]]), "<U4"),
+        (np.array([["a", "b"]]), [("long", "b")], "<U4"),
+        (np.array([["a", "b"]], dtype=object), np.array([["long", "b"]]), object),
+        (np.array([[1.5, 2]]), np.array([[3, 2]]), np.float64),
+        (np.array([[1, 2]]), np.array([[3.0, 2.0]]), np.int64),
+    ],
+)
+def test_types_of_appended_ids(first, second, dtype):
+    model = InteractionRecommender(Counting()).fit(first).partial_fit(second)
+    assert model.user_ids_.dtype == np.dtype(dtype)
+    assert len(model.user_ids_) == len(first) + 1
+    new = model.user_ids_[-1]
+    assert model.recommend([new])[0].shape == (1, 10)
+    assert new == np.asarray(second, dtype=object)[0, 0]
+
+
+class Refusing(Counting):
+    """Raises in further training, after or before the tables have grown."""
+
+    def __init__(self, error=ValueError):
+        self.error = error
+
+    def partial_fit(self, X, y=None, new=False):
+        self.weight = 1
+        if self.error is DivergenceError or new:
+            super().partial_fit(X, new=new)
+        if not new:
+            raise self.error("no")
+        return self
+
+
+@pytest.mark.parametrize("error, grows", [(ValueError, False), (DivergenceError, True)])
+def test_refused_further_training(error, grows):
+    model = InteractionRecommender(Refusing(error)).fit(ROWS)
+    with pytest.raises(error, match="no"):
+        model.partial_fit([("zoe", "fig", 1)])
+    assert ("zoe" in model.user_ids_) == grows
+    assert model.recommend(n_recommendations=9)[0].shape == (4 + grows, 9)
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit([("zed", None, 1)])
+    assert "zed" not in model.user_ids_
+
+
+def test_refused_fit_leaves_the_model_as_it_was(model):
+    before = {name: id(value) for name, value in model.__dict__.items()}
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit([("ann", "tea"), ("bob", None)])
+    assert {name: id(value) for name, value in model.__dict__.items()} == before
+
+
+class Batch(BaseEstimator):
+    """A recommender that cannot be trained further."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def recommend(self, X=None, **options):
+        return None
+
+
+def test_partial_fit_only_where_the_recommender_has_it():
+    assert hasattr(InteractionRecommender(Counting()), "partial_fit")
+    assert hasattr(InteractionRecommender(), "partial_fit")
+    assert not hasattr(InteractionRecommender(Batch()), "partial_fit")

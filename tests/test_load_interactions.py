@@ -1,0 +1,240 @@
+"""The loader of interaction files."""
+
+import gzip
+import io
+import pickle
+
+import numpy as np
+import pytest
+from helpers import assert_canonical
+from scipy.sparse import csr_array, random_array, save_npz
+
+from freqfm.datasets import load_interactions, make_interactions
+
+# Matrices
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_npz_of_any_sparse_format(tmp_path, format, compressed):
+    X = random_array((12, 8), density=0.3, rng=0)
+    save_npz(tmp_path / "X.npz", X.asformat(format), compressed=compressed)
+    X_read = load_interactions(tmp_path / "X.npz")
+    assert_canonical(X_read, (12, 8))
+    np.testing.assert_array_equal(X_read.toarray(), X.toarray().astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64])
+def test_npz_of_other_dtypes(tmp_path, dtype):
+    X = csr_array(np.array([[0, 1, 0], [1, 0, 1]], dtype=dtype))
+    save_npz(tmp_path / "X.npz", X)
+    assert_canonical(load_interactions(str(tmp_path / "X.npz")), (2, 3))
+
+
+def test_npz_becomes_canonical(tmp_path):
+    parts = (np.array([3.0, 0, 1, 2]), np.array([2, 0, 1, 1]), np.array([0, 2, 4]))
+    save_npz(tmp_path / "X.npz", csr_array(parts, shape=(2, 3)))
+    X = load_interactions(tmp_path / "X.npz")
+    assert_canonical(X, (2, 3))
+    assert X.nnz == 2 and X.toarray().tolist() == [[0, 0, 3], [0, 3, 0]]
+
+
+def test_npz_shape(tmp_path):
+    path = tmp_path / "X.npz"
+    save_npz(path, csr_array(np.eye(3)))
+    assert_canonical(load_interactions(path, shape=(5, 4)), (5, 4))
+    with pytest.raises(ValueError, match=r"X.npz holds a matrix of shape \(3, 3\), which does not"):
+        load_interactions(path, shape=(2, 3))
+
+
+def test_npz_by_format(tmp_path):
+    path = tmp_path / "X.bin"
+    buffer = io.BytesIO()
+    save_npz(buffer, csr_array(np.eye(3)))
+    path.write_bytes(buffer.getvalue())
+    assert load_interactions(path, format="npz").nnz == 3
+    with pytest.raises(ValueError, match=r"X.bin, line 1: found"):
+        load_interactions(path)
+
+
+class Bomb:
+    """An object whose unpickling is noticed."""
+
+    exploded = False
+
+    def __reduce__(self):
+        return (setattr, (Bomb, "exploded", True))
+
+
+def csr_parts(**changes):
+    parts = {
+        "format": np.array(b"csr"),
+        "shape": np.array([3, 4]),
+        "data": np.ones(4),
+        "indices": np.array([0, 3, 1, 2]),
+        "indptr": np.array([0, 2, 3, 4]),
+    }
+    return {**parts, **changes}
+
+
+def test_npz_parts_are_sound(tmp_path):
+    np.savez(tmp_path / "X.npz", **csr_parts())
+    assert load_interactions(tmp_path / "X.npz").nnz == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"indices": np.array([0, 4, 1, 2])}, "indices must be < 4"),
+        ({"indices": np.array([0, -1, 1, 2])}, "indices must be >= 0"),
+        ({"indptr": np.array([0, 3, 2, 4])}, "its index pointers decrease"),
+        # With this last index pointer, SciPy 1.17 looks at none of the others.
+        ({"indptr": np.array([0, 2, 3, 0])}, "its index pointers decrease"),
+        ({"indptr": np.array([0, 2, 4])}, "index pointer size"),
+        ({"data": np.ones(3)}, "same size"),
+        ({"data": np.ones(4, dtype=complex)}, "its values are complex128, not real numbers"),
+        ({"data": np.array([Bomb()] * 4)}, "allow_pickle"),
+        ({"shape": np.array([3])}, ""),
+        ({"shape": np.array([3, 2**40])}, "more than int32 can hold"),
+        ({"format": np.array(b"xyz")}, ""),
+        (
+            {"format": np.array(b"bsr"), "data": np.ones((4, 1, 2)), "shape": np.array([3, 9])},
+            r"its shape \(3, 9\) is not a multiple of its blocks \(1, 2\)",
+        ),
+        (
+            {"format": np.array(b"dia"), "data": np.ones((1, 3)), "offsets": np.array([4])},
+            "it has diagonals outside its shape",
+        ),
+        (
+            {"format": np.array(b"coo"), "row": np.full(4, 7), "col": np.zeros(4, int)},
+            "",
+        ),
+    ],
+)
+def test_npz_rejects_damaged_parts(tmp_path, changes, message):
+    path = tmp_path / "X.npz"
+    np.savez(path, **csr_parts(**changes))
+    with pytest.raises(ValueError, match=rf"X.npz is not a sparse matrix.*{message}"):
+        load_interactions(path)
+    assert not Bomb.exploded
+
+
+def test_npz_rejects_other_files(tmp_path):
+    path = tmp_path / "X.npz"
+    save_npz(path, csr_array(np.eye(30)))
+    whole = path.read_bytes()
+    contents = [b"", b"not a zip file", whole[: len(whole) // 2], pickle.dumps(Bomb())]
+    buffer = io.BytesIO()
+    np.save(buffer, np.eye(2))
+    contents.append(buffer.getvalue())
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="X.npz is not a sparse matrix that can be used"):
+            load_interactions(path)
+    assert not Bomb.exploded
+    np.savez(path, other=np.eye(2))
+    with pytest.raises(ValueError, match="X.npz is not a sparse matrix that can be used"):
+        load_interactions(path)
+    with pytest.raises(FileNotFoundError, match=r"missing.npz"):
+        load_interactions(tmp_path / "missing.npz")
+
+
+# Lists
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt", ".txt.gz"])
+def test_lists(tmp_path, suffix):
+    path = tmp_path / f"train{suffix}"
+    with (gzip.open if suffix.endswith("gz") else open)(path, "wt") as file:
+        file.write("0 3 1\n\n2 0 0 2\r\n  \n4\n0\t1 2 \n")
+    X = load_interactions(path)
+    assert_canonical(X, (5, 4))
+    assert X.toarray().tolist() == [
+        [0, 1, 1, 1],
+        [0, 0, 0, 0],
+        [1, 0, 1, 0],
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+    ]
+
+
+def test_lists_round_trip(tmp_path):
+    X = make_interactions(300, 100, 5000, random_state=0)
+    path = tmp_path / "train.txt"
+    with open(path, "w") as file:
+        for user in np.random.RandomState(0).permutation(300):
+            items = X.indices[X.indptr[user] : X.indptr[user + 1]]
+            file.write(" ".join(map(str, [user, *items[::-1]])) + "\n")
+    X_read = load_interactions(path, shape=X.shape)
+    assert_canonical(X_read, X.shape)
+    assert (X_read != X).nnz == 0
+
+
+def test_lists_shape(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("0 1\n2 5\n")
+    assert load_interactions(path).shape == (3, 6)
+    assert load_interactions(path, shape=(3, 6)).shape == (3, 6)
+    assert load_interactions(path, shape=[10, 20]).shape == (10, 20)
+    with pytest.raises(ValueError, match=r"train.txt, line 2: user 2 is outside shape \(2, 6\)"):
+        load_interactions(path, shape=(2, 6))
+    with pytest.raises(ValueError, match=r"train.txt, line 2: item 5 is outside shape \(3, 5\)"):
+        load_interactions(path, shape=(3, 5))
+
+
+def test_lists_without_interactions(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("3\n")
+    assert load_interactions(path).shape == (4, 0)
+    path.write_text("\n")
+    assert load_interactions(path, shape=(2, 3)).nnz == 0
+    with pytest.raises(ValueError, match=r"train.txt has no user; pass a file with at least"):
+        load_interactions(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("1 -2", "found '-2'; give every line a user and the items"),
+        ("1 2.0", "found '2.0'"),
+        ("1 2_0", "found '2_0'"),
+        ("1 +2", r"found '\+2'"),
+        ("1,2", "found '1,2'"),
+        ("user", "found 'user'"),
+        ("1 \u0662", "found .*xd9"),  # an Arabic digit
+        ("1 2\x0b3", "found '1 2"),
+        ("1 3000000000", "item 3000000000 is more than 2147483646"),
+        ("3000000000 1", "user 3000000000 is more than 2147483646"),
+        ("1 " + "9" * 5000, "found 'a very long number'"),
+    ],
+)
+def test_lists_name_the_malformed_line(tmp_path, line, found):
+    path = tmp_path / "train.txt"
+    path.write_text(f"0 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"train.txt, line 2: {found}"):
+        load_interactions(path)
+
+
+def test_lists_reject_damaged_gzip(tmp_path):
+    path = tmp_path / "train.txt.gz"
+    whole = gzip.compress(b"0 1 2 3\n" * 1000)
+    for content in (whole[:-12], b"0 1\n"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"train.txt.gz cannot be decompressed"):
+            load_interactions(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "csv"}, "format is 'csv'; pass one of"),
+        ({"shape": 5}, r"shape is 5; pass a tuple \(n_users, n_items\)"),
+        ({"shape": (5,)}, r"shape is \(5,\)"),
+        ({"shape": (5, 0)}, r"shape is \(5, 0\)"),
+        ({"shape": (5, 2**31)}, "shape is"),
+        ({"shape": (5.0, 3)}, "shape is"),
+    ],
+)
+def test_load_interactions_rejects(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load_interactions(tmp_path / "train.txt", **arguments)

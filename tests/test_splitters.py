@@ -1,0 +1,247 @@
+"""Splitters of interactions."""
+
+import pickle
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from sklearn.model_selection import cross_val_score
+
+from freqfm import InteractionRecommender
+from freqfm.model_selection import GlobalTimeSplit, LeaveLastOut, WarmStartKFold
+
+SPLITTERS = [WarmStartKFold(2, random_state=0), LeaveLastOut(), GlobalTimeSplit()]
+
+# Rows of (user, item, value, time), with repeated pairs and equal times.
+logs = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 6), st.just(1), st.integers(0, 20)),
+    min_size=1,
+    max_size=60,
+).map(np.array)
+
+
+def splits_of(splitter, X):
+    """Return the splits, or None if the data do not allow them."""
+    try:
+        return list(splitter.split(X))
+    except ValueError as error:
+        assert any(words in str(error) for words in ("too large", "nothing to"))
+        return None
+
+
+@settings(deadline=None)
+@given(X=logs, n_splits=st.integers(2, 5), shuffle=st.booleans(), seed=st.integers(0, 9))
+def test_warm_folds(X, n_splits, shuffle, seed):
+    splits = splits_of(WarmStartKFold(n_splits, shuffle=shuffle, random_state=seed), X)
+    pairs = {tuple(row) for row in X[:, :2].tolist()}
+    users, items = (np.bincount([pair[axis] for pair in pairs], minlength=7) for axis in (0, 1))
+    testable = {(u, i) for u, i in pairs if users[u] > 1 and items[i] > 1}
+    if splits is None:
+        # Each item may have to keep one of its pairs in training.
+        assert len(testable) - len({i for _, i in testable}) < n_splits
+        return
+    assert len(splits) == n_splits
+    tested, sizes = set(), []
+    for train, test in splits:
+        assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(len(X)))
+        assert_array_equal(train, np.sort(train))
+        assert set(X[test, 0]) <= set(X[train, 0])
+        assert set(X[test, 1]) <= set(X[train, 1])
+        here = {tuple(row) for row in X[test, :2].tolist()}
+        assert here and not here & tested
+        assert not here & {tuple(row) for row in X[train, :2].tolist()}
+        tested |= here
+        sizes.append(len(here))
+    assert tested <= testable
+    lost = [item for _, item in testable - tested]
+    assert len(lost) == len(set(lost))
+    assert max(sizes) - min(sizes) <= len(lost) + 1
+
+
+def test_warm_folds_are_balanced_and_random():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(50, size=2000), rng.integers(80, size=2000)])
+    first, again, other = (
+        [test for _, test in WarmStartKFold(5, random_state=seed).split(X)] for seed in (0, 0, 1)
+    )
+    sizes = [len(test) for test in first]
+    assert sum(sizes) == len(X)
+    assert max(sizes) < 1.2 * min(sizes)
+    for one, two, three in zip(first, again, other, strict=True):
+        assert_array_equal(one, two)
+        assert len(one) != len(three) or (one != three).any()
+    generator = np.random.default_rng(0)
+    splitter = WarmStartKFold(5, random_state=generator)
+    assert not np.array_equal(next(splitter.split(X))[1], next(splitter.split(X))[1])
+
+
+def test_shuffled_folds_depend_on_more_than_users():
+    # One user: chance must decide which items go together.
+    X = [(user, item) for user in (0, 1) for item in range(30)]
+    folds = [
+        frozenset(test.tolist())
+        for seed in range(3)
+        for _, test in WarmStartKFold(2, random_state=seed).split(X)
+    ]
+    assert len(set(folds)) == 6
+
+
+@settings(deadline=None)
+@given(X=logs, n=st.integers(1, 3), drop_repeated=st.booleans())
+def test_leave_last_out(X, n, drop_repeated):
+    rows_of = defaultdict(list)
+    for row in sorted(range(len(X)), key=lambda row: (X[row, 3], row)):
+        rows_of[X[row, 0]].append(row)
+    expected = sorted(
+        row for rows in rows_of.values() if len(rows) > n for row in rows[len(rows) - n :]
+    )
+    trained = sorted(set(range(len(X))) - set(expected))
+    if drop_repeated:
+        known = {tuple(row) for row in X[trained, :2].tolist()}
+        expected = [row for row in expected if tuple(X[row, :2].tolist()) not in known]
+    splits = splits_of(LeaveLastOut(n, drop_repeated=drop_repeated), X)
+    if splits is None:
+        assert not expected
+        return
+    ((train, test),) = splits
+    assert test.tolist() == expected
+    assert train.tolist() == trained
+
+
+@settings(deadline=None)
+@given(
+    X=logs,
+    n_splits=st.integers(1, 3),
+    fraction=st.floats(0.05, 0.3),
+    drop_cold=st.booleans(),
+    drop_repeated=st.booleans(),
+)
+def test_global_time_split(X, n_splits, fraction, drop_cold, drop_repeated):
+    drop = {"drop_cold": drop_cold, "drop_repeated": drop_repeated}
+    splitter = GlobalTimeSplit(n_splits, test_fraction=fraction, **drop)
+    splits = splits_of(splitter, X)
+    if splits is None:
+        return
+    assert len(splits) == n_splits == splitter.get_n_splits()
+    times = X[:, 3]
+    ends = [times[train].max() for train, _ in splits]
+    starts = [np.min(times[times > end]) for end in ends]
+    for (train, test), start, end in zip(splits, starts, [*starts[1:], 21], strict=True):
+        assert_array_equal(train, np.flatnonzero(times < start))
+        window = (times >= start) & (times < end)
+        if drop_cold:
+            for column in (0, 1):
+                window &= np.isin(X[:, column], X[train, column])
+        if drop_repeated:
+            known = {tuple(row) for row in X[train, :2].tolist()}
+            window &= np.array([tuple(row) not in known for row in X[:, :2].tolist()])
+        assert_array_equal(test, np.flatnonzero(window))
+        assert len(test)
+
+
+def test_global_time_split_has_the_shares_asked_for():
+    X = np.column_stack([np.zeros((1000, 3)), np.random.default_rng(0).permutation(1000)])
+    X[:, 1] = X[:, 3] >= 100
+    ((train, test),) = GlobalTimeSplit(drop_repeated=False).split(X)
+    assert len(train) == 800 and len(test) == 200
+    splits = list(GlobalTimeSplit(3, test_fraction=0.1, drop_repeated=False).split(X))
+    assert [len(train) for train, _ in splits] == [700, 800, 900]
+    assert [len(test) for _, test in splits] == [100] * 3
+
+
+def test_where_times_are():
+    pandas = pytest.importorskip("pandas")
+    rows = [("ann", "a", 1, 30), ("ann", "b", 1, 10), ("ann", "c", 1, 20)]
+    days = np.array([30, 10, 20]).astype("datetime64[D]")
+    users, items = ["ann"] * 3, ["a", "b", "c"]
+    for X, time in (
+        (rows, "auto"),
+        (rows, 3),
+        (np.array(rows)[:, [0, 1, 3]], 2),
+        (np.array(rows)[:, [0, 1, 3]], -1),
+        (pandas.DataFrame({"user": users, "item": items, "timestamp": days}), "auto"),
+        (pandas.DataFrame({"user": users, "time": days, "item": items}), "auto"),
+        (pandas.DataFrame({"u": users, "i": items, "r": 1, "t": days}), "auto"),
+        (pandas.DataFrame({"user": users, "item": items, "when": days}), "when"),
+        (pandas.DataFrame({"user": users, "item": items, "when": days.astype(str)}), "when"),
+        (pandas.DataFrame({"user": users, "item": items, "when": days.tolist()}), "when"),
+    ):
+        ((_, test),) = LeaveLastOut(time=time).split(X)
+        assert test.tolist() == [0]
+    ((_, test),) = LeaveLastOut(time=None).split([row[:2] for row in rows])
+    assert test.tolist() == [2]
+    ((_, test),) = LeaveLastOut(user=1, item=0, time=3).split([(r[1], r[0], 1, r[3]) for r in rows])
+    assert test.tolist() == [0]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize("splitter", SPLITTERS, ids=repr)
+def test_frames_split_as_arrays(library, splitter):
+    module = pytest.importorskip(library)
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(9, size=(200, 2)), np.ones(200), rng.permutation(200)])
+    columns = dict(zip(["user", "item", "value", "time"], X.T.astype(int), strict=True))
+    frame = module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+    for one, other in zip(splitter.split(frame), splitter.split(X), strict=True):
+        assert_array_equal(one[0], other[0])
+        assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    "splitter, X, match",
+    [
+        (WarmStartKFold(1), [(1, 2)], "n_splits=1 must be an integer of at least 2"),
+        (WarmStartKFold(2.0), [(1, 2)], "n_splits=2.0 must be an integer"),
+        (WarmStartKFold(2), [(1, 2), (1, 3)], "n_splits=2 is too large for X: only 0 of its 2"),
+        (WarmStartKFold(2), [(1, 2), (1, None)], "column of items holds None at row 1"),
+        (WarmStartKFold(2), [1, 2], "Expected 2D array"),
+        (WarmStartKFold(user="who"), [(1, 2)], "user='who' is not a column"),
+        (LeaveLastOut(0), [(1, 2, 1, 0)], "n=0 must be an integer of at least 1"),
+        (LeaveLastOut(2), [(1, 2, 1, 0)] * 2, "n=2 leaves nothing to test"),
+        (LeaveLastOut(), [(1, 2, 3)], "time='auto' finds no column of times in X: it has 3 col"),
+        (LeaveLastOut(time=5), [(1, 2, 3)], "time=5 is not a column of X"),
+        (LeaveLastOut(time=1), [(1, 2, 3)], "time and item would both be column 1"),
+        (LeaveLastOut(), [(1, 2, 3, None)], "column of times holds None at row 0"),
+        (
+            LeaveLastOut(time=2),
+            [(1, 2, "a"), (1, 2, 3)],
+            "times holds values of the types int, str",
+        ),
+        (GlobalTimeSplit(0), [(1, 2, 1, 0)], "n_splits=0 must be an integer of at least 1"),
+        (GlobalTimeSplit(test_fraction=1), [(1, 2, 1, 0)], "test_fraction=1 must be a number"),
+        (GlobalTimeSplit(5), [(1, 2, 1, 0)], "n_splits=5 times test_fraction=0.2 is 1"),
+        (GlobalTimeSplit(), [(1, 2, 1, 0)] * 9, "a split with nothing to train on"),
+        (
+            GlobalTimeSplit(),
+            [(row, row, 1, row) for row in range(9)],
+            "nothing to test.*drop_cold=False",
+        ),
+    ],
+)
+def test_wrong_splits(splitter, X, match):
+    with pytest.raises(ValueError if "types" not in match else TypeError, match=match):
+        list(splitter.split(X))
+
+
+def test_dates_without_a_time():
+    X = np.array([[0, 0, 5], [0, 1, 6]], dtype="datetime64[s]")
+    with pytest.raises(TypeError, match="ids are numbers"):
+        list(LeaveLastOut(time=2).split(X))
+    X = [(0, 0, np.datetime64("2020-01-01")), (0, 1, np.datetime64("NaT"))]
+    with pytest.raises(ValueError, match="column of times holds NaT at row 1"):
+        list(LeaveLastOut(time=2).split(X))
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS, ids=repr)
+def test_splitters_are_at_home_in_scikit_learn(splitter):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(9, size=(200, 2)), np.ones(200), rng.permutation(200)])
+    copy = pickle.loads(pickle.dumps(splitter))
+    assert repr(copy) == repr(splitter)
+    assert len(list(copy.split(X, groups=np.zeros(200)))) == splitter.get_n_splits(X)
+    scores = cross_val_score(InteractionRecommender(Counting()), X, cv=splitter)
+    assert len(scores) == splitter.get_n_splits() and np.isfinite(scores).all()
