@@ -102,7 +102,7 @@ def test_free_vectors_follow_the_direction_of_theorem_6(clicks):
     # Dependent vectors that solve their own problem exactly move with the free ones; the direction
     # of the free ones stays that of the loss with the others held fixed: for one row, that of
     # sum of x v over the others.
-    X, y = clicks
+    X, _ = clicks
     row = X[[int(np.argmax(np.diff(X.indptr)))]]
     target = np.array([1.5])
     levels = np.where(np.isin(np.arange(12), row.indices[:2]), 1, 0)

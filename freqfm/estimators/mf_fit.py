@@ -1,19 +1,16 @@
 """Fitting a matrix factorization: preparing, growing and training its arrays."""
 
 import numpy as np
-from scipy import sparse
 
 from freqfm._components import resolve
-from freqfm._validation import as_kernel_array, canonical_csr, count_threads, draw_seed
+from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
+from freqfm.estimators.histories import HistoryFit, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
 from freqfm.estimators.mf_users import remember_others
-from freqfm.estimators.recommender import BaseRecommender
 from freqfm.initializers import INITIALIZERS, PRISM, Initializer, XavierUniform
 from freqfm.losses import RANKING_LOSSES
-from freqfm.metrics import ndcg_at_k
-from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import OPTIMIZERS
 from freqfm.samplers import SAMPLERS, Uniform
 from freqfm.temperatures import TEMPERATURES
@@ -23,14 +20,11 @@ __all__ = ["MFFit"]
 # The standard deviation of normal starts; the initializer's own suits factorization machines.
 _NORMAL_SCALE = 0.1
 
-# Early stopping looks at no more users than this, the same ones in every epoch.
-_VALIDATION_USERS = 5000
-
 # Below so many multiplications a batch, meeting costs more than threads save.
 _WORTH_A_TEAM = 20_000
 
 
-class MFFit(BaseRecommender):
+class MFFit(HistoryFit):
     """What fitting an :class:`freqfm.MFRecommender` takes."""
 
     _axes = {
@@ -52,7 +46,9 @@ class MFFit(BaseRecommender):
                 self._take_over(X, axes, partial)
             self._remember(X, axes, reset, partial)
             score = None if held_out is None else self._scorer(X, held_out)
-            task = MFTask(self, axes, self._pad(X), score, self._n_threads(axes))
+            task = MFTask(
+                self, axes, pad_rows(X, len(self.user_factors_)), score, self._n_threads(axes)
+            )
             generator = np.random.default_rng([self._seed, 2])
             remember_others(self, axes, task.constant, generator)
         except BaseException:
@@ -66,42 +62,11 @@ class MFFit(BaseRecommender):
         return self
 
     def _prepare(self, X, reset, partial):
-        grown = partial and not reset and np.ndim(X) == 2 and X.shape[1] > self.n_features_in_
-        X = self._validate_history(X, reset=reset or grown)
-        if not X.nnz:
-            raise ValueError(
-                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
-            )
+        X = self._validate_interactions(X, reset, partial)
         if reset:
             self._seed = draw_seed(self.random_state)
         known = 0 if reset else len(self._seen_indices)
         return X, resolve_axes(self, X.nnz, max(X.nnz, known))
-
-    def _hold_out(self, X):
-        if not self.early_stopping:
-            return X, None
-        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
-        train, held_out = canonical_csr(train), canonical_csr(held_out)
-        if not held_out.nnz:
-            raise ValueError(
-                f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
-                f"out nothing: no user has interactions enough. Set early_stopping=False."
-            )
-        return train, held_out
-
-    def _scorer(self, X, held_out):
-        """Return a function that gives the NDCG of held-out interactions of known users."""
-        users = np.flatnonzero(np.diff(held_out.indptr))
-        if len(users) > _VALIDATION_USERS:
-            generator = np.random.default_rng(self._seed)
-            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
-        relevant = canonical_csr(sparse.csr_array(held_out)[users])
-
-        def score():
-            items, _ = self.recommend(users=users)
-            return float(ndcg_at_k(relevant, items))
-
-        return score
 
     # The model's arrays.
 
@@ -203,35 +168,9 @@ class MFFit(BaseRecommender):
             setattr(self, name, as_kernel_array(grown, np.float64))
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
 
-    def _pad(self, X):
-        """Return the matrix with a row for every user of the model."""
-        missing = len(self.user_factors_) - X.shape[0]
-        if missing <= 0:
-            return X
-        indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
-        padded = sparse.csr_array(
-            (X.data, X.indices, indptr), shape=(len(self.user_factors_), X.shape[1])
-        )
-        return canonical_csr(padded)
-
     def _remember(self, X, axes, reset, partial):
         """Keep what recommending needs: histories, counts, and how to rank."""
-        seen = self._pad(X)
-        if partial and not reset:
-            old = sparse.csr_array(
-                (
-                    np.ones(len(self._seen_indices), np.float32),
-                    self._seen_indices,
-                    self._seen_indptr,
-                ),
-                shape=(len(self._seen_indptr) - 1, len(self.item_counts_)),
-            )
-            old.resize(seen.shape)
-            ones = seen.copy()
-            ones.data = np.ones_like(ones.data)
-            seen = canonical_csr(old + ones)
-        self._seen_indptr, self._seen_indices = seen.indptr.copy(), seen.indices.copy()
-        self.item_counts_ = np.bincount(seen.indices, minlength=seen.shape[1])
+        self._remember_histories(pad_rows(X, len(self.user_factors_)), partial and not reset)
         self._rank_by_cosine = rank_by_cosine(self, axes)
         self.optimizer_state_nbytes_ = sum(
             array.nbytes for state in self._states.values() for array in state.values()

@@ -31,7 +31,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     rank_sharing : {"separate", "truncate"}, default="separate"
         "separate" keeps a vector of each rank; "truncate" is DiFacto [2]_: one vector, of which a
         pair uses as many coordinates as the shorter one has.
-    form : {"paper", "reference"}, default="paper"
+    form : {"paper", "reference"}, default="reference"
         What vectors below a feature's highest rank learn from. "paper", algorithm 1: from the
         distance of B(p) to B(p + 1) alone. "reference", the authors' code: the loss of the score
         reaches them too, through pairs with features of that rank, and the linear part also
@@ -166,7 +166,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         rank_assignment="nearest",
         counts=None,
         rank_sharing="separate",
-        form="paper",
+        form="reference",
         dependent_weight=1.0,
         optimizer="cf_sgd",
         learning_rate=None,
@@ -243,7 +243,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     rank_sharing : {"separate", "truncate"}, default="separate"
         "separate" keeps a vector of each rank; "truncate" is DiFacto [2]_: one vector, of which a
         pair uses as many coordinates as the shorter one has.
-    form : {"paper", "reference"}, default="paper"
+    form : {"paper", "reference"}, default="reference"
         What vectors below a feature's highest rank learn from. "paper", algorithm 1: from the
         distance of B(p) to B(p + 1) alone. "reference", the authors' code: the loss of the score
         reaches them too, through pairs with features of that rank, and the linear part also
@@ -366,7 +366,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         rank_assignment="nearest",
         counts=None,
         rank_sharing="separate",
-        form="paper",
+        form="reference",
         dependent_weight=1.0,
         optimizer="cf_sgd",
         learning_rate=None,

@@ -263,6 +263,41 @@ def _project(gradient, weights, k):
         gradient[f] = (gradient[f] - along * weights[k, f]) * inverse
 
 
+@scalar
+def move_row(k, n_seen, share, gradient, table, rule, hyper, step, clock):
+    """Step row ``k`` along its gradient, and shrink it.
+
+    A batch holds the row ``n_seen`` times; the penalty on touched rows counts ``share`` times.
+    """
+    weights = table.weights
+    width = weights.shape[1]
+    rate = row_rate(
+        rule.rate_code, rule.count_code, hyper, table.per_row, k, np.float64(n_seen), 0.0
+    )
+    if rule.decay_code != DECAY_NONE:
+        if rule.decoupled:
+            power = np.float32(1.0 - rate * rule.decay)
+            for f in range(width):
+                weights[k, f] *= power
+        else:
+            penalty = np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
+            for f in range(width):
+                gradient[f] += penalty * weights[k, f]
+    if rule.catch_up != CATCH_UP_NONE:
+        table.caught_up[k] = step
+    step_row(
+        rule.step_code,
+        hyper,
+        np.float32(rate / clock.corrections[step - clock.first_step, 0]),
+        np.float32(clock.corrections[step - clock.first_step, 1]),
+        weights,
+        k,
+        gradient,
+        table.first,
+        table.second,
+    )
+
+
 @stage
 def apply_gradients(
     rank, size, n, occurrences, sources, project, table, rule, hyper, step, clock, scale
@@ -277,8 +312,6 @@ def apply_gradients(
     nexts = occurrences.nexts[rank]
     touched = occurrences.touched[rank]
     gradient = occurrences.gradients[rank]
-    weights = table.weights
-    width = weights.shape[1]
     n_touched = 0
     for back in range(n):
         p = np.uint64(n - 1 - back)
@@ -290,38 +323,11 @@ def apply_gradients(
         n_touched += head < 0
         nexts[p] = head
         table.heads[k] = p
-    correction = clock.corrections[step - clock.first_step, 0]
-    root_correction = np.float32(clock.corrections[step - clock.first_step, 1])
     for t in range(n_touched):
         k = np.uint64(touched[np.uint64(t)])
         head = table.heads[k]
         table.heads[k] = -1
         n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
         if project:
-            _project(gradient, weights, k)
-        rate = row_rate(
-            rule.rate_code, rule.count_code, hyper, table.per_row, k, np.float64(n_seen), 0.0
-        )
-        if rule.decay_code != DECAY_NONE:
-            if rule.decoupled:
-                power = np.float32(1.0 - rate * rule.decay)
-                for f in range(width):
-                    weights[k, f] *= power
-            else:
-                share = n_seen * scale if rule.decay_code == DECAY_BATCH else 1.0
-                penalty = np.float32(rule.decay * share)
-                for f in range(width):
-                    gradient[f] += penalty * weights[k, f]
-        if rule.catch_up != CATCH_UP_NONE:
-            table.caught_up[k] = step
-        step_row(
-            rule.step_code,
-            hyper,
-            np.float32(rate / correction),
-            root_correction,
-            weights,
-            k,
-            gradient,
-            table.first,
-            table.second,
-        )
+            _project(gradient, table.weights, k)
+        move_row(k, n_seen, n_seen * scale, gradient, table, rule, hyper, step, clock)

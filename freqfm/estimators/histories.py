@@ -1,0 +1,80 @@
+"""What recommenders share in fitting: interactions checked, held out, and kept as histories."""
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._validation import canonical_csr
+from freqfm.estimators.recommender import BaseRecommender
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
+
+__all__ = ["HistoryFit", "pad_rows"]
+
+# Early stopping looks at no more users than this, the same ones in every epoch.
+_VALIDATION_USERS = 5000
+
+
+class HistoryFit(BaseRecommender):
+    """A recommender that keeps the histories it was fitted on."""
+
+    def _validate_interactions(self, X, reset, partial):
+        grown = partial and not reset and np.ndim(X) == 2 and X.shape[1] > self.n_features_in_
+        X = self._validate_history(X, reset=reset or grown)
+        if not X.nnz:
+            raise ValueError(
+                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
+            )
+        return X
+
+    def _hold_out(self, X):
+        if not self.early_stopping:
+            return X, None
+        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
+        train, held_out = canonical_csr(train), canonical_csr(held_out)
+        if not held_out.nnz:
+            raise ValueError(
+                f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
+                f"out nothing: no user has interactions enough. Set early_stopping=False."
+            )
+        return train, held_out
+
+    def _scorer(self, X, held_out):
+        """Return a function that gives the NDCG of held-out interactions of known users."""
+        users = np.flatnonzero(np.diff(held_out.indptr))
+        if len(users) > _VALIDATION_USERS:
+            generator = np.random.default_rng(self._seed)
+            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
+        relevant = canonical_csr(sparse.csr_array(held_out)[users])
+
+        def score():
+            items, _ = self.recommend(users=users)
+            return float(ndcg_at_k(relevant, items))
+
+        return score
+
+    def _remember_histories(self, seen, more):
+        """Keep who has which items; with ``more``, beside what is known."""
+        if more:
+            old = sparse.csr_array(
+                (
+                    np.ones(len(self._seen_indices), np.float32),
+                    self._seen_indices,
+                    self._seen_indptr,
+                ),
+                shape=(len(self._seen_indptr) - 1, len(self.item_counts_)),
+            )
+            old.resize(seen.shape)
+            ones = seen.copy()
+            ones.data = np.ones_like(ones.data)
+            seen = canonical_csr(old + ones)
+        self._seen_indptr, self._seen_indices = seen.indptr.copy(), seen.indices.copy()
+        self.item_counts_ = np.bincount(seen.indices, minlength=seen.shape[1])
+
+
+def pad_rows(X, n_rows):
+    """Return a canonical matrix with empty rows at the end, so that it has at least ``n_rows``."""
+    missing = n_rows - X.shape[0]
+    if missing <= 0:
+        return X
+    indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
+    return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))

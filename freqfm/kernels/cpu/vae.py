@@ -1,0 +1,320 @@
+"""What a variational autoencoder does per item: sums of histories, and the softmax over items.
+
+The layers in between are small and belong to numpy. A batch has B queries; each is scored against
+all items, or against items drawn for it, and the gradient of ::
+
+    sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i),   n_u = sum_i x_ui,
+
+goes to the queries and, in the same pass, to the items' vectors.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ONE, ZERO, kernel, scalar
+from freqfm.kernels.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
+from freqfm.kernels.cpu.logits import exponentials, largest_logit, sum_of_exponentials
+from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
+from freqfm.kernels.cpu.tables import apply_gradients, gather_row, move_row
+from freqfm.kernels.cpu.team import wait
+from freqfm.scalars.rng import hash64
+
+# Items of one matrix product.
+TILE = 512
+
+# Items are cut into so many chunks, whatever the number of threads, and sums over items are sums
+# over chunks: so no bit depends on threads.
+N_CHUNKS = 16
+
+
+class Histories(NamedTuple):
+    """The positives of the queries of a batch; a query's items are sorted."""
+
+    starts: np.ndarray  #: (B + 1,), int64
+    items: np.ndarray  #: (n,), int32
+    weights: np.ndarray  #: (n,), float32
+    totals: np.ndarray  #: (B,), sums of weights, float32
+
+
+class FullScratch(NamedTuple):
+    """Working memory of the full softmax: it does not grow with the items."""
+
+    scores: np.ndarray  #: (size, B, TILE), float32
+    chunk_sums: np.ndarray  #: (N_CHUNKS, B, 2), largest logit and sum of exponentials, float64
+    log_sums: np.ndarray  #: (B,), float32
+    chunk_gradients: np.ndarray  #: (N_CHUNKS, B, d), float32
+    chunk_scores: np.ndarray  #: (N_CHUNKS, B), weighted scores of positives, float64
+    tile_gradients: np.ndarray  #: (size, TILE, d), float32
+    cursors: np.ndarray  #: (size, B), int64
+
+
+class DrawnScratch(NamedTuple):
+    """Working memory of the sampled softmax, of n draws a query."""
+
+    ids: np.ndarray  #: (B, n), int32
+    log_q: np.ndarray  #: (B, n), float32
+    vectors: np.ndarray  #: (size * n, d), float32
+    scores: np.ndarray  #: (size, n), float32
+    multiples: np.ndarray  #: (size, n), float32
+    numbers: np.ndarray  #: (size, ...), see ``sampling``
+    sums: np.ndarray  #: (size, ...)
+
+
+@kernel
+def sum_histories(rank, size, barrier, starts, items, weights, table, out):
+    """Write to ``out`` (B, d) the sums of weights times the rows of a table."""
+    n, width = out.shape
+    for b in range(n * rank // size, n * (rank + 1) // size):
+        for f in range(width):
+            out[b, f] = ZERO
+        for p in range(starts[b], starts[b + 1]):
+            k = np.uint64(items[p])
+            x = weights[p]
+            for f in range(width):
+                out[b, f] += x * table[k, f]
+
+
+@kernel
+def step_histories(
+    rank, size, barrier, n, occurrences, gradients, table, rule, hyper, step, clock, scale
+):
+    """Move the rows of a table along the gradients (B, d) by the sums of histories."""
+    apply_gradients(
+        rank, size, n, occurrences, gradients, False, table, rule, hyper, step, clock, scale
+    )
+
+
+@kernel
+def step_table(rank, size, barrier, gradients, table, rule, hyper, step, clock, weight):
+    """Move every row of a table along its gradient."""
+    for k in range(rank, table.weights.shape[0], size):
+        move_row(k, weight, ONE, gradients[k], table, rule, hyper, step, clock)
+
+
+@scalar
+def _chunk(c, n_items):
+    """Return where chunk ``c`` of the items begins and ends, at the bounds of tiles."""
+    n_tiles = (n_items + TILE - 1) // TILE
+    return (
+        n_tiles * c // N_CHUNKS * TILE,
+        min(n_tiles * (c + 1) // N_CHUNKS * TILE, n_items),
+    )
+
+
+@scalar
+def _sum_chunk(c, queries, vectors, scores, scratch):
+    """Sum the exponentials of all queries over a chunk of items."""
+    n_queries = queries.shape[0]
+    for b in range(n_queries):
+        scratch.chunk_sums[c, b, 0] = -np.inf
+        scratch.chunk_sums[c, b, 1] = 0.0
+    begin, end = _chunk(c, vectors.shape[0])
+    for first in range(begin, end, TILE):
+        last = min(first + TILE, end)
+        tile = scores[:n_queries, : last - first]
+        product_with_transposed(queries, vectors[first:last], tile)
+        for b in range(n_queries):
+            largest = largest_logit(tile, b, last - first, ONE, scratch.log_sums, 0, False)
+            total = np.float64(sum_of_exponentials(tile, b, last - first, largest))
+            before = scratch.chunk_sums[c, b, 0]
+            if largest > before:
+                scratch.chunk_sums[c, b, 1] *= math.exp(before - largest)
+                scratch.chunk_sums[c, b, 0] = largest
+            else:
+                total *= math.exp(largest - before)
+            scratch.chunk_sums[c, b, 1] += total
+
+
+@scalar
+def _learn_chunk(rank, c, queries, histories, scale, table, rule, hyper, step, clock, scratch):
+    """Find the gradient of all queries by a chunk of items, and move those items."""
+    n_queries, width = queries.shape
+    scores = scratch.scores[rank]
+    gradients = scratch.tile_gradients[rank]
+    cursors = scratch.cursors[rank]
+    vectors = table.weights
+    begin, end = _chunk(c, vectors.shape[0])
+    for b in range(n_queries):
+        scratch.chunk_scores[c, b] = 0.0
+        for f in range(width):
+            scratch.chunk_gradients[c, b, f] = ZERO
+        low, high = histories.starts[b], histories.starts[b + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if histories.items[middle] < begin:
+                low = middle + 1
+            else:
+                high = middle
+        cursors[b] = low
+    for first in range(begin, end, TILE):
+        last = min(first + TILE, end)
+        n = last - first
+        tile = scores[:n_queries, :n]
+        product_with_transposed(queries, vectors[first:last], tile)
+        for b in range(n_queries):
+            p = cursors[b]
+            stop = histories.starts[b + 1]
+            while p < stop and histories.items[p] < last:
+                score = np.float64(tile[b, histories.items[p] - first])
+                scratch.chunk_scores[c, b] += histories.weights[p] * score
+                p += 1
+            # Scores are at most the log-sum: probabilities are exponentials of what is left.
+            exponentials(tile, b, n, ONE, scratch.log_sums, 0, False, scratch.log_sums[b])
+            factor = scale * histories.totals[b]
+            for j in range(n):
+                tile[b, j] *= factor
+            p = cursors[b]
+            while p < stop and histories.items[p] < last:
+                tile[b, histories.items[p] - first] -= scale * histories.weights[p]
+                p += 1
+            cursors[b] = p
+        add_product(tile, vectors[first:last], scratch.chunk_gradients[c, :n_queries], ONE)
+        add_product_of_transposed(tile, queries, gradients[:n], ZERO)
+        for j in range(n):
+            move_row(first + j, n_queries, ONE, gradients[j], table, rule, hyper, step, clock)
+
+
+@kernel
+def full_softmax(
+    rank, size, barrier, queries, histories, scale, table, rule, hyper, step, clock, scratch,
+    query_gradients, losses,
+):  # fmt: skip
+    """Train the items of one batch by the softmax over all of them.
+
+    Arguments
+    ---------
+    queries (B, d) : float32
+    histories : Histories
+    scale : what each query's loss is multiplied by in the gradient, float32.
+    table, rule, hyper, step, clock : the items' Table and how it moves; ``step`` counts from 1.
+    scratch : FullScratch
+    query_gradients (B, d) : gets the gradient by the queries, float32.
+    losses (B,) : gets the loss of each query, without ``scale``; float64.
+    """
+    n_queries, width = queries.shape
+    for c in range(rank, N_CHUNKS, size):
+        _sum_chunk(c, queries, table.weights, scratch.scores[rank], scratch)
+    wait(barrier, size)
+    for b in range(rank, n_queries, size):
+        largest = scratch.chunk_sums[0, b, 0]
+        for c in range(1, N_CHUNKS):
+            largest = max(largest, scratch.chunk_sums[c, b, 0])
+        total = 0.0
+        for c in range(N_CHUNKS):
+            if scratch.chunk_sums[c, b, 1] > 0.0:
+                total += scratch.chunk_sums[c, b, 1] * math.exp(
+                    scratch.chunk_sums[c, b, 0] - largest
+                )
+        scratch.log_sums[b] = np.float32(largest + math.log(total))
+        losses[b] = histories.totals[b] * (largest + math.log(total))
+    wait(barrier, size)
+    for c in range(rank, N_CHUNKS, size):
+        _learn_chunk(rank, c, queries, histories, scale, table, rule, hyper, step, clock, scratch)
+    wait(barrier, size)
+    for b in range(rank, n_queries, size):
+        for f in range(width):
+            query_gradients[b, f] = ZERO
+        for c in range(N_CHUNKS):
+            losses[b] -= scratch.chunk_scores[c, b]
+            for f in range(width):
+                query_gradients[b, f] += scratch.chunk_gradients[c, b, f]
+
+
+@scalar
+def _learn_from_draws(
+    rank, b, queries, histories, scale, inside, proposal, key, table, scratch, occurrences,
+    query_gradients,
+):  # fmt: skip
+    """Score a query's positives against its draws; leave the gradient; return the loss."""
+    width = queries.shape[1]
+    n = scratch.ids.shape[1]
+    n_positives = histories.items.shape[0]
+    query = queries[b]
+    ids, log_q = scratch.ids[b], scratch.log_q[b]
+    numbers, sums = scratch.numbers[rank], scratch.sums[rank]
+    draw_negatives(proposal, query, hash64(key + np.uint64(b)), ids, log_q, numbers, sums)
+    scores = scratch.scores[rank]
+    multiples = scratch.multiples[rank]
+    largest = -np.float32(np.inf)
+    first = rank * n
+    for j in range(n):
+        gather_row(table, np.uint64(ids[j]), False, scratch.vectors, first + j)
+    for j in range(n):
+        score = ZERO
+        for f in range(width):
+            score += query[f] * scratch.vectors[first + j, f]
+        scores[j] = score - log_q[j]
+        largest = max(largest, scores[j])
+    total = 0.0
+    for j in range(n):
+        scores[j] = math.exp(scores[j] - largest)
+        total += scores[j]
+    log_total = np.float64(largest) + math.log(total)
+    for f in range(width):
+        query_gradients[b, f] = ZERO
+    loss = 0.0
+    left = 0.0
+    for p in range(histories.starts[b], histories.starts[b + 1]):
+        k = np.uint64(histories.items[p])
+        score = ZERO
+        for f in range(width):
+            score += query[f] * table[k, f]
+        x = np.float64(histories.weights[p])
+        own = 0.0
+        log_sum = log_total
+        if inside:
+            logit = np.float64(score - log_q_of(proposal, query, k, numbers, sums))
+            top = max(logit, log_total)
+            log_sum = top + math.log(math.exp(logit - top) + math.exp(log_total - top))
+            own = math.exp(logit - log_sum)
+            # What the sampled sum makes of the log of the sum over all items.
+            loss += x * (log_sum - logit)
+        else:
+            loss += x * (log_sum - score)
+        left += x * (1.0 - own)
+        slope = np.float32(scale * x * (own - 1.0))
+        for f in range(width):
+            query_gradients[b, f] += slope * table[k, f]
+        occurrences.tokens[p] = histories.items[p]
+        occurrences.rows[p] = b
+        occurrences.multiples[p] = slope
+    factor = scale * left / total
+    for j in range(n):
+        multiples[j] = np.float32(factor * scores[j])
+        q = n_positives + b * n + j
+        occurrences.tokens[q] = ids[j]
+        occurrences.rows[q] = b
+        occurrences.multiples[q] = multiples[j]
+    for j in range(n):
+        for f in range(width):
+            query_gradients[b, f] += multiples[j] * scratch.vectors[first + j, f]
+    return loss
+
+
+@kernel
+def sampled_softmax(
+    rank, size, barrier, queries, histories, scale, inside, proposal, key, table, rule, hyper, step,
+    clock, scratch, occurrences, query_gradients, losses,
+):  # fmt: skip
+    """Train the items of one batch by the softmax over items drawn for each query.
+
+    The arguments are those of ``full_softmax`` and
+
+    inside : whether a positive stands in the sum of its softmax.
+    proposal, key : what is drawn from, see ``sampling``, and the random stream of the batch.
+    scratch : DrawnScratch
+    occurrences : Occurrences, of at least n positives + B draws.
+    """
+    n_queries = queries.shape[0]
+    for b in range(rank, n_queries, size):
+        losses[b] = _learn_from_draws(
+            rank, b, queries, histories, scale, inside, proposal, key, table.weights, scratch,
+            occurrences, query_gradients,
+        )  # fmt: skip
+    wait(barrier, size)
+    n = histories.items.shape[0] + n_queries * scratch.ids.shape[1]
+    apply_gradients(
+        rank, size, n, occurrences, queries, False, table, rule, hyper, step, clock, scale
+    )
