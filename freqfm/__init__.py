@@ -15,6 +15,7 @@ _LAZY = {
     "RaFMClassifier": "freqfm.estimators.rafm",
     "RaFMRegressor": "freqfm.estimators.rafm",
     "MFRecommender": "freqfm.estimators.mf",
+    "FastVAERecommender": "freqfm.estimators.vae",
     "InteractionRecommender": "freqfm.estimators.interactions",
     "datasets": None,
     "displays": None,

@@ -52,23 +52,27 @@ class HistoryFit(BaseRecommender):
 
         return score
 
-    def _remember_histories(self, seen, more):
-        """Keep who has which items; with ``more``, beside what is known."""
+    def _remember_histories(self, X, more, weights=False):
+        """Keep who has which items, and with what weight; with ``more``, beside what is known.
+
+        Weights are kept if they are wanted and not all one.
+        """
         if more:
+            known = self._seen_weights
             old = sparse.csr_array(
                 (
-                    np.ones(len(self._seen_indices), np.float32),
+                    known if len(known) else np.ones(len(self._seen_indices), np.float32),
                     self._seen_indices,
                     self._seen_indptr,
                 ),
                 shape=(len(self._seen_indptr) - 1, len(self.item_counts_)),
             )
-            old.resize(seen.shape)
-            ones = seen.copy()
-            ones.data = np.ones_like(ones.data)
-            seen = canonical_csr(old + ones)
-        self._seen_indptr, self._seen_indices = seen.indptr.copy(), seen.indices.copy()
-        self.item_counts_ = np.bincount(seen.indices, minlength=seen.shape[1])
+            old.resize(X.shape)
+            X = canonical_csr(old + X)
+        self._seen_indptr, self._seen_indices = X.indptr.copy(), X.indices.copy()
+        graded = weights and bool((X.data != 1).any())
+        self._seen_weights = X.data.copy() if graded else np.zeros(0, dtype=np.float32)
+        self.item_counts_ = np.bincount(X.indices, minlength=X.shape[1])
 
 
 def pad_rows(X, n_rows):

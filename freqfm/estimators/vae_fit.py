@@ -1,0 +1,250 @@
+"""Fitting a variational autoencoder: preparing, growing and training its arrays."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from freqfm._components import resolve
+from freqfm._validation import as_kernel_array, count_threads, draw_seed
+from freqfm.estimators.base import train_epochs
+from freqfm.estimators.histories import HistoryFit, pad_rows
+from freqfm.estimators.vae_net import encode
+from freqfm.estimators.vae_task import Axes, VAETask, as_layers, unit_inputs
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.vae import sum_histories
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import MIDX, SAMPLERS, Full, InBatch, Sampler
+from freqfm.scalars import codes
+
+__all__ = ["VAEFit"]
+
+# Up to so many items a softmax over all of them is cheap.
+_FULL_UP_TO = 50_000
+
+# Users of one pass through the encoder.
+_ROWS = 4096
+
+# Standard deviations of the first weights: of inputs, whose sums are over unit vectors, and of
+# item vectors.
+_INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
+
+
+class VAEFit(HistoryFit):
+    """What fitting a :class:`freqfm.FastVAERecommender` takes."""
+
+    _axes = {"optimizer": OPTIMIZERS, "negative_sampler": {"auto": Full, **SAMPLERS}}
+    _biased = True
+
+    def _train(self, X, reset, partial):
+        before = self.__dict__.copy()
+        try:
+            X = self._validate_interactions(X, reset, partial)
+            if reset:
+                self._seed = draw_seed(self.random_state)
+            axes = self._resolve_axes(X.shape[1])
+            X, held_out = (X, None) if partial else self._hold_out(X)
+            counts = np.bincount(X.indices, minlength=X.shape[1])
+            if reset:
+                self._init_model(X, counts, axes)
+            else:
+                self._take_over(X, counts, axes)
+            self._remember(X, partial and not reset)
+            score = None if held_out is None else self._scorer(X, held_out)
+            task = VAETask(self, axes, X, score, count_threads(self.n_jobs))
+        except BaseException:
+            # A call that is refused leaves the model as it was.
+            self.__dict__ = before
+            raise
+        n_epochs = 1 if partial else int(self.max_iter)
+        score_name = None if score is None else "ndcg"
+        patience = None if score is None else self.n_iter_no_change
+        train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
+        return self
+
+    def _resolve_axes(self, n_items):
+        optimizer = resolve(
+            "optimizer",
+            self.optimizer,
+            Optimizer,
+            OPTIMIZERS,
+            [("learning_rate", "learning_rate", self.learning_rate)],
+        )
+        wanted = self.negative_sampler
+        if isinstance(wanted, str) and wanted == "auto":
+            wanted = "full" if n_items <= _FULL_UP_TO else "midx_popularity"
+        midx = isinstance(wanted, str) and wanted.startswith("midx")
+        sampler = resolve(
+            "negative_sampler",
+            wanted,
+            Sampler,
+            SAMPLERS,
+            [("n_codewords", "n_codewords", self.n_codewords if midx else None)],
+        )
+        if isinstance(sampler, InBatch):
+            raise ValueError(
+                f"negative_sampler={self.negative_sampler!r} has no meaning here, where a batch "
+                f"holds users; choose 'full', 'midx_popularity' or another that draws items."
+            )
+        if self.n_codewords is not None and not isinstance(sampler, MIDX):
+            raise ValueError(
+                f"n_codewords={self.n_codewords} belongs to MIDX samplers; with "
+                f"negative_sampler={self.negative_sampler!r} leave it at None."
+            )
+        full = sampler.negatives_code == codes.NEGATIVES_FULL
+        if full and self.n_negatives is not None and self.negative_sampler != "auto":
+            raise ValueError(
+                f"n_negatives={self.n_negatives} has no use with "
+                f"negative_sampler={self.negative_sampler!r}, which takes all items; leave it at "
+                f"None."
+            )
+        kl_weight = 0.0 if self.kl_weight == "reference" else float(self.kl_weight)
+        return Axes(optimizer, sampler, int(self.n_negatives or 200), kl_weight)
+
+    # The model's arrays.
+
+    def _tables(self):
+        """Return the arrays that gradients move: inputs, items, dense layers."""
+        return [self.input_factors_, self.item_factors_, *self.layers_]
+
+    def _layers(self):
+        return as_layers(self.layers_, self._n_hidden)
+
+    def _sizes(self):
+        """Return the sizes of the encoder's and the decoder's hidden layers."""
+        sizes = []
+        for name in ("hidden_layer_sizes", "decoder_layer_sizes"):
+            given = np.asarray(getattr(self, name))
+            empty_allowed = name == "decoder_layer_sizes"
+            whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
+            if not whole or (given < 1).any() or not (given.size or empty_allowed):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a list of positive whole numbers, "
+                    f"such as (200,)" + (", or empty." if empty_allowed else ".")
+                )
+            sizes.append([int(size) for size in given])
+        return sizes
+
+    def _draw_rows(self, n_items, counts, first=0):
+        """Return rows of inputs and items for new items."""
+        generator = np.random.default_rng([self._seed, 1, first])
+        (width, *_), decoder = self._sizes()
+        inputs = _INPUT_SCALE * generator.standard_normal((n_items, width), dtype=np.float32)
+        depth = decoder[-1] if decoder else int(self.n_components)
+        items = _ITEM_SCALE * generator.standard_normal((n_items, depth), dtype=np.float32)
+        # A softmax of these alone draws items by popularity.
+        bias = np.log(np.maximum(counts, 0.5))
+        return inputs.astype(np.float32), np.column_stack([items, bias]).astype(np.float32)
+
+    def _init_model(self, X, counts, axes):
+        hidden, decoder = self._sizes()
+        self.input_factors_, self.item_factors_ = self._draw_rows(X.shape[1], counts)
+        generator = np.random.default_rng([self._seed, 2])
+        d = int(self.n_components)
+        self._n_hidden = len(hidden)
+        layers = [np.zeros((1, hidden[0]), dtype=np.float32)]
+        for n_in, n_out in [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]:
+            bound = np.sqrt(6 / (n_in + n_out))
+            layer = np.zeros((n_in + 1, n_out), dtype=np.float32)
+            layer[:-1] = generator.uniform(-bound, bound, (n_in, n_out))
+            layers.append(layer)
+        self.layers_ = layers
+        n_users = np.count_nonzero(np.diff(X.indptr))
+        self._states = [_new_state(axes.optimizer, table, counts) for table in self._tables()[:2]]
+        self._states += [
+            _new_state(axes.optimizer, layer, np.full(len(layer), n_users)) for layer in layers
+        ]
+        self._n_steps = np.zeros(1, dtype=np.int64)
+        self._optimizer_name = type(axes.optimizer).__name__
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
+    def _take_over(self, X, counts, axes):
+        """Prepare the model to be trained further, with new rows for new items."""
+        name = type(axes.optimizer).__name__
+        if name != self._optimizer_name:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
+                f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+        hidden, decoder = self._sizes()
+        outputs = [*hidden, 2 * int(self.n_components), *decoder]
+        if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
+            raise ValueError(
+                "hidden_layer_sizes, n_components or decoder_layer_sizes differ from those of the "
+                "model to continue; set them back, or fit anew with warm_start=False."
+            )
+        known = len(self.item_factors_)
+        rows = self._draw_rows(X.shape[1] - known, counts[known:], known)
+        self.input_factors_, self.item_factors_ = (
+            as_kernel_array(np.concatenate([old, new])).copy()
+            for old, new in zip((self.input_factors_, self.item_factors_), rows, strict=True)
+        )
+        self.layers_ = [as_kernel_array(layer).copy() for layer in self.layers_]
+        states = []
+        for i, state in enumerate(self._states):
+            state = {key: as_kernel_array(array).copy() for key, array in state.items()}
+            if i < 2:
+                more = _new_state(axes.optimizer, rows[i], counts[known:])
+                state = {
+                    key: np.concatenate([old, more[key]]) if old.size and more[key].size else old
+                    for key, old in state.items()
+                }
+            states.append(state)
+        self._states = states
+        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _remember(self, X, more):
+        n_users = max(X.shape[0], self._n_users) if more else X.shape[0]
+        self._remember_histories(pad_rows(X, n_users), more, weights=True)
+        self.optimizer_state_nbytes_ = sum(
+            array.nbytes for state in self._states for array in state.values()
+        )
+
+    # Users by their histories.
+
+    def _mean(self, starts, items, values):
+        """Return the means of the posteriors of histories, (n, n_components) float32."""
+        n = len(starts) - 1
+        layers = self._layers()
+        out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
+        table = as_kernel_array(self.input_factors_)
+        n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1
+        with single_threaded_blas(), Team(n_threads) as team:
+            for begin in range(0, n, _ROWS):
+                end = min(begin + _ROWS, n)
+                own = slice(starts[begin], starts[end])
+                local = (starts[begin : end + 1] - starts[begin]).astype(np.int64)
+                filled = np.flatnonzero(np.diff(local))
+                if not len(filled):
+                    continue
+                bounds = np.append(local[filled], local[-1])
+                inputs = unit_inputs(bounds, values[own].astype(np.float32))
+                pooled = np.empty((len(filled), table.shape[1]), dtype=np.float32)
+                team.run(
+                    sum_histories, bounds, np.ascontiguousarray(items[own]), inputs, table, pooled
+                )
+                # Rows without items have no embedding: zeros.
+                out[begin + filled] = encode(layers, pooled, self.activation).mean
+        return out
+
+    def _history_of(self, users):
+        """Return starts, items and values of users seen in fit."""
+        starts, ends = self._seen_indptr[users], self._seen_indptr[users + 1]
+        bounds = np.concatenate([[0], np.cumsum(ends - starts)])
+        at = np.repeat(starts - bounds[:-1], ends - starts) + np.arange(bounds[-1])
+        items = self._seen_indices[at]
+        if len(self._seen_weights):
+            return bounds, items, self._seen_weights[at]
+        return bounds, items, np.ones(len(items), dtype=np.float32)
+
+
+def _new_state(optimizer, table, counts):
+    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
+    state = optimizer.init_state(len(table), table.shape[1], np.maximum(counts, 1))
+    return {
+        "per_row": state.per_row,
+        "first": state.factors_first,
+        "second": state.factors_second,
+    }

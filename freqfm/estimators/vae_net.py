@@ -1,0 +1,109 @@
+"""The dense layers of a variational autoencoder: forward, and backward by hand.
+
+A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bias. Everything works
+in the precision of its arguments.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["ACTIVATIONS", "Layers", "Posterior", "decode", "decode_backward", "encode"]
+__all__ += ["encode_backward", "kl_divergence", "kl_gradients"]
+
+# Each is the function, and its derivative in terms of its value.
+ACTIVATIONS = {
+    "tanh": (np.tanh, lambda value: 1 - value * value),
+    "relu": (lambda x: np.maximum(x, 0), lambda value: (value > 0).astype(value.dtype)),
+}
+
+
+class Layers(NamedTuple):
+    """The dense layers between the sums of histories and the queries."""
+
+    first: np.ndarray  #: (1, h), the bias of the first hidden layer, whose weights are a table
+    hidden: list  #: further layers of the encoder
+    posterior: np.ndarray  #: (h + 1, 2 d), to means and log-variances
+    decoder: list  #: from latent vectors to queries; empty where they are the same
+
+    def arrays(self):
+        """Return all arrays, in a fixed order."""
+        return [self.first, *self.hidden, self.posterior, *self.decoder]
+
+
+class Posterior(NamedTuple):
+    """What the encoder says of a batch, and what backward needs."""
+
+    mean: np.ndarray  #: (B, d)
+    log_variance: np.ndarray  #: (B, d)
+    values: list  #: of the hidden layers
+
+
+def _apply(layer, x):
+    return x @ layer[:-1] + layer[-1]
+
+
+def _backward(layer, x, gradient):
+    """Return the gradients by the layer and by its input."""
+    by_layer = np.empty_like(layer)
+    by_layer[:-1] = x.T @ gradient
+    by_layer[-1] = gradient.sum(axis=0)
+    return by_layer, gradient @ layer[:-1].T
+
+
+def encode(layers, pooled, activation):
+    """Return the Posterior of users by the sums of their histories, (B, h)."""
+    function, _ = ACTIVATIONS[activation]
+    values = [function(pooled + layers.first)]
+    for layer in layers.hidden:
+        values.append(function(_apply(layer, values[-1])))
+    mean, log_variance = np.split(_apply(layers.posterior, values[-1]), 2, axis=1)
+    return Posterior(mean, log_variance, values)
+
+
+def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
+    """Return the gradients by ``first``, ``hidden`` and ``posterior``, and by the sums."""
+    _, derivative = ACTIVATIONS[activation]
+    gradient = np.concatenate([by_mean, by_log_variance], axis=1)
+    values = posterior.values
+    by_posterior, gradient = _backward(layers.posterior, values[-1], gradient)
+    by_hidden = []
+    for layer, value, before in zip(
+        layers.hidden[::-1], values[:0:-1], values[-2::-1], strict=True
+    ):
+        by_layer, gradient = _backward(layer, before, gradient * derivative(value))
+        by_hidden.insert(0, by_layer)
+    gradient = gradient * derivative(values[0])
+    return [gradient.sum(axis=0, keepdims=True), *by_hidden, by_posterior], gradient
+
+
+def decode(layers, z, activation):
+    """Return the queries of latent vectors, (B, D), and the values of all layers."""
+    function, _ = ACTIVATIONS[activation]
+    values = [z]
+    for layer in layers.decoder:
+        values.append(function(_apply(layer, values[-1])))
+    return values[-1], values
+
+
+def decode_backward(layers, values, by_queries, activation):
+    """Return the gradients by the decoder's layers, and by the latent vectors."""
+    _, derivative = ACTIVATIONS[activation]
+    gradient, by_decoder = by_queries, []
+    for layer, value, before in zip(
+        layers.decoder[::-1], values[:0:-1], values[-2::-1], strict=True
+    ):
+        by_layer, gradient = _backward(layer, before, gradient * derivative(value))
+        by_decoder.insert(0, by_layer)
+    return by_decoder, gradient
+
+
+def kl_divergence(posterior):
+    """Return the divergence of each row's posterior from a standard normal distribution."""
+    mean, log_variance = posterior.mean, posterior.log_variance
+    return 0.5 * (mean**2 + np.exp(log_variance) - 1 - log_variance).sum(axis=1, dtype=np.float64)
+
+
+def kl_gradients(posterior):
+    """Return the gradients of the divergence by means and by log-variances."""
+    return posterior.mean, 0.5 * (np.exp(posterior.log_variance) - 1)

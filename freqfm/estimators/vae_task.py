@@ -1,0 +1,361 @@
+"""The training task of a variational autoencoder: epochs over users in batches."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm.estimators.mf_task import make_rule
+from freqfm.estimators.vae_net import (
+    Layers,
+    decode,
+    decode_backward,
+    encode,
+    encode_backward,
+    kl_divergence,
+    kl_gradients,
+)
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.sampling import draw_scratch
+from freqfm.kernels.cpu.tables import Clock, Occurrences, Table, catch_up_all
+from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.vae import (
+    N_CHUNKS,
+    TILE,
+    DrawnScratch,
+    FullScratch,
+    Histories,
+    full_softmax,
+    sampled_softmax,
+    step_histories,
+    step_table,
+    sum_histories,
+)
+from freqfm.optimizers import Optimizer
+from freqfm.samplers import QuerySampler, Sampler
+from freqfm.scalars import codes
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+
+class Axes(NamedTuple):
+    """The components that a fit combines."""
+
+    optimizer: Optimizer
+    sampler: Sampler
+    n_negatives: int
+    kl_weight: float
+
+    @property
+    def full(self):
+        """Whether nothing is sampled."""
+        return self.sampler.negatives_code == codes.NEGATIVES_FULL
+
+
+def rows_of(X, rows):
+    """Return starts, items and values of some rows of a CSR matrix."""
+    lengths = X.indptr[rows + 1] - X.indptr[rows]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    at = np.repeat(X.indptr[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+    return starts, X.indices[at], X.data[at]
+
+
+def unit_inputs(starts, values):
+    """Return the values of histories divided by each history's length."""
+    lengths = np.sqrt(np.maximum(np.add.reduceat(values**2, starts[:-1]), 1e-30))
+    lengths[np.diff(starts) == 0] = 1
+    return (values / np.repeat(lengths, np.diff(starts))).astype(np.float32)
+
+
+class VAETask:
+    """Epochs over the users of a variational autoencoder; a context manager.
+
+    Parameters
+    ----------
+    model : FastVAERecommender
+        Initialised; its arrays are updated in place.
+    axes : Axes
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    #: What may help if training diverges, apart from a smaller learning rate.
+    remedy = "set a smaller weight of the largest values of X"
+
+    def __init__(self, model, axes, X, score, n_threads):
+        self.model, self.axes, self.X = model, axes, X
+        self.optimizer = axes.optimizer
+        self.validation_score = score
+        self._users = np.flatnonzero(np.diff(X.indptr))
+        self._batch_size = min(int(model.batch_size), len(self._users))
+        self._counts = np.bincount(X.indices, minlength=X.shape[1])
+        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._n_threads = n_threads
+        self._heads = [np.full(len(t), -1, dtype=np.int32) for t in model._tables()[:2]]
+        self._proposal = None
+        self._allocate()
+        self._team = Team(n_threads)
+        self._blas = None
+
+    def __enter__(self):
+        self._blas = single_threaded_blas()
+        self._blas.__enter__()
+        self._team.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._team.__exit__(*exception)
+        self._blas.__exit__(*exception)
+
+    def _allocate(self):
+        size, n_queries = self._n_threads, self._batch_size * int(self.model.n_samples)
+        width = self.model.item_factors_.shape[1]
+        lengths = np.diff(self.X.indptr)
+        most = int(np.sort(lengths)[-self._batch_size :].sum())
+
+        def floats(*shape):
+            return np.zeros(shape, dtype=np.float32)
+
+        def occurrences(n, width):
+            return Occurrences(
+                tokens=np.zeros(n, dtype=np.int32),
+                rows=np.zeros(n, dtype=np.int32),
+                multiples=floats(n),
+                nexts=np.zeros((size, n), dtype=np.int32),
+                touched=np.zeros((size, n + 1), dtype=np.int32),
+                gradients=floats(size, width + _PADDING),
+            )
+
+        self._occurrences = occurrences(most, self.model.input_factors_.shape[1])
+        if self.axes.full:
+            self._scratch = FullScratch(
+                scores=floats(size, n_queries, TILE),
+                chunk_sums=np.zeros((N_CHUNKS, n_queries, 2)),
+                log_sums=floats(n_queries),
+                chunk_gradients=floats(N_CHUNKS, n_queries, width),
+                chunk_scores=np.zeros((N_CHUNKS, n_queries)),
+                tile_gradients=floats(size, TILE, width),
+                cursors=np.zeros((size, n_queries), dtype=np.int64),
+            )
+            self._drawn = None
+        else:
+            n = self.axes.n_negatives
+            n_drawn = most * int(self.model.n_samples) + n_queries * n
+            if n_drawn > np.iinfo(np.int32).max:
+                raise ValueError(
+                    f"batch_size={self._batch_size} with n_negatives={n} makes {n_drawn} scores a "
+                    f"batch; choose a smaller batch_size."
+                )
+            self._scratch = None
+            self._drawn = occurrences(n_drawn, width)
+
+    def _drawn_scratch(self):
+        size, n = self._n_threads, self.axes.n_negatives
+        n_queries = self._batch_size * int(self.model.n_samples)
+        width = self.model.item_factors_.shape[1]
+        numbers, sums = draw_scratch(self._proposal, size)
+        return DrawnScratch(
+            ids=np.zeros((n_queries, n), dtype=np.int32),
+            log_q=np.zeros((n_queries, n), dtype=np.float32),
+            vectors=np.zeros((size * n, width), dtype=np.float32),
+            scores=np.zeros((size, n), dtype=np.float32),
+            multiples=np.zeros((size, n), dtype=np.float32),
+            numbers=numbers,
+            sums=sums,
+        )
+
+    def run_epoch(self, epoch):
+        """Train on every user once; return the mean loss of an interaction."""
+        model = self.model
+        generator = np.random.default_rng([model._seed, epoch])
+        order = generator.permutation(self._users)
+        n_batches = -(-len(order) // self._batch_size)
+        first_step = int(model._n_steps[0])
+        steps = np.arange(first_step, first_step + n_batches + 1)
+        clock = Clock(first_step, self.optimizer.corrections(steps))
+        tables = self._clocked_tables(first_step)
+        self._refresh_proposal(epoch)
+        kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
+        total = weight = 0.0
+        for b, users in enumerate(np.array_split(order, n_batches)):
+            loss, of_batch = self._train(
+                users, generator, kl_weight, first_step + b + 1, clock, tables
+            )
+            total += loss
+            weight += of_batch
+        self._catch_up(first_step + n_batches, clock, tables)
+        model._n_steps += n_batches
+        return total / weight
+
+    def _clocked_tables(self, first_step):
+        """Return the Tables of inputs and items, then of the dense layers."""
+        idle = self._rule.catch_up == codes.CATCH_UP_NONE
+        tables = []
+        for i, (weights, state) in enumerate(
+            zip(self.model._tables(), self.model._states, strict=True)
+        ):
+            n_waiting = 0 if idle and i < 2 else len(weights)
+            tables.append(
+                Table(
+                    weights=weights,
+                    **state,
+                    caught_up=np.full(n_waiting, first_step, dtype=np.int64),
+                    heads=self._heads[i] if i < 2 else np.zeros(0, dtype=np.int32),
+                )
+            )
+        return tables
+
+    def _catch_up(self, step, clock, tables):
+        """Let rows make up the steps that they have missed, where the optimizer asks for it."""
+        if self._rule.catch_up == codes.CATCH_UP_NONE:
+            return
+        for table in tables[:2]:
+            gradients = np.zeros(
+                (self._n_threads, table.weights.shape[1] + _PADDING), dtype=np.float32
+            )
+            self._team.run(
+                catch_up_all, step, clock, self._rule, self.optimizer.hyper(), table, gradients
+            )
+
+    def _refresh_proposal(self, epoch):
+        sampler, model = self.axes.sampler, self.model
+        if self.axes.full:
+            return
+        if not isinstance(sampler, QuerySampler):
+            if self._proposal is None:
+                self._proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
+        elif self._proposal is None or epoch % sampler.refresh == 0:
+            self._proposal = sampler.proposal(
+                self._counts, model.item_factors_.copy(), model._seed + epoch, self._proposal
+            )
+        self._scratch = self._drawn_scratch()
+
+    def _train(self, users, generator, kl_weight, step, clock, tables):
+        """Train on one batch of users; return its loss and the weight of its interactions."""
+        model, X = self.model, self.X
+        self._catch_up(step - 1, clock, tables)
+        hyper = self.optimizer.hyper()
+        starts, items, values = rows_of(X, users)
+        inputs = unit_inputs(starts, values)
+        n_users, n_samples = len(users), int(model.n_samples)
+
+        # Forward. Dropped items are no occurrences: their rows stay as they are.
+        rows = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(starts))
+        kept_items, kept_starts = items, starts
+        dropout = float(model.dropout)
+        if dropout and model.dropout_on == "input":
+            kept = generator.random(len(items), dtype=np.float32) >= dropout
+            kept_items, rows = items[kept], rows[kept]
+            inputs = inputs[kept] / np.float32(1 - dropout)
+            kept_starts = np.concatenate([[0], np.cumsum(kept)])[starts]
+        pooled = np.empty((n_users, model.input_factors_.shape[1]), dtype=np.float32)
+        self._team.run(sum_histories, kept_starts, kept_items, inputs, model.input_factors_, pooled)
+        mask = None
+        if dropout and model.dropout_on == "hidden":
+            kept = generator.random(pooled.shape, dtype=np.float32) >= dropout
+            mask = kept / np.float32(1 - dropout)
+            pooled *= mask
+        layers = model._layers()
+        posterior = encode(layers, pooled, model.activation)
+        deviation = np.exp(0.5 * posterior.log_variance)
+        noise = generator.standard_normal((n_samples, *deviation.shape), dtype=np.float32)
+        z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
+        queries, decoded = decode(layers, z, model.activation)
+
+        scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
+        by_queries, losses, totals = self._softmax(
+            queries, starts, items, values, n_samples, scale, step, clock, tables[1], hyper
+        )
+
+        # Backward.
+        by_decoder, by_z = decode_backward(layers, decoded, by_queries, model.activation)
+        by_z = by_z.reshape(noise.shape)
+        by_mean = by_z.sum(axis=0)
+        by_log_variance = 0.5 * deviation * (by_z * noise).sum(axis=0)
+        if kl_weight:
+            share = np.float32(kl_weight * (scale * n_samples))
+            for into, gradient in zip(
+                (by_mean, by_log_variance), kl_gradients(posterior), strict=True
+            ):
+                into += share * gradient
+        by_encoder, by_pooled = encode_backward(
+            layers, posterior, by_mean, by_log_variance, model.activation
+        )
+        if mask is not None:
+            by_pooled *= mask
+
+        self._step_inputs(kept_items, rows, inputs, by_pooled, step, clock, tables[0], hyper, scale)
+        for table, gradient in zip(tables[2:], [*by_encoder, *by_decoder], strict=True):
+            self._team.run(
+                step_table, np.ascontiguousarray(gradient, dtype=np.float32), table, self._rule,
+                hyper, step, clock, n_users,
+            )  # fmt: skip
+        loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
+        return float(loss), float(totals.sum(dtype=np.float64)) / n_samples
+
+    def _softmax(self, queries, starts, items, values, n_samples, scale, step, clock, table, hyper):
+        """Train the items; return the gradient by the latent queries, losses and weights."""
+        model = self.model
+        if model._biased:
+            queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        lengths = np.tile(np.diff(starts), n_samples)
+        histories = Histories(
+            starts=np.concatenate([[0], np.cumsum(lengths)]),
+            items=np.tile(items, n_samples),
+            weights=np.tile(values, n_samples),
+            totals=np.tile(np.add.reduceat(values, starts[:-1]), n_samples).astype(np.float32),
+        )
+        by_queries = np.empty_like(queries)
+        losses = np.empty(len(queries))
+        common = (table, self._rule, hyper, step, clock, self._scratch)
+        if self.axes.full:
+            self._team.run(full_softmax, queries, histories, scale, *common, by_queries, losses)
+        else:
+            key = np.random.SeedSequence([model._seed, step]).generate_state(1, np.uint64)[0]
+            self._team.run(
+                sampled_softmax, queries, histories, scale, True, self._proposal, key, *common,
+                self._drawn, by_queries, losses,
+            )  # fmt: skip
+        if model._biased:
+            by_queries = np.ascontiguousarray(by_queries[:, :-1])
+        return by_queries, losses, histories.totals
+
+    def _step_inputs(self, items, rows, inputs, gradients, step, clock, table, hyper, scale):
+        n = len(items)
+        self._occurrences.tokens[:n] = items
+        self._occurrences.rows[:n] = rows
+        self._occurrences.multiples[:n] = inputs
+        self._team.run(
+            step_histories, n, self._occurrences, np.ascontiguousarray(gradients), table,
+            self._rule, hyper, step, clock, scale,
+        )  # fmt: skip
+
+    # What the epoch loop asks for.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return self.model._tables()
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        states = [array for state in self.model._states for array in state.values()]
+        return [*self.weights(), self.model._n_steps, *states]
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        model = self.model
+        return {
+            "input_factors_": model.input_factors_.copy(),
+            "item_factors_": model.item_factors_.copy(),
+            "layers_": [layer.copy() for layer in model.layers_],
+        }
+
+
+def as_layers(arrays, n_hidden):
+    """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
+    first, *rest = arrays
+    return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])
