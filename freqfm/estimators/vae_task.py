@@ -131,10 +131,13 @@ class VAETask:
 
         self._occurrences = occurrences(most, self.model.input_factors_.shape[1])
         if self.axes.full:
+            scores = floats(size, n_queries, TILE)
             self._scratch = FullScratch(
-                scores=floats(size, n_queries, TILE),
+                scores=scores,
+                bits=scores.view(np.int32),
                 chunk_sums=np.zeros((N_CHUNKS, n_queries, 2)),
                 log_sums=floats(n_queries),
+                scaled=floats(n_queries, width),
                 chunk_gradients=floats(N_CHUNKS, n_queries, width),
                 chunk_scores=np.zeros((N_CHUNKS, n_queries)),
                 tile_gradients=floats(size, TILE, width),

@@ -15,7 +15,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
-from freqfm.kernels.cpu.logits import exponentials, largest_logit, sum_of_exponentials
+from freqfm.kernels.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
 from freqfm.kernels.cpu.tables import apply_gradients, gather_row, move_row
 from freqfm.kernels.cpu.team import wait
@@ -42,8 +42,10 @@ class FullScratch(NamedTuple):
     """Working memory of the full softmax: it does not grow with the items."""
 
     scores: np.ndarray  #: (size, B, TILE), float32
+    bits: np.ndarray  #: the same memory as int32
     chunk_sums: np.ndarray  #: (N_CHUNKS, B, 2), largest logit and sum of exponentials, float64
     log_sums: np.ndarray  #: (B,), float32
+    scaled: np.ndarray  #: (B, d), queries times scale and the weight of their positives, float32
     chunk_gradients: np.ndarray  #: (N_CHUNKS, B, d), float32
     chunk_scores: np.ndarray  #: (N_CHUNKS, B), weighted scores of positives, float64
     tile_gradients: np.ndarray  #: (size, TILE, d), float32
@@ -104,7 +106,23 @@ def _chunk(c, n_items):
 
 
 @scalar
-def _sum_chunk(c, queries, vectors, scores, scratch):
+def _largest(bits, b, n):
+    """Return the largest of the scores of row ``b``, or NaN if one is.
+
+    As integers, floats of one sign are in the order of their bits, and those of negative ones can
+    be turned round: such a maximum, unlike one of floats, is found sixteen numbers at a time.
+    """
+    largest = np.int32(-(2**31))
+    for j in range(n):
+        k = bits[b, j]
+        k ^= (k >> np.int32(31)) & np.int32(0x7FFFFFFF)
+        if k > largest:
+            largest = k
+    return np.int32(largest ^ ((largest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
+
+
+@scalar
+def _sum_chunk(c, queries, vectors, scores, bits, scratch):
     """Sum the exponentials of all queries over a chunk of items."""
     n_queries = queries.shape[0]
     for b in range(n_queries):
@@ -113,11 +131,12 @@ def _sum_chunk(c, queries, vectors, scores, scratch):
     begin, end = _chunk(c, vectors.shape[0])
     for first in range(begin, end, TILE):
         last = min(first + TILE, end)
+        # Only matrix products know of tiles: loops over a slice's columns would not vectorise.
         tile = scores[:n_queries, : last - first]
         product_with_transposed(queries, vectors[first:last], tile)
         for b in range(n_queries):
-            largest = largest_logit(tile, b, last - first, ONE, scratch.log_sums, 0, False)
-            total = np.float64(sum_of_exponentials(tile, b, last - first, largest))
+            largest = _largest(bits, b, last - first)
+            total = np.float64(sum_of_exponentials(scores, b, last - first, largest))
             before = scratch.chunk_sums[c, b, 0]
             if largest > before:
                 scratch.chunk_sums[c, b, 1] *= math.exp(before - largest)
@@ -128,7 +147,7 @@ def _sum_chunk(c, queries, vectors, scores, scratch):
 
 
 @scalar
-def _learn_chunk(rank, c, queries, histories, scale, table, rule, hyper, step, clock, scratch):
+def _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, scratch):
     """Find the gradient of all queries by a chunk of items, and move those items."""
     n_queries, width = queries.shape
     scores = scratch.scores[rank]
@@ -157,21 +176,19 @@ def _learn_chunk(rank, c, queries, histories, scale, table, rule, hyper, step, c
             p = cursors[b]
             stop = histories.starts[b + 1]
             while p < stop and histories.items[p] < last:
-                score = np.float64(tile[b, histories.items[p] - first])
+                score = np.float64(scores[b, histories.items[p] - first])
                 scratch.chunk_scores[c, b] += histories.weights[p] * score
                 p += 1
             # Scores are at most the log-sum: probabilities are exponentials of what is left.
-            exponentials(tile, b, n, ONE, scratch.log_sums, 0, False, scratch.log_sums[b])
-            factor = scale * histories.totals[b]
-            for j in range(n):
-                tile[b, j] *= factor
+            exponentials(scores, b, n, ONE, scratch.log_sums, 0, False, scratch.log_sums[b])
             p = cursors[b]
             while p < stop and histories.items[p] < last:
-                tile[b, histories.items[p] - first] -= scale * histories.weights[p]
+                share = histories.weights[p] / histories.totals[b]
+                scores[b, histories.items[p] - first] -= share
                 p += 1
             cursors[b] = p
         add_product(tile, vectors[first:last], scratch.chunk_gradients[c, :n_queries], ONE)
-        add_product_of_transposed(tile, queries, gradients[:n], ZERO)
+        add_product_of_transposed(tile, scratch.scaled[:n_queries], gradients[:n], ZERO)
         for j in range(n):
             move_row(first + j, n_queries, ONE, gradients[j], table, rule, hyper, step, clock)
 
@@ -195,7 +212,9 @@ def full_softmax(
     """
     n_queries, width = queries.shape
     for c in range(rank, N_CHUNKS, size):
-        _sum_chunk(c, queries, table.weights, scratch.scores[rank], scratch)
+        _sum_chunk(
+            c, queries, table.weights, scratch.scores[rank], scratch.bits[rank], scratch
+        )
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         largest = scratch.chunk_sums[0, b, 0]
@@ -209,9 +228,11 @@ def full_softmax(
                 )
         scratch.log_sums[b] = np.float32(largest + math.log(total))
         losses[b] = histories.totals[b] * (largest + math.log(total))
+        for f in range(width):
+            scratch.scaled[b, f] = scale * histories.totals[b] * queries[b, f]
     wait(barrier, size)
     for c in range(rank, N_CHUNKS, size):
-        _learn_chunk(rank, c, queries, histories, scale, table, rule, hyper, step, clock, scratch)
+        _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         for f in range(width):
@@ -220,6 +241,8 @@ def full_softmax(
             losses[b] -= scratch.chunk_scores[c, b]
             for f in range(width):
                 query_gradients[b, f] += scratch.chunk_gradients[c, b, f]
+        for f in range(width):
+            query_gradients[b, f] *= scale * histories.totals[b]
 
 
 @scalar

@@ -1,0 +1,52 @@
+"""Plain twin of the variational autoencoder's objective, float64, user by user."""
+
+import numpy as np
+
+FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0)}
+
+
+def negative_log_likelihood(query, items, x):
+    """Return -sum_i x_i log softmax(items query)_i."""
+    scores = items @ query
+    top = scores.max()
+    return -(x @ (scores - top - np.log(np.exp(scores - top).sum())))
+
+
+def objective(X, inputs, items, layers, n_hidden, noise, *, kl_weight, activation="tanh"):
+    """Return the mean over users of the multinomial loss and the weighted divergence.
+
+    ``layers`` hold weights and, in their last row, a bias; ``noise`` is (n_samples, n_users, d).
+    """
+    function = FUNCTIONS[activation]
+    first, *hidden = layers[:n_hidden]
+    posterior, decoder = layers[n_hidden], layers[n_hidden + 1 :]
+    total = 0.0
+    for u, x in enumerate(X):
+        h = function((x / np.linalg.norm(x)) @ inputs + first[0])
+        for layer in hidden:
+            h = function(h @ layer[:-1] + layer[-1])
+        mean, log_variance = np.split(h @ posterior[:-1] + posterior[-1], 2)
+        for sample in noise[:, u]:
+            q = mean + np.exp(log_variance / 2) * sample
+            for layer in decoder:
+                q = function(q @ layer[:-1] + layer[-1])
+            total += negative_log_likelihood(np.append(q, 1), items, x) / len(noise)
+        divergence = (mean**2 + np.exp(log_variance) - 1 - log_variance).sum() / 2
+        total += kl_weight * divergence
+    return total / len(X)
+
+
+def differences(function, arrays, h=1e-5):
+    """Return the gradient of ``function(arrays)`` by each array, by central differences."""
+    gradients = []
+    for array in arrays:
+        gradient = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            array[index] += h
+            up = function(arrays)
+            array[index] -= 2 * h
+            down = function(arrays)
+            array[index] += h
+            gradient[index] = (up - down) / (2 * h)
+        gradients.append(gradient)
+    return gradients

@@ -1,0 +1,322 @@
+"""The variational autoencoder's gradients, softmaxes and bits."""
+
+import numpy as np
+import pytest
+from naive_vae import differences, negative_log_likelihood, objective
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from freqfm import FastVAERecommender
+from freqfm.datasets import make_interactions
+from freqfm.estimators.mf_task import make_rule
+from freqfm.estimators.vae_task import VAETask
+from freqfm.kernels.cpu.sampling import draw_scratch
+from freqfm.kernels.cpu.tables import Clock, Occurrences, Table
+from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.vae import (
+    N_CHUNKS,
+    TILE,
+    DrawnScratch,
+    FullScratch,
+    Histories,
+    full_softmax,
+    sampled_softmax,
+)
+from freqfm.optimizers import OPTIMIZERS, SGD, Adam
+from freqfm.samplers import MIDX, SAMPLERS, Popularity, Uniform
+
+
+def small_log(n_users=9, n_items=13, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(1, 4, (n_users, n_items)) * (rng.random((n_users, n_items)) < 0.4)
+    X[np.arange(n_users), rng.integers(0, n_items, n_users)] = 1
+    return sparse.csr_array(X.astype(np.float32))
+
+
+# One step of SGD moves every array by minus its gradient.
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("decoder", [(), (5,), (6, 4)])
+@pytest.mark.parametrize("hidden", [(7,), (6, 5)])
+def test_every_gradient_equals_finite_differences(hidden, decoder, activation):
+    X = small_log()
+    model = FastVAERecommender(
+        3,
+        hidden_layer_sizes=hidden,
+        decoder_layer_sizes=decoder,
+        activation=activation,
+        kl_weight=0.3,
+        kl_warm_up=1,
+        n_samples=2,
+        dropout=0,
+        optimizer=SGD(1e-30),
+        max_iter=1,
+        random_state=3,
+        learning_rate=None,
+    )
+    start = model.fit(X)
+    rng = np.random.default_rng(0)
+    for layer in start.layers_:
+        layer[-1] = rng.standard_normal(layer.shape[1])  # away from the kinks of relu
+    before = [array.astype(np.float64) for array in start._tables()]
+    model.set_params(warm_start=True, optimizer=SGD(1.0)).fit(X)
+    # The second epoch's order of users, and then its noise.
+    generator = np.random.default_rng([model._seed, 1])
+    order = generator.permutation(np.arange(X.shape[0]))
+    noise = np.empty((2, *(X.shape[0], 3)))
+    noise[:, order] = generator.standard_normal((2, X.shape[0], 3), dtype=np.float32)
+    dense = X.toarray().astype(np.float64)
+
+    def loss(arrays):
+        inputs, items, *layers = arrays
+        return objective(
+            dense, inputs, items, layers, len(hidden), noise, kl_weight=0.3, activation=activation
+        )
+
+    value = loss(before)
+    assert model.loss_curve_[-1] == pytest.approx(value * X.shape[0] / X.sum(), rel=1e-5)
+    for array, after, gradient in zip(
+        before, model._tables(), differences(loss, before), strict=True
+    ):
+        assert_allclose(array - after, gradient, atol=3e-6)
+
+
+def kernel_arguments(X, vectors, queries, size):
+    rule = make_rule(SGD(1.0), 0.0, "batch")
+    empty = np.zeros((0, 0), dtype=np.float32)
+    table = Table(
+        weights=vectors.copy(),
+        per_row=np.zeros(0, dtype=np.float32),
+        first=empty,
+        second=empty,
+        caught_up=np.zeros(0, dtype=np.int64),
+        heads=np.full(len(vectors), -1, dtype=np.int32),
+    )
+    histories = Histories(
+        X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data,
+        X.sum(axis=1).astype(np.float32),
+    )  # fmt: skip
+    clock = Clock(0, np.ones((2, 2)))
+    return histories, table, (rule, SGD(1.0).hyper(), 1, clock)
+
+
+def run_full(X, vectors, queries, size=1):
+    histories, table, how = kernel_arguments(X, vectors, queries, size)
+    n, d = queries.shape
+    scores = np.zeros((size, n, TILE), dtype=np.float32)
+    scratch = FullScratch(
+        scores=scores,
+        bits=scores.view(np.int32),
+        scaled=np.zeros((n, d), dtype=np.float32),
+        chunk_sums=np.zeros((N_CHUNKS, n, 2)),
+        log_sums=np.zeros(n, dtype=np.float32),
+        chunk_gradients=np.zeros((N_CHUNKS, n, d), dtype=np.float32),
+        chunk_scores=np.zeros((N_CHUNKS, n)),
+        tile_gradients=np.zeros((size, TILE, d), dtype=np.float32),
+        cursors=np.zeros((size, n), dtype=np.int64),
+    )
+    gradients, losses = np.zeros_like(queries), np.zeros(n)
+    with Team(size) as team:
+        team.run(
+            full_softmax, queries, histories, np.float32(1 / n), table, *how, scratch, gradients,
+            losses,
+        )  # fmt: skip
+    return losses, gradients, vectors - table.weights
+
+
+def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1):
+    histories, table, how = kernel_arguments(X, vectors, queries, size)
+    n, d = queries.shape
+    proposal = sampler.fit(vectors, np.bincount(X.indices, minlength=X.shape[1]), 0).proposal_
+    proposal = proposal._replace(n_items=len(vectors))
+    numbers, sums = draw_scratch(proposal, size)
+    scratch = DrawnScratch(
+        ids=np.zeros((n, n_draws), dtype=np.int32),
+        log_q=np.zeros((n, n_draws), dtype=np.float32),
+        vectors=np.zeros((size * n_draws, d), dtype=np.float32),
+        scores=np.zeros((size, n_draws), dtype=np.float32),
+        multiples=np.zeros((size, n_draws), dtype=np.float32),
+        numbers=numbers,
+        sums=sums,
+    )
+    m = X.nnz + n * n_draws
+    occurrences = Occurrences(
+        tokens=np.zeros(m, dtype=np.int32),
+        rows=np.zeros(m, dtype=np.int32),
+        multiples=np.zeros(m, dtype=np.float32),
+        nexts=np.zeros((size, m), dtype=np.int32),
+        touched=np.zeros((size, m + 1), dtype=np.int32),
+        gradients=np.zeros((size, d + 32), dtype=np.float32),
+    )
+    gradients, losses = np.zeros_like(queries), np.zeros(n)
+    with Team(size) as team:
+        team.run(
+            sampled_softmax, queries, histories, np.float32(1 / n), inside, proposal,
+            np.uint64(key), table, *how, scratch, occurrences, gradients, losses,
+        )  # fmt: skip
+    return losses, gradients, vectors - table.weights
+
+
+@pytest.mark.parametrize("n_items", [1, 13, TILE + 3, TILE * N_CHUNKS * 2 + 5])
+def test_full_softmax_equals_naive_twin(n_items):
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((6, n_items), density=min(1, 20 / n_items), rng=rng, dtype=np.float32)
+    X = sparse.csr_array(X)
+    vectors = rng.standard_normal((n_items, 4)).astype(np.float32)
+    queries = (3 * rng.standard_normal((6, 4))).astype(np.float32)
+    losses, by_queries, by_vectors = run_full(X, vectors, queries)
+    dense = X.toarray().astype(np.float64)
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    expected = [
+        negative_log_likelihood(q, v, x)
+        for q, v, x in zip(queries.astype(float), [vectors.astype(float)] * 6, dense, strict=True)
+    ]
+    assert_allclose(losses, expected, rtol=1e-5, atol=1e-5)
+    by_scores = (shares * dense.sum(axis=1, keepdims=True) - dense) / 6
+    assert_allclose(by_queries, by_scores @ vectors, rtol=1e-4, atol=1e-5)
+    assert_allclose(by_vectors, by_scores.T @ queries, rtol=1e-3, atol=1e-5)
+
+
+def test_extreme_scores_do_not_overflow():
+    rng = np.random.default_rng(0)
+    X = small_log(4, 30)
+    vectors = 50 * rng.standard_normal((30, 4)).astype(np.float32)
+    queries = 50 * rng.standard_normal((4, 4)).astype(np.float32)
+    for outcome in (run_full(X, vectors, queries),
+                    run_sampled(X, vectors, queries, MIDX("uniform", 4), 20, 0, True)):  # fmt: skip
+        assert all(np.isfinite(part).all() for part in outcome)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_sampled_gradient_equals_finite_differences(inside):
+    # The draws and their log q are those of the kernel; the objective given them is written here.
+    rng = np.random.default_rng(1)
+    X = small_log(3, 20)
+    vectors = rng.standard_normal((20, 3)).astype(np.float32)
+    queries = rng.standard_normal((3, 3)).astype(np.float32)
+    sampler = MIDX("popularity", 3)
+    counts = np.bincount(X.indices, minlength=20)
+    sampler.fit(vectors, counts, 0)
+    log_q = sampler.log_proba(queries) + np.log(20)
+    losses, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, inside)
+    # A query's draws depend on nothing but the key: ask the kernel which they were.
+    ids = drawn_ids(X, vectors, queries, sampler, 8, 5)
+    dense = X.toarray().astype(float)
+
+    def loss(arrays):
+        q, v = arrays
+        total = 0.0
+        for u in range(3):
+            z = v @ q[u] - log_q[u]
+            drawn = np.exp(z[ids[u]]).sum()
+            for i in np.flatnonzero(dense[u]):
+                own = np.exp(z[i]) if inside else 0.0
+                total += dense[u, i] * (np.log(drawn + own) - z[i])
+        return total / 3
+
+    by_q, by_v = differences(loss, [queries.astype(float), vectors.astype(float)])
+    assert_allclose(by_queries, by_q, atol=2e-5)
+    assert_allclose(by_vectors, by_v, atol=2e-5)
+
+
+def drawn_ids(X, vectors, queries, sampler, n, key):
+    """Return the items that the kernel draws: those whose rows move without being positives."""
+    from freqfm.kernels.cpu.sampling import draw_negatives  # noqa: F401 (documents the source)
+    from freqfm.scalars.rng import hash64
+
+    import numba
+
+    proposal = sampler.proposal_._replace(n_items=len(vectors))
+    numbers, sums = draw_scratch(proposal, 1)
+
+    @numba.njit
+    def draw(proposal, queries, key, ids, log_q, numbers, sums):
+        for b in range(queries.shape[0]):
+            draw_negatives(
+                proposal, queries[b], hash64(key + np.uint64(b)), ids[b], log_q[b], numbers, sums
+            )
+
+    ids = np.zeros((len(queries), n), dtype=np.int32)
+    draw(proposal, queries, np.uint64(key), ids, np.zeros(ids.shape, np.float32), numbers[0],
+         sums[0])  # fmt: skip
+    return ids
+
+
+def test_sampled_gradient_is_unbiased_under_the_softmax_and_its_bias_shrinks_towards_it():
+    rng = np.random.default_rng(2)
+    X = sparse.csr_array(np.eye(4, 60, dtype=np.float32))
+    vectors = rng.standard_normal((60, 6)).astype(np.float32)
+    queries = (1.5 * rng.standard_normal((4, 6))).astype(np.float32)
+    _, exact, _ = run_full(X, vectors, queries)
+
+    def bias(sampler):
+        drawn = [run_sampled(X, vectors, queries, sampler, 5, key)[1] for key in range(4000)]
+        mean, error = np.mean(drawn, axis=0), np.std(drawn, axis=0) / np.sqrt(4000)
+        return np.abs(mean - exact), error
+
+    off, error = bias(MIDX("exact", 4))
+    assert (off < 5 * error + 1e-6).all()
+    far = np.linalg.norm(bias(Uniform())[0])
+    near = np.linalg.norm(bias(MIDX("uniform", 8))[0])
+    assert np.linalg.norm(off) < near < far
+
+
+@pytest.mark.parametrize("sampler", ["full", *(s for s in SAMPLERS if s not in ("full", "in_batch"))])
+@pytest.mark.parametrize("optimizer", ["adam", Adam(0.01, lazy=False)], ids=["adam", "dense"])
+def test_same_bits_for_any_number_of_threads(sampler, optimizer):
+    X = make_interactions(60, 700, 900, random_state=0)
+    options = {"negative_sampler": sampler, "optimizer": optimizer, "batch_size": 25}
+    if sampler != "full":
+        options["n_negatives"] = 30
+    models = [
+        FastVAERecommender(
+            5, max_iter=2, random_state=1, n_jobs=n, learning_rate=None, weight_decay=0.01,
+            **options,
+        ).fit(X)
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    for model in models[1:]:
+        for one, other in zip(model._tables(), models[0]._tables(), strict=True):
+            assert_array_equal(one, other)
+        assert_array_equal(model.loss_curve_, models[0].loss_curve_)
+
+
+@pytest.mark.parametrize("optimizer", [o for o in OPTIMIZERS if o != "adam"])
+def test_every_optimizer_learns(optimizer):
+    X = make_interactions(200, 80, 3000, random_state=0)
+    rate = 0.05 if "sgd" in optimizer else 0.02
+    model = FastVAERecommender(8, optimizer=optimizer, learning_rate=rate, max_iter=15,
+                               random_state=0, batch_size=50).fit(X)  # fmt: skip
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+def test_dense_adam_moves_absent_rows_as_pytorch_does():
+    # After the step of a batch, rows that it does not hold have moved by their momentum.
+    X = small_log(12, 40)
+    params = {"dropout": 0, "batch_size": 4, "max_iter": 3, "random_state": 0}
+    lazy = FastVAERecommender(3, optimizer=Adam(0.01), learning_rate=None, **params).fit(X)
+    dense = FastVAERecommender(3, optimizer=Adam(0.01, lazy=False), learning_rate=None, **params)
+    dense.fit(X)
+    assert np.abs(lazy.input_factors_ - dense.input_factors_).max() > 1e-4
+    unseen = np.flatnonzero(lazy.item_counts_ == 0)
+    assert_array_equal(lazy.input_factors_[unseen], dense.input_factors_[unseen])
+
+
+def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
+    sizes = []
+    for n_items in (1000, 50_000):
+        X = sparse.csr_array(np.eye(50, n_items, dtype=np.float32))
+        model = FastVAERecommender(5, max_iter=1, random_state=0, n_jobs=1).fit(X)
+        task = VAETask(model, model._resolve_axes(n_items), X, None, 1)
+        sizes.append(sum(array.nbytes for array in task._scratch))
+    assert sizes[0] == sizes[1]
+
+
+def test_popularity_sampler_draws_by_popularity():
+    X = make_interactions(100, 50, 2000, random_state=0)
+    model = FastVAERecommender(4, negative_sampler=Popularity(1.0), n_negatives=20, max_iter=3,
+                               random_state=0).fit(X)  # fmt: skip
+    assert np.isfinite(model.loss_curve_).all()
