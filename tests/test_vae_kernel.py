@@ -264,7 +264,9 @@ def test_sampled_gradient_is_unbiased_under_the_softmax_and_its_bias_shrinks_tow
     assert np.linalg.norm(off) < near < far
 
 
-@pytest.mark.parametrize("sampler", ["full", *(s for s in SAMPLERS if s not in ("full", "in_batch"))])
+@pytest.mark.parametrize(
+    "sampler", ["full", *(s for s in SAMPLERS if s not in ("full", "in_batch"))]
+)
 @pytest.mark.parametrize("optimizer", ["adam", Adam(0.01, lazy=False)], ids=["adam", "dense"])
 def test_same_bits_for_any_number_of_threads(sampler, optimizer):
     X = make_interactions(60, 700, 900, random_state=0)
@@ -310,7 +312,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     for n_items in (1000, 50_000):
         X = sparse.csr_array(np.eye(50, n_items, dtype=np.float32))
         model = FastVAERecommender(5, max_iter=1, random_state=0, n_jobs=1).fit(X)
-        task = VAETask(model, model._resolve_axes(n_items), X, None, 1)
+        task = VAETask(model, model._resolve_axes(X), X, None, 1)
         sizes.append(sum(array.nbytes for array in task._scratch))
     assert sizes[0] == sizes[1]
 

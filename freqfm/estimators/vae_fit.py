@@ -22,6 +22,15 @@ __all__ = ["VAEFit"]
 # Up to so many items a softmax over all of them is cheap.
 _FULL_UP_TO = 50_000
 
+# Draws of a query, if their number is not given.
+_N_NEGATIVES = 200
+
+# Without a given batch size an epoch has so many batches, of so many users.
+_BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
+
+# How far Adam's steps go in a fit, if no rate is given: small data, of few steps, need larger ones.
+_TRAVEL, _SLOWEST, _FASTEST = 2.0, 1e-3, 1e-2
+
 # Users of one pass through the encoder.
 _ROWS = 4096
 
@@ -42,7 +51,7 @@ class VAEFit(HistoryFit):
             X = self._validate_interactions(X, reset, partial)
             if reset:
                 self._seed = draw_seed(self.random_state)
-            axes = self._resolve_axes(X.shape[1])
+            axes = self._resolve_axes(X)
             X, held_out = (X, None) if partial else self._hold_out(X)
             counts = np.bincount(X.indices, minlength=X.shape[1])
             if reset:
@@ -62,18 +71,26 @@ class VAEFit(HistoryFit):
         train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
         return self
 
-    def _resolve_axes(self, n_items):
+    def _resolve_axes(self, X):
+        n_users, n_items = np.count_nonzero(np.diff(X.indptr)), X.shape[1]
+        batch_size = self.batch_size
+        if batch_size is None:
+            batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
+        rate = self.learning_rate
+        if rate is None and self.optimizer == "adam":
+            n_steps = int(self.max_iter) * -(-n_users // int(batch_size))
+            rate = float(np.clip(_TRAVEL / n_steps, _SLOWEST, _FASTEST))
         optimizer = resolve(
             "optimizer",
             self.optimizer,
             Optimizer,
             OPTIMIZERS,
-            [("learning_rate", "learning_rate", self.learning_rate)],
+            [("learning_rate", "learning_rate", rate)],
         )
         wanted = self.negative_sampler
         if isinstance(wanted, str) and wanted == "auto":
             wanted = "full" if n_items <= _FULL_UP_TO else "midx_popularity"
-        midx = isinstance(wanted, str) and wanted.startswith("midx")
+        midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
         sampler = resolve(
             "negative_sampler",
             wanted,
@@ -99,7 +116,9 @@ class VAEFit(HistoryFit):
                 f"None."
             )
         kl_weight = 0.0 if self.kl_weight == "reference" else float(self.kl_weight)
-        return Axes(optimizer, sampler, int(self.n_negatives or 200), kl_weight)
+        return Axes(
+            optimizer, sampler, int(self.n_negatives or _N_NEGATIVES), int(batch_size), kl_weight
+        )
 
     # The model's arrays.
 

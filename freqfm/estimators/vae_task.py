@@ -44,6 +44,7 @@ class Axes(NamedTuple):
     optimizer: Optimizer
     sampler: Sampler
     n_negatives: int
+    batch_size: int
     kl_weight: float
 
     @property
@@ -83,14 +84,14 @@ class VAETask:
     """
 
     #: What may help if training diverges, apart from a smaller learning rate.
-    remedy = "set a smaller weight of the largest values of X"
+    remedy = "scale the weights in X to about 1"
 
     def __init__(self, model, axes, X, score, n_threads):
         self.model, self.axes, self.X = model, axes, X
         self.optimizer = axes.optimizer
         self.validation_score = score
         self._users = np.flatnonzero(np.diff(X.indptr))
-        self._batch_size = min(int(model.batch_size), len(self._users))
+        self._batch_size = min(axes.batch_size, len(self._users))
         self._counts = np.bincount(X.indices, minlength=X.shape[1])
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._n_threads = n_threads
@@ -183,12 +184,13 @@ class VAETask:
         self._refresh_proposal(epoch)
         kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
         total = weight = 0.0
-        for b, users in enumerate(np.array_split(order, n_batches)):
-            loss, of_batch = self._train(
-                users, generator, kl_weight, first_step + b + 1, clock, tables
-            )
-            total += loss
-            weight += of_batch
+        # What overflows is found at the end of the epoch, and said in words.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for b, users in enumerate(np.array_split(order, n_batches)):
+                step = first_step + b + 1
+                loss, of_batch = self._train(users, generator, kl_weight, step, clock, tables)
+                total += loss
+                weight += of_batch
         self._catch_up(first_step + n_batches, clock, tables)
         model._n_steps += n_batches
         return total / weight

@@ -212,9 +212,7 @@ def full_softmax(
     """
     n_queries, width = queries.shape
     for c in range(rank, N_CHUNKS, size):
-        _sum_chunk(
-            c, queries, table.weights, scratch.scores[rank], scratch.bits[rank], scratch
-        )
+        _sum_chunk(c, queries, table.weights, scratch.scores[rank], scratch.bits[rank], scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         largest = scratch.chunk_sums[0, b, 0]

@@ -1,0 +1,224 @@
+"""FastVAERecommender as a user of scikit-learn and implicit knows it."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from freqfm import DivergenceError, FastVAERecommender, InteractionRecommender, recommend
+from freqfm.datasets import make_interactions
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions, make_ranking_scorer
+from freqfm.optimizers import SGD
+from freqfm.samplers import MIDX
+
+
+def make(**params):
+    return FastVAERecommender(**{"n_components": 6, "max_iter": 5, "random_state": 0, **params})
+
+
+@pytest.fixture(scope="module")
+def log():
+    return make_interactions(300, 120, 6000, n_clusters=6, noise=0.2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def model(log):
+    return make(max_iter=20).fit(log)
+
+
+@parametrize_with_checks(
+    [
+        FastVAERecommender(max_iter=5, n_recommendations=1),
+        FastVAERecommender(
+            max_iter=5, n_recommendations=1, negative_sampler="midx_popularity", n_negatives=5
+        ),
+    ]
+)
+def test_sklearn_compatible(estimator, check):
+    check(estimator)
+    assert estimator is not None
+
+
+@pytest.mark.parametrize("sampler", ["auto", "midx_popularity", "midx_uniform", "popularity"])
+def test_finds_held_out_items_of_clusters(log, sampler):
+    train, held_out = holdout_interactions(log, 0.2, random_state=0)
+    model = FastVAERecommender(16, negative_sampler=sampler, random_state=0).fit(train)
+    popular = np.argsort(-model.item_counts_, kind="stable")
+    by_popularity, _ = FastVAERecommender(1, max_iter=1).fit(train).recommend(train)
+    items, scores = model.recommend(train)
+    assert ndcg_at_k(held_out, items) > 1.3 * ndcg_at_k(held_out, by_popularity)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    assert train[np.arange(300)[:, None], items].sum() == 0
+    assert len(popular) == log.shape[1]
+
+
+def test_checkerboard():
+    # Two tastes; of the second half of each user's items nothing is known.
+    X = np.kron(np.eye(2), np.ones((30, 20)))
+    train = X * (np.random.default_rng(0).random(X.shape) < 0.5)
+    model = FastVAERecommender(4, random_state=0, max_iter=60).fit(train)
+    items, _ = model.recommend(train, n_recommendations=5)
+    assert X[np.arange(60)[:, None], items].mean() > 0.97
+
+
+def test_transform_is_the_mean_of_the_posterior(log, model):
+    z = model.transform(log)
+    assert z.shape == (300, 6) and z.dtype == np.float32
+    assert len(model.get_feature_names_out()) == 6
+    assert_allclose(model.transform(log[:7]), z[:7], rtol=1e-4, atol=1e-6)
+    assert not model.transform(sparse.csr_array((2, 120))).any()
+    items, scores = model.recommend(users=[3, 9], exclude_seen=False)
+    again, same = model.recommend(log[[3, 9]], exclude_seen=False)
+    assert_array_equal(items, again)
+    assert_allclose(scores, same, rtol=1e-5)
+    pairs = model.predict_pairs([3, 9], items[:, 0])
+    assert_allclose(pairs, scores[:, 0], rtol=1e-5)
+
+
+def test_users_seen_in_fit_keep_their_weights(log):
+    graded = log.copy()
+    graded.data = np.random.default_rng(0).integers(1, 6, log.nnz).astype(np.float32)
+    model = make().fit(graded)
+    scores = model.recommend(users=[5], exclude_seen=False)[1]
+    assert_allclose(scores, model.recommend(graded[[5]], exclude_seen=False)[1], rtol=1e-5)
+    more = make().partial_fit(log).partial_fit(graded)
+    both = (log + graded)[[5]]
+    assert_allclose(
+        more.recommend(users=[5], exclude_seen=False)[1],
+        more.recommend(both, exclude_seen=False)[1],
+        rtol=1e-5,
+    )
+
+
+def test_similar_items_and_users_are_of_one_cluster(log):
+    model = FastVAERecommender(8, random_state=0).fit(log)
+    similar, cosines = model.similar_items([0, 1], n=4)
+    assert similar.shape == (2, 4) and (cosines <= 1 + 1e-5).all()
+    assert 0 not in similar[0]
+    assert model.similar_users(3, n=5)[0].shape == (5,)
+
+
+def test_cold_users_and_items(log):
+    X = sparse.csr_array(log.copy())
+    X.resize((305, 130))
+    model = make().fit(X)
+    items, scores = model.recommend(users=[302])
+    assert_array_equal(items[0], np.argsort(-model.item_counts_, kind="stable")[:10])
+    assert np.isfinite(scores).all()
+    assert np.isfinite(model.item_factors_).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 5), (3, 2)])
+@pytest.mark.parametrize("sampler", ["full", "midx_uniform", "midx_popularity", "uniform", "dns"])
+def test_tiny_data(shape, sampler):
+    X = sparse.csr_array(np.ones(shape))
+    model = make(negative_sampler=sampler).fit(X)
+    items, _ = model.recommend(X, exclude_seen=False, n_recommendations=3)
+    assert items.shape == (shape[0], 3)
+    assert np.isfinite(model.transform(X)).all()
+
+
+def test_partial_fit_grows_users_and_items(log):
+    model = make(max_iter=3).fit(log)
+    bigger = make_interactions(320, 140, 7000, random_state=1)
+    model.partial_fit(bigger)
+    assert model.input_factors_.shape[0] == model.item_factors_.shape[0] == 140
+    assert model.n_features_in_ == 140 and model.n_iter_ == 4
+    assert model.recommend(users=[319])[0].max() < 140
+    fresh = make(learning_rate=0.01).partial_fit(log)
+    assert_array_equal(
+        fresh.item_factors_, make(learning_rate=0.01, max_iter=1).fit(log).item_factors_
+    )
+
+
+def test_warm_start_is_one_fit(log):
+    whole = make(max_iter=4, learning_rate=0.002).fit(log)
+    parts = make(max_iter=2, learning_rate=0.002, warm_start=True).fit(log).fit(log)
+    for one, other in zip(whole._tables(), parts._tables(), strict=True):
+        assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="hidden_layer_sizes, n_components or decoder"):
+        parts.set_params(n_components=3).fit(log)
+    with pytest.raises(ValueError, match="optimizer='sgd' differs from Adam"):
+        parts.set_params(n_components=6, optimizer="sgd").fit(log)
+
+
+def test_early_stopping_restores_the_best(log, capsys):
+    model = make(early_stopping=True, max_iter=60, n_iter_no_change=3, verbose=1).fit(log)
+    assert model.n_iter_ < 60
+    assert model.best_iter_ == np.argmax(model.validation_scores_) + 1
+    assert "validation ndcg" in capsys.readouterr().out
+
+
+def test_stored_and_cloned(log, model):
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict(log), model.predict(log))
+    assert clone(model).get_params() == model.get_params()
+
+
+def test_divergence_leaves_the_last_finite_model(log):
+    model = make(optimizer=SGD(1e6), max_iter=3)
+    with pytest.raises(DivergenceError, match="FastVAERecommender diverged in epoch 1"):
+        model.fit(log)
+    assert np.isfinite(model.predict(log)).all()
+
+
+def test_in_a_search_and_on_named_ids(log):
+    users, items = log.nonzero()
+    pairs = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
+    named = InteractionRecommender(make()).fit(pairs)
+    found, _ = named.recommend(["u0"], n_recommendations=3)
+    assert found.shape == (1, 3) and str(found[0, 0]).startswith("i")
+    search = GridSearchCV(
+        make(), {"n_components": [2, 6]}, scoring=make_ranking_scorer("ndcg", k=10), cv=2
+    ).fit(log)
+    assert recommend(search, log[:2])[0].shape == (2, 10)
+
+
+def test_the_published_code_trains_without_the_divergence(log):
+    reference = make(kl_weight="reference").fit(log)
+    assert_array_equal(reference.item_factors_, make(kl_weight=0).fit(log).item_factors_)
+    assert (reference.item_factors_ != make(kl_weight=0.5).fit(log).item_factors_).any()
+
+
+@pytest.mark.parametrize(
+    "params, words",
+    [
+        ({"hidden_layer_sizes": ()}, r"hidden_layer_sizes=\(\) must be a list of positive"),
+        ({"hidden_layer_sizes": (0,)}, r"hidden_layer_sizes=\(0,\) must be a list"),
+        ({"hidden_layer_sizes": (2.5,)}, r"hidden_layer_sizes=\(2.5,\) must be a list"),
+        ({"decoder_layer_sizes": (-1,)}, r"decoder_layer_sizes=\(-1,\) must be a list"),
+        ({"negative_sampler": "midx"}, "negative_sampler='midx' is not known; did you mean"),
+        ({"negative_sampler": "in_batch"}, "negative_sampler='in_batch' has no meaning here"),
+        ({"negative_sampler": "full", "n_negatives": 5}, "n_negatives=5 has no use"),
+        ({"negative_sampler": "uniform", "n_codewords": 5}, "n_codewords=5 belongs to MIDX"),
+        ({"negative_sampler": MIDX(), "n_codewords": 5}, "n_codewords=5"),
+        ({"activation": "sigmoid"}, "'activation' parameter of FastVAERecommender"),
+        ({"kl_weight": -1}, "'kl_weight' parameter of FastVAERecommender"),
+        ({"kl_weight": "paper"}, "'kl_weight' parameter of FastVAERecommender"),
+        ({"dropout": 1.0}, "'dropout' parameter of FastVAERecommender"),
+        ({"n_samples": 0}, "'n_samples' parameter of FastVAERecommender"),
+        ({"optimizer": "adma"}, "optimizer='adma' is not known; did you mean 'adam'"),
+    ],
+)
+def test_bad_parameters(log, params, words):
+    with pytest.raises(ValueError, match=words):
+        make(**params).fit(log)
+
+
+@pytest.mark.parametrize(
+    "X, words",
+    [
+        (np.zeros((3, 4)), "holds no interaction"),
+        (-np.ones((3, 4)), "Negative values in data"),
+        (np.full((3, 4), np.nan), "NaN"),
+    ],
+)
+def test_bad_data(X, words):
+    with pytest.raises(ValueError, match=words):
+        make().fit(X)
