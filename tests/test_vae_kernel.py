@@ -1,5 +1,6 @@
 """The variational autoencoder's gradients, softmaxes and bits."""
 
+import numba
 import numpy as np
 import pytest
 from naive_vae import differences, negative_log_likelihood, objective
@@ -10,7 +11,7 @@ from freqfm import FastVAERecommender
 from freqfm.datasets import make_interactions
 from freqfm.estimators.mf_task import make_rule
 from freqfm.estimators.vae_task import VAETask
-from freqfm.kernels.cpu.sampling import draw_scratch
+from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch
 from freqfm.kernels.cpu.tables import Clock, Occurrences, Table
 from freqfm.kernels.cpu.team import Team
 from freqfm.kernels.cpu.vae import (
@@ -24,6 +25,7 @@ from freqfm.kernels.cpu.vae import (
 )
 from freqfm.optimizers import OPTIMIZERS, SGD, Adam
 from freqfm.samplers import MIDX, SAMPLERS, Popularity, Uniform
+from freqfm.scalars.rng import hash64
 
 
 def small_log(n_users=9, n_items=13, seed=0):
@@ -201,7 +203,7 @@ def test_sampled_gradient_equals_finite_differences(inside):
     counts = np.bincount(X.indices, minlength=20)
     sampler.fit(vectors, counts, 0)
     log_q = sampler.log_proba(queries) + np.log(20)
-    losses, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, inside)
+    _, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, inside)
     # A query's draws depend on nothing but the key: ask the kernel which they were.
     ids = drawn_ids(X, vectors, queries, sampler, 8, 5)
     dense = X.toarray().astype(float)
@@ -223,12 +225,7 @@ def test_sampled_gradient_equals_finite_differences(inside):
 
 
 def drawn_ids(X, vectors, queries, sampler, n, key):
-    """Return the items that the kernel draws: those whose rows move without being positives."""
-    from freqfm.kernels.cpu.sampling import draw_negatives  # noqa: F401 (documents the source)
-    from freqfm.scalars.rng import hash64
-
-    import numba
-
+    """Return the items that the kernel draws for the queries."""
     proposal = sampler.proposal_._replace(n_items=len(vectors))
     numbers, sums = draw_scratch(proposal, 1)
 
