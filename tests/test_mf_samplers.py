@@ -207,9 +207,9 @@ def test_axes_that_do_not_fit(params, complaint):
 
 
 def test_names_can_be_searched():
-    model = MFRecommender(negative_sampler="midx_popularity")
+    model = MFRecommender(negative_sampler="midx_uniform")
     model.set_params(negative_sampler__n_codewords=4)
-    assert repr(model.negative_sampler) == "MIDX(n_codewords=4, variant='popularity')"
+    assert repr(model.negative_sampler) == "MIDX(n_codewords=4, variant='uniform')"
 
 
 def test_few_items_and_new_ones():
