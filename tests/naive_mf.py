@@ -15,15 +15,17 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
     """Return the mean softmax loss.
 
     ``pairs`` are (user, item, weight), ``lists`` gives the negatives of each pair, ``inverse`` is
-    (n_users, 2), ``log_q`` what is subtracted from the items' logits.
+    (n_users, 2), ``log_q`` what is subtracted from the items' logits: a number per item, or for
+    each pair one per negative and then that of the positive.
     """
     scores = similarities(U, V, cosine)
-    log_q = np.zeros(len(V)) if log_q is None else log_q
+    log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
     total = weight = 0.0
-    for (u, i, v), negatives in zip(pairs, lists, strict=True):
-        terms = [np.exp(inverse[u, 1] * scores[u, j] - log_q[j]) for j in negatives]
+    for p, ((u, i, v), negatives) in enumerate(zip(pairs, lists, strict=True)):
+        own = log_q[p] if log_q.ndim == 2 else log_q[[*negatives, i]]
+        terms = [np.exp(inverse[u, 1] * scores[u, j] - own[a]) for a, j in enumerate(negatives)]
         if inside:
-            terms.append(np.exp(inverse[u, 1] * scores[u, i] - log_q[i]))
+            terms.append(np.exp(inverse[u, 1] * scores[u, i] - own[-1]))
         total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(sum(terms)))
         weight += v
     return total / weight

@@ -37,7 +37,7 @@ from freqfm._jit import KERNELS, n_signatures
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
-from freqfm.samplers import SAMPLERS, Popularity, Uniform
+from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
 
 assert all(getattr(freqfm, name) is not None for name in freqfm.__all__)
@@ -112,6 +112,7 @@ def use_recommenders():
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
     ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
     ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
+    ways += [{"loss": "bpr", "negative_sampler": DNS(refresh=2)}]
     ways += [{"similarity": "dot"}, {"init": "prism"}, {"early_stopping": True}]
     ways += [{"optimizer": o, "weight_decay": 1} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
     for i, way in enumerate(ways):
@@ -130,6 +131,15 @@ def use_recommenders():
         model.similar_items([0])
 
 
+def use_samplers():
+    for i, cls in enumerate(SAMPLERS.values()):
+        for items in (dense, np.asfortranarray(dense[:, :3] / 2), dense[:1].tolist()):
+            counts = [None, np.arange(len(items)), np.ones(len(items), np.float32)][i % 3]
+            sampler = cls().fit(items, counts, random_state=[i, np.random.default_rng(i)][i % 2])
+            queries = [np.asarray(items)[:2], np.asarray(items, np.float32)[::-1]][i % 2]
+            sampler.sample(queries, [3, np.int64(5)][i % 2])
+
+
 def stats():
     return {
         k.__name__: [len(k.stats.cache_misses), sum(k.stats.cache_hits.values())] for k in KERNELS
@@ -139,6 +149,7 @@ def stats():
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
     use_recommenders()
+    use_samplers()
 report["compiled"] = len(recorder.buffer)
 report["signatures"] = n_signatures()
 report["stats"] = stats()
@@ -146,6 +157,7 @@ report["teams"] = sorted(teams)
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
     use_recommenders()
+    use_samplers()
 report["compiled_again"] = len(recorder.buffer)
 report["stats_again"] = stats()
 print(json.dumps(report))

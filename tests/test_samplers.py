@@ -28,12 +28,12 @@ LAWS = [
     Popularity(),
     InBatch(),
     Full(),
-    MIDX(),
+    MIDX("uniform"),
     MIDX("popularity"),
     MIDX("popularity", popularity="count", n_codewords=3),
     MIDX("popularity", popularity="power", n_codewords=200),
     MIDX("exact"),
-    MIDX(n_subspaces=1, n_codewords=5),
+    MIDX("uniform", n_subspaces=1, n_codewords=5),
     MIDX("exact", n_subspaces=3, n_codewords=4),
     Kernel(),
     Kernel(alpha=0.5),
@@ -174,7 +174,7 @@ def test_divergence_from_the_softmax_is_bounded(larger, popularity):
     # Theorems 5.3 and 5.4.
     items, counts, queries = larger
     softmax = log_softmax(queries @ items.T, axis=1)
-    uniform = MIDX().fit(items, counts, random_state=0)
+    uniform = MIDX("uniform").fit(items, counts, random_state=0)
     residual = np.linalg.norm(items - uniform.quantized_vectors_, axis=1).max()
     bound = 2 * residual * np.linalg.norm(queries, axis=1)
     found = divergence(uniform.log_proba(queries), softmax)
@@ -189,7 +189,7 @@ def test_divergence_from_the_softmax_is_bounded(larger, popularity):
 def test_more_codewords_are_closer_to_the_softmax(larger):
     items, counts, queries = larger
     softmax = log_softmax(queries @ items.T, axis=1)
-    samplers = [Uniform(), MIDX(n_codewords=4), MIDX(n_codewords=16), MIDX(n_codewords=128)]
+    samplers = [Uniform(), *(MIDX("uniform", k) for k in (4, 16, 128))]
     found = [
         divergence(s.fit(items, counts, random_state=0).log_proba(queries), softmax).mean()
         for s in samplers
@@ -227,7 +227,7 @@ def test_gradient_of_the_sampled_softmax():
     logits = (query @ items.T)[0]
     truth = np.exp(log_softmax(logits)) @ logits
     bias, error = [], []
-    for sampler in (Uniform(), MIDX(n_codewords=4), MIDX("exact")):
+    for sampler in (Uniform(), MIDX("uniform", 4), MIDX("exact")):
         sampler.fit(items, random_state=0)
         ids, log_q = sampler.sample(np.repeat(query, 20_000, axis=0), 8, random_state=3)
         weights = np.exp(log_softmax(logits[ids] - log_q, axis=1))

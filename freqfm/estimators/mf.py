@@ -44,12 +44,16 @@ class MFRecommender(MFFit):
             Temperature, default=None
         What scores are divided by, see :mod:`freqfm.temperatures`. None is "density" for BSL and
         "adap_tau0" for softmax, 1 for dot products and for BPR. DirectAU and MAWU have none.
-    negative_sampler : {"auto", "uniform", "popularity", "in_batch", "full"} or Sampler, \
+    negative_sampler : {"auto", "uniform", "popularity", "in_batch", "full", "midx_uniform", \
+            "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
             default="auto"
         Where negatives come from, see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
-        for the losses that need none.
+        for the losses that need none. From "midx_uniform" on they are drawn for each user, by the
+        user's scores: for softmax and BSL; for BPR only "dns".
     n_negatives : int, default=None
-        Negatives of a batch (shared) or of a positive. None is 1024 for softmax and BSL, 1 for BPR.
+        Negatives of a batch (shared), of a positive, or of the positives of a user that stand
+        together (drawn for each user). None is the sampler's own number, or else the loss's: 1024
+        for softmax and BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
     optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
             default="adam"
         See :mod:`freqfm.optimizers`.
@@ -137,7 +141,8 @@ class MFRecommender(MFFit):
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer's state (twice as much again for
     Adam), while training a copy of both (two with early stopping), about 12 bytes per interaction
     while training and 4 afterwards, and a batch's scores, at most about 16 MB plus 64 n_negatives
-    numbers.
+    numbers. Negatives that are drawn for each user take some 20 bytes for each row of a batch and
+    negative, and the state of the sampler, see there.
 
     Weight decay of scope "full" is the penalty's gradient in every step. For SGD, FA-SGD and CF-SGD
     steps that a row has missed are one power of 1 - rate * weight_decay; for Adagrad, and for

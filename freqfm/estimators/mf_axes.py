@@ -8,7 +8,7 @@ from freqfm._components import resolve
 from freqfm.estimators.mf_task import Axes
 from freqfm.losses import RANKING_LOSSES, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
+from freqfm.samplers import DNS, SAMPLERS, InBatch, Sampler, Uniform
 from freqfm.scalars import codes
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
@@ -39,7 +39,8 @@ def resolve_axes(model, n_pairs, n_known):
     sampler = _sampler(model, loss)
     n_negatives = model.n_negatives
     if n_negatives is None:
-        n_negatives = loss.n_negatives or 0
+        own = sampler.n_negatives if loss.family == "softmax" else None
+        n_negatives = own or loss.n_negatives or 0
     elif loss.n_negatives is None:
         raise ValueError(
             f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
@@ -156,10 +157,10 @@ def _sampler(model, loss):
     if isinstance(value, str) and value == "auto":
         return Uniform()
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
-    if loss.family == "pairwise" and not isinstance(sampler, Uniform):
+    if loss.family == "pairwise" and not isinstance(sampler, (Uniform, DNS)):
         raise ValueError(
-            f"loss={model.loss!r} draws negatives for each positive; negative_sampler must be "
-            f"'uniform' or 'popularity', got {value!r}."
+            f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
+            f"negative_sampler must be 'uniform', 'popularity' or 'dns', got {value!r}."
         )
     if model.n_negatives is not None and (
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL

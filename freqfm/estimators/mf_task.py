@@ -8,7 +8,9 @@ from freqfm.kernels.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_train
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.pairwise import pairwise_train
-from freqfm.kernels.cpu.softmax import TILE_ROWS, Objective, Scratch, softmax_train
+from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
+from freqfm.kernels.cpu.softmax import TILE_ROWS, softmax_train
+from freqfm.kernels.cpu.softmax_rows import Objective, Scratch
 from freqfm.kernels.cpu.tables import Clock, Epoch, Occurrences, Rule, Table, catch_up_all
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RankingLoss
@@ -116,8 +118,10 @@ class MFTask:
         loss = axes.loss
         self.remedy = loss.remedy
         self._family = loss.family
-        own = axes.sampler is not None and axes.sampler.negatives_code == codes.NEGATIVES_OWN
+        code = None if axes.sampler is None else axes.sampler.negatives_code
+        own = code == codes.NEGATIVES_OWN
         self._own = own or self._family == "pairwise"
+        self._drawn = code == codes.NEGATIVES_DRAWN
         self._block = 1 if own and self._family == "softmax" else axes.block
         self._n_negatives = axes.n_negatives
         self._batch_size = min(axes.batch_size, X.nnz)
@@ -126,7 +130,10 @@ class MFTask:
         longest = int(degrees.max()) if self._block is None else self._block
         self._most_pairs = min(self._batch_size + longest, X.nnz)
         self._counts = np.bincount(X.indices, minlength=X.shape[1])
-        self._proposal = axes.sampler.proposal(self._counts) if axes.sampler is not None else None
+        self._proposal = None
+        if axes.sampler is not None and not self._drawn:
+            self._proposal = axes.sampler.proposal(self._counts)
+        self._draw_scratch = draw_scratch(self._proposal or Proposal(), n_threads)
         self.constant = 1.0
         if self._family == "softmax":
             self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
@@ -191,9 +198,10 @@ class MFTask:
             else:
                 width = self._width_of_lists()
                 panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
-                shared = 0 if self._own else width
-                lists = size * width if self._own else width
-                n_listed = n_pairs * width if self._own else width
+                own = self._own or self._drawn
+                shared = 0 if own else width
+                lists = size * width if own else width
+                n_listed = n_pairs * width if own else width
             self._scratch = Scratch(
                 masks=floats(n_pairs, d),
                 lengths=floats(n_pairs),
@@ -221,6 +229,7 @@ class MFTask:
         data = self._shuffle(epoch)
         n_batches = len(data.batch_starts) - 1
         self._refresh_temperatures(epoch)
+        self._refresh_proposal(epoch)
         first_step = int(model._n_steps[0])
         steps = np.arange(first_step, first_step + n_batches + 1)
         clock = Clock(first_step, self.optimizer.corrections(steps))
@@ -297,6 +306,17 @@ class MFTask:
         strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
         model._statistics[:] = 0
 
+    def _refresh_proposal(self, epoch):
+        """Let a sampler that looks at the query see the items as they are now."""
+        sampler, model = self.axes.sampler, self.model
+        if not self._drawn or (self._proposal is not None and epoch % sampler.refresh):
+            return
+        vectors = model.item_factors_
+        vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
+        seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
+        self._proposal = sampler.proposal(self._counts, vectors, seed, self._proposal)
+        self._draw_scratch = draw_scratch(self._proposal, self._n_threads)
+
     def _table(self, side, first_step, kind="factors"):
         model = self.model
         idle = self._rule.catch_up == codes.CATCH_UP_NONE
@@ -358,6 +378,9 @@ class MFTask:
                 self.X.indptr,
                 self.X.indices,
                 negatives,
+                bool(self._drawn),
+                self._proposal,
+                *self._draw_scratch,
                 model._inverse,
                 *tables,
                 *common,
@@ -366,7 +389,7 @@ class MFTask:
             cosine=bool(axes.cosine),
             dropout=dropout,
             negatives_code=int(axes.sampler.negatives_code),
-            corrected=len(self._proposal.log_q) > 0,
+            corrected=axes.sampler.corrected if self._drawn else len(self._proposal.log_q) > 0,
             inside=bool(axes.include_positive),
             constant=float(self.constant),
             statistics_wanted=bool(axes.temperature.statistics_wanted),
@@ -376,7 +399,8 @@ class MFTask:
             *span,
             objective,
             negatives,
-            self._proposal.log_q,
+            self._proposal,
+            *self._draw_scratch,
             model._inverse,
             model._statistics,
             *tables,

@@ -7,6 +7,7 @@ product or a cosine and w the user's inverse temperature.
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, kernel, scalar
+from freqfm.kernels.cpu.sampling import draw_negatives
 from freqfm.kernels.cpu.tables import (
     apply_gradients,
     catch_up,
@@ -20,6 +21,9 @@ from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import CATCH_UP_NONE
 from freqfm.scalars.losses import log_loss
 from freqfm.scalars.rng import hash64, stream_key
+
+# Of a pair's random numbers, those for its negatives.
+_DRAWS = np.uint64(0x5DEECE66D)
 
 
 @scalar
@@ -73,6 +77,10 @@ def pairwise_train(
     known_starts,
     known_items,
     negatives,
+    drawn,
+    proposal,
+    draw_numbers,
+    draw_sums,
     inverse_temperatures,
     users,
     items,
@@ -88,7 +96,8 @@ def pairwise_train(
     """Train on the batches ``first_batch`` to ``last_batch`` of an epoch; return loss and weight.
 
     Arguments as those of ``softmax_train``; ``negatives`` (n_pairs of this call, N) are the items
-    that each positive is compared with. A negative that the user is known to like is skipped.
+    that each positive is compared with, or, if ``drawn``, they are drawn here from ``proposal``. A
+    negative that the user is known to like is skipped.
     """
     me = np.uint64(rank)
     team = np.uint64(size)
@@ -117,13 +126,34 @@ def pairwise_train(
             batch_weight += epoch.weights[p]
         mean = 1.0 / batch_weight
         scale = mean if item_rule.average else 1.0
+        gradient = item_occurrences.gradients[rank]
         for r in range(begin, end):
             user_occurrences.tokens[r] = epoch.row_users[first_row + r]
             user_occurrences.rows[r] = r
             user_occurrences.multiples[r] = ONE
+        if user_rule.catch_up != CATCH_UP_NONE:
+            wait(barrier, size)
+            catch_up(
+                me, team, n_rows, user_occurrences.tokens, step, clock, user_rule, hyper, users,
+                gradient,
+            )  # fmt: skip
+            wait(barrier, size)
+        for r in range(begin, end):
+            if drawn:
+                u = np.uint64(epoch.row_users[first_row + r])
+                for f in range(width):
+                    units[r, f] = users.weights[u, f]
             for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
                 at = (p - first_pair) * per_pair
                 item_occurrences.tokens[at] = epoch.items[p]
+                if drawn:
+                    draw_negatives(
+                        proposal, units[r], hash64(hash64(key ^ _DRAWS) + np.uint64(p)),
+                        item_occurrences.tokens[at + 1 : at + per_pair],
+                        item_occurrences.multiples[at + 1 : at + per_pair],
+                        draw_numbers[rank], draw_sums[rank],
+                    )  # fmt: skip
+                    continue
                 k = np.uint64(epoch.items[p])
                 item_occurrences.multiples[at] = touch_row(items.weights, k)
                 for j in range(n_negatives):
@@ -134,11 +164,6 @@ def pairwise_train(
                     )
         if item_rule.catch_up != CATCH_UP_NONE:
             wait(barrier, size)
-            gradient = item_occurrences.gradients[rank]
-            catch_up(
-                me, team, n_rows, user_occurrences.tokens, step, clock, user_rule, hyper, users,
-                gradient,
-            )  # fmt: skip
             catch_up(
                 me, team, n_pairs * per_pair, item_occurrences.tokens, step, clock, item_rule,
                 hyper, items, gradient,

@@ -160,11 +160,11 @@ def _accumulate(numbers, first, n, largest, sums):
 
 
 @scalar
-def _cell_logit(proposal, cell, numbers):
+def _cell_logit(cell_codes, cell, numbers):
     """Return <q, the cell's codewords>; ``numbers`` begin with the scores of all codewords."""
     logit = ZERO
-    for s in range(proposal.cell_codes.shape[1]):
-        logit += numbers[np.uint64(proposal.cell_codes[cell, s])]
+    for s in range(cell_codes.shape[1]):
+        logit += numbers[np.uint64(cell_codes[cell, s])]
     return logit
 
 
@@ -176,7 +176,7 @@ def _prepare_cells(proposal, query, numbers, sums):
         numbers[c] = _score(query, proposal.codewords, c)
     largest = -np.float32(np.inf)
     for cell in range(n_cells):
-        logit = proposal.cell_log_weights[cell] + _cell_logit(proposal, cell, numbers)
+        logit = proposal.cell_log_weights[cell] + _cell_logit(proposal.cell_codes, cell, numbers)
         numbers[n_codewords + cell] = logit
         largest = max(largest, logit)
     log_total = _accumulate(numbers, n_codewords, n_cells, largest, sums)
@@ -200,17 +200,17 @@ def _prepare_softmax(proposal, query, numbers, sums):
 
 
 @scalar
-def _node_weight(proposal, k, begin, span, numbers):
+def _node_weight(nodes, alpha, n_items, k, begin, span, numbers):
     """Return the sum of alpha <q, v>^2 + 1 over the items ``begin`` to ``begin + span``."""
-    n_products = proposal.nodes.shape[1]
+    n_products = nodes.shape[1]
     kept = k < _KEPT_NODES
     if kept and numbers[n_products + k] >= ZERO:
         return np.float64(numbers[n_products + k])
     squares = ZERO
     for f in range(n_products):
-        squares += proposal.nodes[k, f] * numbers[f]
-    n = min(begin + span, proposal.n_items) - min(begin, proposal.n_items)
-    weight = np.float32(proposal.alpha * max(squares, ZERO) + n)
+        squares += nodes[k, f] * numbers[f]
+    n = min(begin + span, n_items) - min(begin, n_items)
+    weight = np.float32(alpha * max(squares, ZERO) + n)
     if kept:
         numbers[n_products + k] = weight
     return np.float64(weight)
@@ -227,30 +227,31 @@ def _prepare_tree(proposal, query, numbers, sums):
     for k in range(min(proposal.nodes.shape[0], _KEPT_NODES)):
         numbers[n_products + k] = -ONE
     span = (proposal.nodes.shape[0] >> 1) * proposal.leaf_size
-    total = _node_weight(proposal, 1, 0, span, numbers)
+    total = _node_weight(proposal.nodes, proposal.alpha, proposal.n_items, 1, 0, span, numbers)
     sums[0] = math.log(total / proposal.n_items)
 
 
 @scalar
 def _draw_from_tree(proposal, query, key, numbers, sums):
     """Return an item and its weight: down the tree by halves, then among a leaf's items."""
-    n_leaves = proposal.nodes.shape[0] >> 1
+    nodes, alpha, n_items = proposal.nodes, proposal.alpha, proposal.n_items
+    n_leaves = nodes.shape[0] >> 1
     span = n_leaves * proposal.leaf_size
     begin = 0
     k = 1
     while k < n_leaves:
         span >>= 1
         k <<= 1
-        left = _node_weight(proposal, k, begin, span, numbers)
-        right = _node_weight(proposal, k + 1, begin + span, span, numbers)
+        left = _node_weight(nodes, alpha, n_items, k, begin, span, numbers)
+        right = _node_weight(nodes, alpha, n_items, k + 1, begin + span, span, numbers)
         if _random(key, k) * (left + right) >= left:
             k += 1
             begin += span
-    n = min(begin + span, proposal.n_items) - begin
+    n = min(begin + span, n_items) - begin
     total = 0.0
     for j in range(n):
         score = np.float64(_score(query, proposal.vectors, begin + j))
-        total += proposal.alpha * score * score + 1.0
+        total += alpha * score * score + 1.0
         sums[1 + j] = total
     j = _find(sums, 1, n, _random(key, 0) * total)
     return begin + j, sums[1 + j] - (sums[j] if j > 0 else 0.0)
@@ -281,7 +282,7 @@ def log_q_of(proposal, query, item, numbers, sums):
         return static
     if code == PROPOSAL_CELLS:
         cell = np.uint64(proposal.cell_of[k])
-        return np.float32(static + _cell_logit(proposal, cell, numbers) - sums[0])
+        return np.float32(static + _cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     if code == PROPOSAL_SOFTMAX:
         return np.float32(_score(query, proposal.vectors, k) - sums[0])
     if code == PROPOSAL_QUADRATIC:
@@ -300,7 +301,7 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         begin = proposal.cell_starts[cell]
         size = proposal.cell_starts[cell + np.uint64(1)] - begin
         ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
-        log_q[j] = np.float32(_cell_logit(proposal, cell, numbers) - sums[0])
+        log_q[j] = np.float32(_cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     # Items are far apart in memory. A loop of nothing but their misses has many in flight.
     if proposal.thresholds.shape[0] == 0:
         for j in range(n):

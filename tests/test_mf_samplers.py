@@ -1,0 +1,222 @@
+"""Matrix factorization with negatives that are drawn for each user."""
+
+import naive_mf
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.model_selection import ParameterGrid
+from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, one_step
+
+from freqfm import MFRecommender
+from freqfm.datasets import make_interactions
+from freqfm.estimators.mf_task import MFTask
+from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch, log_q_of
+from freqfm.kernels.cpu.softmax_rows import _DRAWS
+from freqfm.losses import Softmax
+from freqfm.samplers import DNS, MIDX, Kernel, QuerySampler, SelfAdversarial
+from freqfm.scalars.rng import hash64, stream_key
+
+NAMES = ["midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"]
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(3)
+    A = (rng.random((N_USERS, N_ITEMS)) < 0.3) * rng.integers(1, 4, (N_USERS, N_ITEMS))
+    A[2] = 0
+    A[:, 4] = 0
+    U = rng.normal(size=(N_USERS, 5)).astype(np.float32)
+    V = rng.normal(size=(N_ITEMS, 5)).astype(np.float32)
+    return sparse.csr_array(A.astype(np.float32)), U, V
+
+
+def train_and_watch(data, **params):
+    """Return (user step, item step, model) of one batch, its epoch and the proposal."""
+    seen = []
+    shuffle = MFTask._shuffle
+
+    def spy(task, epoch):
+        seen.extend([task, shuffle(task, epoch)])
+        return seen[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MFTask, "_shuffle", spy)
+        steps = one_step(data, **params)
+    return steps, seen[1], seen[0]._proposal
+
+
+def draw(proposal, query, key, n):
+    ids, log_q = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.float32)
+    numbers, sums = (array[0] for array in draw_scratch(proposal, 1))
+    query = np.ascontiguousarray(query, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        draw_negatives(proposal, query, np.uint64(key), ids, log_q, numbers, sums)
+    return ids, log_q, lambda item: log_q_of(proposal, query, item, numbers, sums)
+
+
+def key_of(seed, index):
+    with np.errstate(over="ignore"):
+        return hash64(hash64(stream_key(seed, 0) + np.uint64(index)) ^ _DRAWS)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_softmax_gradient(data, similarity, inside, name):
+    (du, dv, model), epoch, proposal = train_and_watch(
+        data,
+        loss=Softmax(include_positive=inside),
+        similarity=similarity,
+        temperature=PerUser(),
+        negative_sampler=name,
+        n_negatives=7,
+    )
+    _, U, V = data
+    units = U / np.linalg.norm(U, axis=1, keepdims=True) if similarity == "cosine" else U
+    pairs, lists, log_q = [], [], []
+    for r, u in enumerate(epoch.row_users):
+        query = units[u] * np.float32(INVERSE[u, 1])
+        ids, own, of = draw(proposal, query, key_of(model._seed, r), 7)
+        own = own * (name != "dns")
+        for p in range(epoch.row_starts[r], epoch.row_starts[r + 1]):
+            i = epoch.items[p]
+            pairs.append((u, i, epoch.weights[p]))
+            lists.append(ids)
+            log_q.append([*own, of(i)])
+    assert len(epoch.row_users) < len(pairs)
+
+    def loss(U, V):
+        return naive_mf.softmax_loss(
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, inside=inside,
+            log_q=log_q,
+        )  # fmt: skip
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=3e-5)
+    assert_allclose(dv, gv, atol=3e-5)
+
+
+@pytest.mark.parametrize("n_negatives", [1, 3])
+def test_bpr_gradient(data, n_negatives):
+    (du, dv, model), epoch, proposal = train_and_watch(
+        data, loss="bpr", negative_sampler=DNS(3), n_negatives=n_negatives
+    )
+    X, U, V = data
+    users = np.repeat(epoch.row_users, np.diff(epoch.row_starts))
+    pairs = list(zip(users, epoch.items, epoch.weights, strict=True))
+    lists = []
+    for p, (u, _, _) in enumerate(pairs):
+        with np.errstate(over="ignore"):
+            key = hash64(hash64(stream_key(model._seed, 0) ^ _DRAWS) + np.uint64(p))
+        lists.append(draw(proposal, U[u], key, n_negatives)[0])
+
+    def loss(U, V):
+        return naive_mf.bpr_loss(
+            U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2)), known=X.toarray() > 0
+        )
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = naive_mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+def test_exact_proposal_gives_the_full_softmax(data):
+    # Every draw adds the same to the sum: n / M of the sum of all items.
+    params = {"similarity": "dot", "temperature": 1.0}
+    full = one_step(data, negative_sampler="full", **params)[2]
+    for n in (1, 5):
+        drawn = one_step(data, negative_sampler="midx_exact", n_negatives=n, **params)[2]
+        shift = np.log(n / N_ITEMS)
+        assert_allclose(drawn.loss_curve_[0], full.loss_curve_[0] + shift, rtol=1e-6)
+
+
+WAYS = [
+    *ParameterGrid({"negative_sampler": NAMES, "loss": ["bsl"]}),
+    {"negative_sampler": "dns", "loss": "bpr", "batch_size": 700},
+    {"negative_sampler": MIDX("popularity", 5), "loss": Softmax(True), "temperature": "adap_tau"},
+    {"negative_sampler": "midx_uniform", "optimizer": "sgd", "weight_decay": 1e-3},
+    {"negative_sampler": "dns", "loss": "bpr", "optimizer": "sgd", "weight_decay": 1e-3},
+]
+
+
+@pytest.mark.parametrize("params", WAYS, ids=str)
+def test_same_bits_for_any_number_of_threads(params):
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((300, 120)) < 0.1).astype(np.float32))
+    one, *others = [
+        MFRecommender(
+            **{"n_components": 64, "max_iter": 3, "batch_size": 300, "random_state": 1, **params},
+            n_jobs=n_jobs,
+        ).fit(X)
+        for n_jobs in (1, 2, 3)
+    ]
+    assert one.loss_curve_[-1] < one.loss_curve_[0]
+    for other in others:
+        assert_array_equal(one.user_factors_, other.user_factors_)
+        assert_array_equal(one.item_factors_, other.item_factors_)
+        assert_array_equal(one.loss_curve_, other.loss_curve_)
+
+
+class Watched(QuerySampler):
+    """MIDX, and what it was asked for."""
+
+    calls = []
+
+    def __init__(self, refresh=1):
+        self.refresh = refresh
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        self.calls.append((counts.copy(), vectors.copy(), seed, previous))
+        return MIDX().proposal(counts, vectors, seed, previous)
+
+
+@pytest.mark.parametrize("refresh, n_calls", [(1, 5), (2, 3), (9, 1)])
+def test_proposals_are_refreshed(refresh, n_calls):
+    X = make_interactions(60, 40, 600, random_state=0)
+    Watched.calls.clear()
+    sampler = Watched(refresh)
+    model = MFRecommender(8, negative_sampler=sampler, max_iter=5, random_state=0).fit(X)
+    assert len(Watched.calls) == n_calls
+    assert Watched.calls[0][3] is None
+    assert all(call[3] is not None for call in Watched.calls[1:])
+    for counts, vectors, _, _ in Watched.calls:
+        assert_array_equal(counts, model.item_counts_)
+        assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert len({call[2] for call in Watched.calls}) == n_calls
+    # State is the fit's, not the sampler's.
+    assert vars(sampler) == {"refresh": refresh}
+
+
+@pytest.mark.parametrize(
+    "params, complaint",
+    [
+        ({"loss": "bpr", "negative_sampler": "midx_uniform"}, "'uniform', 'popularity' or 'dns'"),
+        ({"loss": "bpr", "negative_sampler": SelfAdversarial()}, "does not weigh them"),
+        ({"loss": "directau", "negative_sampler": "kernel"}, "draws no negatives"),
+        ({"negative_sampler": "midx"}, "did you mean 'midx_"),
+        ({"negative_sampler": MIDX("fast")}, "'variant' parameter of MIDX"),
+        ({"negative_sampler": Kernel(alpha=-1)}, "'alpha' parameter of Kernel"),
+    ],
+)
+def test_axes_that_do_not_fit(params, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        MFRecommender(**params).fit(make_interactions(60, 40, 600, random_state=0))
+
+
+def test_names_can_be_searched():
+    model = MFRecommender(negative_sampler="midx_uniform")
+    model.set_params(negative_sampler__n_codewords=4)
+    assert repr(model.negative_sampler) == "MIDX(n_codewords=4, variant='uniform')"
+
+
+def test_few_items_and_new_ones():
+    X = make_interactions(50, 30, 500, random_state=0)
+    for name in NAMES:
+        model = MFRecommender(8, negative_sampler=name, max_iter=2, random_state=0)
+        model.fit(X[:, :1]).predict(X[:, :1])
+        model.fit(X[:40, :20]).partial_fit(X)
+        assert model.item_factors_.shape == (30, 8)
+        assert np.isfinite(model.item_factors_).all()
