@@ -8,14 +8,24 @@ __all__ = ["RaFMClassifier", "RaFMRegressor"]
 
 
 class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
-    """Factorization machine for classification, by the log loss.
+    """Rank-aware factorization machine for classification, by the log loss.
 
-    The score of a row x is [1]_::
+    The score of a row x, the log-odds of the second class, is [1]_::
 
-        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j,
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i^(p), v_j^(p)> x_i x_j,  p = min(p_i, p_j).
 
-    the log-odds of the second class. Three classes or more get one such score each, trained
-    against the rest.
+    Feature i has vectors v_i^(1), ..., v_i^(p_i) of the ranks D_1 < ... < D_(p_i), up to the one
+    that its frequency supports, and a pair interacts at the largest rank that both have. With F_p
+    the features that have rank D_p, A(q, p) the interactions within F_p by their vectors of rank
+    D_q, and B(1) the machine of rank D_1 alone, linear part included, ::
+
+        B(p + 1) = B(p) - A(p, p + 1) + A(p + 1, p + 1)
+
+    knows the ranks up to D_(p + 1), and B(m) is the score. A feature's vector of its highest rank
+    is free: it follows the loss of the score. Its others are dependent: they make B(p) follow
+    B(p + 1).
+
+    Three classes or more get one such score each, trained against the rest.
 
     Parameters
     ----------
@@ -23,21 +33,20 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         The ranks D_1 < ... < D_m.
     rank_assignment : "nearest" or array-like, default="nearest"
         The highest rank of each feature. "nearest" takes the rank D that is nearest to the
-        feature's frequency n, argmin of abs(log n - log D), equation (17). An array of
+        feature's frequency n: the least abs(log n - log D), equation (17) of [1]_. An array of
         ``len(ranks) - 1`` increasing numbers: features that occur more often than the first get
         the second rank, and so on. An array of shape (n_features,): the ranks themselves.
     counts : array-like of shape (n_features,), default=None
         How often each feature occurs; None counts the training rows.
     rank_sharing : {"separate", "truncate"}, default="separate"
-        "separate" keeps a vector of each rank; "truncate" is DiFacto [2]_: one vector, of which a
-        pair uses as many coordinates as the shorter one has.
+        "separate" keeps a vector of each rank. "truncate" is DiFacto [2]_: one vector, of which a
+        pair uses as many coordinates as the shorter one has; nothing is dependent.
     form : {"paper", "reference"}, default="reference"
-        What vectors below a feature's highest rank learn from. "paper", algorithm 1: from the
-        distance of B(p) to B(p + 1) alone. "reference", the authors' code: the loss of the score
-        reaches them too, through pairs with features of that rank, and the linear part also
-        follows the losses of all B(p).
+        What dependent vectors learn from. "paper", algorithm 1 of [1]_: from the distance of B(p)
+        to B(p + 1) alone. "reference", the authors' code: from the loss of the score too, through
+        pairs with free vectors; and w_0 and the w_i follow the distances too.
     dependent_weight : float, default=1.0
-        Weight of the losses of B(p) against B(p + 1), p < m.
+        Weight of the distances of B(p) to B(p + 1), p < m, beside the loss of the score.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -56,14 +65,13 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     init_scale : float, default=None
         The initializer's scale; None means its own default. Not together with an instance.
     fit_intercept : bool, default=True
-        Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
-        0.
+        Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at 0.
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out part of the rows, stop when the area under the ROC curve on them stands
-        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on,
-        if every class has rows enough.
+        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on, if
+        every class has rows enough.
         Without it, training stops when the training loss stands still.
     validation_fraction : float, default=0.1
         Share of the rows held out, with the classes in equal shares.
@@ -93,8 +101,17 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         w_0, float32.
     coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
         w_i, float32.
-    factors_ : ndarray of shape (n_features, n_components) or (n_classes, n_features, n_components)
-        v_i, float32, one row per feature.
+    factors_ : list of ndarray
+        A table for each rank, float32, of shape (n_features of that rank, D_p), or (n_classes,
+        ...). With ``rank_sharing="truncate"``, the D_p - D_(p - 1) coordinates that it adds.
+    factor_rows_ : ndarray of shape (n_features,)
+        The row of each feature, the same in all of its tables.
+    feature_ranks_ : ndarray of shape (n_features,)
+        The highest rank of each feature.
+    ranks_ : ndarray of shape (n_ranks,)
+        The ranks.
+    n_parameters_ : int
+        How many factors and linear weights there are, of all classes.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
     n_features_in_ : int
@@ -123,34 +140,39 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
 
     See Also
     --------
-    FMRegressor : The same model for real targets.
+    RaFMRegressor : The same model for real targets.
+    FMClassifier : One rank for all features.
 
     Notes
     -----
-    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and
-    class)
-    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 16 per row; 4 bytes
-    per feature and thread; and 4 d + 64 bytes per row of a batch.
+    Scoring and training take O(D_1 n(F_1) + ... + D_m n(F_m)) per row, for n(F_p) entries of
+    features that have rank D_p. The model takes 4 (D_1 + ... + D_(p_i) + 1) bytes per feature and
+    class: vectors that a feature does not have are not stored. Training holds, besides this and the
+    optimizer's state, a copy of both for the last whole epoch, and one more for the best epoch with
+    early stopping; 8 bytes per stored entry of ``X`` and 16 per row; 4 per feature and thread; and
+    16 (D_1 + ... + D_m) + 56 (m + 1) bytes per row of a batch.
 
-    How the defaults were chosen is told in the user guide.
+    One rank is a plain FM, whose defaults the parameters from ``optimizer`` on have.
 
     References
     ----------
-    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
-    .. [2] Y. Li, D. Choudhary, X. Wei, B. Yuan, B. Bhushanam, T. Zhao, G. Lan. "Frequency-aware
-       SGD for Efficient Embedding Learning with Provable Benefits". ICLR 2022.
+    .. [1] X. Chen, Y. Zheng, J. Wang, W. Ma, J. Huang. "RaFM: Rank-Aware Factorization Machines".
+       ICML 2019.
+    .. [2] M. Li, Z. Liu, A. J. Smola, Y.-X. Wang. "DiFacto: Distributed Factorization Machines".
+       WSDM 2016.
 
     Examples
     --------
-    >>> from freqfm import FMClassifier
+    >>> from freqfm import RaFMClassifier
     >>> from freqfm.datasets import make_clicks
     >>> X, y = make_clicks(3000, (200, 100), random_state=0)
-    >>> model = FMClassifier(n_components=8, random_state=0).fit(X, y)
-    >>> model.factors_.shape
-    (300, 8)
+    >>> model = RaFMClassifier((4, 16), rank_assignment=[50], random_state=0).fit(X, y)
+    >>> [table.shape for table in model.factors_]
+    [(300, 4), (20, 16)]
     >>> model.predict_proba(X[:2]).shape
     (2, 2)
+    >>> model.n_parameters_, model.up_to_rank(4).n_parameters_
+    (1820, 1500)
     """
 
     _parameter_constraints = {
@@ -220,14 +242,17 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
 
 
 class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
-    """Factorization machine for regression, by the squared error.
+    """Rank-aware factorization machine for regression, by the squared error.
 
     The prediction of a row x is [1]_::
 
-        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j.
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i^(p), v_j^(p)> x_i x_j,  p = min(p_i, p_j).
 
-    The loss is half the squared error. Targets far from the scale of 1 are better scaled, for
-    instance by ``sklearn.compose.TransformedTargetRegressor``.
+    Feature i has vectors v_i^(1), ..., v_i^(p_i) of the ranks D_1 < ... < D_(p_i), up to the one
+    that its frequency supports, and a pair interacts at the largest rank that both have. How it is
+    computed, and how vectors learn, is told in :class:`RaFMClassifier`. The loss is half the squared
+    error. Targets far from the scale of 1 are better scaled, for instance by
+    ``sklearn.compose.TransformedTargetRegressor``.
 
     Parameters
     ----------
@@ -235,21 +260,20 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         The ranks D_1 < ... < D_m.
     rank_assignment : "nearest" or array-like, default="nearest"
         The highest rank of each feature. "nearest" takes the rank D that is nearest to the
-        feature's frequency n, argmin of abs(log n - log D), equation (17). An array of
+        feature's frequency n: the least abs(log n - log D), equation (17) of [1]_. An array of
         ``len(ranks) - 1`` increasing numbers: features that occur more often than the first get
         the second rank, and so on. An array of shape (n_features,): the ranks themselves.
     counts : array-like of shape (n_features,), default=None
         How often each feature occurs; None counts the training rows.
     rank_sharing : {"separate", "truncate"}, default="separate"
-        "separate" keeps a vector of each rank; "truncate" is DiFacto [2]_: one vector, of which a
-        pair uses as many coordinates as the shorter one has.
+        "separate" keeps a vector of each rank. "truncate" is DiFacto [2]_: one vector, of which a
+        pair uses as many coordinates as the shorter one has; nothing is dependent.
     form : {"paper", "reference"}, default="reference"
-        What vectors below a feature's highest rank learn from. "paper", algorithm 1: from the
-        distance of B(p) to B(p + 1) alone. "reference", the authors' code: the loss of the score
-        reaches them too, through pairs with features of that rank, and the linear part also
-        follows the losses of all B(p).
+        What dependent vectors learn from. "paper", algorithm 1 of [1]_: from the distance of B(p)
+        to B(p + 1) alone. "reference", the authors' code: from the loss of the score too, through
+        pairs with free vectors; and w_0 and the w_i follow the distances too.
     dependent_weight : float, default=1.0
-        Weight of the losses of B(p) against B(p + 1), p < m.
+        Weight of the distances of B(p) to B(p + 1), p < m, beside the loss of the score.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -272,8 +296,8 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out part of the rows, stop when R^2 on them stands
-        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on.
+        Whether to hold out part of the rows, stop when R^2 on them stands still, and restore the
+        model of the best epoch. "auto" does so from 10,001 rows on.
         Without it, training stops when the training loss stands still.
     validation_fraction : float, default=0.1
         Share of the rows held out.
@@ -301,8 +325,17 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         w_0, float32.
     coef_ : ndarray of shape (n_features,)
         w_i, float32.
-    factors_ : ndarray of shape (n_features, n_components)
-        v_i, float32, one row per feature.
+    factors_ : list of ndarray
+        A table for each rank, float32, of shape (n_features of that rank, D_p).
+        With ``rank_sharing="truncate"``, the D_p - D_(p - 1) coordinates that the rank adds.
+    factor_rows_ : ndarray of shape (n_features,)
+        The row of each feature, the same in all of its tables.
+    feature_ranks_ : ndarray of shape (n_features,)
+        The highest rank of each feature.
+    ranks_ : ndarray of shape (n_ranks,)
+        The ranks.
+    n_parameters_ : int
+        How many factors and linear weights there are.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -328,28 +361,27 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
 
     See Also
     --------
-    FMClassifier : The same model for classes.
+    RaFMClassifier : The same model for classes.
+    FMRegressor : One rank for all features.
 
     Notes
     -----
-    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
-    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 16 per row; 4 bytes
-    per feature and thread; and 4 d + 64 bytes per row of a batch.
-
-    How the defaults were chosen is told in the user guide.
+    Time, memory and defaults are those of :class:`RaFMClassifier`, for two classes.
 
     References
     ----------
-    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
+    .. [1] X. Chen et al. "RaFM: Rank-Aware Factorization Machines". ICML 2019.
+    .. [2] M. Li et al. "DiFacto: Distributed Factorization Machines". WSDM 2016.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from freqfm import FMRegressor
+    >>> from freqfm import RaFMRegressor
     >>> X = np.random.default_rng(0).standard_normal((1000, 3))
     >>> y = 1 + X[:, 0] * X[:, 1]
-    >>> model = FMRegressor(2, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    >>> model = RaFMRegressor((1, 2), batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    >>> model.feature_ranks_.tolist()
+    [2, 2, 2]
     >>> bool(model.score(X, y) > 0.99)
     True
     """

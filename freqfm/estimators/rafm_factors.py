@@ -72,8 +72,8 @@ class RankedFactors:
         """Return the model without its vectors of ranks above ``rank``.
 
         It is B(1, p) of the paper: every pair interacts at the highest rank up to ``rank`` that
-        both have. The smallest rank alone is a plain factorization machine. All predictions of
-        the model returned are those of an ordinary one; it shares the memory of this model.
+        both have. The smallest rank alone is a plain factorization machine. The model returned
+        is a copy, ready to predict and to be trained further.
 
         Parameters
         ----------
