@@ -60,7 +60,7 @@ class MFRecommender(MFFit):
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's own, but for Adam a rate by the
         number of steps of a fit of ``loss.max_iter`` epochs: 24 over the steps, between 0.0003 and
-        0.01.
+        0.01. With ``init="prism"`` and cosines it is larger by as much as vectors start longer.
     max_iter : int, default=None
         Epochs; None is the loss's own number, see its ``max_iter``.
     batch_size : int, default=None

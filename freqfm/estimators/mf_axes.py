@@ -6,6 +6,7 @@ import numpy as np
 
 from freqfm._components import resolve
 from freqfm.estimators.mf_task import Axes
+from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import DNS, SAMPLERS, InBatch, Sampler, Uniform
@@ -15,16 +16,26 @@ from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temper
 # Bounds of Adam's learning rate if none is given, see ``_optimizer``.
 _SLOWEST, _FASTEST = 3e-4, 1e-2
 
+# The standard deviation of normal starts; the initializer's own suits factorization machines.
+_NORMAL_SCALE = 0.1
 
 # Without a given batch size an epoch has at least so many batches, of at least so many positives.
 _BATCHES, _SMALLEST_BATCH = 256, 32
 
 
-def resolve_axes(model, n_pairs, n_known):
+def resolve_axes(model, n_pairs, shape, n_known):
     """Return the components that the parameters of an MFRecommender name.
 
-    ``n_pairs`` is how many positives are to be trained on: small data get small batches. Where a
-    model is trained further, it knows ``n_known``, which decide on Adam's rate.
+    Parameters
+    ----------
+    model : MFRecommender
+    n_pairs : int
+        How many positives are to be trained on: small data get small batches.
+    shape : tuple of int
+        Users and items of the model.
+    n_known : int
+        How many positives the model knows if it is trained further, at least ``n_pairs``; they
+        decide on Adam's rate.
 
     Raises
     ------
@@ -36,6 +47,8 @@ def resolve_axes(model, n_pairs, n_known):
     loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
+    initializer = _initializer(model)
+    stretch = _stretch(initializer, shape, model.n_components, n_known) if cosine else 1.0
     sampler = _sampler(model, loss)
     n_negatives = model.n_negatives
     if n_negatives is None:
@@ -57,9 +70,10 @@ def resolve_axes(model, n_pairs, n_known):
         include_positive = False
     return Axes(
         loss=loss,
-        optimizer=_optimizer(model, loss, n_known),
+        optimizer=_optimizer(model, loss, n_known, stretch),
         sampler=sampler,
         temperature=temperature,
+        initializer=initializer,
         cosine=cosine,
         include_positive=include_positive,
         n_negatives=int(n_negatives),
@@ -73,7 +87,7 @@ def rank_by_cosine(model, axes):
     """Return whether rankings use cosines."""
     if model.ranking != "auto":
         return model.ranking == "cosine"
-    lengths_matter = model.init == "prism" or type(model.init).__name__ == "PRISM"
+    lengths_matter = axes.initializer.lengths_matter
     return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
 
 
@@ -83,16 +97,34 @@ def _batch_size(model, loss, n_pairs):
     return min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
 
 
-def _optimizer(model, loss, n_pairs):
+def _initializer(model):
+    scale = model.init_scale
+    if scale is None and model.init == "normal":
+        scale = _NORMAL_SCALE
+    return resolve("init", model.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)])
+
+
+def _stretch(initializer, shape, n_components, n_pairs):
+    """Return the geometric mean of how much longer than usual users and items start."""
+    stretches = [
+        initializer.of_side(side).stretch((n, n_components), n_pairs)
+        for side, n in zip(("user", "item"), shape, strict=True)
+    ]
+    return float(np.sqrt(np.prod(stretches)))
+
+
+def _optimizer(model, loss, n_pairs, stretch):
     """Return the optimizer; Adam by name gets a rate that suits the length of the training.
 
     A step of Adam moves a weight by about its rate. What matters is how far weights can move in all
-    steps of a fit: small data, of few steps, need larger ones.
+    steps of a fit: small data, of few steps, need larger ones. A step turns a vector by an angle of
+    about the rate over its length: where vectors start longer, to turn them as far needs larger
+    ones too.
     """
     rate = model.learning_rate
     if rate is None and model.optimizer == "adam":
         n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
-        rate = float(np.clip(loss.travel / n_steps, _SLOWEST, _FASTEST))
+        rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
     return resolve(
         "optimizer",
         model.optimizer,

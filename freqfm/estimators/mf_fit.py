@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from freqfm._components import resolve
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
 from freqfm.estimators.histories import HistoryFit, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
 from freqfm.estimators.mf_users import remember_others
-from freqfm.initializers import INITIALIZERS, PRISM, Initializer, XavierUniform
+from freqfm.initializers import INITIALIZERS
 from freqfm.losses import RANKING_LOSSES
 from freqfm.optimizers import OPTIMIZERS
 from freqfm.samplers import SAMPLERS, Uniform
@@ -17,8 +16,6 @@ from freqfm.temperatures import TEMPERATURES
 
 __all__ = ["MFFit"]
 
-# The standard deviation of normal starts; the initializer's own suits factorization machines.
-_NORMAL_SCALE = 0.1
 
 # Below so many multiplications a batch, meeting costs more than threads save.
 _WORTH_A_TEAM = 20_000
@@ -65,8 +62,9 @@ class MFFit(HistoryFit):
         X = self._validate_interactions(X, reset, partial)
         if reset:
             self._seed = draw_seed(self.random_state)
-        known = 0 if reset else len(self._seen_indices)
-        return X, resolve_axes(self, X.nnz, max(X.nnz, known))
+        n_users, n_known = (0, 0) if reset else (len(self.user_factors_), len(self._seen_indices))
+        shape = max(X.shape[0], n_users), X.shape[1]
+        return X, resolve_axes(self, X.nnz, shape, max(X.nnz, n_known))
 
     # The model's arrays.
 
@@ -75,20 +73,9 @@ class MFFit(HistoryFit):
         names = ("user_factors_", "item_factors_", "user_margins_", "item_margins_")
         return [getattr(self, name) for name in names if hasattr(self, name)]
 
-    def _initializer(self):
-        scale = self.init_scale
-        if scale is None and self.init == "normal":
-            scale = _NORMAL_SCALE
-        return resolve(
-            "init", self.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)]
-        )
-
-    def _draw(self, side, counts, first=0):
+    def _draw(self, axes, side, counts, first=0):
         """Return rows for tokens of the given counts, a stream of random numbers for each side."""
-        initializer = self._initializer()
-        if isinstance(initializer, PRISM):
-            wanted = initializer.users if side == "user" else initializer.items
-            initializer = initializer if wanted else XavierUniform()
+        initializer = axes.initializer.of_side(side)
         generator = np.random.default_rng([self._seed, side == "item", first])
         return initializer.draw((len(counts), int(self.n_components)), generator, counts)
 
@@ -98,7 +85,7 @@ class MFFit(HistoryFit):
             self.__dict__.pop(name, None)
         self._states = {}
         for side, count in counts.items():
-            setattr(self, f"{side}_factors_", self._draw(side, count))
+            setattr(self, f"{side}_factors_", self._draw(axes, side, count))
             self._states[f"{side}_factors"] = _new_state(axes.optimizer, count, self.n_components)
             if getattr(axes.loss, "margins", False):
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
@@ -148,7 +135,7 @@ class MFFit(HistoryFit):
                 if not hasattr(self, name):
                     continue
                 if kind == "factors":
-                    rows, width = self._draw(side, new, known), self.n_components
+                    rows, width = self._draw(axes, side, new, known), self.n_components
                 else:
                     rows, width = self._draw_margins(side, len(new)), 1
                 grown = np.concatenate([getattr(self, name), rows])

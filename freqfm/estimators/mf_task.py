@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm.initializers import Initializer
 from freqfm.kernels.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_train
 from freqfm.kernels.cpu.blas import single_threaded_blas
@@ -50,6 +51,7 @@ class Axes(NamedTuple):
     optimizer: Optimizer
     sampler: Sampler | None
     temperature: Temperature | None
+    initializer: Initializer
     cosine: bool
     include_positive: bool  #: whether a positive stands in the sum of its softmax
     n_negatives: int

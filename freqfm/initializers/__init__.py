@@ -14,6 +14,9 @@ __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "XavierUniform"]
 class Initializer(Component):
     """Base class of initializers."""
 
+    #: Whether rows start at lengths that training is to keep.
+    lengths_matter = False
+
     @abstractmethod
     def draw(self, shape, generator, counts=None):
         """Return a float32 table of the given (n_tokens, n_components).
@@ -25,6 +28,21 @@ class Initializer(Component):
         counts : ndarray of shape (n_tokens,), default=None
             How often each token occurs; of interest to initializers that look at it.
         """
+
+    def of_side(self, side):
+        """Return the initializer of a recommender's users ("user") or items ("item")."""
+        return self
+
+    def stretch(self, shape, n_occurrences):
+        """Return how much longer rows are than usual, by which longer steps turn them as far.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        n_occurrences : int
+            Of all tokens together.
+        """
+        return 1.0
 
 
 class Normal(Initializer):
@@ -123,6 +141,7 @@ class PRISM(XavierUniform):
         "users": ["boolean"],
         "items": ["boolean"],
     }
+    lengths_matter = True
     scale = 1.0
 
     def __init__(self, alpha=1.0, users=True, items=True):
@@ -132,11 +151,23 @@ class PRISM(XavierUniform):
 
     def draw(self, shape, generator, counts=None):
         """Return a table of the given shape, see :class:`Initializer`."""
-        counts = np.zeros(shape[0]) if counts is None else counts
+        counts = np.zeros(shape[0]) if counts is None else np.asarray(counts, dtype=np.float64)
         table = super().draw(shape, generator).astype(np.float64)
-        length = self.alpha * np.log(np.asarray(counts, dtype=np.float64) + 2) + 1 - self.alpha
-        table *= (length / np.linalg.norm(table, axis=1))[:, None]
+        table *= (self._length(counts) / np.linalg.norm(table, axis=1))[:, None]
         return table.astype(np.float32)
+
+    def of_side(self, side):
+        """Return this or :class:`XavierUniform`, see :class:`Initializer`."""
+        return self if (self.users if side == "user" else self.items) else XavierUniform()
+
+    def stretch(self, shape, n_occurrences):
+        """Return the length at the mean count over that of :class:`XavierUniform`."""
+        n_tokens, n_components = shape
+        plain = np.sqrt(2 * n_components / (n_tokens + n_components))
+        return float(self._length(n_occurrences / n_tokens) / plain)
+
+    def _length(self, counts):
+        return self.alpha * np.log(counts + 2) + 1 - self.alpha
 
 
 INITIALIZERS = {"normal": Normal, "xavier": XavierUniform, "prism": PRISM}

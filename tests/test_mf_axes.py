@@ -1,0 +1,63 @@
+"""What an MFRecommender makes of its parameters: Adam's learning rate if none is given."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+
+from freqfm import MFRecommender
+from freqfm.estimators.mf_axes import resolve_axes
+from freqfm.initializers import PRISM, XavierUniform
+from freqfm.optimizers import Adam
+
+USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
+COSINES = pytest.mark.parametrize("loss", ["softmax", "bsl", "directau", "mawu"])
+
+
+def rate_of(n=POSITIVES, **params):
+    """Return the rate for n positives of a log."""
+    axes = resolve_axes(MFRecommender(**params), n, (USERS, ITEMS), n)
+    return axes.optimizer.learning_rate
+
+
+def test_rate_goes_by_the_number_of_steps():
+    n_batches = np.ceil(POSITIVES / 1024)
+    assert rate_of() == pytest.approx(24 / (100 * n_batches))
+    assert rate_of(5000) > rate_of()
+    assert rate_of(10**7) == 3e-4
+    assert rate_of(100) == 1e-2
+    assert rate_of(optimizer=Adam(0.7)) == 0.7
+    assert rate_of(learning_rate=0.2, init="prism") == 0.2
+
+
+@COSINES
+def test_long_vectors_of_cosines_make_longer_steps(loss):
+    plain, long = rate_of(loss=loss), rate_of(loss=loss, init="prism")
+    assert plain < long <= 1e-2
+    assert rate_of(loss=loss, init=PRISM(users=False)) < long
+    assert rate_of(loss=loss, init=PRISM(users=False, items=False)) == plain
+    assert rate_of(loss=loss, init="normal") == plain
+
+
+def test_dot_products_make_no_longer_steps():
+    for params in ({"loss": "bpr"}, {"similarity": "dot"}):
+        assert rate_of(**params, init="prism") == rate_of(**params)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_stretch_is_the_length_over_that_of_plain_rows(alpha):
+    shape, counts = (500, 16), np.full(500, 18)
+    long, plain = (
+        np.sqrt(np.mean(np.sum(initializer.draw(shape, np.random.default_rng(0), counts) ** 2, 1)))
+        for initializer in (PRISM(alpha), XavierUniform())
+    )
+    assert PRISM(alpha).stretch(shape, counts.sum()) == pytest.approx(long / plain, rel=0.02)
+
+
+def test_long_vectors_trained_in_parts_keep_their_rate():
+    X = sparse.csr_array((np.random.default_rng(0).random((40, 30)) < 0.2).astype(np.float32))
+    parts = MFRecommender(8, init="prism", random_state=0)
+    for _ in range(2):
+        parts.partial_fit(X)
+    whole = MFRecommender(8, init="prism", max_iter=2, random_state=0).fit(X)
+    assert_array_equal(parts.item_factors_, whole.item_factors_)
