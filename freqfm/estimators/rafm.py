@@ -249,9 +249,10 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         w_0 + sum_i w_i x_i + sum_{i<j} <v_i^(p), v_j^(p)> x_i x_j,  p = min(p_i, p_j).
 
     Feature i has vectors v_i^(1), ..., v_i^(p_i) of the ranks D_1 < ... < D_(p_i), up to the one
-    that its frequency supports, and a pair interacts at the largest rank that both have: see
-    :class:`RaFMClassifier`. The loss is half the squared error. Targets far from the scale of 1
-    are better scaled, for instance by ``sklearn.compose.TransformedTargetRegressor``.
+    that its frequency supports, and a pair interacts at the largest rank that both have. How it is
+    computed, and how vectors learn, is told in :class:`RaFMClassifier`. The loss is half the
+    squared error. Targets far from the scale of 1 are better scaled, for instance by
+    ``sklearn.compose.TransformedTargetRegressor``.
 
     Parameters
     ----------
