@@ -43,7 +43,6 @@ class VAEFit(HistoryFit):
     """What fitting a :class:`freqfm.FastVAERecommender` takes."""
 
     _axes = {"optimizer": OPTIMIZERS, "negative_sampler": {"auto": Full, **SAMPLERS}}
-    _biased = True
 
     def _train(self, X, reset, partial):
         before = self.__dict__.copy()

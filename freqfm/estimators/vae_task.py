@@ -31,7 +31,7 @@ from freqfm.kernels.cpu.vae import (
     sum_histories,
 )
 from freqfm.optimizers import Optimizer
-from freqfm.samplers import QuerySampler, Sampler
+from freqfm.samplers import MIDX, QuerySampler, Sampler
 from freqfm.scalars import codes
 
 # Floats of padding between the scratch of two threads: no cache line is shared.
@@ -233,10 +233,23 @@ class VAETask:
             if self._proposal is None:
                 self._proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
         elif self._proposal is None or epoch % sampler.refresh == 0:
-            self._proposal = sampler.proposal(
-                self._counts, model.item_factors_.copy(), model._seed + epoch, self._proposal
-            )
+            self._proposal = self._propose(model._seed + epoch)
         self._scratch = self._drawn_scratch()
+
+    def _propose(self, seed):
+        """Return what negatives are drawn from, for the present vectors of items."""
+        sampler, items, last = self.axes.sampler, self.model.item_factors_, self._proposal
+        if not isinstance(sampler, MIDX) or sampler.variant == "exact":
+            return sampler.proposal(self._counts, items.copy(), seed, last)
+        # Biases are known exactly; to quantize them would cost codewords.
+        if last is not None:
+            last = last._replace(codewords=last.codewords[:, :-1])
+        vectors = np.ascontiguousarray(items[:, :-1])
+        proposal = sampler.proposal(self._counts, vectors, seed, last, offsets=items[:, -1])
+        codewords = proposal.codewords
+        return proposal._replace(
+            codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
+        )
 
     def _train(self, users, generator, kl_weight, step, clock, tables):
         """Train on one batch of users; return its loss and the weight of its interactions."""
@@ -303,9 +316,8 @@ class VAETask:
 
     def _softmax(self, queries, starts, items, values, n_samples, scale, step, clock, table, hyper):
         """Train the items; return the gradient by the latent queries, losses and weights."""
-        model = self.model
-        if model._biased:
-            queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
+        # The last number of an item's vector is its bias.
+        queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         lengths = np.tile(np.diff(starts), n_samples)
         histories = Histories(
@@ -320,14 +332,12 @@ class VAETask:
         if self.axes.full:
             self._team.run(full_softmax, queries, histories, scale, *common, by_queries, losses)
         else:
-            key = np.random.SeedSequence([model._seed, step]).generate_state(1, np.uint64)[0]
+            key = np.random.SeedSequence([self.model._seed, step]).generate_state(1, np.uint64)[0]
             self._team.run(
                 sampled_softmax, queries, histories, scale, True, self._proposal, key, *common,
                 self._drawn, by_queries, losses,
             )  # fmt: skip
-        if model._biased:
-            by_queries = np.ascontiguousarray(by_queries[:, :-1])
-        return by_queries, losses, histories.totals
+        return np.ascontiguousarray(by_queries[:, :-1]), losses, histories.totals
 
     def _step_inputs(self, items, rows, inputs, gradients, step, clock, table, hyper, scale):
         n = len(items)

@@ -110,14 +110,20 @@ class MIDX(QuerySampler):
         self.popularity = popularity
         self.refresh = refresh
 
-    def proposal(self, counts, vectors, seed, previous=None):
-        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+    def proposal(self, counts, vectors, seed, previous=None, offsets=None):
+        """Return the distribution for the present vectors, see :class:`QuerySampler`.
+
+        ``offsets`` (n_items,) are added to the logits of items whatever the query, such as biases:
+        they need no codewords, and enter the third draw as they are. Not for "exact".
+        """
         last = None if previous is None else previous.codewords
         k, m = int(self.n_codewords), int(self.n_subspaces)
         codewords, codes_of = quantize(vectors, m, k, seed, last)
         items, starts, cell_of, cell_codes = _cells(codes_of, k)
         nothing = np.zeros(0, dtype=np.float32)
         log_q = self._log_popularity(counts) if self.variant == "popularity" else nothing
+        if offsets is not None:
+            log_q = (log_q if len(log_q) else 0) + (offsets - offsets.max()).astype(np.float32)
         weights = np.diff(starts).astype(np.float64)
         tables = {}
         if len(log_q):
