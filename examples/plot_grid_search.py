@@ -52,8 +52,9 @@ print(search.best_params_)
 
 # %%
 # Candidates come in the order of the grid, the last parameter first, so their scores make a table.
-# On this small log the temperature matters most, and warmer than the default, which goes by the
-# density of the data, is better; more components help a little where the softmax is warm enough.
+# On this small log the temperature matters most. The default, which goes by the density of the data
+# and by their number, comes close to the best; more components help a little where the softmax is
+# warm enough.
 
 means = search.cv_results_["mean_test_score"].reshape(3, 5)
 errors = search.cv_results_["std_test_score"].reshape(3, 5)

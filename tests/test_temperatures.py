@@ -27,7 +27,7 @@ def snapshot():
     losses = rng.normal(3, 1, 40)
     weight = np.diff(X.indptr).astype(float)
     statistics = np.column_stack([losses * weight, weight, rng.normal(size=40)])
-    return Snapshot(X, unit[0], unit[1][:30], statistics)
+    return Snapshot(X, unit[0], unit[1][:30], statistics, n_known=X.nnz)
 
 
 def refreshed(strategy, snapshot, epochs=(0,)):
@@ -49,7 +49,7 @@ def test_fixed(snapshot):
 
 
 def test_tau0_is_the_closed_form(snapshot):
-    X, U, V, _ = snapshot
+    X, U, V, _, _ = snapshot
     odds, active = log_odds(X)
     assert_allclose(refreshed(AdapTau0(), snapshot, [4]), odds / 0.7, rtol=1e-6)
     assert_allclose(refreshed(AdapTau0(warm_up=None), snapshot, [99]), odds / 0.7, rtol=1e-6)
@@ -143,4 +143,18 @@ def test_statistics_of_users(similarity, sampler):
 
 def test_density_temperature(snapshot):
     odds, _ = log_odds(snapshot.X)
-    assert_allclose(refreshed(DensityTemperature(3, 0.5), snapshot), 3 + 0.5 * odds, rtol=1e-6)
+    assert_allclose(refreshed(DensityTemperature(3, 0.5, 0), snapshot), 3 + 0.5 * odds, rtol=1e-6)
+    snapshot = snapshot._replace(n_known=900)
+    few = refreshed(DensityTemperature(3, 0.5, 1600), snapshot)
+    assert_allclose(few, 0.6 * (3 + 0.5 * odds), rtol=1e-6)
+
+
+def test_density_temperature_knows_what_was_seen_before():
+    # Some interactions more make no small log of a large one.
+    X = sparse.csr_array((np.random.default_rng(0).random((300, 200)) < 0.2).astype(np.float32))
+    model = MFRecommender(4, max_iter=1, random_state=0).fit(X)
+    before = model.temperature_
+    few = MFRecommender(4, max_iter=1, random_state=0).fit(X[:20])
+    assert few.temperature_ > 2 * before
+    model.partial_fit(X[:20])
+    assert_allclose(model.temperature_, before, rtol=0.1)

@@ -304,7 +304,7 @@ class MFTask:
         users, items = model.user_factors_, model.item_factors_
         if self.axes.cosine and strategy.looks_at_vectors:
             users, items = unit_rows(users), unit_rows(items)
-        snapshot = Snapshot(self.X, users, items, model._statistics)
+        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
         strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
         model._statistics[:] = 0
 

@@ -18,6 +18,8 @@ class Snapshot(NamedTuple):
     statistics: np.ndarray
     """(n_users, 3), of the last epoch: the loss at temperature one summed over a user's positives,
     their weight, and the derivative of the user's loss by the inverse temperature."""
+    n_known: int
+    """Number of interactions that the model knows: more than those of X if these come later."""
 
 
 class Temperature(Component):
