@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import log_softmax
 
+from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.samplers import DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversarial, Uniform
 
 N_CLUSTERS, INVERSE_TEMPERATURE, N_QUERIES = 200, 9, 200
@@ -83,7 +84,8 @@ def measure(n_items, d, n, repeats):
         fit, _ = timed(sampler.fit, items, counts, 0)
         refresh = fit
         if isinstance(sampler, MIDX):
-            refresh, _ = timed(sampler.proposal, counts, items, 1, sampler.proposal_)
+            with single_threaded_blas():
+                refresh, _ = timed(sampler.proposal, counts, items, 1, sampler.proposal_)
         draw = draw_seconds(sampler, queries, n, repeats) * 1e6
         distance = divergence(sampler, few, items)
         results[name] = {"draw": draw, "fit": fit, "refresh": refresh, "divergence": distance}

@@ -125,11 +125,11 @@ class MIDX(QuerySampler):
         if offsets is not None:
             log_q = (log_q if len(log_q) else 0) + (offsets - offsets.max()).astype(np.float32)
         weights = np.diff(starts).astype(np.float64)
-        tables = {}
+        aliases = np.zeros((0, 1), dtype=np.int32)
         if len(log_q):
             weight = np.exp(log_q[items].astype(np.float64))
             weights = np.add.reduceat(weight, starts[:-1])
-            tables = _alias_tables(items, starts, weight, log_q)
+            aliases = _alias_table(items, starts, weight, log_q)
         exact = self.variant == "exact"
         return Proposal(
             log_q=log_q,
@@ -142,7 +142,7 @@ class MIDX(QuerySampler):
             cell_starts=starts,
             cell_items=items,
             cell_of=cell_of,
-            **tables,
+            aliases=aliases,
         )
 
     def _log_popularity(self, counts):
@@ -211,11 +211,14 @@ def _cells(codes_of, n_codewords):
     return items, starts, cell_of, np.ascontiguousarray(codes_of[items[starts[:-1]]])
 
 
-def _alias_tables(items, starts, weight, log_q):
+def _alias_table(items, starts, weight, log_q):
+    """Return what draws from the cells look at: one row, so one miss of the cache."""
     n = len(items)
     thresholds = np.zeros(n, dtype=np.float32)
     others, stack = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
     build_aliases(starts, weight.copy(), thresholds, others, stack)
-    aliases = np.column_stack([items, items[others]])
-    log_q = log_q[aliases]
-    return {"aliases": aliases, "thresholds": np.column_stack([thresholds, log_q])}
+    table = np.empty((n, 5), dtype=np.int32)
+    table[:, 0], table[:, 1] = items, items[others]
+    bits = table.view(np.float32)
+    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, log_q[items], log_q[table[:, 1]]
+    return table

@@ -86,11 +86,10 @@ class Proposal(NamedTuple):
     cell_items: np.ndarray = _NO_INTEGERS
     #: (n_items,), int32: the cell of each item.
     cell_of: np.ndarray = _NO_INTEGERS
-    #: (n_items, 2), int32, in the order of ``cell_items``: alias tables, the item itself and
-    #: another; or empty, where a cell's items are all alike.
+    #: (n_items, 5), int32, in the order of ``cell_items``: alias tables. The item itself and
+    #: another; then the bits of float32, below what the item itself is drawn, and log_q of both. Or
+    #: empty, where a cell's items are all alike.
     aliases: np.ndarray = np.zeros((0, 1), dtype=np.int32)
-    #: (n_items, 3), float32: below what the item itself is drawn, and log_q of both.
-    thresholds: np.ndarray = _NO_ROWS
     #: (2 n_leaves, d (d + 1) / 2), float32: sums of v v^T below each node of a binary tree, upper
     #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are below node k.
     nodes: np.ndarray = _NO_ROWS
@@ -303,15 +302,16 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
         log_q[j] = np.float32(_cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     # Items are far apart in memory. A loop of nothing but their misses has many in flight.
-    if proposal.thresholds.shape[0] == 0:
+    if proposal.aliases.shape[0] == 0:
         for j in range(n):
             ids[j] = proposal.cell_items[np.uint64(ids[j])]
         return
     for j in range(n):
         slot = np.uint64(ids[j])
-        other = 1 if _random(key, 3 * j + 2) >= proposal.thresholds[slot, 0] else 0
+        threshold = np.int32(proposal.aliases[slot, 2]).view(np.float32)
+        other = 1 if _random(key, 3 * j + 2) >= threshold else 0
         ids[j] = proposal.aliases[slot, other]
-        log_q[j] += proposal.thresholds[slot, 1 + other]
+        log_q[j] += np.int32(proposal.aliases[slot, 3 + other]).view(np.float32)
 
 
 @scalar
