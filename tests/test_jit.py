@@ -32,7 +32,8 @@ import numpy as np
 from numba.core import event
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor, MFRecommender, RaFMClassifier, RaFMRegressor
+from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
+from freqfm import FastVAERecommender, MFRecommender
 from freqfm._jit import KERNELS, n_signatures
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
@@ -140,6 +141,26 @@ def use_samplers():
             sampler.sample(queries, [3, np.int64(5)][i % 2])
 
 
+def use_autoencoders():
+    X = sparse.csr_array(np.tile(dense[:300], (1, 6)) > 1)
+    ways = [{"negative_sampler": s} for s in SAMPLERS if s != "in_batch"]
+    ways += [{"optimizer": o} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
+    ways += [{"decoder_layer_sizes": (4,)}, {"n_samples": 2}, {"dropout": 0}, {"weight_decay": 1}]
+    ways += [{"dropout_on": "hidden"}, {"early_stopping": True}, {"batch_size": np.int64(7)}]
+    for i, way in enumerate(ways):
+        model = FastVAERecommender(
+            [4, 40][i % 2],
+            learning_rate=None if isinstance(way.get("optimizer"), Adam) else 0.001,
+            max_iter=2,
+            n_jobs=1 + i % 2,
+            random_state=i,
+        ).set_params(**way)
+        model.fit([X, X.toarray(), X.tocsc(), with_index_type(np.int64)(X)][i % 4])
+        model.partial_fit(X).recommend(X)
+        model.recommend(users=[0, 1])
+        model.transform(X)
+
+
 def stats():
     return {
         k.__name__: [len(k.stats.cache_misses), sum(k.stats.cache_hits.values())] for k in KERNELS
@@ -150,6 +171,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_everything()
     use_recommenders()
     use_samplers()
+    use_autoencoders()
 report["compiled"] = len(recorder.buffer)
 report["signatures"] = n_signatures()
 report["stats"] = stats()
@@ -158,6 +180,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_everything()
     use_recommenders()
     use_samplers()
+    use_autoencoders()
 report["compiled_again"] = len(recorder.buffer)
 report["stats_again"] = stats()
 print(json.dumps(report))
@@ -172,7 +195,7 @@ def python(code, *, root=ROOT, **env):
         env={**os.environ, "PYTHONPATH": str(root), "NUMBA_DISABLE_JIT": "0", **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
