@@ -22,8 +22,8 @@ __all__ = ["VAEFit"]
 # Up to so many items a softmax over all of them is cheap.
 _FULL_UP_TO = 50_000
 
-# Draws of a query, if their number is not given.
-_N_NEGATIVES = 200
+# Draws of a query, and codewords of MIDX, if their number is not given.
+_N_NEGATIVES, _N_CODEWORDS = 500, 64
 
 # Without a given batch size an epoch has so many batches, of so many users.
 _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
@@ -90,12 +90,15 @@ class VAEFit(HistoryFit):
         if isinstance(wanted, str) and wanted == "auto":
             wanted = "full" if n_items <= _FULL_UP_TO else "midx_popularity"
         midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
+        n_codewords = self.n_codewords if midx else None
+        if isinstance(wanted, str) and midx and n_codewords is None:
+            n_codewords = _N_CODEWORDS
         sampler = resolve(
             "negative_sampler",
             wanted,
             Sampler,
             SAMPLERS,
-            [("n_codewords", "n_codewords", self.n_codewords if midx else None)],
+            [("n_codewords", "n_codewords", n_codewords)],
         )
         if isinstance(sampler, InBatch):
             raise ValueError(
@@ -108,6 +111,10 @@ class VAEFit(HistoryFit):
                 f"negative_sampler={self.negative_sampler!r} leave it at None."
             )
         full = sampler.negatives_code == codes.NEGATIVES_FULL
+        if self.optimizer == "adam" and not full:
+            # An item that is drawn now and then has small gradients of either sign. Only moments
+            # that decay in between keep Adam from taking a whole step each time.
+            optimizer.lazy = False
         if full and self.n_negatives is not None and self.negative_sampler != "auto":
             raise ValueError(
                 f"n_negatives={self.n_negatives} has no use with "

@@ -24,6 +24,7 @@ from freqfm.kernels.cpu.vae import (
     DrawnScratch,
     FullScratch,
     Histories,
+    catch_up_rows,
     full_softmax,
     sampled_softmax,
     step_histories,
@@ -164,6 +165,7 @@ class VAETask:
         return DrawnScratch(
             ids=np.zeros((n_queries, n), dtype=np.int32),
             log_q=np.zeros((n_queries, n), dtype=np.float32),
+            positive_log_q=np.zeros(len(self._drawn.tokens) - n_queries * n, dtype=np.float32),
             vectors=np.zeros((size * n, width), dtype=np.float32),
             scores=np.zeros((size, n), dtype=np.float32),
             multiples=np.zeros((size, n), dtype=np.float32),
@@ -254,7 +256,6 @@ class VAETask:
     def _train(self, users, generator, kl_weight, step, clock, tables):
         """Train on one batch of users; return its loss and the weight of its interactions."""
         model, X = self.model, self.X
-        self._catch_up(step - 1, clock, tables)
         hyper = self.optimizer.hyper()
         starts, items, values = rows_of(X, users)
         inputs = unit_inputs(starts, values)
@@ -269,6 +270,11 @@ class VAETask:
             kept_items, rows = items[kept], rows[kept]
             inputs = inputs[kept] / np.float32(1 - dropout)
             kept_starts = np.concatenate([[0], np.cumsum(kept)])[starts]
+        if self._rule.catch_up != codes.CATCH_UP_NONE:
+            gradients = self._occurrences.gradients
+            self._team.run(
+                catch_up_rows, kept_items, step, clock, self._rule, hyper, tables[0], gradients
+            )
         pooled = np.empty((n_users, model.input_factors_.shape[1]), dtype=np.float32)
         self._team.run(sum_histories, kept_starts, kept_items, inputs, model.input_factors_, pooled)
         mask = None

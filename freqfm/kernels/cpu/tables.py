@@ -13,10 +13,13 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, kernel, scalar, stage
 from freqfm.kernels.cpu.rows import owner, present_rate, row_rate, step_row
 from freqfm.scalars.codes import (
+    BETA_1,
+    BETA_2,
     CATCH_UP_FACTOR,
     CATCH_UP_NONE,
     DECAY_BATCH,
     DECAY_NONE,
+    STEP_ADAM,
 )
 from freqfm.scalars.rng import hash64
 
@@ -144,6 +147,9 @@ def through_dropout(gradient, dropout, mask, j):
             gradient[j, f] *= mask[j, f]
 
 
+# After so many steps without a gradient the momentum of Adam, by default, is 1e-9 of what it was.
+_MOST_REPLAYED = 200
+
 # Floats of a cache line.
 _LINE = 16
 
@@ -177,7 +183,8 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
 
     In each its gradient was that of the penalty alone. For SGD, and for a decoupled decay, that is
     a power of 1 - rate * decay. All others replay the steps: in the cache that is far cheaper than
-    moving the whole table in every batch.
+    moving the whole table in every batch. Without a penalty Adam's momentum is soon gone, and then
+    nothing moves but the moments themselves.
     """
     missed = step - 1 - table.caught_up[k]
     if missed <= 0:
@@ -191,7 +198,10 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
             table.weights[k, f] *= power
         return
     penalty = np.float32(rule.idle_decay)
-    for s in range(step - missed, step):
+    n_replayed = missed
+    if rule.step_code == STEP_ADAM and rule.idle_decay == 0.0:
+        n_replayed = min(missed, _MOST_REPLAYED)
+    for s in range(step - missed, step - missed + n_replayed):
         for f in range(width):
             gradient[f] = penalty * table.weights[k, f]
         own = s - clock.first_step
@@ -206,6 +216,12 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
             table.first,
             table.second,
         )
+    if n_replayed < missed:
+        first = np.float32(math.pow(hyper[BETA_1], missed - n_replayed))
+        second = np.float32(math.pow(hyper[BETA_2], missed - n_replayed))
+        for f in range(width):
+            table.first[k, f] *= first
+            table.second[k, f] *= second
 
 
 @stage

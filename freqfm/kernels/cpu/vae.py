@@ -17,8 +17,9 @@ from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.kernels.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
-from freqfm.kernels.cpu.tables import apply_gradients, gather_row, move_row
+from freqfm.kernels.cpu.tables import apply_gradients, catch_up, gather_row, move_row
 from freqfm.kernels.cpu.team import wait
+from freqfm.scalars.codes import CATCH_UP_NONE
 from freqfm.scalars.rng import hash64
 
 # Items of one matrix product.
@@ -57,11 +58,21 @@ class DrawnScratch(NamedTuple):
 
     ids: np.ndarray  #: (B, n), int32
     log_q: np.ndarray  #: (B, n), float32
+    positive_log_q: np.ndarray  #: (n_positives,), float32
     vectors: np.ndarray  #: (size * n, d), float32
     scores: np.ndarray  #: (size, n), float32
     multiples: np.ndarray  #: (size, n), float32
     numbers: np.ndarray  #: (size, ...), see ``sampling``
     sums: np.ndarray  #: (size, ...)
+
+
+@kernel
+def catch_up_rows(rank, size, barrier, items, step, clock, rule, hyper, table, gradients):
+    """Let the rows of ``items`` make up the steps before ``step`` that they have missed."""
+    catch_up(
+        np.uint64(rank), np.uint64(size), items.shape[0], items, step, clock, rule, hyper, table,
+        gradients[rank],
+    )  # fmt: skip
 
 
 @kernel
@@ -244,18 +255,31 @@ def full_softmax(
 
 
 @scalar
-def _learn_from_draws(
-    rank, b, queries, histories, scale, inside, proposal, key, table, scratch, occurrences,
-    query_gradients,
-):  # fmt: skip
-    """Score a query's positives against its draws; leave the gradient; return the loss."""
-    width = queries.shape[1]
+def _draw(rank, b, queries, histories, proposal, key, scratch, occurrences):
+    """Draw negatives for a query; list them and its positives as tokens of the batch."""
     n = scratch.ids.shape[1]
     n_positives = histories.items.shape[0]
     query = queries[b]
     ids, log_q = scratch.ids[b], scratch.log_q[b]
     numbers, sums = scratch.numbers[rank], scratch.sums[rank]
     draw_negatives(proposal, query, hash64(key + np.uint64(b)), ids, log_q, numbers, sums)
+    for j in range(n):
+        occurrences.tokens[n_positives + b * n + j] = ids[j]
+    for p in range(histories.starts[b], histories.starts[b + 1]):
+        occurrences.tokens[p] = histories.items[p]
+        scratch.positive_log_q[p] = log_q_of(proposal, query, histories.items[p], numbers, sums)
+
+
+@scalar
+def _learn_from_draws(
+    rank, b, queries, histories, scale, inside, table, scratch, occurrences, query_gradients
+):
+    """Score a query's positives against its draws; leave the gradient; return the loss."""
+    width = queries.shape[1]
+    n = scratch.ids.shape[1]
+    n_positives = histories.items.shape[0]
+    query = queries[b]
+    ids, log_q = scratch.ids[b], scratch.log_q[b]
     scores = scratch.scores[rank]
     multiples = scratch.multiples[rank]
     largest = -np.float32(np.inf)
@@ -275,6 +299,8 @@ def _learn_from_draws(
     log_total = np.float64(largest) + math.log(total)
     for f in range(width):
         query_gradients[b, f] = ZERO
+    # Draws are told relative to uniform ones: their mean, times the items, estimates the sum.
+    log_share = math.log(table.shape[0] / n)
     loss = 0.0
     left = 0.0
     for p in range(histories.starts[b], histories.starts[b + 1]):
@@ -286,26 +312,21 @@ def _learn_from_draws(
         own = 0.0
         log_sum = log_total
         if inside:
-            logit = np.float64(score - log_q_of(proposal, query, k, numbers, sums))
+            logit = np.float64(score - scratch.positive_log_q[p])
             top = max(logit, log_total)
             log_sum = top + math.log(math.exp(logit - top) + math.exp(log_total - top))
             own = math.exp(logit - log_sum)
-            # What the sampled sum makes of the log of the sum over all items.
-            loss += x * (log_sum - logit)
-        else:
-            loss += x * (log_sum - score)
+        loss += x * (log_sum + log_share - score)
         left += x * (1.0 - own)
         slope = np.float32(scale * x * (own - 1.0))
         for f in range(width):
             query_gradients[b, f] += slope * table[k, f]
-        occurrences.tokens[p] = histories.items[p]
         occurrences.rows[p] = b
         occurrences.multiples[p] = slope
     factor = scale * left / total
     for j in range(n):
         multiples[j] = np.float32(factor * scores[j])
         q = n_positives + b * n + j
-        occurrences.tokens[q] = ids[j]
         occurrences.rows[q] = b
         occurrences.multiples[q] = multiples[j]
     for j in range(n):
@@ -329,13 +350,23 @@ def sampled_softmax(
     occurrences : Occurrences, of at least n positives + B draws.
     """
     n_queries = queries.shape[0]
+    n = histories.items.shape[0] + n_queries * scratch.ids.shape[1]
+    for b in range(rank, n_queries, size):
+        _draw(rank, b, queries, histories, proposal, key, scratch, occurrences)
+    wait(barrier, size)
+    if rule.catch_up != CATCH_UP_NONE:
+        # Rows that have missed steps make them up before they are read.
+        catch_up(
+            np.uint64(rank), np.uint64(size), n, occurrences.tokens, step, clock, rule, hyper,
+            table, occurrences.gradients[rank],
+        )  # fmt: skip
+        wait(barrier, size)
     for b in range(rank, n_queries, size):
         losses[b] = _learn_from_draws(
-            rank, b, queries, histories, scale, inside, proposal, key, table.weights, scratch,
-            occurrences, query_gradients,
+            rank, b, queries, histories, scale, inside, table.weights, scratch, occurrences,
+            query_gradients,
         )  # fmt: skip
     wait(barrier, size)
-    n = histories.items.shape[0] + n_queries * scratch.ids.shape[1]
     apply_gradients(
         rank, size, n, occurrences, queries, False, table, rule, hyper, step, clock, scale
     )
