@@ -18,7 +18,183 @@ _POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
 
 
 class FastVAERecommender(VAEFit):
-    """Variational autoencoder."""
+    """Variational autoencoder for implicit feedback, by full or sampled softmax.
+
+    A user is what an encoder makes of the user's history: a distribution of latent vectors. A
+    decoder scores all items by them. No vector of a user is stored, so new users and longer
+    histories need no training. The model is Mult-VAE [1]_; where there are too many items for a
+    softmax over all of them, items are drawn by an inverted multi-index, as in FastVAE [2]_.
+
+    With x_ui for the values in ``X`` and a_i for rows of ``input_factors_``, the encoder is ::
+
+        h = f(W_1 ... f(sum_i dropout(x_ui / |x_u|) a_i + b_0) ...),
+        z ~ N(mu, diag(exp(s))),        [mu, s] = W h + b,
+
+    and the decoder, with v_i and c_i for vectors and biases of items, ::
+
+        q = z                           without decoder layers, or else
+        q = f(U_m ... f(U_1 z + b_1) ...),
+        P(i | u) = exp(<q, v_i> + c_i) / sum_j exp(<q, v_j> + c_j).
+
+    Minimised is the mean over users of the multinomial loss and of the divergence of z from a
+    standard normal distribution, a bound of the negative log-likelihood at weight 1, ::
+
+        -sum_i x_ui log P(i | u) + kl_weight_t / 2 sum_k (mu_k^2 + exp(s_k) - 1 - s_k),
+        kl_weight_t = kl_weight min(1, t / kl_warm_up) in epoch t.
+
+    Recommendations take z = mu and no dropout.
+
+    Parameters
+    ----------
+    n_components : int, default=64
+        Length of the latent vectors z.
+    hidden_layer_sizes : array-like of int, default=(200,)
+        Sizes of the encoder's hidden layers, at least one. The first is the length of the rows of
+        ``input_factors_``.
+    decoder_layer_sizes : array-like of int, default=()
+        Sizes of the decoder's hidden layers. The last is the length of the items' vectors; without
+        any it is ``n_components``, and scores are products with z itself.
+    activation : {"tanh", "relu"}, default="tanh"
+        What f is, in all hidden layers.
+    negative_sampler : {"auto", "full", "uniform", "popularity", "midx_uniform", \
+            "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
+            default="auto"
+        Over which items the sum of the softmax runs, see :mod:`freqfm.samplers`: "full" takes all,
+        the others draw some for each user. "auto" is "full" for up to 50,000 items, else
+        "midx_popularity".
+    n_negatives : int, default=None
+        Draws for each user and latent vector, with replacement; the user's items are not removed.
+        None is 200. Not for "full".
+    n_codewords : int, default=None
+        Codewords in each half of the vectors, for the names that start with "midx". None is the
+        sampler's own: 16.
+    kl_weight : float or "reference", default=0.2
+        Weight of the divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank better.
+        "reference" trains as the published code of [2]_ does: z is drawn with noise, but the
+        divergence has no gradient; the same as 0.
+    kl_warm_up : int, default=20
+        Epochs over which the weight rises to ``kl_weight``, linearly. 1 is no warm-up.
+    n_samples : int, default=1
+        Latent vectors z drawn for each user and step.
+    dropout : float, default=0.5
+        Share of the items of a user, or of the sums, set to zero in each step; what is left is
+        divided by 1 - ``dropout``.
+    dropout_on : {"input", "hidden"}, default="input"
+        "input" drops items of the history, as [1]_ and [2]_ say; "hidden" drops numbers of its sum
+        over items, as the published code of [2]_ does.
+    optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
+            default="adam"
+        See :mod:`freqfm.optimizers`. It moves all arrays, dense layers too.
+    learning_rate : float, default=None
+        Learning rate of the optimizer. None is the optimizer's own, but for "adam" a rate by the
+        number of steps of the fit: 2 over the steps, between 0.001 and 0.01.
+    max_iter : int, default=50
+        Epochs.
+    batch_size : int, default=None
+        Users in a batch. None is a 32nd of the users, between 16 and 256.
+    weight_decay : float, default=0.0
+        L2 penalty on all weights: the gradient of a row gets ``weight_decay`` times the row. The
+        loss is a mean over the users of a batch (for CF-SGD and FA-SGD a sum).
+    weight_decay_scope : {"full", "batch"}, default="full"
+        "full" shrinks every row in every batch, "batch" the rows that the batch touches. The decay
+        of ``Adam()``, which is lazy, is decoupled with "full", see :class:`MFRecommender`.
+    n_recommendations : int, default=10
+        Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
+    early_stopping : bool, default=False
+        Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
+        best epoch. Without it all interactions are trained on.
+    validation_fraction : float, default=0.1
+        Share of each user's interactions that early stopping holds out.
+    n_iter_no_change : int, default=10
+        Epochs without improvement by ``tol`` that end the fit; of the NDCG, and without early
+        stopping of nothing. None never ends it.
+    tol : float, default=1e-4
+        Smallest improvement.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the present model.
+    verbose : int, default=0
+        1 prints a line per epoch.
+    n_jobs : int, default=None
+        Threads; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Pass an int for the same model at every call.
+
+    Attributes
+    ----------
+    input_factors_ : ndarray of shape (n_items, hidden_layer_sizes[0]), float32
+        What each item of a history adds to the first hidden layer.
+    item_factors_ : ndarray of shape (n_items, d + 1), float32
+        The vectors of the items and, in the last column, their biases; d is ``n_components``, or
+        the size of the last decoder layer.
+    layers_ : list of ndarray, float32
+        The dense layers in order: the bias of the first hidden layer, (1, h); further hidden
+        layers; the layer to means and log-variances, (h + 1, 2 * n_components); the decoder's. The
+        last row of each is its bias.
+    item_counts_ : ndarray of shape (n_items,)
+        How many users have each item.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Loss of each epoch with the divergence, per interaction, or per sum of weights. Of sampled
+        sums if items are drawn.
+    validation_scores_ : ndarray
+        NDCG of each epoch, with early stopping.
+    n_iter_, best_iter_ : int
+        Epochs trained, and the one whose weights the model has.
+    optimizer_state_nbytes_ : int
+        Bytes of the optimizer's state.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Only if X is a frame whose columns are named by strings.
+
+    Raises
+    ------
+    ValueError
+        On axes that do not fit together, and on data that cannot be learned from.
+    DivergenceError
+        If the loss or a weight stops being finite; the last finite epoch is kept.
+
+    See Also
+    --------
+    MFRecommender : Stores a vector for each user; any of five losses.
+    InteractionRecommender : Takes (user, item) pairs with any ids.
+    freqfm.samplers.MIDX : What draws items for "midx_uniform" and "midx_popularity".
+
+    Notes
+    -----
+    Cost of an epoch, for vectors of length d: O(n_users * n_items * d) with "full", in two passes
+    over tiles of items, O(n_users * n_negatives * d) with draws, plus what the sampler costs for a
+    query; ``n_samples`` multiplies both. Encoder and decoder add the interactions times
+    ``hidden_layer_sizes[0]``, and the dense layers for each user.
+
+    Memory: 4 (h + d + 1) bytes for each item, h being ``hidden_layer_sizes[0]``, the optimizer's
+    state (twice as much again for Adam), while training a copy of both (two with early stopping),
+    and the histories: about 12 bytes per interaction while training, 4 afterwards, or 8 if the
+    values of ``X`` are not all one. Nothing grows with users times items: "full" holds scores of a
+    batch and 512 items at a time for each thread, draws take some 20 bytes for each user of a batch
+    and draw, and 8 more for each thread.
+
+    Item biases start at the logarithms of popularity. MIDX does not quantize them: its cells, and
+    its draws within a cell, go by their exponentials, for "midx_popularity" times its popularity.
+
+    References
+    ----------
+    .. [1] D. Liang, R. G. Krishnan, M. D. Hoffman, T. Jebara. "Variational Autoencoders for
+       Collaborative Filtering". WWW 2018.
+    .. [2] J. Chen, D. Lian, B. Jin, X. Huang, K. Zheng, E. Chen. "Fast Variational AutoEncoder with
+       Inverted Multi-Index for Collaborative Filtering". WWW 2022.
+
+    Examples
+    --------
+    >>> from freqfm import FastVAERecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> model = FastVAERecommender(n_components=16, max_iter=20, random_state=0).fit(X)
+    >>> items, scores = model.recommend(X[:2], n_recommendations=3)
+    >>> items.shape
+    (2, 3)
+    >>> model.transform(X).shape
+    (200, 16)
+    """
 
     _parameter_constraints: dict = {
         "n_components": _POSITIVE_INTEGER,
