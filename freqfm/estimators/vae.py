@@ -64,10 +64,9 @@ class FastVAERecommender(VAEFit):
         "midx_popularity".
     n_negatives : int, default=None
         Draws for each user and latent vector, with replacement; the user's items are not removed.
-        None is 200. Not for "full".
+        None is 500. Not for "full".
     n_codewords : int, default=None
-        Codewords in each half of the vectors, for the names that start with "midx". None is the
-        sampler's own: 16.
+        Codewords in each half of the vectors, for the names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.2
         Weight of the divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank better.
         "reference" trains as the published code of [2]_ does: z is drawn with noise, but the
@@ -84,7 +83,8 @@ class FastVAERecommender(VAEFit):
         over items, as the published code of [2]_ does.
     optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
             default="adam"
-        See :mod:`freqfm.optimizers`. It moves all arrays, dense layers too.
+        See :mod:`freqfm.optimizers`. It moves all arrays, dense layers too. With drawn items "adam"
+        is ``Adam(lazy=False)``: their gradients are of either sign, and moments must decay between.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's own, but for "adam" a rate by the
         number of steps of the fit: 2 over the steps, between 0.001 and 0.01.
