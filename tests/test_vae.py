@@ -10,7 +10,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from freqfm import DivergenceError, FastVAERecommender, InteractionRecommender, recommend
+from freqfm import (
+    DivergenceError,
+    FastVAERecommender,
+    InteractionRecommender,
+    MFRecommender,
+    recommend,
+)
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions, make_ranking_scorer
@@ -19,7 +25,8 @@ from freqfm.samplers import MIDX
 
 
 def make(**params):
-    return FastVAERecommender(**{"n_components": 6, "max_iter": 5, "random_state": 0, **params})
+    params = {"n_components": 6, "max_iter": 5, "early_stopping": False, **params}
+    return FastVAERecommender(**{"random_state": 0, **params})
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +160,17 @@ def test_early_stopping_restores_the_best(log, capsys):
     assert model.n_iter_ < 60
     assert model.best_iter_ == np.argmax(model.validation_scores_) + 1
     assert "validation ndcg" in capsys.readouterr().out
+
+
+def test_held_out_items_are_not_recommended(log):
+    for model in (make(early_stopping="auto"), MFRecommender(8, early_stopping=True, max_iter=3)):
+        model.fit(log)
+        assert len(model.validation_scores_)
+        items, _ = model.recommend(users=np.arange(300))
+        users, at = np.nonzero(items >= 0)
+        assert not log[users, items[users, at]].any()
+        assert_array_equal(model.item_counts_, np.bincount(log.indices, minlength=120))
+    assert not len(make(early_stopping="auto").fit(np.eye(3)).validation_scores_)
 
 
 def test_stored_and_cloned(log, model):

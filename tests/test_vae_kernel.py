@@ -52,6 +52,7 @@ def test_every_gradient_equals_finite_differences(hidden, decoder, activation):
         kl_warm_up=1,
         n_samples=2,
         dropout=0,
+        early_stopping=False,
         optimizer=SGD(1e-30),
         max_iter=1,
         random_state=3,
@@ -289,7 +290,8 @@ def test_every_optimizer_learns(optimizer):
     X = make_interactions(200, 80, 3000, random_state=0)
     rate = 0.05 if "sgd" in optimizer else 0.02
     model = FastVAERecommender(8, optimizer=optimizer, learning_rate=rate, max_iter=15,
-                               random_state=0, batch_size=50).fit(X)  # fmt: skip
+                               early_stopping=False, random_state=0, batch_size=50)  # fmt: skip
+    model.fit(X)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
 
 
@@ -299,6 +301,7 @@ def test_rows_catch_up_with_dense_steps(monkeypatch, sampler):
     X = small_log(40, 30)
     params = {"negative_sampler": sampler, "optimizer": Adam(0.01, beta_1=0.3, lazy=False)}
     params |= {"batch_size": 4, "max_iter": 4, "random_state": 0, "n_jobs": 1}
+    params["early_stopping"] = False
     lazily = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
     softmax = VAETask._softmax
 

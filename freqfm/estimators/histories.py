@@ -14,6 +14,10 @@ __all__ = ["HistoryFit", "pad_rows"]
 _VALIDATION_USERS = 5000
 
 
+# Up to so many interactions early_stopping="auto" sets some aside: beyond, models hardly overfit.
+_AUTO_EARLY_STOPPING = 200_000
+
+
 class HistoryFit(BaseRecommender):
     """A recommender that keeps the histories it was fitted on."""
 
@@ -27,16 +31,22 @@ class HistoryFit(BaseRecommender):
         return X
 
     def _hold_out(self, X):
-        if not self.early_stopping:
+        """Return what to train on, and what early stopping watches or None."""
+        wanted = self.early_stopping
+        if wanted == "auto":
+            wanted = X.nnz < _AUTO_EARLY_STOPPING
+        if not wanted:
             return X, None
         train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
         train, held_out = canonical_csr(train), canonical_csr(held_out)
-        if not held_out.nnz:
-            raise ValueError(
-                f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
-                f"out nothing: no user has interactions enough. Set early_stopping=False."
-            )
-        return train, held_out
+        if held_out.nnz:
+            return train, held_out
+        if self.early_stopping == "auto":
+            return X, None
+        raise ValueError(
+            f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
+            f"out nothing: no user has interactions enough. Set early_stopping=False."
+        )
 
     def _scorer(self, X, held_out):
         """Return a function that gives the NDCG of held-out interactions of known users."""

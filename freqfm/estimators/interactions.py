@@ -363,6 +363,7 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         found, scores = self.estimator_.similar_users(self._find("user", users, "users"), n=n)
         return _like(users, ids_of(self.user_ids_, found), scores)
 
+    @available_if(lambda self: hasattr(self.estimator, "explain"))
     def explain(self, user, item):
         """Tell how much each item of a user's history adds to a score.
 

@@ -36,6 +36,7 @@ class MFFit(HistoryFit):
         before = self.__dict__.copy()
         try:
             X, axes = self._prepare(X, reset, partial)
+            whole = X
             X, held_out = (X, None) if partial else self._hold_out(X)
             if reset:
                 self._init_model(X, axes)
@@ -56,6 +57,9 @@ class MFFit(HistoryFit):
         score_name = None if score is None else "ndcg"
         patience = None if score is None else self.n_iter_no_change
         train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
+        if held_out is not None:
+            # What was held out is known all the same: nobody wants it recommended.
+            self._remember_histories(pad_rows(whole, len(self.user_factors_)), more=False)
         return self
 
     def _prepare(self, X, reset, partial):

@@ -149,8 +149,8 @@ class BaseRecommender(
             In descending order of scores; -1 where there are too few. One-dimensional if ``users``
             is a single number.
         scores : ndarray of the same shape, float32
-            Dot products or cosines, see ``ranking``; -inf where there is no item. A user without
-            any history gets the popular items, by the share of users that have them.
+            Dot products, or cosines where the model ranks by these; -inf where there is no item. A
+            user without any history gets the popular items, by the share of users that have them.
 
         Raises
         ------

@@ -61,7 +61,7 @@ class FastVAERecommender(VAEFit):
             default="auto"
         Over which items the sum of the softmax runs, see :mod:`freqfm.samplers`: "full" takes all,
         the others draw some for each user. "auto" is "full" for up to 50,000 items, else
-        "midx_popularity".
+        "midx_uniform".
     n_negatives : int, default=None
         Draws for each user and latent vector, with replacement; the user's items are not removed.
         None is 500. Not for "full".
@@ -100,9 +100,10 @@ class FastVAERecommender(VAEFit):
         of ``Adam()``, which is lazy, is decoupled with "full", see :class:`MFRecommender`.
     n_recommendations : int, default=10
         Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
-    early_stopping : bool, default=False
+    early_stopping : bool or "auto", default="auto"
         Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
-        best epoch. Without it all interactions are trained on.
+        best epoch. "auto" does so below 200,000 interactions, where an autoencoder soon learns them
+        by heart. Without it all interactions are trained on.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
@@ -216,7 +217,7 @@ class FastVAERecommender(VAEFit):
         "weight_decay": NON_NEGATIVE,
         "weight_decay_scope": [StrOptions({"full", "batch"})],
         "n_recommendations": _POSITIVE_INTEGER,
-        "early_stopping": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [*_POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
@@ -248,7 +249,7 @@ class FastVAERecommender(VAEFit):
         weight_decay=0.0,
         weight_decay_scope="full",
         n_recommendations=10,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=10,
         tol=1e-4,

@@ -51,6 +51,7 @@ class VAEFit(HistoryFit):
             if reset:
                 self._seed = draw_seed(self.random_state)
             axes = self._resolve_axes(X)
+            whole = X
             X, held_out = (X, None) if partial else self._hold_out(X)
             counts = np.bincount(X.indices, minlength=X.shape[1])
             if reset:
@@ -68,6 +69,9 @@ class VAEFit(HistoryFit):
         score_name = None if score is None else "ndcg"
         patience = None if score is None else self.n_iter_no_change
         train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
+        if held_out is not None:
+            # What was held out is known all the same: nobody wants it recommended.
+            self._remember(whole, more=False)
         return self
 
     def _resolve_axes(self, X):
@@ -88,7 +92,7 @@ class VAEFit(HistoryFit):
         )
         wanted = self.negative_sampler
         if isinstance(wanted, str) and wanted == "auto":
-            wanted = "full" if n_items <= _FULL_UP_TO else "midx_popularity"
+            wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
         midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
         n_codewords = self.n_codewords if midx else None
         if isinstance(wanted, str) and midx and n_codewords is None:
