@@ -23,8 +23,8 @@ ones to trust.
 
 Without data, synthetic interactions of Gowalla's size are used. It takes about five minutes of CPU
 time with one thread; ``--users 4000`` makes that one, and changes little but the share of MIDX's
-codebooks, which an epoch pays for once. ``--scale`` takes
-as long, and 5 GiB of memory, which is read as Linux tells it.
+codebooks, which an epoch pays for once. ``--scale`` takes as long, and 5 GiB of memory, which is
+read as Linux tells it.
 """
 
 import json
