@@ -82,7 +82,7 @@ class Freqfm:
         )
         X = model._validate_interactions(X, True, False)
         model._seed = draw_seed(model.random_state)
-        axes = model._resolve_axes(X.shape[1])
+        axes = model._resolve_axes(X)
         model._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
         for state in model._states:
             for array in state.values():
