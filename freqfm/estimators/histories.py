@@ -8,7 +8,7 @@ from freqfm.estimators.recommender import BaseRecommender
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
-__all__ = ["HistoryFit", "pad_rows"]
+__all__ = ["HistoryFit", "new_state", "pad_rows"]
 
 # Early stopping looks at no more users than this, the same ones in every epoch.
 _VALIDATION_USERS = 5000
@@ -92,3 +92,13 @@ def pad_rows(X, n_rows):
         return X
     indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
     return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))
+
+
+def new_state(optimizer, counts, width):
+    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
+    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
+    return {
+        "per_row": state.per_row,
+        "first": state.factors_first,
+        "second": state.factors_second,
+    }

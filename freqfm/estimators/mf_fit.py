@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
-from freqfm.estimators.histories import HistoryFit, pad_rows
+from freqfm.estimators.histories import HistoryFit, new_state, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
 from freqfm.estimators.mf_users import remember_others
@@ -90,10 +90,10 @@ class MFFit(HistoryFit):
         self._states = {}
         for side, count in counts.items():
             setattr(self, f"{side}_factors_", self._draw(axes, side, count))
-            self._states[f"{side}_factors"] = _new_state(axes.optimizer, count, self.n_components)
+            self._states[f"{side}_factors"] = new_state(axes.optimizer, count, self.n_components)
             if getattr(axes.loss, "margins", False):
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
-                self._states[f"{side}_margins"] = _new_state(axes.optimizer, count, 1)
+                self._states[f"{side}_margins"] = new_state(axes.optimizer, count, 1)
         n_users = X.shape[0]
         self._inverse = np.ones((n_users, 2), dtype=np.float32)
         self._temperature_state = np.zeros((n_users, 2))
@@ -144,7 +144,7 @@ class MFFit(HistoryFit):
                     rows, width = self._draw_margins(side, len(new)), 1
                 grown = np.concatenate([getattr(self, name), rows])
                 setattr(self, name, as_kernel_array(grown))
-                more = _new_state(axes.optimizer, new, width)
+                more = new_state(axes.optimizer, new, width)
                 states[f"{side}_{kind}"] = {
                     key: as_kernel_array(_stack(old, more[key]))
                     for key, old in self._states[f"{side}_{kind}"].items()
@@ -170,16 +170,6 @@ class MFFit(HistoryFit):
     def _n_threads(self, axes):
         work = axes.batch_size * (axes.n_negatives + 8) * self.n_components
         return count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
-
-
-def _new_state(optimizer, counts, width):
-    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
-    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
-    return {
-        "per_row": state.per_row,
-        "first": state.factors_first,
-        "second": state.factors_second,
-    }
 
 
 def _stack(old, new):

@@ -7,7 +7,7 @@ import numpy as np
 from freqfm._components import resolve
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
-from freqfm.estimators.histories import HistoryFit, pad_rows
+from freqfm.estimators.histories import HistoryFit, new_state, pad_rows
 from freqfm.estimators.vae_net import encode
 from freqfm.estimators.vae_task import Axes, VAETask, as_layers, unit_inputs
 from freqfm.kernels.cpu.blas import single_threaded_blas
@@ -179,9 +179,12 @@ class VAEFit(HistoryFit):
             layers.append(layer)
         self.layers_ = layers
         n_users = np.count_nonzero(np.diff(X.indptr))
-        self._states = [_new_state(axes.optimizer, table, counts) for table in self._tables()[:2]]
+        self._states = [
+            new_state(axes.optimizer, counts, table.shape[1]) for table in self._tables()[:2]
+        ]
         self._states += [
-            _new_state(axes.optimizer, layer, np.full(len(layer), n_users)) for layer in layers
+            new_state(axes.optimizer, np.full(len(layer), n_users), layer.shape[1])
+            for layer in layers
         ]
         self._n_steps = np.zeros(1, dtype=np.int64)
         self._optimizer_name = type(axes.optimizer).__name__
@@ -215,7 +218,7 @@ class VAEFit(HistoryFit):
         for i, state in enumerate(self._states):
             state = {key: as_kernel_array(array).copy() for key, array in state.items()}
             if i < 2:
-                more = _new_state(axes.optimizer, rows[i], counts[known:])
+                more = new_state(axes.optimizer, counts[known:], rows[i].shape[1])
                 state = {
                     key: np.concatenate([old, more[key]]) if old.size and more[key].size else old
                     for key, old in state.items()
@@ -267,13 +270,3 @@ class VAEFit(HistoryFit):
         if len(self._seen_weights):
             return bounds, items, self._seen_weights[at]
         return bounds, items, np.ones(len(items), dtype=np.float32)
-
-
-def _new_state(optimizer, table, counts):
-    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
-    state = optimizer.init_state(len(table), table.shape[1], np.maximum(counts, 1))
-    return {
-        "per_row": state.per_row,
-        "first": state.factors_first,
-        "second": state.factors_second,
-    }

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._validation import take_rows
 from freqfm.estimators.mf_task import make_rule
 from freqfm.estimators.vae_net import (
     Layers,
@@ -52,14 +53,6 @@ class Axes(NamedTuple):
     def full(self):
         """Whether nothing is sampled."""
         return self.sampler.negatives_code == codes.NEGATIVES_FULL
-
-
-def rows_of(X, rows):
-    """Return starts, items and values of some rows of a CSR matrix."""
-    lengths = X.indptr[rows + 1] - X.indptr[rows]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    at = np.repeat(X.indptr[rows] - starts[:-1], lengths) + np.arange(starts[-1])
-    return starts, X.indices[at], X.data[at]
 
 
 def unit_inputs(starts, values):
@@ -255,9 +248,10 @@ class VAETask:
 
     def _train(self, users, generator, kl_weight, step, clock, tables):
         """Train on one batch of users; return its loss and the weight of its interactions."""
-        model, X = self.model, self.X
+        model = self.model
         hyper = self.optimizer.hyper()
-        starts, items, values = rows_of(X, users)
+        own = take_rows(self.X, users)
+        starts, items, values = own.indptr, own.indices, own.data
         inputs = unit_inputs(starts, values)
         n_users, n_samples = len(users), int(model.n_samples)
 
