@@ -13,7 +13,6 @@ __all__ = ["HistoryFit", "new_state", "pad_rows"]
 # Early stopping looks at no more users than this, the same ones in every epoch.
 _VALIDATION_USERS = 5000
 
-
 # Up to so many interactions early_stopping="auto" sets some aside: beyond, models hardly overfit.
 _AUTO_EARLY_STOPPING = 200_000
 

@@ -12,7 +12,14 @@ from freqfm.kernels.cpu.pairwise import pairwise_train
 from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
 from freqfm.kernels.cpu.softmax import TILE_ROWS, softmax_train
 from freqfm.kernels.cpu.softmax_rows import Objective, Scratch
-from freqfm.kernels.cpu.tables import Clock, Epoch, Occurrences, Rule, Table, catch_up_all
+from freqfm.kernels.cpu.tables import (
+    Clock,
+    Epoch,
+    Rule,
+    Table,
+    catch_up_all,
+    empty_occurrences,
+)
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RankingLoss
 from freqfm.optimizers import Optimizer
@@ -29,9 +36,6 @@ _SCORES = 1 << 22
 
 # At most so many negatives are drawn at a time.
 _DRAWS = 1 << 23
-
-# Floats of padding between the scratch of two threads: no cache line is shared.
-_PADDING = 32
 
 _NO_ROW = np.zeros((0, 1), dtype=np.float32)
 _NO_TABLE = Table(
@@ -172,16 +176,6 @@ class MFTask:
         def floats(*shape):
             return np.zeros(shape, dtype=np.float32)
 
-        def occurrences(n):
-            return Occurrences(
-                tokens=np.zeros(n, dtype=np.int32),
-                rows=np.zeros(n, dtype=np.int32),
-                multiples=floats(n),
-                nexts=np.zeros((size, n), dtype=np.int32),
-                touched=np.zeros((size, n + 1), dtype=np.int32),
-                gradients=floats(size, d + _PADDING),
-            )
-
         n_listed = 0
         if self._family == "alignment":
             self._scratch = PairScratch(
@@ -220,8 +214,8 @@ class MFTask:
                 f"batch_size={self._batch_size} with n_negatives={self._n_negatives} for each "
                 f"positive makes {n_pairs + n_listed} scores a batch; choose a smaller batch_size."
             )
-        self._user_occurrences = occurrences(n_pairs)
-        self._item_occurrences = occurrences(n_pairs + n_listed)
+        self._user_occurrences = empty_occurrences(n_pairs, d, size)
+        self._item_occurrences = empty_occurrences(n_pairs + n_listed, d, size)
 
     # One epoch.
 

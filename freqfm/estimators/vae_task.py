@@ -17,7 +17,7 @@ from freqfm.estimators.vae_net import (
 )
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import draw_scratch
-from freqfm.kernels.cpu.tables import Clock, Occurrences, Table, catch_up_all
+from freqfm.kernels.cpu.tables import Clock, Table, catch_up_all, empty_occurrences
 from freqfm.kernels.cpu.team import Team
 from freqfm.kernels.cpu.vae import (
     N_CHUNKS,
@@ -114,17 +114,7 @@ class VAETask:
         def floats(*shape):
             return np.zeros(shape, dtype=np.float32)
 
-        def occurrences(n, width):
-            return Occurrences(
-                tokens=np.zeros(n, dtype=np.int32),
-                rows=np.zeros(n, dtype=np.int32),
-                multiples=floats(n),
-                nexts=np.zeros((size, n), dtype=np.int32),
-                touched=np.zeros((size, n + 1), dtype=np.int32),
-                gradients=floats(size, width + _PADDING),
-            )
-
-        self._occurrences = occurrences(most, self.model.input_factors_.shape[1])
+        self._occurrences = empty_occurrences(most, self.model.input_factors_.shape[1], size)
         if self.axes.full:
             scores = floats(size, n_queries, TILE)
             self._scratch = FullScratch(
@@ -148,7 +138,7 @@ class VAETask:
                     f"batch; choose a smaller batch_size."
                 )
             self._scratch = None
-            self._drawn = occurrences(n_drawn, width)
+            self._drawn = empty_occurrences(n_drawn, width, size)
 
     def _drawn_scratch(self):
         size, n = self._n_threads, self.axes.n_negatives
@@ -197,12 +187,11 @@ class VAETask:
         for i, (weights, state) in enumerate(
             zip(self.model._tables(), self.model._states, strict=True)
         ):
-            n_waiting = 0 if idle and i < 2 else len(weights)
             tables.append(
                 Table(
                     weights=weights,
                     **state,
-                    caught_up=np.full(n_waiting, first_step, dtype=np.int64),
+                    caught_up=np.full(0 if idle else len(weights), first_step, dtype=np.int64),
                     heads=self._heads[i] if i < 2 else np.zeros(0, dtype=np.int32),
                 )
             )

@@ -78,6 +78,22 @@ class Occurrences(NamedTuple):
     gradients: np.ndarray  #: (size, d or more), float32
 
 
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+
+def empty_occurrences(n, width, size):
+    """Return Occurrences for at most ``n`` of rows of ``width``, and ``size`` threads."""
+    return Occurrences(
+        tokens=np.zeros(n, dtype=np.int32),
+        rows=np.zeros(n, dtype=np.int32),
+        multiples=np.zeros(n, dtype=np.float32),
+        nexts=np.zeros((size, n), dtype=np.int32),
+        touched=np.zeros((size, n + 1), dtype=np.int32),
+        gradients=np.zeros((size, width + _PADDING), dtype=np.float32),
+    )
+
+
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)
 
