@@ -10,9 +10,9 @@ ones to trust.
   is usually written (the batch as a dense matrix, 200 hidden units in the decoder too, dense Adam),
   and the architecture of FastVAERecommender, without a hidden layer in the decoder, written the
   same way. FastVAERecommender also with a hidden layer of 200 in its decoder, which is Mult-VAE's
-  architecture; and with ``--negatives`` items drawn for every user. FastVAERecommender trains whole
-  epochs. PyTorch trains on a few batches, and the epoch is extrapolated: its cost hardly depends on
-  which users a batch holds.
+  architecture; with ``--negatives`` items drawn for every user; and, as it is by default, with
+  cosines in place of products. FastVAERecommender trains whole epochs. PyTorch trains on a few
+  batches, and the epoch is extrapolated: its cost hardly depends on which users a batch holds.
 - ``--scale``: 20 thousand to 1.5 million items and a few batches of users with about 30 items
   each, all synthetic: seconds per batch, full and sampled, without what is done once an epoch; how
   long that takes, to bring codebooks up to date and to let rows catch up; and by how much the
@@ -77,10 +77,11 @@ class TimedTask(VAETask):
 class Freqfm:
     """What ``FastVAERecommender.fit`` does in an epoch: its training task."""
 
-    def __init__(self, X, n_threads, sampler="full", n_negatives=None, **params):
+    def __init__(self, X, n_threads, sampler="full", n_negatives=None, similarity="dot", **params):
         model = FastVAERecommender(
             LATENT,
             hidden_layer_sizes=(HIDDEN,),
+            similarity=similarity,
             negative_sampler=sampler,
             n_negatives=n_negatives,
             n_codewords=N_CODEWORDS if sampler.startswith("midx") else None,
@@ -169,6 +170,7 @@ def compare(X, n_threads, args):
     deep = f"freqfm, full, {HIDDEN}-{LATENT}-{HIDDEN}"
     contenders = {
         full: Freqfm(X, n_threads),
+        f"{full}, cosines": Freqfm(X, n_threads, similarity="cosine"),
         deep: Freqfm(X, n_threads, decoder_layer_sizes=(HIDDEN,)),
         **{
             f"freqfm, {name}": Freqfm(X, n_threads, name, n_negatives=args.negatives)

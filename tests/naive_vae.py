@@ -12,11 +12,21 @@ def negative_log_likelihood(query, items, x):
     return -(x @ (scores - top - np.log(np.exp(scores - top).sum())))
 
 
-def objective(X, inputs, items, layers, n_hidden, noise, *, kl_weight, activation="tanh"):
+def unit(vectors):
+    """Return vectors at unit length, along the last axis; those of zeros stay."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def objective(
+    X, inputs, items, layers, n_hidden, noise, *, kl_weight, activation="tanh", temperature=None
+):
     """Return the mean over users of the multinomial loss and the weighted divergence.
 
     ``layers`` hold weights and, in their last row, a bias; ``noise`` is (n_samples, n_users, d).
+    With a temperature, scores are cosines divided by it.
     """
+    if temperature is not None:
+        items = np.column_stack([unit(items[:, :-1]) / temperature, items[:, -1]])
     function = FUNCTIONS[activation]
     first, *hidden = layers[:n_hidden]
     posterior, decoder = layers[n_hidden], layers[n_hidden + 1 :]
@@ -30,6 +40,8 @@ def objective(X, inputs, items, layers, n_hidden, noise, *, kl_weight, activatio
             q = mean + np.exp(log_variance / 2) * sample
             for layer in decoder:
                 q = function(q @ layer[:-1] + layer[-1])
+            if temperature is not None:
+                q = unit(q)
             total += negative_log_likelihood(np.append(q, 1), items, x) / len(noise)
         divergence = (mean**2 + np.exp(log_variance) - 1 - log_variance).sum() / 2
         total += kl_weight * divergence

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from naive_vae import unit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -22,6 +23,7 @@ from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions, make_ranking_scorer
 from freqfm.optimizers import SGD
 from freqfm.samplers import MIDX
+from freqfm.temperatures import LearnedTemperature
 
 
 def make(**params):
@@ -86,6 +88,47 @@ def test_transform_is_the_mean_of_the_posterior(log, model):
     assert_allclose(scores, same, rtol=1e-5)
     pairs = model.predict_pairs([3, 9], items[:, 0])
     assert_allclose(pairs, scores[:, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_scores_are_cosines_or_products(log, similarity):
+    model = make(similarity=similarity, temperature=0.3).fit(log)
+    queries, items = model.transform(log[:4]), model.item_factors_[:, :-1]
+    if similarity == "cosine":
+        queries, items = unit(queries), unit(items)
+    expected = queries @ items.T / 0.3 + model.item_factors_[:, -1]
+    found, scores = model.recommend(log[:4], n_recommendations=120, exclude_seen=False)
+    assert_allclose(scores, np.take_along_axis(expected, found, 1), rtol=1e-4, atol=1e-5)
+    assert model.temperature_ == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("temperature", ["density", "adap_tau0", "learned", 0.2])
+@pytest.mark.parametrize("sampler", ["full", "uniform"])
+def test_temperatures(log, sampler, temperature):
+    params = {"temperature": temperature, "negative_sampler": sampler, "learning_rate": 0.01}
+    model = make(**params, max_iter=8).fit(log)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    assert 0.05 < model.temperature_ < 1
+    again = make(**params, max_iter=4).fit(log).set_params(warm_start=True).fit(log)
+    assert_allclose(again.item_factors_, model.item_factors_, rtol=1e-5)
+    assert again.temperature_ == model.temperature_
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_learned_temperature_follows_the_slope_of_the_loss(log, similarity):
+    # By the inverse temperature, at a model that hardly moves.
+    def fitted(inverse):
+        temperature = LearnedTemperature(1 / inverse)
+        model = make(similarity=similarity, temperature=temperature, n_samples=2, max_iter=1,
+                     decoder_layer_sizes=(5,), optimizer=SGD(1e-30))  # fmt: skip
+        return model.fit(log)
+
+    down, middle, up = (fitted(w) for w in (3.9, 4, 4.1))
+    _, weight, slope = middle._statistics[0]
+    expected = (up.loss_curve_[0] - down.loss_curve_[0]) / 0.2
+    assert weight == pytest.approx(log.sum())
+    assert slope / weight == pytest.approx(expected, rel=1e-3)
+    assert (fitted(4).set_params(warm_start=True).fit(log).temperature_ > 0.25) == (slope > 0)
 
 
 def test_users_seen_in_fit_keep_their_weights(log):
@@ -153,6 +196,8 @@ def test_warm_start_is_one_fit(log):
         parts.set_params(n_components=3).fit(log)
     with pytest.raises(ValueError, match="optimizer='sgd' differs from Adam"):
         parts.set_params(n_components=6, optimizer="sgd").fit(log)
+    with pytest.raises(ValueError, match="similarity='dot' differs"):
+        parts.set_params(optimizer="adam", similarity="dot").fit(log)
 
 
 def test_early_stopping_restores_the_best(log, capsys):
@@ -221,6 +266,12 @@ def test_the_published_code_trains_without_the_divergence(log):
         ({"kl_weight": "paper"}, "'kl_weight' parameter of FastVAERecommender"),
         ({"dropout": 1.0}, "'dropout' parameter of FastVAERecommender"),
         ({"n_samples": 0}, "'n_samples' parameter of FastVAERecommender"),
+        ({"similarity": "cos"}, "'similarity' parameter of FastVAERecommender"),
+        ({"temperature": "adap_tau"}, "temperature='adap_tau' gives every user a temperature"),
+        ({"temperature": "learned_user"}, "gives every user a temperature"),
+        ({"temperature": "adap_tau0", "similarity": "dot"}, "is derived for cosines"),
+        ({"temperature": 0.0}, "'temperature' parameter of FixedTemperature"),
+        ({"temperature": "cold"}, "temperature='cold' is not known"),
         ({"optimizer": "adma"}, "optimizer='adma' is not known; did you mean 'adam'"),
     ],
 )

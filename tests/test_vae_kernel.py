@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 import pytest
-from naive_vae import differences, negative_log_likelihood, objective
+from naive_vae import differences, negative_log_likelihood, objective, unit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
@@ -41,13 +41,16 @@ def small_log(n_users=9, n_items=13, seed=0):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("decoder", [(), (5,), (6, 4)])
 @pytest.mark.parametrize("hidden", [(7,), (6, 5)])
-def test_every_gradient_equals_finite_differences(hidden, decoder, activation):
+@pytest.mark.parametrize("temperature", [None, 0.4])
+def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, activation):
     X = small_log()
     model = FastVAERecommender(
         3,
         hidden_layer_sizes=hidden,
         decoder_layer_sizes=decoder,
         activation=activation,
+        similarity="dot" if temperature is None else "cosine",
+        temperature=temperature,
         kl_weight=0.3,
         kl_warm_up=1,
         n_samples=2,
@@ -74,15 +77,21 @@ def test_every_gradient_equals_finite_differences(hidden, decoder, activation):
     def loss(arrays):
         inputs, items, *layers = arrays
         return objective(
-            dense, inputs, items, layers, len(hidden), noise, kl_weight=0.3, activation=activation
-        )
+            dense, inputs, items, layers, len(hidden), noise, kl_weight=0.3, activation=activation,
+            temperature=temperature,
+        )  # fmt: skip
 
     value = loss(before)
     assert model.loss_curve_[-1] == pytest.approx(value * X.shape[0] / X.sum(), rel=1e-5)
     for array, after, gradient in zip(
         before, model._tables(), differences(loss, before), strict=True
     ):
-        assert_allclose(array - after, gradient, atol=3e-6)
+        assert_allclose(array - after, gradient, rtol=2e-5, atol=3e-6)
+
+
+def used(vectors, n_unit):
+    """Return vectors whose first ``n_unit`` numbers are at unit length."""
+    return np.column_stack([unit(vectors[:, :n_unit]), vectors[:, n_unit:]]) if n_unit else vectors
 
 
 def kernel_arguments(X, vectors, queries, size):
@@ -104,7 +113,7 @@ def kernel_arguments(X, vectors, queries, size):
     return histories, table, (rule, SGD(1.0).hyper(), 1, clock)
 
 
-def run_full(X, vectors, queries, size=1):
+def run_full(X, vectors, queries, size=1, n_unit=0):
     histories, table, how = kernel_arguments(X, vectors, queries, size)
     n, d = queries.shape
     scores = np.zeros((size, n, TILE), dtype=np.float32)
@@ -116,29 +125,32 @@ def run_full(X, vectors, queries, size=1):
         log_sums=np.zeros(n, dtype=np.float32),
         chunk_gradients=np.zeros((N_CHUNKS, n, d), dtype=np.float32),
         chunk_scores=np.zeros((N_CHUNKS, n)),
+        units=np.zeros((size, TILE, d), dtype=np.float32),
         tile_gradients=np.zeros((size, TILE, d), dtype=np.float32),
         cursors=np.zeros((size, n), dtype=np.int64),
     )
     gradients, losses = np.zeros_like(queries), np.zeros(n)
     with Team(size) as team:
         team.run(
-            full_softmax, queries, histories, np.float32(1 / n), table, *how, scratch, gradients,
-            losses,
+            full_softmax, queries, histories, np.float32(1 / n), n_unit, table, *how, scratch,
+            gradients, losses,
         )  # fmt: skip
     return losses, gradients, vectors - table.weights
 
 
-def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1):
+def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1, n_unit=0):
     histories, table, how = kernel_arguments(X, vectors, queries, size)
     n, d = queries.shape
-    proposal = sampler.fit(vectors, np.bincount(X.indices, minlength=X.shape[1]), 0).proposal_
+    proposal = sampler.fit(
+        used(vectors, n_unit), np.bincount(X.indices, minlength=X.shape[1]), 0
+    ).proposal_
     proposal = proposal._replace(n_items=len(vectors))
     numbers, sums = draw_scratch(proposal, size)
     scratch = DrawnScratch(
         ids=np.zeros((n, n_draws), dtype=np.int32),
         log_q=np.zeros((n, n_draws), dtype=np.float32),
         positive_log_q=np.zeros(X.nnz, dtype=np.float32),
-        vectors=np.zeros((size * n_draws, d), dtype=np.float32),
+        vectors=np.zeros((size * (n_draws + 1), d), dtype=np.float32),
         scores=np.zeros((size, n_draws), dtype=np.float32),
         multiples=np.zeros((size, n_draws), dtype=np.float32),
         numbers=numbers,
@@ -156,32 +168,38 @@ def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1
     gradients, losses = np.zeros_like(queries), np.zeros(n)
     with Team(size) as team:
         team.run(
-            sampled_softmax, queries, histories, np.float32(1 / n), inside, proposal,
+            sampled_softmax, queries, histories, np.float32(1 / n), n_unit, inside, proposal,
             np.uint64(key), table, *how, scratch, occurrences, gradients, losses,
         )  # fmt: skip
     return losses, gradients, vectors - table.weights
 
 
 @pytest.mark.parametrize("n_items", [1, 13, TILE + 3, TILE * N_CHUNKS * 2 + 5])
-def test_full_softmax_equals_naive_twin(n_items):
+@pytest.mark.parametrize("n_unit", [0, 3])
+def test_full_softmax_equals_naive_twin(n_unit, n_items):
     rng = np.random.default_rng(0)
     X = sparse.random_array((6, n_items), density=min(1, 20 / n_items), rng=rng, dtype=np.float32)
     X = sparse.csr_array(X)
     vectors = rng.standard_normal((n_items, 4)).astype(np.float32)
     queries = (3 * rng.standard_normal((6, 4))).astype(np.float32)
-    losses, by_queries, by_vectors = run_full(X, vectors, queries)
+    losses, by_queries, by_vectors = run_full(X, vectors, queries, n_unit=n_unit)
     dense = X.toarray().astype(np.float64)
-    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    items = used(vectors.astype(np.float64), n_unit)
+    scores = queries.astype(np.float64) @ items.T
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     expected = [
         negative_log_likelihood(q, v, x)
-        for q, v, x in zip(queries.astype(float), [vectors.astype(float)] * 6, dense, strict=True)
+        for q, v, x in zip(queries.astype(float), [items] * 6, dense, strict=True)
     ]
     assert_allclose(losses, expected, rtol=1e-5, atol=1e-5)
     by_scores = (shares * dense.sum(axis=1, keepdims=True) - dense) / 6
-    assert_allclose(by_queries, by_scores @ vectors, rtol=1e-4, atol=1e-5)
-    assert_allclose(by_vectors, by_scores.T @ queries, rtol=1e-3, atol=1e-5)
+    assert_allclose(by_queries, by_scores @ items, rtol=1e-4, atol=1e-5)
+    expected, along = by_scores.T @ queries, items[:, :n_unit]
+    by_unit = expected[:, :n_unit]
+    by_unit -= (by_unit * along).sum(axis=1, keepdims=True) * along
+    by_unit /= np.linalg.norm(vectors[:, :n_unit], axis=1, keepdims=True)
+    assert_allclose(by_vectors, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_extreme_scores_do_not_overflow():
@@ -195,7 +213,8 @@ def test_extreme_scores_do_not_overflow():
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_sampled_gradient_equals_finite_differences(inside):
+@pytest.mark.parametrize("n_unit", [0, 2, 3])
+def test_sampled_gradient_equals_finite_differences(n_unit, inside):
     # The draws and their log q are those of the kernel; the objective given them is written here.
     rng = np.random.default_rng(1)
     X = small_log(3, 20)
@@ -203,9 +222,11 @@ def test_sampled_gradient_equals_finite_differences(inside):
     queries = rng.standard_normal((3, 3)).astype(np.float32)
     sampler = MIDX("popularity", 3)
     counts = np.bincount(X.indices, minlength=20)
-    sampler.fit(vectors, counts, 0)
+    sampler.fit(used(vectors, n_unit), counts, 0)
     log_q = sampler.log_proba(queries) + np.log(20)
-    _, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, inside)
+    _, by_queries, by_vectors = run_sampled(
+        X, vectors, queries, sampler, 8, 5, inside, n_unit=n_unit
+    )
     # A query's draws depend on nothing but the key: ask the kernel which they were.
     ids = drawn_ids(X, vectors, queries, sampler, 8, 5)
     dense = X.toarray().astype(float)
@@ -214,7 +235,7 @@ def test_sampled_gradient_equals_finite_differences(inside):
         q, v = arrays
         total = 0.0
         for u in range(3):
-            z = v @ q[u] - log_q[u]
+            z = used(v, n_unit) @ q[u] - log_q[u]
             drawn = np.exp(z[ids[u]]).sum()
             for i in np.flatnonzero(dense[u]):
                 own = np.exp(z[i]) if inside else 0.0

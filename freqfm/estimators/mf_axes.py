@@ -145,16 +145,8 @@ def _similarity(model, loss):
     return model.similarity
 
 
-def _temperature(model, loss, cosine):
-    value = model.temperature
-    if not loss.has_temperature:
-        if value is not None:
-            raise ValueError(
-                f"loss={model.loss!r} has no temperature; temperature must be None, got {value!r}."
-            )
-        return None
-    if value is None:
-        value = loss.temperature if loss.family == "softmax" and cosine else 1.0
+def resolve_temperature(value, cosine):
+    """Return the strategy that a number, a name or an instance stands for."""
     if isinstance(value, Real) and not isinstance(value, bool):
         temperature = FixedTemperature(float(value))
         temperature._validate_params()
@@ -165,6 +157,20 @@ def _temperature(model, loss, cosine):
             f"temperature={value!r} is derived for cosines; set similarity='cosine', or give a "
             f"number."
         )
+    return temperature
+
+
+def _temperature(model, loss, cosine):
+    value = model.temperature
+    if not loss.has_temperature:
+        if value is not None:
+            raise ValueError(
+                f"loss={model.loss!r} has no temperature; temperature must be None, got {value!r}."
+            )
+        return None
+    if value is None:
+        value = loss.temperature if loss.family == "softmax" and cosine else 1.0
+    temperature = resolve_temperature(value, cosine)
     if loss.family != "softmax" and isinstance(temperature, AdapTau0):
         raise ValueError(
             f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a number."

@@ -10,7 +10,7 @@ from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm.estimators.base import with_callbacks
 from freqfm.estimators.mf_task import unit_rows
 from freqfm.estimators.vae_fit import VAEFit
-from freqfm.estimators.vae_net import decode
+from freqfm.estimators.vae_net import decode, normalise
 
 __all__ = ["FastVAERecommender"]
 
@@ -34,7 +34,12 @@ class FastVAERecommender(VAEFit):
 
         q = z                           without decoder layers, or else
         q = f(U_m ... f(U_1 z + b_1) ...),
-        P(i | u) = exp(<q, v_i> + c_i) / sum_j exp(<q, v_j> + c_j).
+        s_ui = cos(q, v_i) / tau + c_i  or, with similarity="dot",
+        s_ui = <q, v_i> / tau + c_i,
+        P(i | u) = exp(s_ui) / sum_j exp(s_uj).
+
+    The papers have products and no tau. With cosines a frequent item cannot win by its length, only
+    by its bias; the temperature tau follows from the density of the data.
 
     Minimised is the mean over users of the multinomial loss and of the divergence of z from a
     standard normal distribution, a bound of the negative log-likelihood at weight 1, ::
@@ -42,7 +47,7 @@ class FastVAERecommender(VAEFit):
         -sum_i x_ui log P(i | u) + kl_weight_t / 2 sum_k (mu_k^2 + exp(s_k) - 1 - s_k),
         kl_weight_t = kl_weight min(1, t / kl_warm_up) in epoch t.
 
-    Recommendations take z = mu and no dropout.
+    Recommendations take z = mu and no dropout; their scores are s_ui.
 
     Parameters
     ----------
@@ -56,6 +61,12 @@ class FastVAERecommender(VAEFit):
         any it is ``n_components``, and scores are products with z itself.
     activation : {"tanh", "relu"}, default="tanh"
         What f is, in all hidden layers.
+    similarity : {"cosine", "dot"}, default="cosine"
+        How queries and items are compared; "dot" is that of [1]_ and [2]_.
+    temperature : float, {"density", "adap_tau0", "learned"} or Temperature, default=None
+        What they are divided by, see :mod:`freqfm.temperatures`. None is 1 for the dot product and,
+        for the cosine, ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a
+        temperature for each user have no meaning here.
     negative_sampler : {"auto", "full", "uniform", "popularity", "midx_uniform", \
             "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
             default="auto"
@@ -67,7 +78,7 @@ class FastVAERecommender(VAEFit):
         None is 500. Not for "full".
     n_codewords : int, default=None
         Codewords in each half of the vectors, for the names that start with "midx". None is 64.
-    kl_weight : float or "reference", default=0.2
+    kl_weight : float or "reference", default=0.05
         Weight of the divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank better.
         "reference" trains as the published code of [2]_ does: z is drawn with noise, but the
         divergence has no gradient; the same as 0.
@@ -138,6 +149,8 @@ class FastVAERecommender(VAEFit):
         sums if items are drawn.
     validation_scores_ : ndarray
         NDCG of each epoch, with early stopping.
+    temperature_ : float
+        The temperature of the last epoch.
     n_iter_, best_iter_ : int
         Epochs trained, and the one whose weights the model has.
     optimizer_state_nbytes_ : int
@@ -202,6 +215,8 @@ class FastVAERecommender(VAEFit):
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
         "activation": [StrOptions({"tanh", "relu"})],
+        "similarity": [StrOptions({"cosine", "dot"})],
+        "temperature": "no_validation",
         "negative_sampler": "no_validation",  # names and instances are resolved in fit
         "n_negatives": [*_POSITIVE_INTEGER, None],
         "n_codewords": [*_POSITIVE_INTEGER, None],
@@ -234,10 +249,12 @@ class FastVAERecommender(VAEFit):
         hidden_layer_sizes=(200,),
         decoder_layer_sizes=(),
         activation="tanh",
+        similarity="cosine",
+        temperature=None,
         negative_sampler="auto",
         n_negatives=None,
         n_codewords=None,
-        kl_weight=0.2,
+        kl_weight=0.05,
         kl_warm_up=20,
         n_samples=1,
         dropout=0.5,
@@ -262,6 +279,8 @@ class FastVAERecommender(VAEFit):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.decoder_layer_sizes = decoder_layer_sizes
         self.activation = activation
+        self.similarity = similarity
+        self.temperature = temperature
         self.negative_sampler = negative_sampler
         self.n_negatives = n_negatives
         self.n_codewords = n_codewords
@@ -349,12 +368,28 @@ class FastVAERecommender(VAEFit):
     def _n_features_out(self):
         return self._layers().posterior.shape[1] // 2
 
+    @property
+    def temperature_(self):
+        """The temperature of the last epoch."""
+        check_is_fitted(self)
+        return float(1 / self._inverse[0, 0])
+
     def _item_vectors(self):
-        return self.item_factors_
+        if not self._cosine:
+            return self.item_factors_
+        units, _ = normalise(self.item_factors_[:, :-1])
+        return np.column_stack([units, self.item_factors_[:, -1]])
 
     def _queries_of(self, mean):
-        queries, _ = decode(self._layers(), mean, self.activation)
+        queries = self._decode(mean)
+        if self._cosine:
+            queries, _ = normalise(queries)
+        # A user of whom nothing is known gets the items in the order of their biases.
+        queries = self._inverse[0, 0] * mean.any(axis=1, keepdims=True) * queries
         return np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
+
+    def _decode(self, mean):
+        return decode(self._layers(), mean, self.activation)[0]
 
     def _fold_in(self, X):
         return self._queries_of(self._mean(X.indptr, X.indices, X.data))

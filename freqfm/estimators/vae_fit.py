@@ -8,6 +8,7 @@ from freqfm._components import resolve
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
 from freqfm.estimators.histories import HistoryFit, new_state, pad_rows
+from freqfm.estimators.mf_axes import resolve_temperature
 from freqfm.estimators.vae_net import encode
 from freqfm.estimators.vae_task import Axes, VAETask, as_layers, unit_inputs
 from freqfm.kernels.cpu.blas import single_threaded_blas
@@ -16,6 +17,7 @@ from freqfm.kernels.cpu.vae import sum_histories
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import MIDX, SAMPLERS, Full, InBatch, Sampler
 from freqfm.scalars import codes
+from freqfm.temperatures import TEMPERATURES, DensityTemperature
 
 __all__ = ["VAEFit"]
 
@@ -31,6 +33,10 @@ _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
 # How far Adam's steps go in a fit, if no rate is given: small data, of few steps, need larger ones.
 _TRAVEL, _SLOWEST, _FASTEST = 2.0, 1e-3, 1e-2
 
+# Of the temperature: an encoder has more to learn than vectors of users have, and trusts its scores
+# later. Chosen on held-out parts of Gowalla, MovieLens-1M and 100K, and of six synthetic logs.
+_SHRINKAGE, _POWER = 300_000, 0.25
+
 # Users of one pass through the encoder.
 _ROWS = 4096
 
@@ -42,7 +48,11 @@ _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 class VAEFit(HistoryFit):
     """What fitting a :class:`freqfm.FastVAERecommender` takes."""
 
-    _axes = {"optimizer": OPTIMIZERS, "negative_sampler": {"auto": Full, **SAMPLERS}}
+    _axes = {
+        "optimizer": OPTIMIZERS,
+        "temperature": TEMPERATURES,
+        "negative_sampler": {"auto": Full, **SAMPLERS},
+    }
 
     def _train(self, X, reset, partial):
         before = self.__dict__.copy()
@@ -127,8 +137,26 @@ class VAEFit(HistoryFit):
             )
         kl_weight = 0.0 if self.kl_weight == "reference" else float(self.kl_weight)
         return Axes(
-            optimizer, sampler, int(self.n_negatives or _N_NEGATIVES), int(batch_size), kl_weight
+            optimizer=optimizer,
+            sampler=sampler,
+            temperature=self._resolve_temperature(),
+            cosine=self.similarity == "cosine",
+            n_negatives=int(self.n_negatives or _N_NEGATIVES),
+            batch_size=int(batch_size),
+            kl_weight=kl_weight,
         )
+
+    def _resolve_temperature(self):
+        cosine, value = self.similarity == "cosine", self.temperature
+        if value is None:
+            value = DensityTemperature(shrinkage=_SHRINKAGE, power=_POWER) if cosine else 1.0
+        temperature = resolve_temperature(value, cosine)
+        if temperature.per_user:
+            raise ValueError(
+                f"temperature={value!r} gives every user a temperature, but a user here is no more "
+                f"than a history; choose 'density', 'adap_tau0', 'learned' or a number."
+            )
+        return temperature
 
     # The model's arrays.
 
@@ -186,7 +214,10 @@ class VAEFit(HistoryFit):
             new_state(axes.optimizer, np.full(len(layer), n_users), layer.shape[1])
             for layer in layers
         ]
+        self._inverse = np.ones((1, 2), dtype=np.float32)
+        self._temperature_state, self._statistics = np.zeros((1, 2)), np.zeros((1, 3))
         self._n_steps = np.zeros(1, dtype=np.int64)
+        self._cosine = axes.cosine
         self._optimizer_name = type(axes.optimizer).__name__
         self.loss_curve_ = np.zeros(0)
         self.validation_scores_ = np.zeros(0)
@@ -199,6 +230,11 @@ class VAEFit(HistoryFit):
             raise ValueError(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
                 f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+        if axes.cosine != self._cosine:
+            raise ValueError(
+                f"similarity={self.similarity!r} differs from that of the model to continue; set "
+                f"it back, or fit anew with warm_start=False."
             )
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
@@ -226,6 +262,8 @@ class VAEFit(HistoryFit):
             states.append(state)
         self._states = states
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+        for name in ("_inverse", "_temperature_state", "_statistics"):
+            setattr(self, name, np.array(getattr(self, name)))
 
     def _remember(self, X, more):
         n_users = max(X.shape[0], self._n_users) if more else X.shape[0]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = ["ACTIVATIONS", "Layers", "Posterior", "decode", "decode_backward", "encode"]
-__all__ += ["encode_backward", "kl_divergence", "kl_gradients"]
+__all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
 
 # Each is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
@@ -96,6 +96,22 @@ def decode_backward(layers, values, by_queries, activation):
         by_layer, gradient = _backward(layer, before, gradient * derivative(value))
         by_decoder.insert(0, by_layer)
     return by_decoder, gradient
+
+
+# A row of length zero has no direction; this length keeps it zero.
+_SHORTEST = 1e-12
+
+
+def normalise(rows):
+    """Return rows at unit length, and the lengths that they had."""
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SHORTEST)
+    return rows / lengths, lengths
+
+
+def normalise_backward(units, lengths, gradient):
+    """Return the gradient by rows, of that by the rows at unit length."""
+    along = (gradient * units).sum(axis=1, keepdims=True)
+    return (gradient - along * units) / lengths
 
 
 def kl_divergence(posterior):

@@ -14,6 +14,8 @@ from freqfm.estimators.vae_net import (
     encode_backward,
     kl_divergence,
     kl_gradients,
+    normalise,
+    normalise_backward,
 )
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import draw_scratch
@@ -35,6 +37,7 @@ from freqfm.kernels.cpu.vae import (
 from freqfm.optimizers import Optimizer
 from freqfm.samplers import MIDX, QuerySampler, Sampler
 from freqfm.scalars import codes
+from freqfm.temperatures import Snapshot, Temperature
 
 # Floats of padding between the scratch of two threads: no cache line is shared.
 _PADDING = 32
@@ -45,6 +48,8 @@ class Axes(NamedTuple):
 
     optimizer: Optimizer
     sampler: Sampler
+    temperature: Temperature
+    cosine: bool
     n_negatives: int
     batch_size: int
     kl_weight: float
@@ -89,6 +94,8 @@ class VAETask:
         self._counts = np.bincount(X.indices, minlength=X.shape[1])
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._n_threads = n_threads
+        # The last number of an item's vector is its bias.
+        self._n_unit = model.item_factors_.shape[1] - 1 if axes.cosine else 0
         self._heads = [np.full(len(t), -1, dtype=np.int32) for t in model._tables()[:2]]
         self._proposal = None
         self._allocate()
@@ -125,6 +132,7 @@ class VAETask:
                 scaled=floats(n_queries, width),
                 chunk_gradients=floats(N_CHUNKS, n_queries, width),
                 chunk_scores=np.zeros((N_CHUNKS, n_queries)),
+                units=floats(size, TILE if self.axes.cosine else 0, width),
                 tile_gradients=floats(size, TILE, width),
                 cursors=np.zeros((size, n_queries), dtype=np.int64),
             )
@@ -149,7 +157,7 @@ class VAETask:
             ids=np.zeros((n_queries, n), dtype=np.int32),
             log_q=np.zeros((n_queries, n), dtype=np.float32),
             positive_log_q=np.zeros(len(self._drawn.tokens) - n_queries * n, dtype=np.float32),
-            vectors=np.zeros((size * n, width), dtype=np.float32),
+            vectors=np.zeros((size * (n + 1), width), dtype=np.float32),
             scores=np.zeros((size, n), dtype=np.float32),
             multiples=np.zeros((size, n), dtype=np.float32),
             numbers=numbers,
@@ -166,6 +174,7 @@ class VAETask:
         steps = np.arange(first_step, first_step + n_batches + 1)
         clock = Clock(first_step, self.optimizer.corrections(steps))
         tables = self._clocked_tables(first_step)
+        self._refresh_temperature(epoch)
         self._refresh_proposal(epoch)
         kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
         total = weight = 0.0
@@ -209,6 +218,18 @@ class VAETask:
                 catch_up_all, step, clock, self._rule, self.optimizer.hyper(), table, gradients
             )
 
+    def _refresh_temperature(self, epoch):
+        strategy, model = self.axes.temperature, self.model
+        users = items = None
+        if strategy.looks_at_vectors:
+            items, _ = normalise(model.item_factors_[:, :-1])
+            users, _ = normalise(
+                model._decode(model._mean(self.X.indptr, self.X.indices, self.X.data))
+            )
+        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
+        strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
+        model._statistics[:] = 0
+
     def _refresh_proposal(self, epoch):
         sampler, model = self.axes.sampler, self.model
         if self.axes.full:
@@ -222,7 +243,7 @@ class VAETask:
 
     def _propose(self, seed):
         """Return what negatives are drawn from, for the present vectors of items."""
-        sampler, items, last = self.axes.sampler, self.model.item_factors_, self._proposal
+        sampler, items, last = self.axes.sampler, self.model._item_vectors(), self._proposal
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
             return sampler.proposal(self._counts, items.copy(), seed, last)
         # Biases are known exactly; to quantize them would cost codewords.
@@ -271,13 +292,24 @@ class VAETask:
         noise = generator.standard_normal((n_samples, *deviation.shape), dtype=np.float32)
         z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
         queries, decoded = decode(layers, z, model.activation)
+        if self.axes.cosine:
+            queries, lengths = normalise(queries)
+        inverse = model._inverse[0, 0]
 
         scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
         by_queries, losses, totals = self._softmax(
-            queries, starts, items, values, n_samples, scale, step, clock, tables[1], hyper
-        )
+            inverse * queries, starts, items, values, n_samples, scale, step, clock, tables[1],
+            hyper,
+        )  # fmt: skip
+        weight = float(totals.sum(dtype=np.float64)) / n_samples
 
         # Backward.
+        if self.axes.temperature.statistics_wanted:
+            slope = np.vdot(by_queries, queries) / (scale * n_samples)
+            model._statistics[0, 1:] += weight, slope
+        by_queries *= inverse
+        if self.axes.cosine:
+            by_queries = normalise_backward(queries, lengths, by_queries)
         by_decoder, by_z = decode_backward(layers, decoded, by_queries, model.activation)
         by_z = by_z.reshape(noise.shape)
         by_mean = by_z.sum(axis=0)
@@ -301,11 +333,11 @@ class VAETask:
                 hyper, step, clock, n_users,
             )  # fmt: skip
         loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
-        return float(loss), float(totals.sum(dtype=np.float64)) / n_samples
+        return float(loss), weight
 
     def _softmax(self, queries, starts, items, values, n_samples, scale, step, clock, table, hyper):
-        """Train the items; return the gradient by the latent queries, losses and weights."""
-        # The last number of an item's vector is its bias.
+        """Train the items; return the gradient by the queries, losses and weights."""
+        # For the items' biases.
         queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         lengths = np.tile(np.diff(starts), n_samples)
@@ -318,13 +350,16 @@ class VAETask:
         by_queries = np.empty_like(queries)
         losses = np.empty(len(queries))
         common = (table, self._rule, hyper, step, clock, self._scratch)
+        n_unit = self._n_unit
         if self.axes.full:
-            self._team.run(full_softmax, queries, histories, scale, *common, by_queries, losses)
+            self._team.run(
+                full_softmax, queries, histories, scale, n_unit, *common, by_queries, losses
+            )
         else:
             key = np.random.SeedSequence([self.model._seed, step]).generate_state(1, np.uint64)[0]
             self._team.run(
-                sampled_softmax, queries, histories, scale, True, self._proposal, key, *common,
-                self._drawn, by_queries, losses,
+                sampled_softmax, queries, histories, scale, n_unit, True, self._proposal, key,
+                *common, self._drawn, by_queries, losses,
             )  # fmt: skip
         return np.ascontiguousarray(by_queries[:, :-1]), losses, histories.totals
 
@@ -346,8 +381,10 @@ class VAETask:
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        states = [array for state in self.model._states for array in state.values()]
-        return [*self.weights(), self.model._n_steps, *states]
+        model = self.model
+        states = [array for state in model._states for array in state.values()]
+        temperature = [model._inverse, model._temperature_state, model._statistics]
+        return [*self.weights(), model._n_steps, *temperature, *states]
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""

@@ -35,13 +35,13 @@ class DensityTemperature(Temperature):
     With the logarithm of :class:`AdapTau0`, but without its look at the model::
 
         1 / tau = (offset + slope * log(n_users * n_items / (2 n_positives)))
-                  * sqrt(n_positives / (n_positives + shrinkage)).
+                  * (n_positives / (n_positives + shrinkage)) ** power.
 
     In :class:`freqfm.losses.BSL` the model feeds back into tau0, which cools to no good end; this
     does not. The straight line goes through what was best on validation for Gowalla (1 / tau = 9.2)
-    and MovieLens-1M (6). The root is the cosine between a vector and the same with noise added,
-    ``shrinkage / n_positives`` times its squared length: scores of vectors that few interactions
-    tell are trusted less. On large data it is one.
+    and MovieLens-1M (6). The last factor is one on large data; scores of vectors that few
+    interactions tell are trusted less. With a power of 1 / 2 it is the cosine between a vector and
+    the same with noise added, ``shrinkage / n_positives`` times its squared length.
 
     Parameters
     ----------
@@ -49,6 +49,8 @@ class DensityTemperature(Temperature):
     slope : float, default=0.9
     shrinkage : float, default=20_000
         Number of interactions at which noise is as strong as what they tell; 0 trusts all alike.
+    power : float, default=0.5
+        How fast trust falls with the number of interactions.
 
     Examples
     --------
@@ -61,17 +63,19 @@ class DensityTemperature(Temperature):
         "offset": POSITIVE,
         "slope": NON_NEGATIVE,
         "shrinkage": NON_NEGATIVE,
+        "power": NON_NEGATIVE,
     }
 
-    def __init__(self, offset=3.4, slope=0.9, shrinkage=20_000):
+    def __init__(self, offset=3.4, slope=0.9, shrinkage=20_000, power=0.5):
         self.offset = offset
         self.slope = slope
         self.shrinkage = shrinkage
+        self.power = power
 
     def refresh(self, epoch, inverse, state, snapshot):
         """Write the inverse temperatures, see :class:`Temperature`."""
         n = snapshot.n_known
-        trust = np.sqrt(n / (n + self.shrinkage))
+        trust = (n / (n + self.shrinkage)) ** self.power
         inverse[:] = trust * (self.offset + self.slope * _log_odds(snapshot.X)[0])
 
 
@@ -178,6 +182,7 @@ class AdapTau(AdapTau0):
     True
     """
 
+    per_user = True
     statistics_wanted = True
     _parameter_constraints = {
         **AdapTau0._parameter_constraints,

@@ -31,6 +31,8 @@ class Temperature(Component):
     positive, and what multiplies the scores in the logarithm.
     """
 
+    #: Whether users have temperatures of their own.
+    per_user = False
     #: Whether kernels must gather ``Snapshot.statistics``.
     statistics_wanted = False
     #: Whether the positive belongs into the logarithm of :class:`freqfm.losses.Softmax`.

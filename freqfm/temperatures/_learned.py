@@ -82,5 +82,7 @@ class LearnedUserTemperature(LearnedTemperature):
     True
     """
 
+    per_user = True
+
     def _gradient(self, statistics):
         return statistics[:, 2] / np.maximum(statistics[:, 1], _EPSILON)

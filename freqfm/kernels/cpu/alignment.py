@@ -187,7 +187,7 @@ def alignment_train(
             scratch.lengths[r] = gather_dropped_row(
                 users.weights, u, True, dropout, row_key, scratch.masks, user_units, r
             )
-            gather_row(items.weights, np.uint64(epoch.items[first + r]), True, item_units, r)
+            gather_row(items.weights, np.uint64(epoch.items[first + r]), width, item_units, r)
         wait(barrier, size)
         _uniformity(rank, size, n, 0, scratch)
         _uniformity(rank, size, n, 1, scratch)
@@ -232,20 +232,20 @@ def alignment_train(
             total_loss += loss * batch_weight
             total_weight += batch_weight
         apply_gradients(
-            rank, size, n, user_occurrences, user_gradients, False, users, user_rule, hyper, step,
+            rank, size, n, user_occurrences, user_gradients, 0, users, user_rule, hyper, step,
             clock, mean,
         )  # fmt: skip
         apply_gradients(
-            rank, size, n, item_occurrences, item_gradients, True, items, item_rule, hyper, step,
+            rank, size, n, item_occurrences, item_gradients, width, items, item_rule, hyper, step,
             clock, mean,
         )  # fmt: skip
         if objective.margins:
             apply_gradients(
-                rank, size, n, user_occurrences, scratch.margin_gradients, False, user_margins,
+                rank, size, n, user_occurrences, scratch.margin_gradients, 0, user_margins,
                 user_rule, hyper, step, clock, mean,
             )  # fmt: skip
             apply_gradients(
-                rank, size, n, item_occurrences, scratch.margin_gradients, False, item_margins,
+                rank, size, n, item_occurrences, scratch.margin_gradients, 0, item_margins,
                 item_rule, hyper, step, clock, mean,
             )  # fmt: skip
             wait(barrier, size)

@@ -102,6 +102,7 @@ def pairwise_train(
     me = np.uint64(rank)
     team = np.uint64(size)
     width = items.weights.shape[1]
+    n_unit = width if cosine else 0
     n_negatives = negatives.shape[1]
     per_pair = 1 + n_negatives
     first_pair_of_call = epoch.row_starts[epoch.batch_starts[first_batch]]
@@ -183,7 +184,7 @@ def pairwise_train(
             for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
                 at = (p - first_pair) * per_pair
                 i = np.uint64(epoch.items[p])
-                item_length = row_length(items.weights, i) if cosine else ONE
+                item_length = row_length(items.weights, i, width) if cosine else ONE
                 score = _dot(items.weights, i, units, r) / item_length
                 v = epoch.weights[p] / np.float32(n_negatives)
                 pull = ZERO
@@ -192,7 +193,7 @@ def pairwise_train(
                     k = np.uint64(item_occurrences.tokens[q])
                     slope = ZERO
                     if not _is_known(known_items, known_starts[u], known_starts[u + 1], k):
-                        other_length = row_length(items.weights, k) if cosine else ONE
+                        other_length = row_length(items.weights, k, width) if cosine else ONE
                         other = _dot(items.weights, k, units, r) / other_length
                         value, slope = log_loss(inverse * (score - other), ONE)
                         loss += v * value
@@ -220,11 +221,11 @@ def pairwise_train(
                 total_loss += scratch.row_sums[r, 0]
                 total_weight += scratch.row_sums[r, 1]
         apply_gradients(
-            rank, size, n_rows, user_occurrences, gradients, False, users, user_rule, hyper, step,
+            rank, size, n_rows, user_occurrences, gradients, 0, users, user_rule, hyper, step,
             clock, mean,
         )  # fmt: skip
         apply_gradients(
-            rank, size, n_pairs * per_pair, item_occurrences, units, cosine, items, item_rule,
+            rank, size, n_pairs * per_pair, item_occurrences, units, n_unit, items, item_rule,
             hyper, step, clock, mean,
         )  # fmt: skip
         wait(barrier, size)

@@ -94,6 +94,7 @@ def softmax_train(
     corrections = proposal.log_q
     capacity = scratch.masks.shape[0]
     panel = scratch.scores.shape[0]
+    n_unit = items.weights.shape[1] if objective.cosine else 0
     first_pair_of_call = epoch.row_starts[epoch.batch_starts[first_batch]]
     key = stream_key(seed, epoch_number)
     smallest_correction = ZERO
@@ -194,11 +195,11 @@ def softmax_train(
                     statistics[u, 1] += scratch.row_sums[r, 1]
                     statistics[u, 2] += scratch.row_sums[r, 3]
         apply_gradients(
-            rank, size, n_rows, user_occurrences, scratch.user_gradients, False, users, user_rule,
+            rank, size, n_rows, user_occurrences, scratch.user_gradients, 0, users, user_rule,
             hyper, step, clock, mean,
         )  # fmt: skip
         apply_gradients(
-            rank, size, n_occurrences, item_occurrences, scratch.sources, objective.cosine, items,
+            rank, size, n_occurrences, item_occurrences, scratch.sources, n_unit, items,
             item_rule, hyper, step, clock, mean,
         )  # fmt: skip
         wait(barrier, size)

@@ -135,9 +135,10 @@ def draw_for_rows(
 @scalar
 def gather_negatives(begin, end, first, to, objective, corrections, items, scratch, occurrences):
     """Gather the negatives ``begin`` to ``end`` of a list whose tokens start at ``first``."""
+    n_unit = items.shape[1] if objective.cosine else 0
     for j in range(begin, end):
         k = np.uint64(occurrences.tokens[first + j])
-        gather_row(items, k, objective.cosine, scratch.negative_units, to + j)
+        gather_row(items, k, n_unit, scratch.negative_units, to + j)
         if objective.corrected:
             drawn = objective.negatives_code == NEGATIVES_DRAWN
             correction = occurrences.multiples[first + j] if drawn else corrections[k]
@@ -235,7 +236,7 @@ def _positives_of_row(
         dot = ZERO
         for f in range(width):
             dot += items[k, f] * units[r, f]
-        length = row_length(items, k) if objective.cosine else ONE
+        length = row_length(items, k, width) if objective.cosine else ONE
         score = np.float64(dot / length)
         own = 0.0
         log_total = log_sum

@@ -105,20 +105,22 @@ _LANES = 4
 
 
 @scalar
-def row_length(table, k):
-    """Return the length of row ``k``, at least a tiny number."""
+def row_length(table, k, n_unit):
+    """Return the length of the first ``n_unit`` numbers of row ``k``, at least a tiny number."""
     squares = ZERO
-    for f in range(table.shape[1]):
+    for f in range(n_unit):
         squares += table[k, f] * table[k, f]
     return max(np.float32(math.sqrt(squares)), _SHORTEST)
 
 
 @scalar
-def gather_row(table, k, cosine, out, j):
-    """Copy row ``k`` into row ``j`` of ``out``, at unit length if ``cosine``."""
-    scale = ONE / row_length(table, k) if cosine else ONE
-    for f in range(table.shape[1]):
+def gather_row(table, k, n_unit, out, j):
+    """Copy row ``k`` into row ``j`` of ``out``, its first ``n_unit`` numbers at unit length."""
+    scale = ONE / row_length(table, k, n_unit) if n_unit > 0 else ONE
+    for f in range(n_unit):
         out[j, f] = scale * table[k, f]
+    for f in range(n_unit, table.shape[1]):
+        out[j, f] = table[k, f]
 
 
 @scalar
@@ -130,7 +132,7 @@ def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
     """
     width = table.shape[1]
     if dropout == 0.0:
-        length = row_length(table, k) if cosine else ONE
+        length = row_length(table, k, width) if cosine else ONE
         scale = ONE / length
         for f in range(width):
             out[j, f] = scale * table[k, f]
@@ -283,15 +285,17 @@ def _sum_occurrences(head, occurrences, nexts, sources, gradient):
 
 
 @scalar
-def _project(gradient, weights, k):
-    """Turn a gradient by the unit vector of row ``k`` into that by the row."""
-    length = row_length(weights, k)
+def through_unit_row(gradient, weights, k, n_unit):
+    """Turn a gradient by what ``gather_row`` makes of row ``k`` into that by the row."""
+    if n_unit == 0:
+        return
+    length = row_length(weights, k, n_unit)
     along = ZERO
-    for f in range(weights.shape[1]):
+    for f in range(n_unit):
         along += gradient[f] * weights[k, f]
     along /= length * length
     inverse = ONE / length
-    for f in range(weights.shape[1]):
+    for f in range(n_unit):
         gradient[f] = (gradient[f] - along * weights[k, f]) * inverse
 
 
@@ -332,12 +336,12 @@ def move_row(k, n_seen, share, gradient, table, rule, hyper, step, clock):
 
 @stage
 def apply_gradients(
-    rank, size, n, occurrences, sources, project, table, rule, hyper, step, clock, scale
+    rank, size, n, occurrences, sources, n_unit, table, rule, hyper, step, clock, scale
 ):
     """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
 
-    With ``project``, sources are gradients by unit vectors. ``scale`` is one over the weight of the
-    batch, by which the penalty on touched rows is multiplied.
+    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``scale`` is
+    one over the weight of the batch, by which the penalty on touched rows is multiplied.
     """
     me = np.uint64(rank)
     team = np.uint64(size)
@@ -360,6 +364,5 @@ def apply_gradients(
         head = table.heads[k]
         table.heads[k] = -1
         n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
-        if project:
-            _project(gradient, table.weights, k)
+        through_unit_row(gradient, table.weights, k, n_unit)
         move_row(k, n_seen, n_seen * scale, gradient, table, rule, hyper, step, clock)

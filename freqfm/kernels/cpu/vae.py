@@ -5,7 +5,8 @@ all items, or against items drawn for it, and the gradient of ::
 
     sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i),   n_u = sum_i x_ui,
 
-goes to the queries and, in the same pass, to the items' vectors.
+goes to the queries and, in the same pass, to the items' vectors. The first ``n_unit`` numbers of an
+item's vector are used at unit length: none for products, all but the bias for cosines.
 """
 
 import math
@@ -17,7 +18,13 @@ from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.kernels.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
-from freqfm.kernels.cpu.tables import apply_gradients, catch_up, gather_row, move_row
+from freqfm.kernels.cpu.tables import (
+    apply_gradients,
+    catch_up,
+    gather_row,
+    move_row,
+    through_unit_row,
+)
 from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import CATCH_UP_NONE
 from freqfm.scalars.rng import hash64
@@ -49,6 +56,7 @@ class FullScratch(NamedTuple):
     scaled: np.ndarray  #: (B, d), queries times scale and the weight of their positives, float32
     chunk_gradients: np.ndarray  #: (N_CHUNKS, B, d), float32
     chunk_scores: np.ndarray  #: (N_CHUNKS, B), weighted scores of positives, float64
+    units: np.ndarray  #: (size, TILE, d), or with empty tiles if ``n_unit`` is 0, float32
     tile_gradients: np.ndarray  #: (size, TILE, d), float32
     cursors: np.ndarray  #: (size, B), int64
 
@@ -59,7 +67,7 @@ class DrawnScratch(NamedTuple):
     ids: np.ndarray  #: (B, n), int32
     log_q: np.ndarray  #: (B, n), float32
     positive_log_q: np.ndarray  #: (n_positives,), float32
-    vectors: np.ndarray  #: (size * n, d), float32
+    vectors: np.ndarray  #: (size * (n + 1), d), a thread's draws and one positive, float32
     scores: np.ndarray  #: (size, n), float32
     multiples: np.ndarray  #: (size, n), float32
     numbers: np.ndarray  #: (size, ...), see ``sampling``
@@ -95,7 +103,7 @@ def step_histories(
 ):
     """Move the rows of a table along the gradients (B, d) by the sums of histories."""
     apply_gradients(
-        rank, size, n, occurrences, gradients, False, table, rule, hyper, step, clock, scale
+        rank, size, n, occurrences, gradients, 0, table, rule, hyper, step, clock, scale
     )
 
 
@@ -133,9 +141,17 @@ def _largest(bits, b, n):
 
 
 @scalar
-def _sum_chunk(c, queries, vectors, scores, bits, scratch):
+def _gather_tile(first, last, n_unit, vectors, units):
+    """Copy the vectors of a tile, with their first ``n_unit`` numbers at unit length."""
+    for j in range(last - first):
+        gather_row(vectors, first + j, n_unit, units, j)
+
+
+@scalar
+def _sum_chunk(rank, c, queries, n_unit, vectors, scratch):
     """Sum the exponentials of all queries over a chunk of items."""
     n_queries = queries.shape[0]
+    scores, bits = scratch.scores[rank], scratch.bits[rank]
     for b in range(n_queries):
         scratch.chunk_sums[c, b, 0] = -np.inf
         scratch.chunk_sums[c, b, 1] = 0.0
@@ -144,7 +160,11 @@ def _sum_chunk(c, queries, vectors, scores, bits, scratch):
         last = min(first + TILE, end)
         # Only matrix products know of tiles: loops over a slice's columns would not vectorise.
         tile = scores[:n_queries, : last - first]
-        product_with_transposed(queries, vectors[first:last], tile)
+        used = vectors[first:last]
+        if n_unit > 0:
+            used = scratch.units[rank][: last - first]
+            _gather_tile(first, last, n_unit, vectors, used)
+        product_with_transposed(queries, used, tile)
         for b in range(n_queries):
             largest = _largest(bits, b, last - first)
             total = np.float64(sum_of_exponentials(scores, b, last - first, largest))
@@ -158,14 +178,13 @@ def _sum_chunk(c, queries, vectors, scores, bits, scratch):
 
 
 @scalar
-def _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, scratch):
+def _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, clock, scratch):
     """Find the gradient of all queries by a chunk of items, and move those items."""
     n_queries, width = queries.shape
     scores = scratch.scores[rank]
     gradients = scratch.tile_gradients[rank]
     cursors = scratch.cursors[rank]
-    vectors = table.weights
-    begin, end = _chunk(c, vectors.shape[0])
+    begin, end = _chunk(c, table.weights.shape[0])
     for b in range(n_queries):
         scratch.chunk_scores[c, b] = 0.0
         for f in range(width):
@@ -182,7 +201,11 @@ def _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, s
         last = min(first + TILE, end)
         n = last - first
         tile = scores[:n_queries, :n]
-        product_with_transposed(queries, vectors[first:last], tile)
+        used = table.weights[first:last]
+        if n_unit > 0:
+            used = scratch.units[rank][:n]
+            _gather_tile(first, last, n_unit, table.weights, used)
+        product_with_transposed(queries, used, tile)
         for b in range(n_queries):
             p = cursors[b]
             stop = histories.starts[b + 1]
@@ -198,16 +221,17 @@ def _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, s
                 scores[b, histories.items[p] - first] -= share
                 p += 1
             cursors[b] = p
-        add_product(tile, vectors[first:last], scratch.chunk_gradients[c, :n_queries], ONE)
+        add_product(tile, used, scratch.chunk_gradients[c, :n_queries], ONE)
         add_product_of_transposed(tile, scratch.scaled[:n_queries], gradients[:n], ZERO)
         for j in range(n):
+            through_unit_row(gradients[j], table.weights, first + j, n_unit)
             move_row(first + j, n_queries, ONE, gradients[j], table, rule, hyper, step, clock)
 
 
 @kernel
 def full_softmax(
-    rank, size, barrier, queries, histories, scale, table, rule, hyper, step, clock, scratch,
-    query_gradients, losses,
+    rank, size, barrier, queries, histories, scale, n_unit, table, rule, hyper, step, clock,
+    scratch, query_gradients, losses,
 ):  # fmt: skip
     """Train the items of one batch by the softmax over all of them.
 
@@ -216,6 +240,7 @@ def full_softmax(
     queries (B, d) : float32
     histories : Histories
     scale : what each query's loss is multiplied by in the gradient, float32.
+    n_unit : how many numbers of an item's vector are used at unit length.
     table, rule, hyper, step, clock : the items' Table and how it moves; ``step`` counts from 1.
     scratch : FullScratch
     query_gradients (B, d) : gets the gradient by the queries, float32.
@@ -223,7 +248,7 @@ def full_softmax(
     """
     n_queries, width = queries.shape
     for c in range(rank, N_CHUNKS, size):
-        _sum_chunk(c, queries, table.weights, scratch.scores[rank], scratch.bits[rank], scratch)
+        _sum_chunk(rank, c, queries, n_unit, table.weights, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         largest = scratch.chunk_sums[0, b, 0]
@@ -241,7 +266,7 @@ def full_softmax(
             scratch.scaled[b, f] = scale * histories.totals[b] * queries[b, f]
     wait(barrier, size)
     for c in range(rank, N_CHUNKS, size):
-        _learn_chunk(rank, c, queries, histories, table, rule, hyper, step, clock, scratch)
+        _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, clock, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         for f in range(width):
@@ -272,8 +297,9 @@ def _draw(rank, b, queries, histories, proposal, key, scratch, occurrences):
 
 @scalar
 def _learn_from_draws(
-    rank, b, queries, histories, scale, inside, table, scratch, occurrences, query_gradients
-):
+    rank, b, queries, histories, scale, inside, n_unit, table, scratch, occurrences,
+    query_gradients,
+):  # fmt: skip
     """Score a query's positives against its draws; leave the gradient; return the loss."""
     width = queries.shape[1]
     n = scratch.ids.shape[1]
@@ -283,13 +309,14 @@ def _learn_from_draws(
     scores = scratch.scores[rank]
     multiples = scratch.multiples[rank]
     largest = -np.float32(np.inf)
-    first = rank * n
+    vectors = scratch.vectors
+    first = rank * (n + 1)
     for j in range(n):
-        gather_row(table, np.uint64(ids[j]), False, scratch.vectors, first + j)
+        gather_row(table, np.uint64(ids[j]), n_unit, vectors, first + j)
     for j in range(n):
         score = ZERO
         for f in range(width):
-            score += query[f] * scratch.vectors[first + j, f]
+            score += query[f] * vectors[first + j, f]
         scores[j] = score - log_q[j]
         largest = max(largest, scores[j])
     total = 0.0
@@ -304,10 +331,10 @@ def _learn_from_draws(
     loss = 0.0
     left = 0.0
     for p in range(histories.starts[b], histories.starts[b + 1]):
-        k = np.uint64(histories.items[p])
+        gather_row(table, np.uint64(histories.items[p]), n_unit, vectors, first + n)
         score = ZERO
         for f in range(width):
-            score += query[f] * table[k, f]
+            score += query[f] * vectors[first + n, f]
         x = np.float64(histories.weights[p])
         own = 0.0
         log_sum = log_total
@@ -320,7 +347,7 @@ def _learn_from_draws(
         left += x * (1.0 - own)
         slope = np.float32(scale * x * (own - 1.0))
         for f in range(width):
-            query_gradients[b, f] += slope * table[k, f]
+            query_gradients[b, f] += slope * vectors[first + n, f]
         occurrences.rows[p] = b
         occurrences.multiples[p] = slope
     factor = scale * left / total
@@ -331,14 +358,14 @@ def _learn_from_draws(
         occurrences.multiples[q] = multiples[j]
     for j in range(n):
         for f in range(width):
-            query_gradients[b, f] += multiples[j] * scratch.vectors[first + j, f]
+            query_gradients[b, f] += multiples[j] * vectors[first + j, f]
     return loss
 
 
 @kernel
 def sampled_softmax(
-    rank, size, barrier, queries, histories, scale, inside, proposal, key, table, rule, hyper, step,
-    clock, scratch, occurrences, query_gradients, losses,
+    rank, size, barrier, queries, histories, scale, n_unit, inside, proposal, key, table, rule,
+    hyper, step, clock, scratch, occurrences, query_gradients, losses,
 ):  # fmt: skip
     """Train the items of one batch by the softmax over items drawn for each query.
 
@@ -363,10 +390,10 @@ def sampled_softmax(
         wait(barrier, size)
     for b in range(rank, n_queries, size):
         losses[b] = _learn_from_draws(
-            rank, b, queries, histories, scale, inside, table.weights, scratch, occurrences,
-            query_gradients,
+            rank, b, queries, histories, scale, inside, n_unit, table.weights, scratch,
+            occurrences, query_gradients,
         )  # fmt: skip
     wait(barrier, size)
     apply_gradients(
-        rank, size, n, occurrences, queries, False, table, rule, hyper, step, clock, scale
+        rank, size, n, occurrences, queries, n_unit, table, rule, hyper, step, clock, scale
     )
