@@ -11,8 +11,8 @@ from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, one_step
 from freqfm import MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.estimators.mf_task import MFTask
+from freqfm.kernels.cpu.drawing import DRAWS
 from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch, log_q_of
-from freqfm.kernels.cpu.softmax_rows import _DRAWS
 from freqfm.losses import Softmax
 from freqfm.samplers import DNS, MIDX, Kernel, QuerySampler, SelfAdversarial
 from freqfm.scalars.rng import hash64, stream_key
@@ -57,7 +57,7 @@ def draw(proposal, query, key, n):
 
 def key_of(seed, index):
     with np.errstate(over="ignore"):
-        return hash64(hash64(stream_key(seed, 0) + np.uint64(index)) ^ _DRAWS)
+        return hash64(hash64(stream_key(seed, 0) + np.uint64(index)) ^ DRAWS)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -109,7 +109,7 @@ def test_bpr_gradient(data, n_negatives):
     lists = []
     for p, (u, _, _) in enumerate(pairs):
         with np.errstate(over="ignore"):
-            key = hash64(hash64(stream_key(model._seed, 0) ^ _DRAWS) + np.uint64(p))
+            key = hash64(hash64(stream_key(model._seed, 0) ^ DRAWS) + np.uint64(p))
         lists.append(draw(proposal, U[u], key, n_negatives)[0])
 
     def loss(U, V):

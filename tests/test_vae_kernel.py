@@ -9,7 +9,7 @@ from scipy import sparse
 
 from freqfm import FastVAERecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.mf_task import make_rule
+from freqfm.estimators.histories import make_rule
 from freqfm.estimators.vae_task import VAETask
 from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch
 from freqfm.kernels.cpu.tables import Clock, Occurrences, Table

@@ -10,8 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm._validation import count_threads
 from freqfm.estimators.base import with_callbacks
+from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.mf_fit import MFFit
-from freqfm.estimators.mf_task import unit_rows
 from freqfm.estimators.mf_users import explain_score, fold_in_rows
 
 __all__ = ["MFRecommender"]

@@ -4,18 +4,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm.estimators.histories import make_rule, unit_rows
 from freqfm.initializers import Initializer
 from freqfm.kernels.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_train
 from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.drawing import draw_for_pairs, draw_for_rows
 from freqfm.kernels.cpu.pairwise import pairwise_train
-from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
+from freqfm.kernels.cpu.sampling import draw_scratch
 from freqfm.kernels.cpu.softmax import TILE_ROWS, softmax_train
 from freqfm.kernels.cpu.softmax_rows import Objective, Scratch
 from freqfm.kernels.cpu.tables import (
     Clock,
     Epoch,
-    Rule,
     Table,
     catch_up_all,
     empty_occurrences,
@@ -37,10 +38,11 @@ _SCORES = 1 << 22
 # At most so many negatives are drawn at a time.
 _DRAWS = 1 << 23
 
+_NO_NUMBERS = np.zeros(0, dtype=np.float32)
 _NO_ROW = np.zeros((0, 1), dtype=np.float32)
 _NO_TABLE = Table(
     weights=_NO_ROW,
-    per_row=np.zeros(0, dtype=np.float32),
+    per_row=_NO_NUMBERS,
     first=_NO_ROW,
     second=_NO_ROW,
     caught_up=np.zeros(0, dtype=np.int64),
@@ -62,36 +64,6 @@ class Axes(NamedTuple):
     batch_size: int
     block: int | None  #: positives of a user that stay together in an epoch; None for all
     user_dropout: float
-
-
-def unit_rows(table):
-    """Return the rows of a table at unit length; rows of zeros stay."""
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    return (table / np.where(length > 0, length, 1)).astype(np.float32)
-
-
-def make_rule(optimizer, weight_decay, scope):
-    """Return how rows step and decay."""
-    full = weight_decay > 0 and scope == "full"
-    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
-    catch_up = codes.CATCH_UP_NONE
-    if full or not optimizer.lazy:
-        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
-        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
-    decay_code = codes.DECAY_NONE
-    if weight_decay > 0:
-        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
-    return Rule(
-        step_code=optimizer.step_code,
-        rate_code=optimizer.rate_code,
-        count_code=optimizer.count_code,
-        catch_up=catch_up,
-        decay_code=decay_code,
-        decoupled=full and lazy_adam,
-        average=bool(optimizer.average),
-        decay=float(weight_decay),
-        idle_decay=float(weight_decay) if full else 0.0,
-    )
 
 
 class MFTask:
@@ -139,7 +111,6 @@ class MFTask:
         self._proposal = None
         if axes.sampler is not None and not self._drawn:
             self._proposal = axes.sampler.proposal(self._counts)
-        self._draw_scratch = draw_scratch(self._proposal or Proposal(), n_threads)
         self.constant = 1.0
         if self._family == "softmax":
             self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
@@ -327,6 +298,8 @@ class MFTask:
         )
 
     def _batches_per_call(self):
+        if self._drawn:
+            return 1
         d, n = int(self.model.n_components), self._batch_size
         if self._family == "alignment":
             return max(1, _WORK_PER_CALL // (8 * n * n * d))
@@ -359,12 +332,15 @@ class MFTask:
             return self._team.run(
                 alignment_train, *span, dropout, uniformity, *tables, *margins, *common
             )
-        n_lists = last - first
-        if self._own:
-            n_lists = int(pair_starts[last] - pair_starts[first])
-        negatives = axes.sampler.draw(
-            (n_lists, self._n_negatives), self.X.shape[1], self._proposal, generator
-        )
+        if self._drawn:
+            negatives = self._draw(epoch, data, first, tables[0], clock)
+        else:
+            n_lists = last - first
+            if self._own:
+                n_lists = int(pair_starts[last] - pair_starts[first])
+            negatives = axes.sampler.draw(
+                (n_lists, self._n_negatives), self.X.shape[1], self._proposal, generator
+            )
         if self._family == "pairwise":
             return self._team.run(
                 pairwise_train,
@@ -374,34 +350,62 @@ class MFTask:
                 self.X.indptr,
                 self.X.indices,
                 negatives,
-                bool(self._drawn),
-                self._proposal,
-                *self._draw_scratch,
                 model._inverse,
                 *tables,
                 *common,
             )
-        objective = Objective(
-            cosine=bool(axes.cosine),
-            dropout=dropout,
-            negatives_code=int(axes.sampler.negatives_code),
-            corrected=axes.sampler.corrected if self._drawn else len(self._proposal.log_q) > 0,
-            inside=bool(axes.include_positive),
-            constant=float(self.constant),
-            statistics_wanted=bool(axes.temperature.statistics_wanted),
-        )
         return self._team.run(
             softmax_train,
             *span,
-            objective,
+            self._objective(),
             negatives,
-            self._proposal,
-            *self._draw_scratch,
+            _NO_NUMBERS if self._drawn else self._proposal.log_q,
             model._inverse,
             model._statistics,
             *tables,
             *common,
         )
+
+    def _objective(self):
+        """Return what a softmax minimises, for kernels."""
+        axes = self.axes
+        corrected = axes.sampler.corrected if self._drawn else len(self._proposal.log_q) > 0
+        return Objective(
+            cosine=bool(axes.cosine),
+            dropout=float(axes.user_dropout),
+            negatives_code=int(axes.sampler.negatives_code),
+            corrected=corrected,
+            inside=bool(axes.include_positive),
+            constant=float(self.constant),
+            statistics_wanted=bool(axes.temperature.statistics_wanted),
+        )
+
+    def _draw(self, epoch, data, batch, users, clock):
+        """Draw the negatives of a batch for its users; return lists for its positives, if any."""
+        model, n = self.model, self._n_negatives
+        rows = slice(*data.batch_starts[batch : batch + 2])
+        n_rows = rows.stop - rows.start
+        n_pairs = data.row_starts[rows.stop] - data.row_starts[rows.start]
+        span = (data, batch, model._seed, epoch)
+        scratch = (self._proposal, *self._draw_scratch)
+        step = int(clock.first_step + batch)
+        of_users = (users, self._rule, self.optimizer.hyper(), step, clock)
+        if self._family == "pairwise":
+            negatives = np.empty((n_pairs, n), dtype=np.int32)
+            log_q = np.empty((n_pairs, n), dtype=np.float32)
+            self._team.run(
+                draw_for_pairs, *span, *scratch, *of_users, self._user_occurrences, negatives, log_q
+            )
+            return negatives
+        # The kernel finds them where it puts those that it lists itself.
+        items = self._item_occurrences
+        positive, own = slice(0, n_pairs), slice(n_pairs, n_pairs + n_rows * n)
+        self._team.run(
+            draw_for_rows, *span, self._objective(), *scratch, model._inverse, *of_users,
+            self._scratch, self._user_occurrences, items.multiples[positive],
+            items.tokens[own].reshape(n_rows, n), items.multiples[own].reshape(n_rows, n),
+        )  # fmt: skip
+        return np.empty((0, n), dtype=np.int32)
 
     # What the epoch loop asks for.
 

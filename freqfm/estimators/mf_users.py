@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from freqfm._validation import as_kernel_array, validate_ids
-from freqfm.estimators.mf_task import unit_rows
+from freqfm.estimators.histories import unit_rows
 from freqfm.kernels.cpu.fold_in import fold_in
 from freqfm.kernels.cpu.team import Team
 

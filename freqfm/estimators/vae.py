@@ -8,9 +8,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm.estimators.base import with_callbacks
-from freqfm.estimators.mf_task import unit_rows
+from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.vae_fit import VAEFit
-from freqfm.estimators.vae_net import decode, normalise
+from freqfm.estimators.vae_net import decode
 
 __all__ = ["FastVAERecommender"]
 
@@ -377,13 +377,12 @@ class FastVAERecommender(VAEFit):
     def _item_vectors(self):
         if not self._cosine:
             return self.item_factors_
-        units, _ = normalise(self.item_factors_[:, :-1])
-        return np.column_stack([units, self.item_factors_[:, -1]])
+        return np.column_stack([unit_rows(self.item_factors_[:, :-1]), self.item_factors_[:, -1]])
 
     def _queries_of(self, mean):
         queries = self._decode(mean)
         if self._cosine:
-            queries, _ = normalise(queries)
+            queries = unit_rows(queries)
         # A user of whom nothing is known gets the items in the order of their biases.
         queries = self._inverse[0, 0] * mean.any(axis=1, keepdims=True) * queries
         return np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])

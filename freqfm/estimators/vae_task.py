@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._validation import take_rows
-from freqfm.estimators.mf_task import make_rule
+from freqfm.estimators.histories import make_rule, unit_rows
 from freqfm.estimators.vae_net import (
     Layers,
     decode,
@@ -222,10 +222,9 @@ class VAETask:
         strategy, model = self.axes.temperature, self.model
         users = items = None
         if strategy.looks_at_vectors:
-            items, _ = normalise(model.item_factors_[:, :-1])
-            users, _ = normalise(
-                model._decode(model._mean(self.X.indptr, self.X.indices, self.X.data))
-            )
+            items = unit_rows(model.item_factors_[:, :-1])
+            mean = model._mean(self.X.indptr, self.X.indices, self.X.data)
+            users = unit_rows(model._decode(mean))
         snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
         strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
         model._statistics[:] = 0

@@ -172,10 +172,6 @@ class QuerySampler(Sampler):
         proposal : Proposal
         """
 
-    def draw(self, shape, n_items, proposal, generator):
-        """Return a list to be filled: items are drawn in kernels, which know the queries."""
-        return np.zeros((1, shape[1]), dtype=np.int32)
-
     def _proposal_of(self, vectors, counts, seed):
         return self.proposal(counts, vectors, seed)
 

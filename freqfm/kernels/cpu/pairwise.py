@@ -7,7 +7,6 @@ product or a cosine and w the user's inverse temperature.
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, kernel, scalar
-from freqfm.kernels.cpu.sampling import draw_negatives
 from freqfm.kernels.cpu.tables import (
     apply_gradients,
     catch_up,
@@ -21,9 +20,6 @@ from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import CATCH_UP_NONE
 from freqfm.scalars.losses import log_loss
 from freqfm.scalars.rng import hash64, stream_key
-
-# Of a pair's random numbers, those for its negatives.
-_DRAWS = np.uint64(0x5DEECE66D)
 
 
 @scalar
@@ -77,10 +73,6 @@ def pairwise_train(
     known_starts,
     known_items,
     negatives,
-    drawn,
-    proposal,
-    draw_numbers,
-    draw_sums,
     inverse_temperatures,
     users,
     items,
@@ -96,8 +88,7 @@ def pairwise_train(
     """Train on the batches ``first_batch`` to ``last_batch`` of an epoch; return loss and weight.
 
     Arguments as those of ``softmax_train``; ``negatives`` (n_pairs of this call, N) are the items
-    that each positive is compared with, or, if ``drawn``, they are drawn here from ``proposal``. A
-    negative that the user is known to like is skipped.
+    that each positive is compared with. One that the user is known to like is skipped.
     """
     me = np.uint64(rank)
     team = np.uint64(size)
@@ -140,21 +131,9 @@ def pairwise_train(
             )  # fmt: skip
             wait(barrier, size)
         for r in range(begin, end):
-            if drawn:
-                u = np.uint64(epoch.row_users[first_row + r])
-                for f in range(width):
-                    units[r, f] = users.weights[u, f]
             for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
                 at = (p - first_pair) * per_pair
                 item_occurrences.tokens[at] = epoch.items[p]
-                if drawn:
-                    draw_negatives(
-                        proposal, units[r], hash64(hash64(key ^ _DRAWS) + np.uint64(p)),
-                        item_occurrences.tokens[at + 1 : at + per_pair],
-                        item_occurrences.multiples[at + 1 : at + per_pair],
-                        draw_numbers[rank], draw_sums[rank],
-                    )  # fmt: skip
-                    continue
                 k = np.uint64(epoch.items[p])
                 item_occurrences.multiples[at] = touch_row(items.weights, k)
                 for j in range(n_negatives):

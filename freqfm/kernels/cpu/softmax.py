@@ -17,7 +17,6 @@ from freqfm._jit import ONE, ZERO, kernel
 from freqfm.kernels.cpu.blas import add_product_of_transposed
 from freqfm.kernels.cpu.softmax_rows import (
     Batch,
-    draw_for_rows,
     finish_row,
     gather_negatives,
     has_own_lists,
@@ -28,7 +27,6 @@ from freqfm.kernels.cpu.tables import apply_gradients, catch_up
 from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import (
     CATCH_UP_NONE,
-    NEGATIVES_DRAWN,
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,
 )
@@ -52,9 +50,7 @@ def softmax_train(
     epoch_number,
     objective,
     negatives,
-    proposal,
-    draw_numbers,
-    draw_sums,
+    corrections,
     inverse_temperatures,
     statistics,
     users,
@@ -75,9 +71,9 @@ def softmax_train(
     epoch : Epoch
     objective : Objective
     negatives (n_lists, M) : int32; one list for each batch of this call, or for each positive; of
-        no use where negatives are the batch's positives, all items, or drawn here.
-    proposal : Proposal; what negatives are drawn from. Unless they are drawn here, its log_q is q.
-    draw_numbers, draw_sums : as ``draw_scratch`` returns them.
+        no use where negatives are the batch's positives or all items. Those drawn for each row of
+        the only batch, and what is subtracted from logits, stand in ``item_occurrences``.
+    corrections (n_items,) : q, float32; empty for zeros.
     inverse_temperatures (n_users, 2) : w and w', float32.
     statistics (n_users, 3) : gets, per user, the loss at temperature one, its weight, and the
         derivative of the loss by the inverse temperature; float64.
@@ -91,7 +87,6 @@ def softmax_train(
     team = np.uint64(size)
     code = objective.negatives_code
     own_lists = has_own_lists(code)
-    corrections = proposal.log_q
     capacity = scratch.masks.shape[0]
     panel = scratch.scores.shape[0]
     n_unit = items.weights.shape[1] if objective.cosine else 0
@@ -127,14 +122,6 @@ def softmax_train(
                 me, team, n_rows, user_occurrences.tokens, step, clock, user_rule, hyper, users,
                 gradient,
             )  # fmt: skip
-        if code == NEGATIVES_DRAWN:
-            wait(barrier, size)
-            draw_for_rows(
-                rank, size, batch, epoch, objective, key, inverse_temperatures, proposal,
-                users.weights, scratch, item_occurrences, draw_numbers[rank], draw_sums[rank],
-            )  # fmt: skip
-            wait(barrier, size)
-        if item_rule.catch_up != CATCH_UP_NONE:
             catch_up(
                 me, team, n_occurrences, item_occurrences.tokens, step, clock, item_rule, hyper,
                 items, gradient,

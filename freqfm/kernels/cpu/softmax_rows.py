@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, scalar, stage
+from freqfm._jit import ONE, ZERO, scalar
 from freqfm.kernels.cpu.blas import add_product, product_with_transposed
 from freqfm.kernels.cpu.logits import exponentials, largest_logit, sum_of_exponentials
-from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
 from freqfm.kernels.cpu.tables import (
     gather_dropped_row,
     gather_row,
@@ -24,9 +23,6 @@ from freqfm.scalars.codes import (
     NEGATIVES_SHARED,
 )
 from freqfm.scalars.rng import hash64
-
-# Of a row's random numbers, those for its negatives.
-_DRAWS = np.uint64(0x5DEECE66D)
 
 # Up to here the logits of cosines, between -w and w, need no search for the largest: shifted by w
 # they stay above the -87 at which float32 ends.
@@ -97,39 +93,6 @@ def list_tokens(rank, size, batch, first_pair_of_call, b, epoch, code, negatives
     if code in (NEGATIVES_SHARED, NEGATIVES_FULL):
         for j in range(m * rank // size, m * (rank + 1) // size):
             items.tokens[n_pairs + j] = np.int32(j) if code == NEGATIVES_FULL else negatives[b, j]
-
-
-@stage
-def draw_for_rows(
-    rank, size, batch, epoch, objective, row_key, inverse_temperatures, proposal, users, scratch,
-    occurrences, numbers, sums,
-):  # fmt: skip
-    """Draw the negatives of each row for the logits of its user, each thread a part of the rows.
-
-    What is to be subtracted from logits stands in the multiples of the occurrences until these are
-    known; that of positives too, if they are inside the logarithm.
-    """
-    m = batch.n_negatives
-    queries = scratch.scaled
-    for r in range(batch.n_rows * rank // size, batch.n_rows * (rank + 1) // size):
-        row = batch.first_row + r
-        u = np.uint64(epoch.row_users[row])
-        key = hash64(row_key + np.uint64(row))
-        gather_dropped_row(
-            users, u, objective.cosine, objective.dropout, key, scratch.masks, queries, r
-        )
-        for f in range(users.shape[1]):
-            queries[r, f] *= inverse_temperatures[u, 1]
-        begin = batch.n_pairs + r * m
-        draw_negatives(
-            proposal, queries[r], hash64(key ^ _DRAWS), occurrences.tokens[begin : begin + m],
-            occurrences.multiples[begin : begin + m], numbers, sums,
-        )  # fmt: skip
-        if objective.inside:
-            for p in range(epoch.row_starts[row], epoch.row_starts[row + 1]):
-                occurrences.multiples[p - batch.first_pair] = log_q_of(
-                    proposal, queries[r], epoch.items[p], numbers, sums
-                )
 
 
 @scalar
