@@ -90,6 +90,12 @@ class BaseRecommender(
             )
         return X
 
+    def _places_of(self, users):
+        """Return the indptr of the histories of users, and where they stand in those kept."""
+        starts, ends = self._seen_indptr[users], self._seen_indptr[users + 1]
+        indptr = np.concatenate([[0], np.cumsum(ends - starts)])
+        return indptr, np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+
     def _queries(self, X, users):
         """Return query vectors and the history of the users that are asked for."""
         check_is_fitted(self)
@@ -102,9 +108,7 @@ class BaseRecommender(
             X = self._validate_history(X)
             return self._fold_in(X), X
         users = validate_ids("users", users, self._n_users)
-        starts, ends = self._seen_indptr[users], self._seen_indptr[users + 1]
-        indptr = np.concatenate([[0], np.cumsum(ends - starts)])
-        at = np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+        indptr, at = self._places_of(users)
         indices = self._seen_indices[at]
         history = sparse.csr_array(
             (np.ones(len(indices), dtype=np.float32), indices, indptr),

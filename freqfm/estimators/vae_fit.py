@@ -301,9 +301,7 @@ class VAEFit(HistoryFit):
 
     def _history_of(self, users):
         """Return starts, items and values of users seen in fit."""
-        starts, ends = self._seen_indptr[users], self._seen_indptr[users + 1]
-        bounds = np.concatenate([[0], np.cumsum(ends - starts)])
-        at = np.repeat(starts - bounds[:-1], ends - starts) + np.arange(bounds[-1])
+        bounds, at = self._places_of(users)
         items = self._seen_indices[at]
         if len(self._seen_weights):
             return bounds, items, self._seen_weights[at]
