@@ -94,6 +94,7 @@ class Freqfm:
         model._seed = draw_seed(model.random_state)
         axes = model._resolve_axes(X)
         model._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
+        model._remember(X, more=False)
         for state in model._states:
             for array in state.values():
                 array += 0  # memory that was never written costs time at its first use
