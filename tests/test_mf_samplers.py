@@ -220,3 +220,14 @@ def test_few_items_and_new_ones():
         model.fit(X[:40, :20]).partial_fit(X)
         assert model.item_factors_.shape == (30, 8)
         assert np.isfinite(model.item_factors_).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_warm_start_goes_on_where_the_fit_ended(name):
+    X = make_interactions(60, 80, 900, random_state=0)
+    params = {"negative_sampler": name, "n_negatives": 5, "learning_rate": 0.01, "random_state": 0}
+    straight = MFRecommender(4, max_iter=4, **params).fit(X)
+    model = MFRecommender(4, max_iter=2, warm_start=True, **params).fit(X).fit(X)
+    assert_array_equal(model.item_factors_, straight.item_factors_)
+    model.set_params(negative_sampler=MIDX(n_codewords=3)).fit(X)  # another number of codewords
+    assert model.n_iter_ == 6

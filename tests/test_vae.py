@@ -103,7 +103,7 @@ def test_scores_are_cosines_or_products(log, similarity):
 
 
 @pytest.mark.parametrize("temperature", ["density", "adap_tau0", "learned", 0.2])
-@pytest.mark.parametrize("sampler", ["full", "uniform"])
+@pytest.mark.parametrize("sampler", ["full", "uniform", "midx_uniform"])
 def test_temperatures(log, sampler, temperature):
     params = {"temperature": temperature, "negative_sampler": sampler, "learning_rate": 0.01}
     model = make(**params, max_iter=8).fit(log)

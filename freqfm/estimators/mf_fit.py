@@ -98,6 +98,7 @@ class MFFit(HistoryFit):
         self._inverse = np.ones((n_users, 2), dtype=np.float32)
         self._temperature_state = np.zeros((n_users, 2))
         self._statistics = np.zeros((n_users, 3))
+        self._codewords = np.zeros((0, 1), dtype=np.float32)
         self._n_steps = np.zeros(1, dtype=np.int64)
         self._optimizer_name = type(axes.optimizer).__name__
         self._loss_name = type(axes.loss).__name__

@@ -216,6 +216,7 @@ class VAEFit(HistoryFit):
         ]
         self._inverse = np.ones((1, 2), dtype=np.float32)
         self._temperature_state, self._statistics = np.zeros((1, 2)), np.zeros((1, 3))
+        self._codewords = np.zeros((0, 1), dtype=np.float32)
         self._n_steps = np.zeros(1, dtype=np.int64)
         self._cosine = axes.cosine
         self._optimizer_name = type(axes.optimizer).__name__

@@ -18,7 +18,7 @@ from freqfm.estimators.vae_net import (
     normalise_backward,
 )
 from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.sampling import draw_scratch
+from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
 from freqfm.kernels.cpu.tables import Clock, Table, catch_up_all, empty_occurrences
 from freqfm.kernels.cpu.team import Team
 from freqfm.kernels.cpu.vae import (
@@ -238,16 +238,17 @@ class VAETask:
                 self._proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
         elif self._proposal is None or epoch % sampler.refresh == 0:
             self._proposal = self._propose(model._seed + epoch)
+            model._codewords = self._proposal.codewords
         self._scratch = self._drawn_scratch()
 
     def _propose(self, seed):
         """Return what negatives are drawn from, for the present vectors of items."""
-        sampler, items, last = self.axes.sampler, self.model._item_vectors(), self._proposal
+        sampler, items = self.axes.sampler, self.model._item_vectors()
+        last = self._proposal or Proposal(codewords=self.model._codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
             return sampler.proposal(self._counts, items.copy(), seed, last)
         # Biases are known exactly; to quantize them would cost codewords.
-        if last is not None:
-            last = last._replace(codewords=last.codewords[:, :-1])
+        last = last._replace(codewords=last.codewords[:, :-1])
         vectors = np.ascontiguousarray(items[:, :-1])
         proposal = sampler.proposal(self._counts, vectors, seed, last, offsets=items[:, -1])
         codewords = proposal.codewords

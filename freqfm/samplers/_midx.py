@@ -116,8 +116,10 @@ class MIDX(QuerySampler):
         ``offsets`` (n_items,) are added to the logits of items whatever the query, such as biases:
         they need no codewords, and enter the third draw as they are. Not for "exact".
         """
-        last = None if previous is None else previous.codewords
         k, m = int(self.n_codewords), int(self.n_subspaces)
+        last = None
+        if previous is not None and previous.codewords.shape == (m * k, vectors.shape[1]):
+            last = previous.codewords
         codewords, codes_of = quantize(vectors, m, k, seed, last)
         items, starts, cell_of, cell_codes = _cells(codes_of, k)
         nothing = np.zeros(0, dtype=np.float32)
