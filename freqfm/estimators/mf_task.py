@@ -11,7 +11,7 @@ from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_trai
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.drawing import draw_for_pairs, draw_for_rows
 from freqfm.kernels.cpu.pairwise import pairwise_train
-from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
+from freqfm.kernels.cpu.sampling import draw_scratch
 from freqfm.kernels.cpu.softmax import TILE_ROWS, softmax_train
 from freqfm.kernels.cpu.softmax_rows import Objective, Scratch
 from freqfm.kernels.cpu.tables import (
@@ -25,6 +25,7 @@ from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RankingLoss
 from freqfm.optimizers import Optimizer
 from freqfm.samplers import Sampler
+from freqfm.samplers._base import recall_codewords
 from freqfm.scalars import codes
 from freqfm.temperatures import Snapshot, Temperature
 
@@ -281,7 +282,7 @@ class MFTask:
         vectors = model.item_factors_
         vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
         seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
-        last = self._proposal or Proposal(codewords=model._codewords)
+        last = self._proposal or recall_codewords(model._codewords)
         self._proposal = sampler.proposal(self._counts, vectors, seed, last)
         model._codewords = self._proposal.codewords
         self._draw_scratch = draw_scratch(self._proposal, self._n_threads)

@@ -18,7 +18,7 @@ from freqfm.estimators.vae_net import (
     normalise_backward,
 )
 from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.sampling import Proposal, draw_scratch
+from freqfm.kernels.cpu.sampling import draw_scratch
 from freqfm.kernels.cpu.tables import Clock, Table, catch_up_all, empty_occurrences
 from freqfm.kernels.cpu.team import Team
 from freqfm.kernels.cpu.vae import (
@@ -36,6 +36,7 @@ from freqfm.kernels.cpu.vae import (
 )
 from freqfm.optimizers import Optimizer
 from freqfm.samplers import MIDX, QuerySampler, Sampler
+from freqfm.samplers._base import recall_codewords
 from freqfm.scalars import codes
 from freqfm.temperatures import Snapshot, Temperature
 
@@ -244,11 +245,12 @@ class VAETask:
     def _propose(self, seed):
         """Return what negatives are drawn from, for the present vectors of items."""
         sampler, items = self.axes.sampler, self.model._item_vectors()
-        last = self._proposal or Proposal(codewords=self.model._codewords)
+        last = self._proposal or recall_codewords(self.model._codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
             return sampler.proposal(self._counts, items.copy(), seed, last)
         # Biases are known exactly; to quantize them would cost codewords.
-        last = last._replace(codewords=last.codewords[:, :-1])
+        if last is not None:
+            last = last._replace(codewords=last.codewords[:, :-1])
         vectors = np.ascontiguousarray(items[:, :-1])
         proposal = sampler.proposal(self._counts, vectors, seed, last, offsets=items[:, -1])
         codewords = proposal.codewords

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from freqfm._components import Component
 from freqfm._validation import draw_seed
 from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.sampling import draw_for_queries, draw_scratch
+from freqfm.kernels.cpu.sampling import Proposal, draw_for_queries, draw_scratch
 from freqfm.scalars import codes
 
 POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
@@ -165,7 +165,8 @@ class QuerySampler(Sampler):
             As the loss compares them. The proposal may keep the array.
         seed : int
         previous : Proposal, default=None
-            What this returned for earlier vectors of the same items.
+            What this returned for earlier vectors of the items. If these are of an earlier call of
+            ``fit``, only its ``codewords`` are left.
 
         Returns
         -------
@@ -174,6 +175,11 @@ class QuerySampler(Sampler):
 
     def _proposal_of(self, vectors, counts, seed):
         return self.proposal(counts, vectors, seed)
+
+
+def recall_codewords(codewords):
+    """Return what is left of the last proposal of an earlier call; None if it had no codewords."""
+    return Proposal(codewords=codewords) if len(codewords) else None
 
 
 def _check_counts(counts, n_items):
