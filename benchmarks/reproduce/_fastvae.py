@@ -18,11 +18,11 @@ __all__ = [
     "K",
     "Runs",
     "data_sets",
-    "matplotlib",
     "means",
     "near",
     "parse",
     "results_of",
+    "two_columns",
     "vae",
     "vae_parser",
 ]
@@ -161,11 +161,13 @@ def means(looks, measure):
     return float(np.mean([look["test"][measure] for look in looks]))
 
 
-def matplotlib():
-    """Return pyplot, or None and say so."""
+def two_columns(n_rows, width=12, **options):
+    """Return a figure and its (n_rows, 2) axes; without matplotlib say so, and return None."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:
         print("Install matplotlib for the picture.")
         return None
-    return plt
+    return plt.subplots(
+        n_rows, 2, figsize=(width, 4.5 * n_rows), layout="constrained", squeeze=False, **options
+    )

@@ -43,11 +43,11 @@ from _fastvae import (
     K,
     Runs,
     data_sets,
-    matplotlib,
     means,
     near,
     parse,
     results_of,
+    two_columns,
     vae_parser,
 )
 from _peers import fit_warp, refit_als, refit_warp, run_als
@@ -207,13 +207,10 @@ def run_data_set(data_set, parts, names, results, args):
 
 def draw_curves(by_data_set, path):
     """Draw figure 3: NDCG and recall on test by epoch, of the first seed."""
-    plt = matplotlib()
-    if plt is None:
+    drawing = two_columns(len(by_data_set))
+    if drawing is None:
         return
-    figure, axes = plt.subplots(
-        len(by_data_set), 2, figsize=(12, 4.5 * len(by_data_set)), layout="constrained",
-        squeeze=False,
-    )  # fmt: skip
+    figure, axes = drawing
     for row, (data_set, runs) in zip(axes, by_data_set.items(), strict=True):
         for axis, measure in zip(row, ("ndcg", "recall"), strict=True):
             for name, (run, *_) in runs.items():

@@ -26,9 +26,9 @@ from _fastvae import (
     NETWORK,
     Runs,
     data_sets,
-    matplotlib,
     parse,
     results_of,
+    two_columns,
     vae,
     vae_parser,
 )
@@ -161,13 +161,10 @@ def divergence_experiment(data_set, parts, results, args):
 
 def draw_divergence(by_data_set, path):
     """Draw one user's cumulative probabilities over items by popularity."""
-    plt = matplotlib()
-    if plt is None:
+    drawing = two_columns(len(by_data_set), width=13, sharey=True)
+    if drawing is None:
         return
-    figure, axes = plt.subplots(
-        len(by_data_set), 2, figsize=(13, 4.5 * len(by_data_set)), layout="constrained",
-        squeeze=False, sharey=True,
-    )  # fmt: skip
+    figure, axes = drawing
     for row, (data_set, states) in zip(axes, by_data_set.items(), strict=True):
         for axis, (state, outcome) in zip(row, states.items(), strict=True):
             for name, cumulative in outcome["cumulative"].items():

@@ -16,7 +16,7 @@ as those of fastvae.py), and a run that is there is skipped: stop and start as y
 the file when the package has changed. Writes fastvae_sensitivity.png if matplotlib is there.
 """
 
-from _fastvae import EARLY, Runs, data_sets, matplotlib, means, near, parse, results_of, vae_parser
+from _fastvae import EARLY, Runs, data_sets, means, near, parse, results_of, two_columns, vae_parser
 from _runs import table
 
 
@@ -51,13 +51,10 @@ def sensitivity_experiment(data_set, parts, results, args):
 
 def draw_sensitivity(by_data_set, path):
     """Draw NDCG by draws, a line for each number of codewords, and the curves by epoch."""
-    plt = matplotlib()
-    if plt is None:
+    drawing = two_columns(len(by_data_set))
+    if drawing is None:
         return
-    figure, axes = plt.subplots(
-        len(by_data_set), 2, figsize=(12, 4.5 * len(by_data_set)), layout="constrained",
-        squeeze=False,
-    )  # fmt: skip
+    figure, axes = drawing
     for (draws, curves), (data_set, grid) in zip(axes, by_data_set.items(), strict=True):
         for name, of_n in grid.items():
             best = [means([run["best"] for run in runs], "ndcg") for runs in of_n.values()]

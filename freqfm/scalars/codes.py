@@ -38,7 +38,7 @@ NEGATIVES_SHARED = 0  # one list for the whole batch
 NEGATIVES_OWN = 1  # a list for each positive
 NEGATIVES_IN_BATCH = 2  # the positives of the whole batch
 NEGATIVES_FULL = 3  # every item
-NEGATIVES_DRAWN = 4  # a list for each row, drawn for the row's user by the kernel
+NEGATIVES_DRAWN = 4  # a list for each row, drawn for the row's user
 
 # Proposals: what the probability of drawing an item depends on.
 PROPOSAL_UNIFORM = 0  # nothing
