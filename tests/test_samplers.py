@@ -8,6 +8,8 @@ from scipy import stats
 from scipy.special import log_softmax
 from sklearn.base import clone
 
+from freqfm import FastVAERecommender
+from freqfm.datasets import make_interactions
 from freqfm.kernels.cpu.sampling import draw_scratch, log_q_of, prepare_query
 from freqfm.samplers import (
     DNS,
@@ -60,9 +62,14 @@ def problem():
     return items, rng.integers(0, 40, N_ITEMS), queries
 
 
-@pytest.fixture(params=["random", "clustered"])
+@pytest.fixture(params=["random", "clustered", "trained"])
 def larger(request):
     rng = np.random.default_rng(6)
+    if request.param == "trained":
+        X = make_interactions(400, 800, 12_000, n_clusters=8, random_state=0)
+        model = FastVAERecommender(10, similarity="dot", max_iter=20, random_state=0).fit(X)
+        vectors = model.item_factors_[:, :-1].astype(float)
+        return vectors, model.item_counts_, model.transform(X[:5]).astype(float)
     if request.param == "random":
         return rng.normal(size=(800, 10)), rng.integers(0, 90, 800), rng.normal(size=(5, 10))
     counts = (1000 / np.arange(1, 801)).astype(int)
