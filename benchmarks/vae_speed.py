@@ -95,9 +95,8 @@ class Freqfm:
         axes = model._resolve_axes(X)
         model._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
         model._remember(X, more=False)
-        for state in model._states:
-            for array in state.values():
-                array += 0  # memory that was never written costs time at its first use
+        for array in model._optimizer_arrays():
+            array += 0  # memory that was never written costs time at its first use
         self.task = TimedTask(model, axes, X, None, n_threads)
         self.n_epochs = 0
 

@@ -190,7 +190,7 @@ def test_partial_fit_grows_users_and_items(log):
 def test_warm_start_is_one_fit(log):
     whole = make(max_iter=4, learning_rate=0.002).fit(log)
     parts = make(max_iter=2, learning_rate=0.002, warm_start=True).fit(log).fit(log)
-    for one, other in zip(whole._tables(), parts._tables(), strict=True):
+    for one, other in zip(whole._tables().values(), parts._tables().values(), strict=True):
         assert_array_equal(one, other)
     with pytest.raises(ValueError, match="hidden_layer_sizes, n_components or decoder"):
         parts.set_params(n_components=3).fit(log)

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from freqfm import FastVAERecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.histories import make_rule
+from freqfm.estimators.table_task import make_rule
 from freqfm.estimators.vae_task import VAETask
 from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch
 from freqfm.kernels.cpu.tables import Clock, Occurrences, Table
@@ -65,7 +65,7 @@ def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, 
     rng = np.random.default_rng(0)
     for layer in start.layers_:
         layer[-1] = rng.standard_normal(layer.shape[1])  # away from the kinks of relu
-    before = [array.astype(np.float64) for array in start._tables()]
+    before = [array.astype(np.float64) for array in start._tables().values()]
     model.set_params(warm_start=True, optimizer=SGD(1.0)).fit(X)
     # The second epoch's order of users, and then its noise.
     generator = np.random.default_rng([model._seed, 1])
@@ -84,7 +84,7 @@ def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, 
     value = loss(before)
     assert model.loss_curve_[-1] == pytest.approx(value * X.shape[0] / X.sum(), rel=1e-5)
     for array, after, gradient in zip(
-        before, model._tables(), differences(loss, before), strict=True
+        before, model._tables().values(), differences(loss, before), strict=True
     ):
         assert_allclose(array - after, gradient, rtol=2e-5, atol=3e-6)
 
@@ -301,7 +301,7 @@ def test_same_bits_for_any_number_of_threads(sampler, optimizer):
         for n in (1, 2, 3)
     ]  # fmt: skip
     for model in models[1:]:
-        for one, other in zip(model._tables(), models[0]._tables(), strict=True):
+        for one, other in zip(model._tables().values(), models[0]._tables().values(), strict=True):
             assert_array_equal(one, other)
         assert_array_equal(model.loss_curve_, models[0].loss_curve_)
 
@@ -326,22 +326,22 @@ def test_rows_catch_up_with_dense_steps(monkeypatch, sampler):
     lazily = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
     softmax = VAETask._softmax
 
-    def at_once(task, queries, starts, items, values, n_samples, scale, step, clock, table, hyper):
-        task._catch_up(step - 1, clock, task.tables)
-        return softmax(
-            task, queries, starts, items, values, n_samples, scale, step, clock, table, hyper
-        )
+    def at_once(task, queries, own, n_samples, scale, table, how):
+        *_, step, clock = how
+        task._catch_up(step - 1, clock, [table])
+        return softmax(task, queries, own, n_samples, scale, table, how)
 
-    clocked = VAETask._clocked_tables
+    inputs = VAETask._sum_inputs
 
-    def remember(task, first_step):
-        task.tables = clocked(task, first_step)
-        return task.tables
+    def inputs_at_once(task, history, table, how):
+        *_, step, clock = how
+        task._catch_up(step - 1, clock, [table])
+        return inputs(task, history, table, how)
 
-    monkeypatch.setattr(VAETask, "_clocked_tables", remember)
+    monkeypatch.setattr(VAETask, "_sum_inputs", inputs_at_once)
     monkeypatch.setattr(VAETask, "_softmax", at_once)
     again = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
-    for one, other in zip(lazily._tables(), again._tables(), strict=True):
+    for one, other in zip(lazily._tables().values(), again._tables().values(), strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

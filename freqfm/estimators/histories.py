@@ -3,14 +3,12 @@
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import canonical_csr
+from freqfm._validation import as_kernel_array, canonical_csr
 from freqfm.estimators.recommender import BaseRecommender
-from freqfm.kernels.cpu.tables import Rule
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
-from freqfm.scalars import codes
 
-__all__ = ["HistoryFit", "make_rule", "new_state", "pad_rows", "unit_rows"]
+__all__ = ["HistoryFit", "grow_state", "new_state", "pad_rows", "unit_rows"]
 
 # Early stopping looks at no more users than this, the same ones in every epoch.
 _VALIDATION_USERS = 5000
@@ -84,6 +82,11 @@ class HistoryFit(BaseRecommender):
         graded = weights and bool((X.data != 1).any())
         self._seen_weights = X.data.copy() if graded else np.zeros(0, dtype=np.float32)
         self.item_counts_ = np.bincount(X.indices, minlength=X.shape[1])
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
+
+    def _optimizer_arrays(self):
+        """Return the arrays of the optimizer's state."""
+        return [array for state in self._states.values() for array in state.values()]
 
 
 def pad_rows(X, n_rows):
@@ -105,31 +108,16 @@ def new_state(optimizer, counts, width):
     }
 
 
+def grow_state(old, new):
+    """Return an optimizer's arrays with rows at the end; arrays of no use are empty."""
+    grown = {}
+    for name, rows in new.items():
+        parts = [part for part in (old[name], rows) if part.size]
+        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
+    return grown
+
+
 def unit_rows(table):
     """Return the rows of a table at unit length; rows of zeros stay."""
     length = np.linalg.norm(table, axis=1, keepdims=True)
     return (table / np.where(length > 0, length, 1)).astype(np.float32)
-
-
-def make_rule(optimizer, weight_decay, scope):
-    """Return how rows step and decay."""
-    full = weight_decay > 0 and scope == "full"
-    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
-    catch_up = codes.CATCH_UP_NONE
-    if full or not optimizer.lazy:
-        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
-        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
-    decay_code = codes.DECAY_NONE
-    if weight_decay > 0:
-        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
-    return Rule(
-        step_code=optimizer.step_code,
-        rate_code=optimizer.rate_code,
-        count_code=optimizer.count_code,
-        catch_up=catch_up,
-        decay_code=decay_code,
-        decoupled=full and lazy_adam,
-        average=bool(optimizer.average),
-        decay=float(weight_decay),
-        idle_decay=float(weight_decay) if full else 0.0,
-    )

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
-from freqfm.estimators.histories import HistoryFit, new_state, pad_rows
+from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
 from freqfm.estimators.mf_users import remember_others
@@ -73,9 +73,9 @@ class MFFit(HistoryFit):
     # The model's arrays.
 
     def _tables(self):
-        """Return the arrays that gradients move."""
-        names = ("user_factors_", "item_factors_", "user_margins_", "item_margins_")
-        return [getattr(self, name) for name in names if hasattr(self, name)]
+        """Return the arrays that gradients move, by name."""
+        names = ("user_factors", "item_factors", "user_margins", "item_margins")
+        return {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
 
     def _draw(self, axes, side, counts, first=0):
         """Return rows for tokens of the given counts, a stream of random numbers for each side."""
@@ -145,11 +145,9 @@ class MFFit(HistoryFit):
                     rows, width = self._draw_margins(side, len(new)), 1
                 grown = np.concatenate([getattr(self, name), rows])
                 setattr(self, name, as_kernel_array(grown))
-                more = new_state(axes.optimizer, new, width)
-                states[f"{side}_{kind}"] = {
-                    key: as_kernel_array(_stack(old, more[key]))
-                    for key, old in self._states[f"{side}_{kind}"].items()
-                }
+                states[f"{side}_{kind}"] = grow_state(
+                    self._states[f"{side}_{kind}"], new_state(axes.optimizer, new, width)
+                )
         self._states = states
         n_new = max(0, X.shape[0] - len(self._inverse))
         mean = self._inverse.mean(axis=0, keepdims=True)
@@ -164,15 +162,7 @@ class MFFit(HistoryFit):
         """Keep what recommending needs: histories, counts, and how to rank."""
         self._remember_histories(pad_rows(X, len(self.user_factors_)), partial and not reset)
         self._rank_by_cosine = rank_by_cosine(self, axes)
-        self.optimizer_state_nbytes_ = sum(
-            array.nbytes for state in self._states.values() for array in state.values()
-        )
 
     def _n_threads(self, axes):
         work = axes.batch_size * (axes.n_negatives + 8) * self.n_components
         return count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
-
-
-def _stack(old, new):
-    """Put arrays of state together; those of no use are empty."""
-    return np.concatenate([old, new]) if old.size and new.size else (old if old.size else new)

@@ -4,24 +4,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm.estimators.histories import make_rule, unit_rows
+from freqfm.estimators.histories import unit_rows
+from freqfm.estimators.table_task import TableTask
 from freqfm.initializers import Initializer
 from freqfm.kernels.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.kernels.cpu.alignment import PairScratch, Uniformity, alignment_train
-from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.drawing import draw_for_pairs, draw_for_rows
 from freqfm.kernels.cpu.pairwise import pairwise_train
 from freqfm.kernels.cpu.sampling import draw_scratch
 from freqfm.kernels.cpu.softmax import TILE_ROWS, softmax_train
 from freqfm.kernels.cpu.softmax_rows import Objective, Scratch
-from freqfm.kernels.cpu.tables import (
-    Clock,
-    Epoch,
-    Table,
-    catch_up_all,
-    empty_occurrences,
-)
-from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.tables import Epoch, Table, empty_occurrences
 from freqfm.losses import RankingLoss
 from freqfm.optimizers import Optimizer
 from freqfm.samplers import Sampler
@@ -67,19 +60,8 @@ class Axes(NamedTuple):
     user_dropout: float
 
 
-class MFTask:
-    """Epochs over the interactions of a recommender; a context manager.
-
-    Parameters
-    ----------
-    model : MFRecommender
-        Initialised; its arrays are updated in place.
-    axes : Axes
-    X : csr_array of shape (n_users, n_items)
-        Canonical; values are weights.
-    score : callable or None
-        Returns the validation score of the model.
-    n_threads : int
+class MFTask(TableTask):
+    """Epochs over the interactions of a recommender; for parameters see ``TableTask``.
 
     Attributes
     ----------
@@ -90,10 +72,7 @@ class MFTask:
     """
 
     def __init__(self, model, axes, X, score, n_threads):
-        self.model, self.axes, self.X = model, axes, X
-        self.optimizer = axes.optimizer
-        self.validation_score = score
-        self._n_threads = n_threads
+        super().__init__(model, axes, X, score, n_threads)
         loss = axes.loss
         self.remedy = loss.remedy
         self._family = loss.family
@@ -108,28 +87,17 @@ class MFTask:
         self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
         longest = int(degrees.max()) if self._block is None else self._block
         self._most_pairs = min(self._batch_size + longest, X.nnz)
-        self._counts = np.bincount(X.indices, minlength=X.shape[1])
-        self._proposal = None
         if axes.sampler is not None and not self._drawn:
             self._proposal = axes.sampler.proposal(self._counts)
         self.constant = 1.0
         if self._family == "softmax":
             self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
-        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
-        self._heads = [np.full(n, -1, dtype=np.int32) for n in X.shape]
+        users, items = (np.full(n, -1, dtype=np.int32) for n in X.shape)
+        self._heads = {
+            "user_factors": users, "item_factors": items,
+            "user_margins": users, "item_margins": items,
+        }  # fmt: skip
         self._allocate()
-        self._team = Team(n_threads)
-        self._blas = None
-
-    def __enter__(self):
-        self._blas = single_threaded_blas()
-        self._blas.__enter__()
-        self._team.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._team.__exit__(*exception)
-        self._blas.__exit__(*exception)
 
     # Memory.
 
@@ -198,34 +166,20 @@ class MFTask:
         n_batches = len(data.batch_starts) - 1
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
-        first_step = int(model._n_steps[0])
-        steps = np.arange(first_step, first_step + n_batches + 1)
-        clock = Clock(first_step, self.optimizer.corrections(steps))
-        tables = [self._table(side, first_step) for side in ("user", "item")]
-        margins = [self._table(side, first_step, "margins") for side in ("user", "item")]
+        clock = self._clock(n_batches)
+        trained = {name: self._table(name, clock, self._heads[name]) for name in model._tables()}
+        tables = [trained.get(name, _NO_TABLE) for name in self._heads]
         generator = np.random.default_rng([model._seed, epoch, 1])
         pair_starts = data.row_starts[data.batch_starts]
         total = weight = 0.0
         first = 0
         while first < n_batches:
             last = min(first + self._batches_per_call(), n_batches)
-            part = self._train(
-                epoch, data, first, last, pair_starts, generator, tables, margins, clock
-            )
+            part = self._train(epoch, data, first, last, pair_starts, generator, tables, clock)
             total += part[0]
             weight += part[1]
             first = last
-        if self._rule.catch_up != codes.CATCH_UP_NONE:
-            for table in tables + (margins if hasattr(model, "user_margins_") else []):
-                self._team.run(
-                    catch_up_all,
-                    first_step + n_batches,
-                    clock,
-                    self._rule,
-                    self.optimizer.hyper(),
-                    table,
-                    self._item_occurrences.gradients,
-                )
+        self._catch_up(clock.first_step + n_batches, clock, trained.values())
         model._n_steps += n_batches
         return total / weight
 
@@ -287,19 +241,6 @@ class MFTask:
         model._codewords = self._proposal.codewords
         self._draw_scratch = draw_scratch(self._proposal, self._n_threads)
 
-    def _table(self, side, first_step, kind="factors"):
-        model = self.model
-        idle = self._rule.catch_up == codes.CATCH_UP_NONE
-        weights = getattr(model, f"{side}_{kind}_", None)
-        if weights is None:
-            return _NO_TABLE
-        return Table(
-            weights=weights.reshape(len(weights), -1),
-            **model._states[f"{side}_{kind}"],
-            caught_up=np.full(0 if idle else len(weights), first_step, dtype=np.int64),
-            heads=self._heads[side == "item"],
-        )
-
     def _batches_per_call(self):
         if self._drawn:
             return 1
@@ -313,7 +254,7 @@ class MFTask:
         draws = n * width if self._own else self._n_negatives or 1
         return max(1, min(_WORK_PER_CALL // (6 * n * width * d), _DRAWS // draws))
 
-    def _train(self, epoch, data, first, last, pair_starts, generator, tables, margins, clock):
+    def _train(self, epoch, data, first, last, pair_starts, generator, tables, clock):
         model, axes, optimizer = self.model, self.axes, self.optimizer
         common = (
             self._rule,
@@ -332,9 +273,8 @@ class MFTask:
             uniformity = Uniformity(
                 bool(loss.margins), *(float(g) for g in loss.gammas), bool(loss.half)
             )
-            return self._team.run(
-                alignment_train, *span, dropout, uniformity, *tables, *margins, *common
-            )
+            return self._team.run(alignment_train, *span, dropout, uniformity, *tables, *common)
+        tables = tables[:2]  # users and items
         if self._drawn:
             negatives = self._draw(epoch, data, first, tables[0], clock)
         else:
@@ -409,19 +349,6 @@ class MFTask:
             items.tokens[own].reshape(n_rows, n), items.multiples[own].reshape(n_rows, n),
         )  # fmt: skip
         return np.empty((0, n), dtype=np.int32)
-
-    # What the epoch loop asks for.
-
-    def weights(self):
-        """Return the model's arrays."""
-        return self.model._tables()
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        model = self.model
-        states = [array for state in model._states.values() for array in state.values()]
-        temperatures = [model._inverse, model._temperature_state, model._statistics]
-        return [*self.weights(), model._n_steps, *temperatures, *states]
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""

@@ -7,10 +7,10 @@ import numpy as np
 from freqfm._components import resolve
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import train_epochs
-from freqfm.estimators.histories import HistoryFit, new_state, pad_rows
+from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
 from freqfm.estimators.mf_axes import resolve_temperature
-from freqfm.estimators.vae_net import encode
-from freqfm.estimators.vae_task import Axes, VAETask, as_layers, unit_inputs
+from freqfm.estimators.vae_net import as_layers, encode
+from freqfm.estimators.vae_task import OF_ITEMS, Axes, VAETask, unit_inputs
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.team import Team
 from freqfm.kernels.cpu.vae import sum_histories
@@ -161,8 +161,9 @@ class VAEFit(HistoryFit):
     # The model's arrays.
 
     def _tables(self):
-        """Return the arrays that gradients move: inputs, items, dense layers."""
-        return [self.input_factors_, self.item_factors_, *self.layers_]
+        """Return the arrays that gradients move, by name: inputs, items, dense layers."""
+        layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
+        return {"input_factors": self.input_factors_, "item_factors": self.item_factors_} | layers
 
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)
@@ -207,13 +208,14 @@ class VAEFit(HistoryFit):
             layers.append(layer)
         self.layers_ = layers
         n_users = np.count_nonzero(np.diff(X.indptr))
-        self._states = [
-            new_state(axes.optimizer, counts, table.shape[1]) for table in self._tables()[:2]
-        ]
-        self._states += [
-            new_state(axes.optimizer, np.full(len(layer), n_users), layer.shape[1])
-            for layer in layers
-        ]
+        self._states = {
+            name: new_state(
+                axes.optimizer,
+                counts if name in OF_ITEMS else np.full(len(table), n_users),
+                table.shape[1],
+            )
+            for name, table in self._tables().items()
+        }
         self._inverse = np.ones((1, 2), dtype=np.float32)
         self._temperature_state, self._statistics = np.zeros((1, 2)), np.zeros((1, 3))
         self._codewords = np.zeros((0, 1), dtype=np.float32)
@@ -251,16 +253,11 @@ class VAEFit(HistoryFit):
             for old, new in zip((self.input_factors_, self.item_factors_), rows, strict=True)
         )
         self.layers_ = [as_kernel_array(layer).copy() for layer in self.layers_]
-        states = []
-        for i, state in enumerate(self._states):
-            state = {key: as_kernel_array(array).copy() for key, array in state.items()}
-            if i < 2:
-                more = new_state(axes.optimizer, counts[known:], rows[i].shape[1])
-                state = {
-                    key: np.concatenate([old, more[key]]) if old.size and more[key].size else old
-                    for key, old in state.items()
-                }
-            states.append(state)
+        states = {}
+        for name, table in self._tables().items():
+            new = counts[known:] if name in OF_ITEMS else counts[:0]
+            more = new_state(axes.optimizer, new, table.shape[1])
+            states[name] = grow_state(self._states[name], more)
         self._states = states
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
         for name in ("_inverse", "_temperature_state", "_statistics"):
@@ -269,9 +266,6 @@ class VAEFit(HistoryFit):
     def _remember(self, X, more):
         n_users = max(X.shape[0], self._n_users) if more else X.shape[0]
         self._remember_histories(pad_rows(X, n_users), more, weights=True)
-        self.optimizer_state_nbytes_ = sum(
-            array.nbytes for state in self._states for array in state.values()
-        )
 
     # Users by their histories.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ACTIVATIONS", "Layers", "Posterior", "decode", "decode_backward", "encode"]
+__all__ = ["ACTIVATIONS", "Layers", "Posterior", "as_layers", "decode", "decode_backward", "encode"]
 __all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
 
 # Each is the function, and its derivative in terms of its value.
@@ -26,9 +26,11 @@ class Layers(NamedTuple):
     posterior: np.ndarray  #: (h + 1, 2 d), to means and log-variances
     decoder: list  #: from latent vectors to queries; empty where they are the same
 
-    def arrays(self):
-        """Return all arrays, in a fixed order."""
-        return [self.first, *self.hidden, self.posterior, *self.decoder]
+
+def as_layers(arrays, n_hidden):
+    """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
+    first, *rest = arrays
+    return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])
 
 
 class Posterior(NamedTuple):

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._validation import take_rows
-from freqfm.estimators.histories import make_rule, unit_rows
+from freqfm.estimators.histories import unit_rows
+from freqfm.estimators.table_task import TableTask
 from freqfm.estimators.vae_net import (
-    Layers,
     decode,
     decode_backward,
     encode,
@@ -17,10 +17,8 @@ from freqfm.estimators.vae_net import (
     normalise,
     normalise_backward,
 )
-from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import draw_scratch
-from freqfm.kernels.cpu.tables import Clock, Table, catch_up_all, empty_occurrences
-from freqfm.kernels.cpu.team import Team
+from freqfm.kernels.cpu.tables import empty_occurrences
 from freqfm.kernels.cpu.vae import (
     N_CHUNKS,
     TILE,
@@ -40,8 +38,8 @@ from freqfm.samplers._base import recall_codewords
 from freqfm.scalars import codes
 from freqfm.temperatures import Snapshot, Temperature
 
-# Floats of padding between the scratch of two threads: no cache line is shared.
-_PADDING = 32
+# Tables with a row for every item, first among the model's; the others are dense layers.
+OF_ITEMS = ("input_factors", "item_factors")
 
 
 class Axes(NamedTuple):
@@ -61,6 +59,20 @@ class Axes(NamedTuple):
         return self.sampler.negatives_code == codes.NEGATIVES_FULL
 
 
+class History(NamedTuple):
+    """What an encoder reads of the histories of a batch."""
+
+    starts: np.ndarray  #: (B + 1,), int64
+    items: np.ndarray  #: (n,), int32
+    rows: np.ndarray  #: (n,), the user of each item, int32
+    inputs: np.ndarray  #: (n,), float32
+
+
+def _kept(generator, shape, dropout):
+    """Return what is not dropped."""
+    return generator.random(shape, dtype=np.float32) >= dropout
+
+
 def unit_inputs(starts, values):
     """Return the values of histories divided by each history's length."""
     lengths = np.sqrt(np.maximum(np.add.reduceat(values**2, starts[:-1]), 1e-30))
@@ -68,50 +80,24 @@ def unit_inputs(starts, values):
     return (values / np.repeat(lengths, np.diff(starts))).astype(np.float32)
 
 
-class VAETask:
-    """Epochs over the users of a variational autoencoder; a context manager.
-
-    Parameters
-    ----------
-    model : FastVAERecommender
-        Initialised; its arrays are updated in place.
-    axes : Axes
-    X : csr_array of shape (n_users, n_items)
-        Canonical; values are weights.
-    score : callable or None
-        Returns the validation score of the model.
-    n_threads : int
-    """
+class VAETask(TableTask):
+    """Epochs over the users of a variational autoencoder; for parameters see ``TableTask``."""
 
     #: What may help if training diverges, apart from a smaller learning rate.
     remedy = "scale the weights in X to about 1"
 
     def __init__(self, model, axes, X, score, n_threads):
-        self.model, self.axes, self.X = model, axes, X
-        self.optimizer = axes.optimizer
-        self.validation_score = score
+        super().__init__(model, axes, X, score, n_threads)
         self._users = np.flatnonzero(np.diff(X.indptr))
         self._batch_size = min(axes.batch_size, len(self._users))
-        self._counts = np.bincount(X.indices, minlength=X.shape[1])
-        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
-        self._n_threads = n_threads
         # The last number of an item's vector is its bias.
         self._n_unit = model.item_factors_.shape[1] - 1 if axes.cosine else 0
-        self._heads = [np.full(len(t), -1, dtype=np.int32) for t in model._tables()[:2]]
-        self._proposal = None
+        # Dense layers move as wholes: none of their rows are listed.
+        self._heads = {
+            name: np.full(len(table) if name in OF_ITEMS else 0, -1, dtype=np.int32)
+            for name, table in model._tables().items()
+        }
         self._allocate()
-        self._team = Team(n_threads)
-        self._blas = None
-
-    def __enter__(self):
-        self._blas = single_threaded_blas()
-        self._blas.__enter__()
-        self._team.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._team.__exit__(*exception)
-        self._blas.__exit__(*exception)
 
     def _allocate(self):
         size, n_queries = self._n_threads, self._batch_size * int(self.model.n_samples)
@@ -171,10 +157,8 @@ class VAETask:
         generator = np.random.default_rng([model._seed, epoch])
         order = generator.permutation(self._users)
         n_batches = -(-len(order) // self._batch_size)
-        first_step = int(model._n_steps[0])
-        steps = np.arange(first_step, first_step + n_batches + 1)
-        clock = Clock(first_step, self.optimizer.corrections(steps))
-        tables = self._clocked_tables(first_step)
+        clock = self._clock(n_batches)
+        tables = [self._table(name, clock, heads) for name, heads in self._heads.items()]
         self._refresh_temperature(epoch)
         self._refresh_proposal(epoch)
         kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
@@ -182,42 +166,14 @@ class VAETask:
         # What overflows is found at the end of the epoch, and said in words.
         with np.errstate(over="ignore", invalid="ignore"):
             for b, users in enumerate(np.array_split(order, n_batches)):
-                step = first_step + b + 1
-                loss, of_batch = self._train(users, generator, kl_weight, step, clock, tables)
+                how = (self._rule, self.optimizer.hyper(), clock.first_step + b + 1, clock)
+                loss, of_batch = self._train(users, generator, kl_weight, tables, how)
                 total += loss
                 weight += of_batch
-        self._catch_up(first_step + n_batches, clock, tables)
+        # Every batch moves the dense layers; they have missed no step.
+        self._catch_up(clock.first_step + n_batches, clock, tables[: len(OF_ITEMS)])
         model._n_steps += n_batches
         return total / weight
-
-    def _clocked_tables(self, first_step):
-        """Return the Tables of inputs and items, then of the dense layers."""
-        idle = self._rule.catch_up == codes.CATCH_UP_NONE
-        tables = []
-        for i, (weights, state) in enumerate(
-            zip(self.model._tables(), self.model._states, strict=True)
-        ):
-            tables.append(
-                Table(
-                    weights=weights,
-                    **state,
-                    caught_up=np.full(0 if idle else len(weights), first_step, dtype=np.int64),
-                    heads=self._heads[i] if i < 2 else np.zeros(0, dtype=np.int32),
-                )
-            )
-        return tables
-
-    def _catch_up(self, step, clock, tables):
-        """Let rows make up the steps that they have missed, where the optimizer asks for it."""
-        if self._rule.catch_up == codes.CATCH_UP_NONE:
-            return
-        for table in tables[:2]:
-            gradients = np.zeros(
-                (self._n_threads, table.weights.shape[1] + _PADDING), dtype=np.float32
-            )
-            self._team.run(
-                catch_up_all, step, clock, self._rule, self.optimizer.hyper(), table, gradients
-            )
 
     def _refresh_temperature(self, epoch):
         strategy, model = self.axes.temperature, self.model
@@ -258,52 +214,36 @@ class VAETask:
             codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
         )
 
-    def _train(self, users, generator, kl_weight, step, clock, tables):
-        """Train on one batch of users; return its loss and the weight of its interactions."""
-        model = self.model
-        hyper = self.optimizer.hyper()
-        own = take_rows(self.X, users)
-        starts, items, values = own.indptr, own.indices, own.data
-        inputs = unit_inputs(starts, values)
-        n_users, n_samples = len(users), int(model.n_samples)
+    def _train(self, users, generator, kl_weight, tables, how):
+        """Train on one batch of users; return its loss and the weight of its interactions.
 
-        # Forward. Dropped items are no occurrences: their rows stay as they are.
-        rows = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(starts))
-        kept_items, kept_starts = items, starts
-        dropout = float(model.dropout)
-        if dropout and model.dropout_on == "input":
-            kept = generator.random(len(items), dtype=np.float32) >= dropout
-            kept_items, rows = items[kept], rows[kept]
-            inputs = inputs[kept] / np.float32(1 - dropout)
-            kept_starts = np.concatenate([[0], np.cumsum(kept)])[starts]
-        if self._rule.catch_up != codes.CATCH_UP_NONE:
-            gradients = self._occurrences.gradients
-            self._team.run(
-                catch_up_rows, kept_items, step, clock, self._rule, hyper, tables[0], gradients
-            )
-        pooled = np.empty((n_users, model.input_factors_.shape[1]), dtype=np.float32)
-        self._team.run(sum_histories, kept_starts, kept_items, inputs, model.input_factors_, pooled)
+        ``how`` is what kernels take beside a table: the rule, its numbers, the step and the clock.
+        """
+        model, activation = self.model, self.model.activation
+        own = take_rows(self.X, users)
+        n_users, n_samples = len(users), int(model.n_samples)
+        layers, inverse = model._layers(), model._inverse[0, 0]
+
+        # Forward.
+        history = self._drop_items(own, generator)
+        pooled = self._sum_inputs(history, tables[0], how)
         mask = None
-        if dropout and model.dropout_on == "hidden":
-            kept = generator.random(pooled.shape, dtype=np.float32) >= dropout
-            mask = kept / np.float32(1 - dropout)
+        if model.dropout and model.dropout_on == "hidden":
+            mask = _kept(generator, pooled.shape, model.dropout) / np.float32(1 - model.dropout)
             pooled *= mask
-        layers = model._layers()
-        posterior = encode(layers, pooled, model.activation)
+        posterior = encode(layers, pooled, activation)
         deviation = np.exp(0.5 * posterior.log_variance)
         noise = generator.standard_normal((n_samples, *deviation.shape), dtype=np.float32)
         z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
-        queries, decoded = decode(layers, z, model.activation)
+        queries, decoded = decode(layers, z, activation)
         if self.axes.cosine:
             queries, lengths = normalise(queries)
-        inverse = model._inverse[0, 0]
 
         scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
-        by_queries, losses, totals = self._softmax(
-            inverse * queries, starts, items, values, n_samples, scale, step, clock, tables[1],
-            hyper,
-        )  # fmt: skip
-        weight = float(totals.sum(dtype=np.float64)) / n_samples
+        by_queries, losses, weights = self._softmax(
+            inverse * queries, own, n_samples, scale, tables[1], how
+        )
+        weight = float(weights.sum(dtype=np.float64)) / n_samples
 
         # Backward.
         if self.axes.temperature.statistics_wanted:
@@ -312,7 +252,7 @@ class VAETask:
         by_queries *= inverse
         if self.axes.cosine:
             by_queries = normalise_backward(queries, lengths, by_queries)
-        by_decoder, by_z = decode_backward(layers, decoded, by_queries, model.activation)
+        by_decoder, by_z = decode_backward(layers, decoded, by_queries, activation)
         by_z = by_z.reshape(noise.shape)
         by_mean = by_z.sum(axis=0)
         by_log_variance = 0.5 * deviation * (by_z * noise).sum(axis=0)
@@ -323,70 +263,77 @@ class VAETask:
             ):
                 into += share * gradient
         by_encoder, by_pooled = encode_backward(
-            layers, posterior, by_mean, by_log_variance, model.activation
+            layers, posterior, by_mean, by_log_variance, activation
         )
         if mask is not None:
             by_pooled *= mask
 
-        self._step_inputs(kept_items, rows, inputs, by_pooled, step, clock, tables[0], hyper, scale)
+        self._step_inputs(history, by_pooled, scale, tables[0], how)
         for table, gradient in zip(tables[2:], [*by_encoder, *by_decoder], strict=True):
-            self._team.run(
-                step_table, np.ascontiguousarray(gradient, dtype=np.float32), table, self._rule,
-                hyper, step, clock, n_users,
-            )  # fmt: skip
+            gradient = np.ascontiguousarray(gradient, dtype=np.float32)
+            self._team.run(step_table, gradient, table, *how, n_users)
         loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
         return float(loss), weight
 
-    def _softmax(self, queries, starts, items, values, n_samples, scale, step, clock, table, hyper):
+    def _drop_items(self, own, generator):
+        """Return what the encoder is to read of the users' histories."""
+        starts, items, inputs = own.indptr, own.indices, unit_inputs(own.indptr, own.data)
+        rows = np.repeat(np.arange(own.shape[0], dtype=np.int32), np.diff(starts))
+        dropout = self.model.dropout
+        if dropout and self.model.dropout_on == "input":
+            # Dropped items are no occurrences: their rows stay as they are.
+            kept = _kept(generator, len(items), dropout)
+            items, rows, inputs = items[kept], rows[kept], inputs[kept] / np.float32(1 - dropout)
+            starts = np.concatenate([[0], np.cumsum(kept)])[starts]
+        return History(starts, items, rows, inputs)
+
+    def _sum_inputs(self, history, table, how):
+        """Return the sums of the vectors of the users' items, (B, h)."""
+        starts, items, _, inputs = history
+        if self._rule.catch_up != codes.CATCH_UP_NONE:
+            self._team.run(catch_up_rows, items, table, *how, self._occurrences.gradients)
+        pooled = np.empty((len(starts) - 1, table.weights.shape[1]), dtype=np.float32)
+        self._team.run(sum_histories, starts, items, inputs, table.weights, pooled)
+        return pooled
+
+    def _step_inputs(self, history, gradients, scale, table, how):
+        """Move the vectors of the users' items along the gradients by their sums."""
+        n = len(history.items)
+        self._occurrences.tokens[:n] = history.items
+        self._occurrences.rows[:n] = history.rows
+        self._occurrences.multiples[:n] = history.inputs
+        self._team.run(
+            step_histories, n, self._occurrences, np.ascontiguousarray(gradients), table, *how,
+            scale,
+        )  # fmt: skip
+
+    def _softmax(self, queries, own, n_samples, scale, table, how):
         """Train the items; return the gradient by the queries, losses and weights."""
         # For the items' biases.
         queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-        lengths = np.tile(np.diff(starts), n_samples)
+        lengths = np.tile(np.diff(own.indptr), n_samples)
+        totals = np.add.reduceat(own.data, own.indptr[:-1])
         histories = Histories(
             starts=np.concatenate([[0], np.cumsum(lengths)]),
-            items=np.tile(items, n_samples),
-            weights=np.tile(values, n_samples),
-            totals=np.tile(np.add.reduceat(values, starts[:-1]), n_samples).astype(np.float32),
+            items=np.tile(own.indices, n_samples),
+            weights=np.tile(own.data, n_samples),
+            totals=np.tile(totals, n_samples).astype(np.float32),
         )
         by_queries = np.empty_like(queries)
         losses = np.empty(len(queries))
-        common = (table, self._rule, hyper, step, clock, self._scratch)
-        n_unit = self._n_unit
+        problem = (queries, histories, scale, self._n_unit)
+        results = (by_queries, losses)
         if self.axes.full:
-            self._team.run(
-                full_softmax, queries, histories, scale, n_unit, *common, by_queries, losses
-            )
+            self._team.run(full_softmax, *problem, table, *how, self._scratch, *results)
         else:
+            step = how[2]
             key = np.random.SeedSequence([self.model._seed, step]).generate_state(1, np.uint64)[0]
             self._team.run(
-                sampled_softmax, queries, histories, scale, n_unit, True, self._proposal, key,
-                *common, self._drawn, by_queries, losses,
+                sampled_softmax, *problem, True, self._proposal, key, table, *how, self._scratch,
+                self._drawn, *results,
             )  # fmt: skip
         return np.ascontiguousarray(by_queries[:, :-1]), losses, histories.totals
-
-    def _step_inputs(self, items, rows, inputs, gradients, step, clock, table, hyper, scale):
-        n = len(items)
-        self._occurrences.tokens[:n] = items
-        self._occurrences.rows[:n] = rows
-        self._occurrences.multiples[:n] = inputs
-        self._team.run(
-            step_histories, n, self._occurrences, np.ascontiguousarray(gradients), table,
-            self._rule, hyper, step, clock, scale,
-        )  # fmt: skip
-
-    # What the epoch loop asks for.
-
-    def weights(self):
-        """Return the model's arrays."""
-        return self.model._tables()
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        model = self.model
-        states = [array for state in model._states for array in state.values()]
-        temperature = [model._inverse, model._temperature_state, model._statistics]
-        return [*self.weights(), model._n_steps, *temperature, *states]
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
@@ -396,9 +343,3 @@ class VAETask:
             "item_factors_": model.item_factors_.copy(),
             "layers_": [layer.copy() for layer in model.layers_],
         }
-
-
-def as_layers(arrays, n_hidden):
-    """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
-    first, *rest = arrays
-    return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])

@@ -75,7 +75,7 @@ class DrawnScratch(NamedTuple):
 
 
 @kernel
-def catch_up_rows(rank, size, barrier, items, step, clock, rule, hyper, table, gradients):
+def catch_up_rows(rank, size, barrier, items, table, rule, hyper, step, clock, gradients):
     """Let the rows of ``items`` make up the steps before ``step`` that they have missed."""
     catch_up(
         np.uint64(rank), np.uint64(size), items.shape[0], items, step, clock, rule, hyper, table,

@@ -1,0 +1,114 @@
+"""What the training tasks of recommenders share: a team, and tables that an optimizer moves."""
+
+import numpy as np
+
+from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.tables import Clock, Rule, Table, catch_up_all
+from freqfm.kernels.cpu.team import Team
+from freqfm.scalars import codes
+
+__all__ = ["TableTask", "make_rule"]
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+
+def make_rule(optimizer, weight_decay, scope):
+    """Return how rows step and decay."""
+    full = weight_decay > 0 and scope == "full"
+    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
+    catch_up = codes.CATCH_UP_NONE
+    if full or not optimizer.lazy:
+        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
+        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
+    decay_code = codes.DECAY_NONE
+    if weight_decay > 0:
+        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
+    return Rule(
+        step_code=optimizer.step_code,
+        rate_code=optimizer.rate_code,
+        count_code=optimizer.count_code,
+        catch_up=catch_up,
+        decay_code=decay_code,
+        decoupled=full and lazy_adam,
+        average=bool(optimizer.average),
+        decay=float(weight_decay),
+        idle_decay=float(weight_decay) if full else 0.0,
+    )
+
+
+class TableTask:
+    """A task for the epoch loop; a context manager. Subclasses add ``run_epoch`` and attributes.
+
+    Parameters
+    ----------
+    model : HistoryFit
+        Initialised; its arrays are updated in place.
+    axes : NamedTuple
+        The components that a fit combines; among them ``optimizer`` and ``sampler``.
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    def __init__(self, model, axes, X, score, n_threads):
+        self.model, self.axes, self.X = model, axes, X
+        self.optimizer = axes.optimizer
+        self.validation_score = score
+        self._n_threads = n_threads
+        self._counts = np.bincount(X.indices, minlength=X.shape[1])
+        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._proposal = None
+        self._team = Team(n_threads)
+        self._blas = None
+
+    def __enter__(self):
+        self._blas = single_threaded_blas()
+        self._blas.__enter__()
+        self._team.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._team.__exit__(*exception)
+        self._blas.__exit__(*exception)
+
+    def _clock(self, n_batches):
+        """Return the steps of an epoch."""
+        first_step = int(self.model._n_steps[0])
+        steps = np.arange(first_step, first_step + n_batches + 1)
+        return Clock(first_step, self.optimizer.corrections(steps))
+
+    def _table(self, name, clock, heads):
+        """Return an array of the model, with the state of its optimizer, for kernels."""
+        weights = self.model._tables()[name]
+        idle = self._rule.catch_up == codes.CATCH_UP_NONE
+        return Table(
+            weights=weights.reshape(len(weights), -1),
+            **self.model._states[name],
+            caught_up=np.full(0 if idle else len(weights), clock.first_step, dtype=np.int64),
+            heads=heads,
+        )
+
+    def _catch_up(self, step, clock, tables):
+        """Let all rows make up the steps that they have missed, where the rule asks for it."""
+        if self._rule.catch_up == codes.CATCH_UP_NONE:
+            return
+        hyper = self.optimizer.hyper()
+        for table in tables:
+            width = table.weights.shape[1] + _PADDING
+            gradients = np.zeros((self._n_threads, width), dtype=np.float32)
+            self._team.run(catch_up_all, step, clock, self._rule, hyper, table, gradients)
+
+    # What the epoch loop asks for.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return list(self.model._tables().values())
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        model = self.model
+        temperatures = [model._inverse, model._temperature_state, model._statistics]
+        return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
