@@ -213,18 +213,21 @@ def test_verbose_and_silence(checkerboard, capsys):
     assert len(lines) == 2 and "loss" in lines[0] and "left" in lines[0]
 
 
+# Vectors used at unit length stay finite until their squares no longer are.
+@pytest.mark.parametrize("rate", [1e30, 1e39])
 @pytest.mark.parametrize(
     "loss, remedy",
     [
+        ("softmax", "warmer temperature"),
         ("bpr", "warmer temperature"),
         ("bsl", "warmer temperature or a smaller constant"),
         ("directau", "smaller gamma"),
         ("mawu", "smaller gamma_users"),
     ],
 )
-def test_divergence_keeps_the_last_finite_model(checkerboard, loss, remedy):
+def test_divergence_keeps_the_last_finite_model(checkerboard, loss, remedy, rate):
     train, _ = checkerboard
-    model = model_of(loss=loss, optimizer=SGD(1e39), max_iter=5)
+    model = model_of(loss=loss, optimizer=SGD(rate), max_iter=5)
     with pytest.raises(DivergenceError, match=f"smaller learning_rate, .*, or a {remedy}") as error:
         model.fit(train)
     assert "features" not in str(error.value)

@@ -21,6 +21,10 @@ except ImportError:
 __all__ = ["CallbackSupportMixin", "EpochLoop", "train_epochs", "with_callbacks"]
 
 
+# Weights are summed in squares, as float32: of a vector of larger ones no length is left.
+_LARGEST = 1e18
+
+
 class _Checkpoint:
     """A copy of arrays, to be written back into them."""
 
@@ -42,9 +46,10 @@ class _Checkpoint:
 class EpochLoop:
     """Train for some epochs and leave a usable model, whatever happens.
 
-    After every epoch the loop looks at the loss and at the largest weight. If one of them is not
-    finite, or if the user interrupts, the model goes back to the end of the last whole epoch and
-    the exception goes on. With a validation score the best epoch's model is restored at the end.
+    After every epoch the loop looks at the loss and at the largest weight. If the loss is not
+    finite or the weight too large to count with, or if the user interrupts, the model goes back to
+    the end of the last whole epoch and the exception goes on. With a validation score the best
+    epoch's model is restored at the end.
 
     Parameters
     ----------
@@ -133,7 +138,7 @@ class EpochLoop:
     def _check_finite(self, epoch, loss):
         # numpy's maximum, unlike Python's, is NaN as soon as one number is.
         largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
-        if np.isfinite(loss) and np.isfinite(largest):
+        if np.isfinite(loss) and largest < _LARGEST:
             return
         rate = self.task.optimizer.learning_rate
         raise DivergenceError(
