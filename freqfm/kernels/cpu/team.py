@@ -21,26 +21,32 @@ from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, scalar
 
-# Slots of the barrier array, a cache line apart: threads that have arrived, the number of the
-# meeting, and whether the team was called off.
-_ARRIVED, _MEETING, _CALLED_OFF, _BARRIER_SIZE = 0, 8, 16, 24
+# Slots of the barrier array, cache lines apart: threads that have arrived, the number of the
+# meeting, and whether the team was called off, beside how often to look before sleeping.
+_ARRIVED, _MEETING, _CALLED_OFF, _PATIENCE, _BARRIER_SIZE = 0, 8, 16, 17, 24
 
-# A thread looks this often before it offers its core to others.
-_PATIENCE = 2000
+# A thread looks so often, some 300 microseconds, before it leaves its core to others. Where all
+# cores are free, meetings are over by then. Where they are not, the thread waited for may be one
+# that does not run, and it gets its turn only if this one sleeps: ``sched_yield`` would not do. Who
+# yields gives up a whole slice of time, each time, and fits were 10 to 100 times as slow. In a team
+# that is larger than the machine somebody always waits for a core.
+_LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
+
+# For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
+_NAP = np.uint32(0 if sys.platform == "win32" else 20)
 
 
-def _publish_yield():
-    """Make the system's "let others run" callable from compiled code under one name."""
+def _publish_sleep():
+    """Make the system's sleep callable from compiled code under one name."""
     if sys.platform == "win32":
-        function = ctypes.windll.kernel32.SwitchToThread
+        function = ctypes.windll.kernel32.Sleep
     else:
-        function = ctypes.CDLL(None).sched_yield
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    binding.add_symbol("freqfm_yield", address)
+        function = ctypes.CDLL(None).usleep
+    binding.add_symbol("freqfm_sleep", ctypes.cast(function, ctypes.c_void_p).value)
 
 
-_publish_yield()
-_yield = types.ExternalFunction("freqfm_yield", types.int32())
+_publish_sleep()
+_sleep = types.ExternalFunction("freqfm_sleep", types.int32(types.uint32))
 
 
 def _slot(context, builder, array_type, array, index):
@@ -79,8 +85,8 @@ def wait(barrier, size):
     looks = 0
     while _atomic_load(barrier, _MEETING) == meeting and _atomic_load(barrier, _CALLED_OFF) == 0:
         looks += 1
-        if looks > _PATIENCE:
-            _yield()
+        if looks > barrier[_PATIENCE]:
+            _sleep(_NAP)
 
 
 def available_threads():
@@ -108,6 +114,7 @@ class Team:
     def __init__(self, size):
         self.size = 1 if JIT_DISABLED else size
         self._barrier = np.zeros(_BARRIER_SIZE, dtype=np.int64)
+        self._patience = _LOOKS if size <= available_threads() else _LOOKS_OF_A_CROWD
         self._pool = None
 
     def __enter__(self):
@@ -126,6 +133,7 @@ class Team:
         if self.size == 1:
             return kernel(0, 1, self._barrier, *args)
         self._barrier[:] = 0
+        self._barrier[_PATIENCE] = self._patience
         others = []
         try:
             for rank in range(1, self.size):
