@@ -82,6 +82,11 @@ class Occurrences(NamedTuple):
 _PADDING = 32
 
 
+def row_scratch(width, size):
+    """Return a row of ``width`` for each of ``size`` threads."""
+    return np.zeros((size, width + _PADDING), dtype=np.float32)
+
+
 def empty_occurrences(n, width, size):
     """Return Occurrences for at most ``n`` of rows of ``width``, and ``size`` threads."""
     return Occurrences(
@@ -90,7 +95,7 @@ def empty_occurrences(n, width, size):
         multiples=np.zeros(n, dtype=np.float32),
         nexts=np.zeros((size, n), dtype=np.int32),
         touched=np.zeros((size, n + 1), dtype=np.int32),
-        gradients=np.zeros((size, width + _PADDING), dtype=np.float32),
+        gradients=row_scratch(width, size),
     )
 
 

@@ -114,7 +114,8 @@ class Team:
     def __init__(self, size):
         self.size = 1 if JIT_DISABLED else size
         self._barrier = np.zeros(_BARRIER_SIZE, dtype=np.int64)
-        self._patience = _LOOKS if size <= available_threads() else _LOOKS_OF_A_CROWD
+        crowded = size > available_threads()
+        self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
         self._pool = None
 
     def __enter__(self):
@@ -132,8 +133,7 @@ class Team:
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result."""
         if self.size == 1:
             return kernel(0, 1, self._barrier, *args)
-        self._barrier[:] = 0
-        self._barrier[_PATIENCE] = self._patience
+        self._barrier[[_ARRIVED, _MEETING, _CALLED_OFF]] = 0
         others = []
         try:
             for rank in range(1, self.size):
