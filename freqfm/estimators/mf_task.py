@@ -20,7 +20,7 @@ from freqfm.optimizers import Optimizer
 from freqfm.samplers import Sampler
 from freqfm.samplers._base import recall_codewords
 from freqfm.scalars import codes
-from freqfm.temperatures import Snapshot, Temperature
+from freqfm.temperatures import Temperature
 
 # A kernel call does about so many multiplications, a tenth of a second's work, before Python may
 # look whether the user has interrupted.
@@ -217,16 +217,11 @@ class MFTask(TableTask):
             batch_starts=batches.astype(np.int64),
         )
 
-    def _refresh_temperatures(self, epoch):
-        strategy, model = self.axes.temperature, self.model
-        if strategy is None:
-            return
-        users, items = model.user_factors_, model.item_factors_
+    def _vectors_for(self, strategy):
+        users, items = self.model.user_factors_, self.model.item_factors_
         if self.axes.cosine and strategy.looks_at_vectors:
-            users, items = unit_rows(users), unit_rows(items)
-        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
-        strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
-        model._statistics[:] = 0
+            return unit_rows(users), unit_rows(items)
+        return users, items
 
     def _refresh_proposal(self, epoch):
         """Let a sampler that looks at the query see the items as they are now."""

@@ -3,14 +3,12 @@
 import numpy as np
 
 from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.tables import Clock, Rule, Table, catch_up_all
+from freqfm.kernels.cpu.tables import Clock, Rule, Table, catch_up_all, row_scratch
 from freqfm.kernels.cpu.team import Team
 from freqfm.scalars import codes
+from freqfm.temperatures import Snapshot
 
 __all__ = ["TableTask", "make_rule"]
-
-# Floats of padding between the scratch of two threads: no cache line is shared.
-_PADDING = 32
 
 
 def make_rule(optimizer, weight_decay, scope):
@@ -38,14 +36,17 @@ def make_rule(optimizer, weight_decay, scope):
 
 
 class TableTask:
-    """A task for the epoch loop; a context manager. Subclasses add ``run_epoch`` and attributes.
+    """A task for the epoch loop; a context manager.
+
+    Subclasses add ``run_epoch``, ``attributes``, and ``_vectors_for`` a temperature strategy: those
+    of users and of items.
 
     Parameters
     ----------
     model : HistoryFit
         Initialised; its arrays are updated in place.
     axes : NamedTuple
-        The components that a fit combines; among them ``optimizer`` and ``sampler``.
+        The components that a fit combines; among them ``optimizer`` and ``temperature``.
     X : csr_array of shape (n_users, n_items)
         Canonical; values are weights.
     score : callable or None
@@ -97,9 +98,17 @@ class TableTask:
             return
         hyper = self.optimizer.hyper()
         for table in tables:
-            width = table.weights.shape[1] + _PADDING
-            gradients = np.zeros((self._n_threads, width), dtype=np.float32)
+            gradients = row_scratch(table.weights.shape[1], self._n_threads)
             self._team.run(catch_up_all, step, clock, self._rule, hyper, table, gradients)
+
+    def _refresh_temperatures(self, epoch):
+        strategy, model = self.axes.temperature, self.model
+        if strategy is None:
+            return
+        users, items = self._vectors_for(strategy)
+        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
+        strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
+        model._statistics[:] = 0
 
     # What the epoch loop asks for.
 

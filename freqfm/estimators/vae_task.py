@@ -36,7 +36,7 @@ from freqfm.optimizers import Optimizer
 from freqfm.samplers import MIDX, QuerySampler, Sampler
 from freqfm.samplers._base import recall_codewords
 from freqfm.scalars import codes
-from freqfm.temperatures import Snapshot, Temperature
+from freqfm.temperatures import Temperature
 
 # Tables with a row for every item, first among the model's; the others are dense layers.
 OF_ITEMS = ("input_factors", "item_factors")
@@ -159,7 +159,7 @@ class VAETask(TableTask):
         n_batches = -(-len(order) // self._batch_size)
         clock = self._clock(n_batches)
         tables = [self._table(name, clock, heads) for name, heads in self._heads.items()]
-        self._refresh_temperature(epoch)
+        self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
         kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
         total = weight = 0.0
@@ -175,16 +175,11 @@ class VAETask(TableTask):
         model._n_steps += n_batches
         return total / weight
 
-    def _refresh_temperature(self, epoch):
-        strategy, model = self.axes.temperature, self.model
-        users = items = None
-        if strategy.looks_at_vectors:
-            items = unit_rows(model.item_factors_[:, :-1])
-            mean = model._mean(self.X.indptr, self.X.indices, self.X.data)
-            users = unit_rows(model._decode(mean))
-        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
-        strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
-        model._statistics[:] = 0
+    def _vectors_for(self, strategy):
+        if not strategy.looks_at_vectors:
+            return None, None
+        mean = self.model._mean(self.X.indptr, self.X.indices, self.X.data)
+        return unit_rows(self.model._decode(mean)), unit_rows(self.model.item_factors_[:, :-1])
 
     def _refresh_proposal(self, epoch):
         sampler, model = self.axes.sampler, self.model
