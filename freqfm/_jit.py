@@ -3,7 +3,7 @@
 Nothing compiles at import. A kernel compiles at its first call and is kept on disk, so that the
 next process loads it. numba looks only at the file a kernel stands in to decide whether the
 copy on disk is stale; an edited helper in another file would go unnoticed. The folder is
-therefore named after a hash of the package's sources.
+therefore named after a hash of all sources that are compiled.
 """
 
 import contextlib
@@ -28,15 +28,18 @@ _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
 
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
+#: The folders whose functions are compiled; nothing outside of them uses the decorators below.
+COMPILED = ("kernels", "scalars")
+
 #: Every kernel of the package, for the tests that count signatures.
 KERNELS = []
 
 
 def _source_hash():
-    """Hash the package's sources: the version of its compiled code."""
+    """Hash the sources that may be compiled: the version of the package's compiled code."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in [Path(__file__), *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The layers of the package, held by its import statements; size of files; docstrings."""
+"""The layers of the package, held by its import statements; size of functions; docstrings."""
 
 import ast
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import freqfm
+from freqfm._jit import COMPILED
 
 PACKAGE = Path(freqfm.__file__).parent
 
@@ -53,7 +54,12 @@ MAY_IMPORT = {
 # Heavy or optional; whoever needs one imports it where it is needed.
 NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals"}
 
-MOST_LINES = 450
+# What one can hold in one's head. Kernels that fuse a whole epoch are longer still.
+MOST_LINES = 60
+FUSED = {"alignment_train", "fm_train", "pairwise_train", "rafm_train", "softmax_train"}
+
+# Functions under these decorators are compiled.
+DECORATORS = {"kernel", "scalar", "stage"}
 
 
 def module_name(path):
@@ -161,9 +167,32 @@ def test_layers_have_no_cycle():
         done |= ready
 
 
-@EVERY_MODULE
-def test_files_are_short(module):
-    assert len(SOURCES[module].read_text("utf-8").splitlines()) <= MOST_LINES
+def n_lines(function):
+    """Return the number of lines of a function's body, without its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_functions_are_short():
+    long = {
+        node.name: n_lines(node)
+        for path in SOURCES.values()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and n_lines(node) > MOST_LINES
+    }
+    assert set(long) - {"__init__"} <= FUSED, long
+
+
+def test_only_hashed_folders_are_compiled():
+    # The cache of compiled code is named after the sources of these folders.
+    compiled = {
+        module
+        for module, path in SOURCES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for name in imports_of(node, module.rpartition(".")[0])
+        if name in {f"freqfm._jit.{decorator}" for decorator in DECORATORS}
+    }
+    assert {part_of(module) for module in compiled} == set(COMPILED)
 
 
 @EVERY_MODULE
