@@ -17,6 +17,7 @@ _LAZY = {
     "MFRecommender": "freqfm.estimators.mf",
     "FastVAERecommender": "freqfm.estimators.vae",
     "InteractionRecommender": "freqfm.estimators.interactions",
+    "callbacks": None,
     "datasets": None,
     "displays": None,
     "initializers": None,

@@ -7,17 +7,17 @@ import time
 import numpy as np
 import pytest
 from helpers import FITTED, assert_same_model
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_regression
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 
 from freqfm import DivergenceError, FMClassifier, FMRegressor
 from freqfm.datasets import make_clicks
-from freqfm.estimators.base import EpochLoop
+from freqfm.estimators.base import Attempt, EpochLoop, Phase
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
 # Continuing
@@ -166,13 +166,17 @@ def test_divergence_says_what_happened_and_keeps_the_last_finite_model():
     assert_same_model(model, kept)
 
 
-def test_divergence_in_the_first_epoch_keeps_the_start():
+def test_divergence_in_the_first_epoch_leaves_the_estimator_as_it_was():
     X, y = make_regression(200, 5, random_state=0)
     model = FMRegressor(optimizer=SGD(1e30), batch_size=10, random_state=0)
-    with pytest.raises(DivergenceError, match="epoch 1"):
+    with pytest.raises(DivergenceError, match="epoch 1.*as it was before the call"):
         model.fit(X, y)
-    assert model.n_iter_ == model.best_iter_ == 0
-    assert_allclose(model.predict(X), y.mean(), atol=0.1)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    fitted = model.set_params(optimizer=SGD(1e-4)).fit(X, y).predict(X)
+    with pytest.raises(DivergenceError):
+        model.set_params(optimizer=SGD(1e30)).fit(X, y)
+    assert_array_equal(model.predict(X), fitted)
 
 
 def test_grid_search_survives_a_diverging_candidate():
@@ -257,9 +261,11 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
 
         state = weights
 
-    task = Task()
-    loop = EpochLoop(FMRegressor(), task, None, ([], []))
+    model, task, trial = FMRegressor(), Task(), Attempt()
+    model.loss_curve_ = model.validation_scores_ = np.zeros(0)
+    loop = EpochLoop(model, task, Phase(3))
     with pytest.raises(DivergenceError, match="epoch 1.*largest weight nan"):
-        loop.run(3, None)
+        loop.run(trial)
     assert_array_equal(np.concatenate(task.arrays), 1)
-    assert loop.epoch == 0 and loop.losses == []
+    assert loop.epoch == 0 and len(model.loss_curve_) == 0
+    assert not trial.kept

@@ -8,6 +8,7 @@ from naive_vae import unit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -228,7 +229,12 @@ def test_divergence_leaves_the_last_finite_model(log):
     model = make(optimizer=SGD(1e6), max_iter=3)
     with pytest.raises(DivergenceError, match="FastVAERecommender diverged in epoch 1"):
         model.fit(log)
-    assert np.isfinite(model.predict(log)).all()
+    with pytest.raises(NotFittedError):
+        model.predict(log)
+    ranked = model.set_params(optimizer=SGD(1e-3)).fit(log).predict(log)
+    with pytest.raises(DivergenceError):
+        model.set_params(optimizer=SGD(1e6), warm_start=True).fit(log)
+    assert_array_equal(model.predict(log), ranked)
 
 
 def test_in_a_search_and_on_named_ids(log):

@@ -1,9 +1,14 @@
 """The epoch loop that every estimator trains in: stopping, restoring, reporting, callbacks."""
 
+import contextlib
 import time
+from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._signals import hold_signals, release_signals
+from freqfm.callbacks import Checkpoint
+from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.exceptions import DivergenceError
 
 try:  # scikit-learn 1.9 and later
@@ -11,36 +16,116 @@ try:  # scikit-learn 1.9 and later
 except ImportError:
 
     class CallbackSupportMixin:
-        """Stand-in for scikit-learn before 1.9, which has no callbacks."""
+        """Stand-in for scikit-learn before 1.9, with which :class:`Checkpoint` works alone."""
+
+        def set_callbacks(self, *callbacks):
+            """Set the callbacks of ``fit``.
+
+            Parameters
+            ----------
+            *callbacks : Checkpoint
+                None removes those set before.
+
+            Returns
+            -------
+            self : object
+            """
+            for callback in callbacks:
+                if not isinstance(callback, Checkpoint):
+                    raise TypeError(
+                        f"{type(callback).__name__} is a callback of scikit-learn 1.9 or later; "
+                        f"with this version only freqfm.callbacks.Checkpoint can be set."
+                    )
+            self.__dict__.pop("_skl_callbacks", None)
+            if callbacks:
+                self._skl_callbacks = list(callbacks)
+            return self
 
     def with_callbacks(method):
         """Return the method as it is: there are no callbacks to tear down."""
         return method
 
 
-__all__ = ["CallbackSupportMixin", "EpochLoop", "train_epochs", "with_callbacks"]
+__all__ = [
+    "CallbackSupportMixin",
+    "EpochLoop",
+    "FitCallbacks",
+    "Phase",
+    "attempt",
+    "train",
+    "with_callbacks",
+]
 
 
-# Weights are summed in squares, as float32: of a vector of larger ones no length is left.
+# Weights are squared and summed in float32; those of larger vectors would overflow.
 _LARGEST = 1e18
 
+# What scikit-learn keeps on the estimator for the time of a call of fit.
+_OF_CALLBACKS = ("_callback_fit_ctx", "_skl_callbacks_to_teardown")
 
-class _Checkpoint:
+
+class Attempt:
+    """A call that trains; whether it has trained for a whole epoch."""
+
+    kept = False
+
+
+@contextlib.contextmanager
+def attempt(estimator):
+    """Let a block change an estimator, but undo that if it fails before a whole epoch is trained.
+
+    So a call that is refused, interrupted or diverges in its first epoch leaves the model that was
+    there before, or none. Signals are held back in the block; it releases them where they may
+    arrive.
+
+    Parameters
+    ----------
+    estimator : estimator
+
+    Yields
+    ------
+    trial : Attempt
+        Set ``trial.kept`` once there is a model that is worth keeping.
+    """
+    with hold_signals():
+        before = estimator.__dict__.copy()
+        trial = Attempt()
+        try:
+            yield trial
+        except BaseException:
+            if not trial.kept:
+                now = estimator.__dict__
+                estimator.__dict__ = before
+                estimator.__dict__.update({n: now[n] for n in _OF_CALLBACKS if n in now})
+            raise
+
+
+class Snapshot:
     """A copy of arrays, to be written back into them."""
 
     def __init__(self, arrays):
         self._arrays = arrays
-        self._copies = [np.empty_like(array) for array in arrays]
-        self.epoch = -1
+        self.copies = [np.empty_like(array) for array in arrays]
 
-    def save(self, epoch):
-        for copy, array in zip(self._copies, self._arrays, strict=True):
+    def save(self):
+        """Copy the arrays."""
+        for copy, array in zip(self.copies, self._arrays, strict=True):
             copy[...] = array
-        self.epoch = epoch
 
     def restore(self):
-        for copy, array in zip(self._copies, self._arrays, strict=True):
+        """Write the copies back."""
+        for copy, array in zip(self.copies, self._arrays, strict=True):
             array[...] = copy
+
+
+class Phase(NamedTuple):
+    """How long to train, and what to stop by."""
+
+    n_epochs: int  #: at most
+    #: Stop after so many epochs without an improvement by ``tol``: of the validation score if there
+    #: is one, else of the loss. None never stops.
+    patience: int | None = None
+    score_name: str | None = None  #: of the validation score; None without validation
 
 
 class EpochLoop:
@@ -51,25 +136,26 @@ class EpochLoop:
     the end of the last whole epoch and the exception goes on. With a validation score the best
     epoch's model is restored at the end.
 
+    Signals are expected to be held back, see :func:`attempt`: they arrive while an epoch is trained
+    and scored, and in callbacks, but not while arrays are copied.
+
     Parameters
     ----------
     estimator : estimator
-        Its ``verbose``, ``tol``, ``n_iter_no_change`` and callbacks are used.
+        Its ``verbose`` and ``tol`` are used. Its ``loss_curve_`` and ``validation_scores_`` grow
+        with every epoch; ``n_iter_`` and ``best_iter_`` follow.
     task : object
         What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
         number to be maximised, ``weights()`` the arrays of the model, ``state()`` all arrays
         that training changes, ``optimizer`` tells the learning rate, and ``remedy`` what else may
         help if it diverges. Arrays are restored in place. With callbacks, ``attributes()`` returns
         the learned attributes.
-    score_name : str or None
-        Name of the validation score, or None without validation.
-    history : tuple of list
-        Losses and validation scores of earlier epochs; appended to.
+    phase : Phase
 
     Attributes
     ----------
     epoch : int
-        The epoch at whose end the model stood as it stands now.
+        The number of epochs trained.
 
     Notes
     -----
@@ -77,127 +163,238 @@ class EpochLoop:
     best epoch if there is a validation score.
     """
 
-    def __init__(self, estimator, task, score_name, history):
+    def __init__(self, estimator, task, phase):
         self.estimator = estimator
         self.task = task
-        self.score_name = score_name
-        self.losses, self.scores = history
-        self.epoch = len(self.losses)
+        self.phase = phase
+        self.losses = estimator.loss_curve_.tolist()
+        self.scores = estimator.validation_scores_.tolist()
+        self.epoch = self._first_epoch = len(self.losses)
+        self._best = Snapshot(task.state()) if phase.score_name else None
+        self._best_epoch = -1
+        self._best_score = self._to_beat = -np.inf
+        self._since_best = 0
 
-    def run(self, n_epochs, patience, callback_context=None, data=None):
-        """Train for up to ``n_epochs``; end with the model of the best or else the last epoch.
+    def run(self, trial, callbacks=None):
+        """Train; end with the model of the best or else the last epoch.
 
         Parameters
         ----------
-        n_epochs : int
-        patience : int or None
-            Stop after so many epochs without an improvement by ``tol``: of the validation score
-            if there is one, else of the loss. None never stops.
-        callback_context : sklearn.callback.CallbackContext, optional
-        data : dict, optional
-            What callbacks may ask for: X, y and metadata.
+        trial : Attempt
+        callbacks : FitCallbacks, optional
         """
-        first_epoch = len(self.losses)
-        last = _Checkpoint(self.task.state())
-        best = _Checkpoint(self.task.state()) if self.score_name else None
-        best_score = to_beat = -np.inf
-        since_best = 0
-        started = time.perf_counter()
-        for epoch in range(first_epoch, first_epoch + n_epochs):
-            context = callback_context and self._begin(callback_context, data)
-            last.save(epoch)
+        last = Snapshot(self.task.state())
+        started, n_before = time.perf_counter(), self.epoch
+        while not self.is_over():
+            last.save()
             try:
-                loss = self.task.run_epoch(epoch)
-                self._check_finite(epoch, loss)
-                score = self.task.validation_score() if self.score_name else None
+                with release_signals():
+                    if callbacks:
+                        callbacks.begin_epoch()
+                    loss = self.task.run_epoch(self.epoch)
+                    self._check_finite(loss)
+                    score = self.task.validation_score() if self.phase.score_name else None
             except BaseException:
                 last.restore()
                 raise
-            self.epoch = epoch + 1
-            self.losses.append(loss)
-            value = -loss
-            if score is not None:
-                self.scores.append(score)
-                value = score
-                if score > best_score or best.epoch < 0:
-                    best_score = score
-                    best.save(epoch + 1)
-            if value > to_beat:
-                to_beat = value + self.estimator.tol
-                since_best = 0
-            else:
-                since_best += 1
-            self._report(epoch, first_epoch, n_epochs, time.perf_counter() - started)
-            stop = context is not None and self._end(context, data)
-            if stop or (patience is not None and since_best >= patience):
-                break
-        if best is not None:
-            best.restore()
-            self.epoch = best.epoch
+            self._record(loss, score)
+            trial.kept = True
+            if callbacks:
+                callbacks.save(self)
+            with release_signals():
+                self._report(n_before, time.perf_counter() - started)
+                if callbacks and callbacks.end_epoch():
+                    break
+        if self._best is not None and self._best_epoch >= 0:
+            self._best.restore()
+            self.estimator.best_iter_ = self._best_epoch
 
-    def _check_finite(self, epoch, loss):
+    def is_over(self):
+        """Return whether nothing is left to be trained."""
+        if self.epoch >= self._first_epoch + self.phase.n_epochs:
+            return True
+        return self.phase.patience is not None and self._since_best >= self.phase.patience
+
+    def _record(self, loss, score):
+        self.epoch += 1
+        self.losses.append(loss)
+        value = -loss
+        if score is not None:
+            self.scores.append(score)
+            value = score
+            if score > self._best_score or self._best_epoch < 0:
+                self._best_score, self._best_epoch = score, self.epoch
+                self._best.save()
+        if value > self._to_beat:
+            self._to_beat = value + self.estimator.tol
+            self._since_best = 0
+        else:
+            self._since_best += 1
+        estimator = self.estimator
+        estimator.loss_curve_ = np.array(self.losses)
+        estimator.validation_scores_ = np.array(self.scores)
+        estimator.n_iter_ = estimator.best_iter_ = self.epoch
+
+    def progress(self):
+        """Return what another loop needs to go on from here, apart from the model."""
+        return {
+            "first_epoch": self._first_epoch,
+            "best_epoch": self._best_epoch,
+            "best_score": self._best_score,
+            "to_beat": self._to_beat,
+            "since_best": self._since_best,
+            "best": self._best.copies if self._best else [],
+        }
+
+    def go_on(self, progress):
+        """Go on from where another loop stood; the task has its model.
+
+        Parameters
+        ----------
+        progress : dict
+            What :meth:`progress` has returned.
+        """
+        self._first_epoch = progress["first_epoch"]
+        self._best_epoch, self._best_score = progress["best_epoch"], progress["best_score"]
+        self._to_beat, self._since_best = progress["to_beat"], progress["since_best"]
+        if self._best is not None:
+            for copy, array in zip(self._best.copies, progress["best"], strict=True):
+                copy[...] = array
+
+    def _check_finite(self, loss):
         # numpy's maximum, unlike Python's, is NaN as soon as one number is.
         largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
         if np.isfinite(loss) and largest < _LARGEST:
             return
         rate = self.task.optimizer.learning_rate
+        kept = f"The model of epoch {self.epoch} is kept."
+        if self.epoch == self._first_epoch:
+            kept = "The estimator is as it was before the call."
         raise DivergenceError(
-            f"{type(self.estimator).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} "
-            f"and the largest weight {largest:g}, with {self.task.optimizer!r} (learning rate "
-            f"{rate:g}). The model of epoch {epoch} is kept. Try a smaller learning_rate, such as "
-            f"{rate / 10:g}, or {self.task.remedy}."
+            f"{type(self.estimator).__name__} diverged in epoch {self.epoch + 1}: the loss is "
+            f"{loss:g} and the largest weight {largest:g}, with {self.task.optimizer!r} (learning "
+            f"rate {rate:g}). {kept} Try a smaller learning_rate, such as {rate / 10:g}, or "
+            f"{self.task.remedy}."
         )
 
-    def _report(self, epoch, first_epoch, n_epochs, seconds):
+    def _report(self, n_before, seconds):
         if not self.estimator.verbose:
             return
-        done = epoch - first_epoch + 1
-        left = seconds / done * (n_epochs - done)
-        score = f"  validation {self.score_name} {self.scores[-1]:.5f}" if self.score_name else ""
+        last = self._first_epoch + self.phase.n_epochs
+        left = seconds / (self.epoch - n_before) * (last - self.epoch)
+        name = self.phase.score_name
+        score = f"  validation {name} {self.scores[-1]:.5f}" if name else ""
         print(
-            f"epoch {epoch + 1:3d}/{first_epoch + n_epochs}  loss {self.losses[-1]:.5f}{score}"
+            f"epoch {self.epoch:3d}/{last}  loss {self.losses[-1]:.5f}{score}"
             f"  {seconds:.1f} s, at most {left:.1f} s left"
         )
 
-    def _begin(self, callback_context, data):
-        context = callback_context.subcontext(task_name="epoch")
-        return context.call_on_fit_task_begin(estimator=self.estimator, **data)
 
-    def _end(self, context, data):
-        return context.call_on_fit_task_end(
-            estimator=self.estimator, reconstruction_attributes=self.task.attributes, **data
-        )
-
-
-def train_epochs(estimator, task, score_name, n_epochs, patience, data, with_callbacks):
-    """Train in an :class:`EpochLoop`, and set what it tells as the estimator's attributes.
+class FitCallbacks:
+    """The callbacks of a call of fit: those of scikit-learn, and checkpoints.
 
     Parameters
     ----------
-    estimator, task, score_name, n_epochs, patience
-        See :class:`EpochLoop`. The task is a context manager.
+    estimator : estimator
     data : dict
         What callbacks may ask for: X and y.
-    with_callbacks : bool
-        Whether the estimator's callbacks hear of it.
+    hashed : dict
+        All that the model depends on, by the name of the argument.
+    n_epochs : int
+        The most that may be trained.
+    unfinished : dict or None
+        The state of the fit to go on with, from a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        If data or parameters are not those of the unfinished fit.
+    TypeError
+        If a parameter cannot be stored in a checkpoint.
     """
-    data = {**data, "metadata": None}
-    context = None
-    if with_callbacks and hasattr(estimator, "_skl_callbacks"):
-        context = estimator._init_callback_context(max_subtasks=n_epochs)
-    history = list(estimator.loss_curve_), list(estimator.validation_scores_)
-    with task:
-        loop = EpochLoop(estimator, task, score_name, history)
-        try:
-            if context is not None:
-                context.call_on_fit_task_begin(estimator=estimator, **data)
-            loop.run(n_epochs, patience, context, data)
-        finally:
-            estimator.loss_curve_ = np.array(history[0])
-            estimator.validation_scores_ = np.array(history[1])
-            estimator.n_iter_ = len(estimator.loss_curve_)
-            estimator.best_iter_ = loop.epoch
-    if context is not None:
-        context.call_on_fit_task_end(
-            estimator=estimator, reconstruction_attributes=task.attributes, **data
+
+    def __init__(self, estimator, data, hashed, n_epochs, unfinished=None):
+        self._estimator = estimator
+        callbacks = getattr(estimator, "_skl_callbacks", [])
+        self._checkpoints = [c for c in callbacks if isinstance(c, Checkpoint)]
+        self._unfinished = unfinished
+        if self._checkpoints or unfinished:
+            self._fingerprint = fingerprint(estimator, hashed)
+        if unfinished:
+            check_fingerprint(estimator, self._fingerprint, unfinished["fingerprint"])
+        for checkpoint in self._checkpoints:
+            checkpoint.check_folder()
+        self._data = {**data, "metadata": None}
+        self._context = self._epoch = self._task = None
+        if callbacks and hasattr(estimator, "_init_callback_context"):
+            self._context = estimator._init_callback_context(max_subtasks=n_epochs)
+            self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+
+    def begin_phase(self, number, loop):
+        """Hear of a loop that is about to run; let it go on where an unfinished one stood.
+
+        Parameters
+        ----------
+        number : int
+            Its place among the loops of this fit.
+        loop : EpochLoop
+        """
+        self._number, self._task = number, loop.task
+        if self._unfinished and self._unfinished["phase"] == number:
+            loop.go_on(self._unfinished["loop"])
+            loop.task.restore_extra(self._unfinished["extra"])
+            self._unfinished = None
+
+    def begin_epoch(self):
+        """Tell scikit-learn's callbacks that an epoch begins."""
+        if self._context is not None:
+            self._epoch = self._context.subcontext(task_name="epoch")
+            self._epoch.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def save(self, loop):
+        """Write the checkpoints that are due after an epoch."""
+        for checkpoint in self._checkpoints:
+            if loop.epoch % checkpoint.every == 0 or loop.is_over():
+                progress = {
+                    "fingerprint": self._fingerprint,
+                    "phase": self._number,
+                    "loop": loop.progress(),
+                    "extra": self._task.extra(),
+                }
+                checkpoint.save(self._estimator, progress)
+
+    def end_epoch(self):
+        """Tell scikit-learn's callbacks that an epoch has ended; return whether to stop."""
+        return self._epoch is not None and self._end(self._epoch)
+
+    def end_fit(self):
+        """Tell scikit-learn's callbacks that the fit has ended."""
+        if self._context is not None:
+            self._end(self._context)
+
+    def _end(self, context):
+        return context.call_on_fit_task_end(
+            estimator=self._estimator,
+            reconstruction_attributes=self._task.attributes,
+            **self._data,
         )
+
+
+def train(task, phase, trial, callbacks=None, number=0):
+    """Run a task's epochs in its threads.
+
+    Parameters
+    ----------
+    task : object
+        See :class:`EpochLoop`; a context manager.
+    phase : Phase
+    trial : Attempt
+    callbacks : FitCallbacks, optional
+    number : int, default=0
+        Of the phase, if a fit has several.
+    """
+    with task:
+        loop = EpochLoop(task.model, task, phase)
+        if callbacks:
+            callbacks.begin_phase(number, loop)
+        loop.run(trial, callbacks)

@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, name_to_instance, resolve
+from freqfm._signals import release_signals
 from freqfm._validation import (
     as_kernel_array,
     count_threads,
@@ -18,7 +19,14 @@ from freqfm._validation import (
     validate_rows,
     validate_weights,
 )
-from freqfm.estimators.base import CallbackSupportMixin, train_epochs, with_callbacks
+from freqfm.estimators.base import (
+    CallbackSupportMixin,
+    FitCallbacks,
+    Phase,
+    attempt,
+    train,
+    with_callbacks,
+)
 from freqfm.estimators.fm_factors import squeeze_outputs
 from freqfm.estimators.fm_task import TrainingRows
 from freqfm.initializers import INITIALIZERS, Initializer
@@ -137,6 +145,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     _task: type
     _weight_names: tuple
 
+    _writes_checkpoints = True
+
     @abstractmethod
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return the states of their optimizers."""
@@ -208,26 +218,38 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _train(self, X, y, sample_weight, classes, reset, n_epochs, early_stopping):
         partial = early_stopping is None
-        before = self.__dict__.copy()
-        try:
-            rows, optimizer = self._prepare(X, y, sample_weight, classes, reset, early_stopping)
-            counts = _count_tokens(rows.X, rows.weight)
-            if reset:
-                self._init_model(rows, counts, optimizer)
-            else:
-                self._take_over(optimizer)
-            task = self._task(self, optimizer, rows, self._n_threads(rows.X))
-        except BaseException:
-            # A call that is refused leaves the model as it was.
-            self.__dict__ = before
-            raise
-        self.token_counts_ = counts + self.token_counts_ if partial and not reset else counts
-
-        score_name = self._score_name if rows.held_out else None
-        patience = None if partial else self.n_iter_no_change
-        data = {"X": rows.X, "y": rows.y}
-        train_epochs(self, task, score_name, n_epochs, patience, data, not partial)
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
+            reset = reset and unfinished is None
+            with release_signals():
+                rows, optimizer = self._prepare(X, y, sample_weight, classes, reset, early_stopping)
+                callbacks = None if partial else self._callbacks(rows, n_epochs, unfinished)
+                counts = _count_tokens(rows.X, rows.weight)
+                if reset:
+                    self._init_model(rows, counts, optimizer)
+                else:
+                    self._take_over(optimizer)
+                task = self._task(self, optimizer, rows, self._n_threads(rows.X))
+            self.token_counts_ = counts + self.token_counts_ if partial and not reset else counts
+            score_name = self._score_name if rows.held_out else None
+            patience = None if partial else self.n_iter_no_change
+            train(task, Phase(n_epochs, patience, score_name), trial, callbacks)
+            if callbacks:
+                with release_signals():
+                    callbacks.end_fit()
         return self
+
+    def _callbacks(self, rows, n_epochs, unfinished):
+        X, target, weight = rows.held_out or (None, None, None)
+        hashed = {
+            "X": rows.X,
+            "y": rows.target,
+            "sample_weight": rows.weight,
+            "X (validation part)": X,
+            "y (validation part)": target,
+            "sample_weight (validation part)": weight,
+        }
+        return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, n_epochs, unfinished)
 
     def _prepare(self, X, y, sample_weight, classes, reset, early_stopping):
         """Check what the user gave; return the rows to train on and the optimizer."""

@@ -196,3 +196,10 @@ class FMTask:
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
         return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
+
+    def extra(self):
+        """Return what a checkpoint keeps beside the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Take back what :meth:`extra` has returned."""

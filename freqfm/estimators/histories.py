@@ -1,11 +1,16 @@
 """What recommenders share in fitting: interactions checked, held out, and kept as histories."""
 
+from abc import abstractmethod
+
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import as_kernel_array, canonical_csr
+from freqfm._signals import release_signals
+from freqfm._validation import as_kernel_array, canonical_csr, count_threads, take_rows
+from freqfm.estimators.base import FitCallbacks, Phase, train
 from freqfm.estimators.recommender import BaseRecommender
 from freqfm.metrics import ndcg_at_k
+from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
 
 __all__ = ["HistoryFit", "grow_state", "new_state", "pad_rows", "unit_rows"]
@@ -19,6 +24,8 @@ _AUTO_EARLY_STOPPING = 200_000
 
 class HistoryFit(BaseRecommender):
     """A recommender that keeps the histories it was fitted on."""
+
+    _writes_checkpoints = True
 
     def _validate_interactions(self, X, reset, partial):
         grown = partial and not reset and np.ndim(X) == 2 and X.shape[1] > self.n_features_in_
@@ -48,18 +55,39 @@ class HistoryFit(BaseRecommender):
         )
 
     def _scorer(self, X, held_out):
-        """Return a function that gives the NDCG of held-out interactions of known users."""
+        """Return a function that gives the NDCG of held-out interactions of known users.
+
+        ``X`` holds the histories that are trained on.
+        """
         users = np.flatnonzero(np.diff(held_out.indptr))
         if len(users) > _VALIDATION_USERS:
             generator = np.random.default_rng(self._seed)
             users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
-        relevant = canonical_csr(sparse.csr_array(held_out)[users])
+        relevant, history = take_rows(held_out, users), take_rows(X, users)
+        k, n_threads = int(self.n_recommendations), count_threads(self.n_jobs)
 
         def score():
-            items, _ = self.recommend(users=users)
-            return float(ndcg_at_k(relevant, items))
+            queries, items = self._vectors_of(users, history), self._item_vectors()
+            ranked, _ = top_k(queries, items, k, exclude=history, n_threads=n_threads)
+            return float(ndcg_at_k(relevant, ranked))
 
         return score
+
+    @abstractmethod
+    def _vectors_of(self, users, X):
+        """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
+
+    def _callbacks(self, X, n_epochs, unfinished):
+        return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
+
+    def _train_phase(self, task, n_epochs, held_out, trial, callbacks):
+        phase = Phase(n_epochs)
+        if held_out is not None:
+            phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
+        train(task, phase, trial, callbacks)
+        if callbacks:
+            with release_signals():
+                callbacks.end_fit()
 
     def _remember_histories(self, X, more, weights=False):
         """Keep who has which items, and with what weight; with ``more``, beside what is known.

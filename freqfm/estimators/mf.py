@@ -317,6 +317,9 @@ class MFRecommender(MFFit):
         vectors = self.user_factors_[users]
         return unit_rows(vectors) if self._rank_by_cosine else vectors
 
+    def _vectors_of(self, users, X):
+        return self._user_vectors(users)
+
     def _similarity_vectors(self, axis):
         return unit_rows(self.user_factors_ if axis == "users" else self.item_factors_)
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
-from freqfm.estimators.base import train_epochs
+from freqfm.estimators.base import attempt
 from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
@@ -33,42 +34,44 @@ class MFFit(HistoryFit):
     }
 
     def _train(self, X, reset, partial):
-        before = self.__dict__.copy()
-        try:
-            X, axes = self._prepare(X, reset, partial)
-            whole = X
-            X, held_out = (X, None) if partial else self._hold_out(X)
-            if reset:
-                self._init_model(X, axes)
-            else:
-                self._take_over(X, axes, partial)
-            self._remember(X, axes, reset, partial)
-            score = None if held_out is None else self._scorer(X, held_out)
-            task = MFTask(
-                self, axes, pad_rows(X, len(self.user_factors_)), score, self._n_threads(axes)
-            )
-            generator = np.random.default_rng([self._seed, 2])
-            remember_others(self, axes, task.constant, generator)
-        except BaseException:
-            # A call that is refused leaves the model as it was.
-            self.__dict__ = before
-            raise
-        n_epochs = 1 if partial else int(self.max_iter or axes.loss.max_iter)
-        score_name = None if score is None else "ndcg"
-        patience = None if score is None else self.n_iter_no_change
-        train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
-        if held_out is not None:
-            # What was held out is known all the same: nobody wants it recommended.
-            self._remember_histories(pad_rows(whole, len(self.user_factors_)), more=False)
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
+            reset = reset and unfinished is None
+            with release_signals():
+                X = self._validate_interactions(X, reset, partial)
+                if reset:
+                    self._seed = draw_seed(self.random_state)
+                axes = self._resolve_axes(X, reset, unfinished)
+                train_part, held_out = (X, None) if partial else self._hold_out(X)
+                if reset:
+                    self._init_model(train_part, axes)
+                elif unfinished is None:
+                    self._take_over(train_part, axes, partial)
+                # What is held out is known all the same: it is not to be recommended.
+                self._remember(X, axes, reset, partial)
+                task = self._new_task(axes, train_part, held_out)
+                n_epochs = 1 if partial else int(self.max_iter or axes.loss.max_iter)
+                callbacks = None if partial else self._callbacks(X, n_epochs, unfinished)
+            self._train_phase(task, n_epochs, held_out, trial, callbacks)
         return self
 
-    def _prepare(self, X, reset, partial):
-        X = self._validate_interactions(X, reset, partial)
+    def _resolve_axes(self, X, reset, unfinished):
+        """Return the components of a fit to ``X``."""
+        n_users = 0 if reset else len(self.user_factors_)
         if reset:
-            self._seed = draw_seed(self.random_state)
-        n_users, n_known = (0, 0) if reset else (len(self.user_factors_), len(self._seen_indices))
+            self._n_known = 0
+        elif unfinished is None:
+            self._n_known = len(self._seen_indices)
         shape = max(X.shape[0], n_users), X.shape[1]
-        return X, resolve_axes(self, X.nnz, shape, max(X.nnz, n_known))
+        return resolve_axes(self, X.nnz, shape, max(X.nnz, self._n_known))
+
+    def _new_task(self, axes, X, held_out):
+        X = pad_rows(X, len(self.user_factors_))
+        n_known = len(self._seen_indices) - (0 if held_out is None else held_out.nnz)
+        score = None if held_out is None else self._scorer(X, held_out)
+        task = MFTask(self, axes, X, score, self._n_threads(axes), n_known)
+        remember_others(self, axes, task.constant, np.random.default_rng([self._seed, 2]))
+        return task
 
     # The model's arrays.
 

@@ -71,8 +71,8 @@ class MFTask(TableTask):
         What may help if training diverges, apart from a smaller learning rate.
     """
 
-    def __init__(self, model, axes, X, score, n_threads):
-        super().__init__(model, axes, X, score, n_threads)
+    def __init__(self, model, axes, X, score, n_threads, n_known):
+        super().__init__(model, axes, X, score, n_threads, n_known)
         loss = axes.loss
         self.remedy = loss.remedy
         self._family = loss.family
@@ -226,14 +226,15 @@ class MFTask(TableTask):
     def _refresh_proposal(self, epoch):
         """Let a sampler that looks at the query see the items as they are now."""
         sampler, model = self.axes.sampler, self.model
-        if not self._drawn or (self._proposal is not None and epoch % sampler.refresh):
+        if not self._drawn:
             return
-        vectors = model.item_factors_
-        vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
-        seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
-        last = self._proposal or recall_codewords(model._codewords)
-        self._proposal = sampler.proposal(self._counts, vectors, seed, last)
-        model._codewords = self._proposal.codewords
+        if self._proposal is None or epoch % sampler.refresh == 0:
+            vectors = model.item_factors_
+            vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
+            seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
+            last = self._proposal or recall_codewords(model._codewords)
+            self._proposal = sampler.proposal(self._counts, vectors, seed, last)
+            model._codewords = self._proposal.codewords
         self._draw_scratch = draw_scratch(self._proposal, self._n_threads)
 
     def _batches_per_call(self):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm.kernels.cpu.blas import single_threaded_blas
+from freqfm.kernels.cpu.sampling import Proposal
 from freqfm.kernels.cpu.tables import Clock, Rule, Table, catch_up_all, row_scratch
 from freqfm.kernels.cpu.team import Team
 from freqfm.scalars import codes
@@ -52,10 +53,13 @@ class TableTask:
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
+    n_known : int
+        How many interactions the model is trained on in all, in this call and before.
     """
 
-    def __init__(self, model, axes, X, score, n_threads):
+    def __init__(self, model, axes, X, score, n_threads, n_known):
         self.model, self.axes, self.X = model, axes, X
+        self._n_known = n_known
         self.optimizer = axes.optimizer
         self.validation_score = score
         self._n_threads = n_threads
@@ -106,7 +110,7 @@ class TableTask:
         if strategy is None:
             return
         users, items = self._vectors_for(strategy)
-        snapshot = Snapshot(self.X, users, items, model._statistics, len(model._seen_indices))
+        snapshot = Snapshot(self.X, users, items, model._statistics, self._n_known)
         strategy.refresh(epoch, model._inverse, model._temperature_state, snapshot)
         model._statistics[:] = 0
 
@@ -121,3 +125,16 @@ class TableTask:
         model = self.model
         temperatures = [model._inverse, model._temperature_state, model._statistics]
         return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
+
+    def extra(self):
+        """Return what a checkpoint keeps beside the estimator: what negatives are drawn from.
+
+        A sampler that is refreshed in each epoch needs no more than the model.
+        """
+        kept = self._proposal is not None and getattr(self.axes.sampler, "refresh", 1) > 1
+        return {"proposal": self._proposal._asdict() if kept else None}
+
+    def restore_extra(self, extra):
+        """Take back what :meth:`extra` has returned."""
+        if extra["proposal"] is not None:
+            self._proposal = Proposal(**extra["proposal"])

@@ -393,6 +393,9 @@ class FastVAERecommender(VAEFit):
     def _fold_in(self, X):
         return self._queries_of(self._mean(X.indptr, X.indices, X.data))
 
+    def _vectors_of(self, users, X):
+        return self._fold_in(X)
+
     def _user_vectors(self, users):
         return self._queries_of(self._mean(*self._history_of(users)))
 

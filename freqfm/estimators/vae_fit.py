@@ -5,8 +5,9 @@ from itertools import pairwise
 import numpy as np
 
 from freqfm._components import resolve
+from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
-from freqfm.estimators.base import train_epochs
+from freqfm.estimators.base import attempt
 from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
 from freqfm.estimators.mf_axes import resolve_temperature
 from freqfm.estimators.vae_net import as_layers, encode
@@ -55,34 +56,32 @@ class VAEFit(HistoryFit):
     }
 
     def _train(self, X, reset, partial):
-        before = self.__dict__.copy()
-        try:
-            X = self._validate_interactions(X, reset, partial)
-            if reset:
-                self._seed = draw_seed(self.random_state)
-            axes = self._resolve_axes(X)
-            whole = X
-            X, held_out = (X, None) if partial else self._hold_out(X)
-            counts = np.bincount(X.indices, minlength=X.shape[1])
-            if reset:
-                self._init_model(X, counts, axes)
-            else:
-                self._take_over(X, counts, axes)
-            self._remember(X, partial and not reset)
-            score = None if held_out is None else self._scorer(X, held_out)
-            task = VAETask(self, axes, X, score, count_threads(self.n_jobs))
-        except BaseException:
-            # A call that is refused leaves the model as it was.
-            self.__dict__ = before
-            raise
-        n_epochs = 1 if partial else int(self.max_iter)
-        score_name = None if score is None else "ndcg"
-        patience = None if score is None else self.n_iter_no_change
-        train_epochs(self, task, score_name, n_epochs, patience, {"X": X, "y": None}, not partial)
-        if held_out is not None:
-            # What was held out is known all the same: nobody wants it recommended.
-            self._remember(whole, more=False)
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
+            reset = reset and unfinished is None
+            with release_signals():
+                X = self._validate_interactions(X, reset, partial)
+                if reset:
+                    self._seed = draw_seed(self.random_state)
+                axes = self._resolve_axes(X)
+                train_part, held_out = (X, None) if partial else self._hold_out(X)
+                counts = np.bincount(train_part.indices, minlength=X.shape[1])
+                if reset:
+                    self._init_model(train_part, counts, axes)
+                elif unfinished is None:
+                    self._take_over(train_part, counts, axes)
+                # What is held out is known all the same: it is not to be recommended.
+                self._remember(X, partial and not reset)
+                task = self._new_task(axes, train_part, held_out)
+                n_epochs = 1 if partial else int(self.max_iter)
+                callbacks = None if partial else self._callbacks(X, n_epochs, unfinished)
+            self._train_phase(task, n_epochs, held_out, trial, callbacks)
         return self
+
+    def _new_task(self, axes, X, held_out):
+        n_known = len(self._seen_indices) - (0 if held_out is None else held_out.nnz)
+        score = None if held_out is None else self._scorer(X, held_out)
+        return VAETask(self, axes, X, score, count_threads(self.n_jobs), n_known)
 
     def _resolve_axes(self, X):
         n_users, n_items = np.count_nonzero(np.diff(X.indptr)), X.shape[1]

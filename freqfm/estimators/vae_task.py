@@ -86,8 +86,8 @@ class VAETask(TableTask):
     #: What may help if training diverges, apart from a smaller learning rate.
     remedy = "scale the weights in X to about 1"
 
-    def __init__(self, model, axes, X, score, n_threads):
-        super().__init__(model, axes, X, score, n_threads)
+    def __init__(self, model, axes, X, score, n_threads, n_known):
+        super().__init__(model, axes, X, score, n_threads, n_known)
         self._users = np.flatnonzero(np.diff(X.indptr))
         self._batch_size = min(axes.batch_size, len(self._users))
         # The last number of an item's vector is its bias.

@@ -1,0 +1,237 @@
+"""Checkpoint: the state of a fit in a file, epoch by epoch."""
+
+import os
+from numbers import Integral
+from pathlib import Path
+
+from freqfm.callbacks import _storage
+
+__all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
+
+# The version of the file's content.
+_FORMAT = 1
+
+# Parameters that change nothing in a fit that goes on: its seed has been drawn.
+_WITHOUT_EFFECT = {"n_jobs", "random_state", "verbose"}
+
+
+class Checkpoint:
+    """Callback that writes the state of a fit to a file, from which :func:`resume` goes on.
+
+    After an epoch the model, the state of the optimizer and all else that training needs are
+    written to a temporary file, which then replaces the last one: whenever the process is killed,
+    the file is whole. It holds arrays and JSON and nothing that is run when it is loaded.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. Its folder must be there; an existing file is overwritten.
+    every : int, default=1
+        Epochs from one checkpoint to the next. The last epoch of a fit is written in any case.
+
+    Raises
+    ------
+    ValueError
+        If ``every`` is not a positive integer.
+    FileNotFoundError, TypeError
+        From ``fit``, if there is no such folder, or if a parameter of the estimator cannot be
+        stored, such as a component of a class of your own.
+
+    See Also
+    --------
+    resume : Continues the fit.
+
+    Notes
+    -----
+    The file takes as many bytes as the model and the optimizer's state, twice as many with early
+    stopping, which keeps the best epoch too; and it is flushed to the disk each time. Training
+    data are not in it, only a hash by which other data are noticed.
+
+    One file belongs to one fit. In searches and ensembles, whose fits would overwrite each other's
+    file, set no checkpoint.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.callbacks import Checkpoint, resume
+    >>> from freqfm.datasets import make_clicks
+    >>> X, y = make_clicks(1000, (50, 20), random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "fm.checkpoint")
+    ...     model = FMClassifier(max_iter=5, random_state=0).set_callbacks(Checkpoint(path))
+    ...     model = model.fit(X, y)  # suppose that this was killed
+    ...     model = resume(path).fit(X, y)
+    >>> model.n_iter_
+    5
+    """
+
+    def __init__(self, path, every=1):
+        self.path = Path(path)
+        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
+            raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
+        self.every = int(every)
+
+    def __repr__(self):
+        return f"Checkpoint({os.fspath(self.path)!r}, every={self.every})"
+
+    # The protocol of scikit-learn's callbacks; the estimators' training loop does the work.
+
+    def setup(self, estimator, context):
+        """Check that the estimator is one that writes checkpoints."""
+        if not hasattr(estimator, "_writes_checkpoints"):
+            raise TypeError(
+                f"{type(estimator).__name__} does not write checkpoints; set them on an estimator "
+                f"of freqfm."
+            )
+
+    def teardown(self, estimator, context):
+        """Do nothing."""
+
+    def on_fit_task_begin(self, estimator, context):
+        """Do nothing."""
+
+    def on_fit_task_end(self, estimator, context):
+        """Do nothing."""
+
+    def check_folder(self):
+        """Raise if there is no folder to write the file to."""
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{self!r}: there is no folder {os.fspath(self.path.parent)!r}; create it first."
+            )
+
+    def save(self, estimator, progress):
+        """Write the file.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; its model is that of the last epoch.
+        progress : dict
+            What the training loop needs beyond the estimator.
+        """
+        value = {
+            "format": _FORMAT,
+            "every": self.every,
+            "estimator": estimator,
+            "progress": progress,
+        }
+        try:
+            _storage.save(self.path, value)
+        except OSError as error:
+            raise OSError(
+                f"{self!r} could not be written ({error}); the estimator holds the model of the "
+                f"last epoch."
+            ) from error
+
+
+def resume(path):
+    """Return the estimator of a checkpoint, whose ``fit`` continues where the file was written.
+
+    Given the same data, ``fit`` ends with the same model, to the bit, as if it had not been
+    interrupted; it goes on writing the file. Until then the estimator is the model of the last
+    epoch that was written, and can be used as such.
+
+    Parameters
+    ----------
+    path : str or path-like
+        File of a :class:`Checkpoint`. It may come from strangers: loading runs no code of theirs.
+
+    Returns
+    -------
+    estimator : estimator
+        With its parameters and learned attributes. Of the parameters only ``n_jobs`` and
+        ``verbose`` may be changed before ``fit``.
+
+    Raises
+    ------
+    ValueError
+        If the file is none of a checkpoint, or damaged. From ``fit``, if data or parameters are not
+        those that the fit was begun with.
+    OSError
+        If the file cannot be read.
+
+    See Also
+    --------
+    Checkpoint : Writes the file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.callbacks import Checkpoint, resume
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "mf.checkpoint")
+    ...     model = MFRecommender(max_iter=3, random_state=0).set_callbacks(Checkpoint(path))
+    ...     model = model.fit(X)
+    ...     model = resume(path)
+    >>> model.recommend(users=[0])[0].shape
+    (1, 10)
+    """
+    value = _storage.load(path)
+    if not isinstance(value, dict) or value.get("format") != _FORMAT:
+        raise ValueError(
+            f"{Path(path)} is not a checkpoint that this version of freqfm can read; resume it "
+            f"with the version that wrote it."
+        )
+    estimator, progress = value.get("estimator"), value.get("progress")
+    if not hasattr(estimator, "_writes_checkpoints") or not isinstance(progress, dict):
+        raise ValueError(f"{Path(path)} holds no estimator that can be resumed.")
+    estimator._unfinished = progress
+    return estimator.set_callbacks(Checkpoint(path, value["every"]))
+
+
+def fingerprint(estimator, data):
+    """Return hashes of data and parameters, by which a fit that goes on knows others.
+
+    Parameters
+    ----------
+    estimator : estimator
+    data : dict of str to object
+        Arrays, sparse arrays or None, by the name of the argument.
+
+    Returns
+    -------
+    parts : dict of str to str
+
+    Raises
+    ------
+    TypeError
+        If a parameter is something that checkpoints cannot hold.
+    """
+    parts = {}
+    for name, value in data.items():
+        if hasattr(value, "indptr"):
+            value = [value.shape, value.indptr, value.indices, value.data]
+        parts[name] = _storage.digest(value, name)
+    for name, value in estimator.get_params(deep=False).items():
+        if name not in _WITHOUT_EFFECT:
+            parts[name] = _storage.digest(value, name)
+    return parts
+
+
+def check_fingerprint(estimator, found, expected):
+    """Raise if a fit that goes on gets other data or parameters than it began with.
+
+    Parameters
+    ----------
+    estimator : estimator
+    found, expected : dict
+        From :func:`fingerprint`.
+
+    Raises
+    ------
+    ValueError
+        It names the argument.
+    """
+    different = [name for name in found if found[name] != expected.get(name)]
+    if different:
+        name = different[0]
+        given = f"={getattr(estimator, name)!r}" if hasattr(estimator, name) else ""
+        raise ValueError(
+            f"{name}{given} is not that of the fit to be resumed; pass the same, or fit anew with "
+            f"sklearn.base.clone(estimator).fit(...)."
+        )

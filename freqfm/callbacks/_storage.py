@@ -1,0 +1,263 @@
+"""Values and arrays in one file: JSON and NumPy arrays in a zip archive, without pickle.
+
+A file can hold what estimators of this package are made of: numbers, strings, lists, dicts, arrays,
+random generators, and the package's own estimators and components. Loading it runs no code of the
+file: classes are looked up by name among the public ones of the package.
+"""
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from sklearn import config_context
+from sklearn.base import BaseEstimator
+
+__all__ = ["digest", "load", "save"]
+
+# Where classes may come from.
+_MODULES = (
+    "freqfm",
+    "freqfm.initializers",
+    "freqfm.losses",
+    "freqfm.optimizers",
+    "freqfm.samplers",
+    "freqfm.temperatures",
+)
+
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+# What belongs to a process, not to a model.
+_NOT_STORED = {
+    "_callback_fit_ctx",
+    "_metadata_request",
+    "_parent_callback_ctx",
+    "_skl_callbacks",
+    "_skl_callbacks_to_teardown",
+}
+
+_HEADER = "header.json"
+
+
+def save(path, value):
+    """Write a value to a file, which is replaced as a whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    value : object
+        Made of what the module's docstring lists.
+
+    Raises
+    ------
+    TypeError
+        If there is something else in it.
+    OSError
+        If the file cannot be written.
+    """
+    arrays = []
+    header = json.dumps(_encode(value, arrays, "the model"))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(_HEADER, header)
+                for i, array in enumerate(arrays):
+                    with archive.open(f"{i}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def digest(value, name):
+    """Return a hash of a value, by which it is told from others.
+
+    Parameters
+    ----------
+    value : object
+        As in :func:`save`.
+    name : str
+        What it is, for error messages.
+
+    Returns
+    -------
+    digest : str
+
+    Raises
+    ------
+    TypeError
+        If a file could not hold the value.
+    """
+    arrays = []
+    hashed = hashlib.blake2b(json.dumps(_encode(value, arrays, name)).encode(), digest_size=16)
+    for array in map(np.ascontiguousarray, arrays):
+        hashed.update(f"{array.dtype.str}{array.shape}".encode())
+        hashed.update(array.reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()
+
+
+def _sync_folder(folder):
+    """Let the new name of a file survive a power failure, where the system knows how."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def load(path):
+    """Return the value that a file holds.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    value : object
+
+    Raises
+    ------
+    ValueError
+        If the file was not written by :func:`save`, or is damaged.
+    OSError
+        If it cannot be read.
+    """
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                header = json.loads(archive.read(_HEADER))
+                arrays = []
+                for i in range(len(archive.namelist()) - 1):
+                    # In memory: reading from the archive directly, NumPy copies piece by piece.
+                    member = io.BytesIO(archive.read(f"{i}.npy"))
+                    arrays.append(np.lib.format.read_array(member, allow_pickle=False))
+            return _decode(header, arrays)
+        # What a damaged file raises depends on where the damage is.
+        except Exception as error:
+            raise ValueError(
+                f"{Path(path)} is not a file of freqfm.callbacks.Checkpoint, or it is damaged "
+                f"({type(error).__name__}: {error})."
+            ) from error
+
+
+def _encode(value, arrays, name):
+    """Return a value as JSON can write it; arrays are put aside, and named by their place."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return {"scalar": _encode(value.item(), arrays, name), "dtype": value.dtype.str}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value, arrays, name)
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(item, arrays, f"an item of {name}") for item in value]}
+    if isinstance(value, dict):
+        pairs = [[_encode(k, arrays, name), _encode(v, arrays, str(k))] for k, v in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, np.random.RandomState):
+        return {"random_state": _encode(value.get_state(legacy=False), arrays, name)}
+    if isinstance(value, np.random.Generator):
+        return {"generator": _encode(value.bit_generator.state, arrays, name)}
+    if isinstance(value, BaseEstimator):
+        return _encode_object(value, arrays, name)
+    raise TypeError(
+        f"a checkpoint cannot hold {name}={value!r} of type {type(value).__name__}; it holds "
+        f"numbers, strings, lists, dicts, arrays and the classes of freqfm."
+    )
+
+
+def _encode_array(array, arrays, name):
+    if array.dtype.hasobject:
+        items = [_encode(item, arrays, f"an item of {name}") for item in array.ravel().tolist()]
+        return {"objects": items, "shape": list(array.shape)}
+    arrays.append(array)
+    return {"array": len(arrays) - 1}
+
+
+def _encode_object(value, arrays, name):
+    module, class_name = ".".join(type(value).__module__.split(".")[:2]), type(value).__name__
+    for candidate in (module, "freqfm"):
+        if candidate in _MODULES and _class(candidate, class_name) is type(value):
+            break
+    else:
+        raise TypeError(
+            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is no public "
+            f"class of freqfm, and others are not loaded from files."
+        )
+    params = value.get_params(deep=False)
+    state = value.__getstate__()
+    learned = {k: v for k, v in state.items() if k not in params and k not in _NOT_STORED}
+    requests = getattr(value, "_metadata_request", None)
+    return {
+        "class": [candidate, class_name],
+        "params": _encode(params, arrays, name),
+        "learned": _encode(learned, arrays, name),
+        "requests": {} if requests is None else requests._serialize(),
+    }
+
+
+def _class(module, name):
+    """Return a public class of the package, or None."""
+    module = importlib.import_module(module)
+    found = getattr(module, name, None) if name in module.__all__ else None
+    return found if isinstance(found, type) and issubclass(found, BaseEstimator) else None
+
+
+def _decode(value, arrays):
+    """Return what :func:`_encode` was given."""
+    if not isinstance(value, dict):
+        return value
+    kind = next(iter(value))
+    content = value[kind]
+    if kind == "scalar":
+        return np.dtype(value["dtype"]).type(_decode(content, arrays))
+    if kind == "array":
+        return arrays[content]
+    if kind == "objects":
+        array = np.empty(len(content), dtype=object)
+        array[:] = [_decode(item, arrays) for item in content]
+        return array.reshape(value["shape"])
+    if kind in ("list", "tuple"):
+        items = [_decode(item, arrays) for item in content]
+        return items if kind == "list" else tuple(items)
+    if kind == "dict":
+        return {_decode(k, arrays): _decode(v, arrays) for k, v in content}
+    if kind == "random_state":
+        generator = np.random.RandomState()
+        generator.set_state(_decode(content, arrays))
+        return generator
+    if kind == "generator":
+        return _decode_generator(_decode(content, arrays))
+    return _decode_object(value, arrays)
+
+
+def _decode_generator(state):
+    if state["bit_generator"] not in _BIT_GENERATORS:
+        raise ValueError(f"unknown bit generator {state['bit_generator']!r}")
+    bits = getattr(np.random, state["bit_generator"])()
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def _decode_object(value, arrays):
+    module, name = value["class"]
+    found = _class(module, name) if module in _MODULES else None
+    if found is None:
+        raise ValueError(f"unknown class {module}.{name}")
+    made = found(**_decode(value["params"], arrays))
+    made.__dict__.update(_decode(value["learned"], arrays))
+    with config_context(enable_metadata_routing=True):
+        for method, request in value["requests"].items():
+            getattr(made, f"set_{method}_request")(**request)
+    return made

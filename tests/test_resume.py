@@ -1,0 +1,341 @@
+"""Fits that were killed or interrupted go on from a checkpoint, to the same model."""
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+
+import freqfm
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+    RaFMRegressor,
+)
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.callbacks import _storage as storage
+from freqfm.datasets import make_clicks, make_interactions
+from freqfm.losses import BSL, Softmax
+from freqfm.optimizers import CFSGD, FASGD, Adam
+from freqfm.samplers import DNS, MIDX, Kernel
+from freqfm.temperatures import Temperature
+
+FM = {"n_components": 3, "max_iter": 5, "batch_size": 100, "random_state": 0}
+RAFM = {"ranks": (2, 4), "rank_assignment": [10], "max_iter": 4, "random_state": 0}
+MF = {"n_components": 4, "max_iter": 4, "random_state": 0}
+VAE = {"n_components": 4, "hidden_layer_sizes": (8,), "max_iter": 4, "random_state": 0}
+
+MODELS = {
+    "fm": FMClassifier(**FM, early_stopping=True),
+    "fm_stopped": FMClassifier(**{**FM, "max_iter": 30}, early_stopping=True, n_iter_no_change=2),
+    "fm_all_rows": FMClassifier(**FM, early_stopping=False, optimizer=CFSGD(count="batch")),
+    "fm_balanced": FMClassifier(**FM, class_weight={0: 1, 1: np.float64(2)}),
+    "fm_regressor": FMRegressor(**FM, optimizer=FASGD(0.1, counts=np.ones(70))),
+    "rafm": RaFMClassifier(**RAFM, early_stopping=True),
+    "rafm_regressor": RaFMRegressor(**RAFM, rank_sharing="truncate", optimizer="adam"),
+    "mf": MFRecommender(**MF, early_stopping=True),
+    "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
+    "mf_learned": MFRecommender(**MF, temperature="learned_user", weight_decay=0.01),
+    "mf_adaptive": MFRecommender(**MF, temperature="adap_tau", loss="softmax"),
+    "mf_bpr": MFRecommender(**MF, loss="bpr", negative_sampler=DNS(refresh=3)),
+    "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),
+    "mf_midx": MFRecommender(**MF, loss=Softmax(True), negative_sampler=MIDX(refresh=2)),
+    "vae": FastVAERecommender(**VAE, early_stopping=True),
+    "vae_midx": FastVAERecommender(**VAE, negative_sampler=MIDX(n_codewords=4, refresh=3)),
+    "vae_kernel": FastVAERecommender(
+        **VAE, negative_sampler=Kernel(refresh=2), temperature="learned", decoder_layer_sizes=[6]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = make_clicks(600, (50, 20), random_state=0)
+    return (X, y), (make_interactions(120, 60, 1500, random_state=0),)
+
+
+def data_of(model, data):
+    return data[isinstance(model, (MFRecommender, FastVAERecommender))]
+
+
+def learned(model):
+    """Return everything that a fit has learned, as nested containers of arrays."""
+    params = model.get_params(deep=False)
+    return {
+        k: v for k, v in model.__getstate__().items() if k not in params and "callback" not in k
+    }
+
+
+def assert_same(one, other, name="model"):
+    assert type(one) is type(other), name
+    if isinstance(other, dict):
+        assert one.keys() == other.keys(), name
+        for key in other:
+            assert_same(one[key], other[key], f"{name}.{key}")
+    elif isinstance(other, (list, tuple)):
+        assert len(one) == len(other), name
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{name}[{i}]")
+    else:
+        assert_array_equal(one, other, err_msg=name)
+        if isinstance(other, np.ndarray):
+            assert one.dtype == other.dtype, name
+
+
+class Killed(BaseException):
+    """What ends the process, as far as a test can tell."""
+
+
+class Killing(Checkpoint):
+    """A checkpoint in whose writing, or just after it, the process is killed."""
+
+    def __init__(self, path, after, every=1):
+        super().__init__(path, every)
+        self.after = after
+
+    def save(self, estimator, progress):
+        super().save(estimator, progress)
+        self.after -= 1
+        if not self.after:
+            raise Killed
+
+
+# Bitwise equality
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("n_saved", [1, 3])
+def test_resumed_fit_equals_the_uninterrupted_one(name, n_saved, data, tmp_path):
+    model = clone(MODELS[name])
+    given = data_of(model, data)
+    expected = clone(model).fit(*given)
+    with pytest.raises(Killed):
+        model.set_callbacks(Killing(tmp_path / "file", n_saved)).fit(*given)
+    again = resume(tmp_path / "file").set_params(n_jobs=1, verbose=0)
+    again.predict(given[0])
+    assert_same(learned(again.fit(*given)), learned(expected))
+
+
+def test_a_fit_may_be_killed_again_and_again(data, tmp_path):
+    model = clone(MODELS["mf"]).set_params(max_iter=7)
+    expected = clone(model).fit(*data[1])
+    model.set_callbacks(Killing(tmp_path / "file", 2))
+    for n_epochs in (2, 4, 6):
+        with pytest.raises(Killed):
+            model.fit(*data[1])
+        model = resume(tmp_path / "file")
+        assert model.n_iter_ == n_epochs
+        model.set_callbacks(Killing(tmp_path / "file", 2))
+    model.set_callbacks().fit(*data[1])
+    assert_same(learned(model), learned(expected))
+
+
+def test_a_finished_fit_is_finished_when_resumed(data, tmp_path):
+    model = clone(MODELS["fm_stopped"]).set_callbacks(Checkpoint(tmp_path / "file", every=4))
+    model.fit(*data[0])
+    assert_same(learned(resume(tmp_path / "file").fit(*data[0])), learned(model))
+
+
+def test_random_generators_are_stored(data, tmp_path):
+    for random_state in (np.random.RandomState(3), np.random.default_rng(3), None):
+        model = clone(MODELS["mf"]).set_params(random_state=random_state)
+        model.set_callbacks(Checkpoint(tmp_path / "file")).fit(*data[1])
+        again = resume(tmp_path / "file")
+        assert_same(learned(again.fit(*data[1])), learned(model))
+        if random_state is not None:
+            draws = [r.random_state.normal(size=3) for r in (again, model)]
+            assert_array_equal(*draws)
+
+
+def test_warm_start_goes_on_too(data, tmp_path):
+    (X,) = data[1]
+    model = clone(MODELS["mf"]).set_params(warm_start=True, early_stopping=False).fit(X)
+    fewer = X.copy()
+    fewer.data[::3] = 0
+    expected = pickle.loads(pickle.dumps(model)).fit(fewer)
+    with pytest.raises(Killed):
+        model.set_callbacks(Killing(tmp_path / "file", 2)).fit(fewer)
+    assert_same(learned(resume(tmp_path / "file").fit(fewer)), learned(expected))
+
+
+def test_labels_and_names_are_stored(data, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X, y = data[0]
+    frame = pandas.DataFrame(X.toarray()).rename(columns="f{}".format)
+    labels = np.where(y, "yes", "no").astype(object)
+    model = FMClassifier(**FM).set_callbacks(Checkpoint(tmp_path / "file")).fit(frame, labels)
+    again = resume(tmp_path / "file")
+    assert_array_equal(again.predict(frame), model.predict(frame))
+    assert_array_equal(again.feature_names_in_, model.feature_names_in_)
+    assert_same(learned(again.fit(frame, labels)), learned(model))
+
+
+# Other data, other files
+
+
+def test_other_data_and_parameters_are_refused(data, tmp_path):
+    X, y = data[0]
+    path = tmp_path / "file"
+    with pytest.raises(Killed):
+        clone(MODELS["fm_all_rows"]).set_callbacks(Killing(path, 2)).fit(X, y)
+    other = X.copy()
+    other.data[0] = 2
+    for args, words in (
+        ((other, y), "X is not that"),
+        ((X, 1 - y), "y is not that"),
+        ((X, y, np.full(len(y), 2)), "sample_weight is not that"),
+        ((X[:-1], y[:-1]), "X is not that"),
+        ((X[:, :-1], y), "69 features"),
+    ):
+        model = resume(path)
+        with pytest.raises(ValueError, match=words):
+            model.fit(*args)
+        assert model.fit(X, y).n_iter_ == 5  # a call that is refused changes nothing
+    with pytest.raises(ValueError, match="batch_size=7 is not that of the fit to be resumed"):
+        resume(path).set_params(batch_size=7).fit(X, y)
+    with pytest.raises(ValueError, match="optimizer=.*is not that of the fit"):
+        resume(path).set_params(optimizer__learning_rate=7).fit(X, y)
+    assert clone(resume(path)).set_callbacks().set_params(batch_size=7).fit(X, y).n_iter_ == 5
+
+
+def test_partial_fit_starts_from_the_checkpoint(data, tmp_path):
+    with pytest.raises(Killed):
+        clone(MODELS["fm_all_rows"]).set_callbacks(Killing(tmp_path / "file", 2)).fit(*data[0])
+    assert resume(tmp_path / "file").partial_fit(*data[0]).n_iter_ == 3
+
+
+def test_what_cannot_be_stored_is_refused_before_training(data, tmp_path):
+    class Mine(Temperature):
+        pass
+
+    model = MFRecommender(temperature=Mine()).set_callbacks(Checkpoint(tmp_path / "file"))
+    with pytest.raises(TypeError, match="cannot hold temperature=.*Mine.*no public class"):
+        model.fit(*data[1])
+    assert not (tmp_path / "file").exists()
+    assert not hasattr(model, "item_factors_")
+    model = MFRecommender().set_callbacks(Checkpoint(tmp_path / "nowhere" / "file"))
+    with pytest.raises(FileNotFoundError, match="nowhere.*create it first"):
+        model.fit(*data[1])
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True, "1"])
+def test_every_must_be_a_number_of_epochs(every):
+    with pytest.raises(ValueError, match="every=.*positive integer"):
+        Checkpoint("file", every=every)
+
+
+def test_a_full_disk_is_told_and_the_model_kept(data, tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    model = clone(MODELS["mf"]).set_callbacks(Checkpoint(tmp_path / "file", every=2))
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="could not be written.*No space left"):
+        model.fit(*data[1])
+    assert model.n_iter_ == 2 and len(model.predict(*data[1])) == 120
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_and_foreign_files(data, tmp_path):
+    path = tmp_path / "file"
+    clone(MODELS["vae_midx"]).set_callbacks(Checkpoint(path)).fit(*data[1])
+    content = path.read_bytes()
+    generator = random.Random(0)
+    for _ in range(30):
+        broken = bytearray(content)
+        place = generator.randrange(len(broken))
+        broken[place : place + 8] = generator.randbytes(8)
+        path.write_bytes(bytes(broken) if generator.random() < 0.5 else content[:place])
+        try:
+            resume(path).predict(*data[1])
+        except ValueError as error:
+            assert str(path) in str(error) or "not what fit left" in str(error)
+    with pytest.raises(FileNotFoundError):
+        resume(tmp_path / "other")
+
+
+def test_files_of_strangers_make_nothing_but_models(tmp_path):
+    for value in (
+        {"class": ["os", "system"], "params": {"dict": []}, "learned": {"dict": []}},
+        {"class": ["freqfm.callbacks", "Checkpoint"], "params": {"dict": []}},
+        {"class": ["freqfm.losses", "Component"], "params": {"dict": []}},
+        {"class": ["freqfm", "importlib"], "params": {"dict": []}},
+        {"generator": {"dict": [["bit_generator", "default_rng"]]}},
+    ):
+        with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+            archive.writestr("header.json", json.dumps(value))
+        with pytest.raises(ValueError, match="not a file of freqfm.callbacks.Checkpoint"):
+            resume(tmp_path / "file")
+    storage.save(tmp_path / "file", {"format": 1, "estimator": Adam(), "progress": {}})
+    with pytest.raises(ValueError, match="no estimator that can be resumed"):
+        resume(tmp_path / "file")
+    storage.save(tmp_path / "file", {"format": 99})
+    with pytest.raises(ValueError, match="with the version that wrote it"):
+        resume(tmp_path / "file")
+
+
+def test_only_estimators_of_this_package_write_checkpoints(tmp_path):
+    pytest.importorskip("sklearn.callback")
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression()
+    if not hasattr(model, "set_callbacks"):
+        pytest.skip("no estimator of scikit-learn takes callbacks")
+    with pytest.raises(TypeError, match="does not write checkpoints"):
+        model.set_callbacks(Checkpoint(tmp_path / "file")).fit([[0], [1]], [0, 1])
+
+
+# Real kills
+
+
+WORK = """
+import pickle, sys
+sys.path.insert(0, {tests!r})
+from test_resume import MODELS, data_of
+from freqfm.callbacks import Checkpoint, resume
+from pathlib import Path
+
+data, name, path = pickle.loads(Path({data!r}).read_bytes()), {name!r}, Path({path!r})
+model = resume(path) if path.exists() else MODELS[name].set_callbacks(Checkpoint(path))
+print("ready", flush=True)
+model.set_params(n_jobs=2).fit(*data_of(model, data))
+Path({done!r}).write_bytes(pickle.dumps(model.__getstate__()))
+"""
+
+
+@pytest.mark.parametrize("name", ["fm", "rafm", "mf", "vae_midx"])
+def test_killed_at_random_moments(name, data, tmp_path):
+    paths = {k: str(tmp_path / k) for k in ("data", "path", "done")}
+    Path(paths["data"]).write_bytes(pickle.dumps(data))
+    code = WORK.format(tests=str(Path(__file__).parent), name=name, **paths)
+    env = {**os.environ, "PYTHONPATH": str(Path(freqfm.__file__).parents[1])}
+    generator = random.Random(name)
+    n_kills = 0
+    while not os.path.exists(paths["done"]):
+        process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        # Long enough that some epochs end, once compiled code is loaded.
+        time.sleep(generator.uniform(0.05, 0.6 + 0.6 * n_kills))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        n_kills += 1
+        assert n_kills < 20
+        if os.path.exists(paths["path"]):
+            resume(paths["path"]).predict(data_of(MODELS[name], data)[0])  # never broken
+    expected = clone(MODELS[name]).fit(*data_of(MODELS[name], data))
+    state = pickle.loads(Path(paths["done"]).read_bytes())
+    state = {k: state[k] for k in learned(expected)}
+    assert_same(state, learned(expected))
