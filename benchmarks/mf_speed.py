@@ -61,7 +61,7 @@ class Freqfm:
         model._remember(X, axes, reset=True, partial=False)
         if block is not None:
             axes = axes._replace(block=block)
-        self.task = MFTask(model, axes, X, None, n_threads)
+        self.task = MFTask(model, axes, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def n_rows(self):

@@ -97,7 +97,7 @@ class Freqfm:
         model._remember(X, more=False)
         for array in model._optimizer_arrays():
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTask(model, axes, X, None, n_threads)
+        self.task = TimedTask(model, axes, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def epoch(self):

@@ -29,7 +29,7 @@ def task_of(loss, batch_size, seed):
     model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed)
     X, axes = model._prepare(X, reset=True, partial=False)
     model._init_model(X, axes)
-    return MFTask(model, axes, X, score=None, n_threads=1)
+    return MFTask(model, axes, X, score=None, n_threads=1, n_known=X.nnz)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

@@ -38,10 +38,7 @@ class MFFit(HistoryFit):
             unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
             reset = reset and unfinished is None
             with release_signals():
-                X = self._validate_interactions(X, reset, partial)
-                if reset:
-                    self._seed = draw_seed(self.random_state)
-                axes = self._resolve_axes(X, reset, unfinished)
+                X, axes = self._prepare(X, reset, partial, unfinished)
                 train_part, held_out = (X, None) if partial else self._hold_out(X)
                 if reset:
                     self._init_model(train_part, axes)
@@ -55,15 +52,17 @@ class MFFit(HistoryFit):
             self._train_phase(task, n_epochs, held_out, trial, callbacks)
         return self
 
-    def _resolve_axes(self, X, reset, unfinished):
-        """Return the components of a fit to ``X``."""
+    def _prepare(self, X, reset, partial, unfinished=None):
+        """Check what the user gave; return it, and the components of the fit."""
+        X = self._validate_interactions(X, reset, partial)
         n_users = 0 if reset else len(self.user_factors_)
         if reset:
+            self._seed = draw_seed(self.random_state)
             self._n_known = 0
         elif unfinished is None:
             self._n_known = len(self._seen_indices)
         shape = max(X.shape[0], n_users), X.shape[1]
-        return resolve_axes(self, X.nnz, shape, max(X.nnz, self._n_known))
+        return X, resolve_axes(self, X.nnz, shape, max(X.nnz, self._n_known))
 
     def _new_task(self, axes, X, held_out):
         X = pad_rows(X, len(self.user_factors_))
