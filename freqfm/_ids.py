@@ -6,7 +6,7 @@ import numpy as np
 
 
 def natural(values):
-    """Return objects as the numbers that they all are, else as they are."""
+    """Return objects as the numbers that they all are, if none is rounded; else as they are."""
     if values.dtype.kind not in "OT":
         return values
     values = values.astype(object)
@@ -17,9 +17,15 @@ def natural(values):
         return values
     whole = all(issubclass(t, Integral) for t in types)
     try:
-        return values.astype(np.int64 if whole else np.float64)
+        numbers = values.astype(np.int64 if whole else np.float64)
     except (OverflowError, TypeError, ValueError):
         return values
+    return numbers if whole or _equal(numbers, values) else values
+
+
+def _equal(one, other):
+    """Return whether numbers are equal, compared without rounding, as Python does."""
+    return one.tolist() == other.tolist()
 
 
 def check_present(values, name):
@@ -66,7 +72,10 @@ def as_ids(values, name):
     ValueError, TypeError
         If they are not a vector, if one is missing, or if their type cannot be an id.
     """
+    if isinstance(values, (str, bytes)):
+        values = [values]
     if isinstance(values, (list, tuple)):
+        # As objects, since NumPy's strings end where NUL characters begin.
         values = np.array(values, dtype=object)
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
@@ -87,19 +96,22 @@ def unique_codes(values, name):
     Raises
     ------
     TypeError
-        If objects cannot be hashed or sorted.
+        If objects cannot be hashed or sorted, or if some are truth values and others are not.
     """
     if values.dtype.kind != "O":
         return np.unique(values, return_inverse=True)
-    # Hashing each and sorting few is much faster than sorting objects.
     values = values.tolist()
+    types = set(map(type, values))
     try:
+        if {bool, np.bool_} & types and len(types) > 1:
+            raise TypeError("True would be the same id as 1")
+        # Hashing each and sorting few is much faster than sorting objects.
         distinct = sorted(set(values))
     except TypeError as error:
-        types = sorted({type(value).__name__ for value in values})
         raise TypeError(
-            f"{name} holds values of the types {', '.join(types)}, which cannot be sorted "
-            f"({error}); convert them all to one type, for instance to strings."
+            f"{name} holds values of the types {', '.join(sorted(t.__name__ for t in types))}, "
+            f"which cannot be told apart or sorted ({error}); convert them all to one type, for "
+            f"instance to strings."
         ) from None
     code_of = {value: code for code, value in enumerate(distinct)}
     unique = np.empty(len(distinct), dtype=object)
@@ -159,15 +171,26 @@ def match_kind(known, values, name):
         if limits.min <= int(values.min()) and int(values.max()) <= limits.max:
             return values.astype(known.dtype)
     elif kinds[1] == "f" and kinds[0] in "iu":
-        whole = values.astype(np.int64)
-        if (whole == values).all():
+        with np.errstate(invalid="ignore"):
+            whole = values.astype(np.int64)
+        if _equal(whole, values):
             return match_kind(known, whole, name)
-    elif kinds[0] == "f" and kinds[1] in "biuf":
-        return values.astype(known.dtype) if kinds[1] != "f" else values
-    elif kinds == ("O", "U"):
+    elif kinds[0] == "f" and kinds[1] in "biu":
+        with np.errstate(over="ignore"):
+            converted = values.astype(known.dtype)
+        return converted if _equal(converted, values) else values.astype(object)
+    elif kinds in {("O", "U"), ("O", "i"), ("O", "u"), ("O", "f")}:
         return values.astype(object)
-    elif kinds == ("U", "O") and all(isinstance(value, str) for value in values.tolist()):
-        return values.astype(str)
+    elif kinds[0] in "iuf" and kinds[1] == "O":
+        # Numbers that NumPy has no type for, such as 2**70.
+        if all(isinstance(value, Number) for value in values.tolist()):
+            return values
+    elif kinds[0] in "US" and kinds[1] == "O":
+        text, nul = (str, "\0") if kinds[0] == "U" else (bytes, b"\0")
+        if all(isinstance(value, text) for value in values.tolist()):
+            # Converted for speed, but for those that NumPy's strings would cut.
+            cut = any(value.endswith(nul) for value in values.tolist())
+            return values if cut else values.astype(known.dtype.kind)
     elif kinds[0] == kinds[1]:
         return values
     raise _other_kind(known, values, name)

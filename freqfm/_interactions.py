@@ -1,20 +1,23 @@
 """Tables of interactions, as users hold them, and which of their columns mean what."""
 
+import sys
+import warnings
 from numbers import Integral
 
 import numpy as np
 from sklearn.utils import check_array
 
+from freqfm._columns import is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
 
-# How frames name the columns, in order of preference, and where arrays have them.
-_NAMES = {
-    "user": ("user",),
-    "item": ("item",),
-    "value": ("value",),
-    "time": ("timestamp", "time"),
-}
+# Where tables without names have the columns.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
+
+# Whole numbers in this range are seconds since 1970, fractions of them, or dates as 20240131.
+_TIMES = 1e7, 1e19
+
+# What this process has been told; a search would repeat it in every fit.
+_told = set()
 
 
 class Table:
@@ -28,7 +31,8 @@ class Table:
     ----------
     shape : tuple of int
     names : list or None
-        Names of a frame's columns; None for an array.
+        Names of a frame's columns; None for an array, and for a frame whose names only number
+        the columns.
 
     Raises
     ------
@@ -38,11 +42,12 @@ class Table:
     """
 
     def __init__(self, X):
-        self.names = None
-        # Of the type: lazy frames do work, or warn, when they are asked themselves.
-        if hasattr(type(X), "columns") or hasattr(type(X), "column_names"):
-            self.names, self._columns, n_rows = _open_frame(X)
-            self.shape = n_rows, len(self.names)
+        self.names, self._X = None, X
+        if is_frame(X):
+            names, self._columns, n_rows = _open_frame(X)
+            self.shape = n_rows, len(names)
+            if not only_numbered(names):
+                self.names = names
         else:
             if isinstance(X, (list, tuple)):
                 # As objects, since NumPy would write ("ann", 3) as two strings.
@@ -69,8 +74,9 @@ class Table:
         Parameters
         ----------
         **wanted : int, str, "auto" or None
-            By role ("user", "item", "value", "time"): a place, a frame's name, what the data
-            suggest, or no column. Ask for users and items first.
+            By role ("user", "item", "value", "time"): a place, a frame's name, "auto" for the
+            column of a usual name (see :mod:`freqfm._columns`) or, without names, at the usual
+            place, or None for no column. Ask for users and items first.
 
         Returns
         -------
@@ -79,7 +85,8 @@ class Table:
         Raises
         ------
         ValueError
-            If a column is not there, if two roles share one, or if none suggests itself.
+            If a column is not there, if two roles share one, if names leave open which column
+            is meant, or if times are where values are expected.
         TypeError
             If a role's column is given as anything else.
         """
@@ -88,77 +95,146 @@ class Table:
                 f"X has {self.shape[1]} feature(s) (shape={self.shape}) while a minimum of 2 is "
                 f"required: a column of users and a column of items."
             )
-        places, by_place = {}, True
+        places = {role: self._given(role, key) for role, key in wanted.items() if key != "auto"}
         for role, key in wanted.items():
-            if key is None and role in ("value", "time"):
-                places[role] = None
-                continue
-            if isinstance(key, str) and key != "auto":
-                place = self._place_of_name(role, key)
-                by_place = False
-            elif isinstance(key, Integral):
-                place = self._check_place(role, int(key))
-            elif key == "auto":
-                place = next((self.names.index(n) for n in _NAMES[role] if n in self), None)
-                if place is not None:
-                    by_place = by_place and role not in ("user", "item")
-                else:
-                    place = self._usual_place(role, places, by_place)
-            else:
-                raise TypeError(f"{role}={key!r} must be a column's place or name, or 'auto'.")
-            if place is not None and place in places.values():
-                (other,) = [name for name, taken in places.items() if taken == place]
-                raise ValueError(
-                    f"{role} and {other} would both be column {place} of X; tell them apart by "
-                    f"{role}=... and {other}=..."
+            if key == "auto":
+                places[role] = (self._usual_place if self.names is None else self._usual_name)(
+                    role, places
                 )
-            places[role] = place
+        for role, place in places.items():
+            others = [name for name in places if name != role and places[name] == place]
+            if place is not None and others:
+                raise ValueError(
+                    f"{role} and {others[0]} would both be column {place} of X; tell them apart by "
+                    f"{role}=... and {others[0]}=..."
+                )
+        if wanted.get("value") == "auto":
+            self._tell_values(places)
         return places
 
-    def __contains__(self, name):
-        return self.names is not None and name in self.names
-
-    def _place_of_name(self, role, name):
-        if name in self:
-            return self.names.index(name)
-        found = "is an array, whose columns have no names" if self.names is None else self.names
-        raise ValueError(
-            f"{role}={name!r} is not a column of X, which "
-            f"{found if self.names is None else f'has {found}'}; name one of its columns, or give "
-            f"its place."
-        )
-
-    def _check_place(self, role, place):
-        n_columns = self.shape[1]
-        if not -n_columns <= place < n_columns:
+    def _given(self, role, key):
+        """Return the place of a column that is given by its name or place."""
+        if key is None and role in ("value", "time"):
+            return None
+        if isinstance(key, str):
+            if self.names is not None and key in self.names:
+                return self.names.index(key)
+            found = "whose columns have no names"
+            if self.names is not None:
+                found = f"which has {shorten(self.names)}"
             raise ValueError(
-                f"{role}={place} is not a column of X, which has {n_columns} columns; give a place "
+                f"{role}={key!r} is not a column of X, {found}; name one of its columns, or give "
+                f"its place."
+            )
+        if not isinstance(key, Integral):
+            raise TypeError(f"{role}={key!r} must be a column's place or name, or 'auto'.")
+        n_columns = self.shape[1]
+        if not -n_columns <= key < n_columns:
+            raise ValueError(
+                f"{role}={key} is not a column of X, which has {n_columns} columns; give a place "
                 f"from 0 to {n_columns - 1}."
             )
-        return place % n_columns
+        return int(key) % n_columns
 
-    def _usual_place(self, role, places, by_place):
+    def _usual_name(self, role, places):
+        """Return the only column that has a usual name of this role."""
+        found = [place for place, name in enumerate(self.names) if role_of(name) == role]
+        if len(found) > 1:
+            found = [place for place in found if place not in places.values()]
+        if len(found) == 1:
+            return found[0]
+        if role == "value" and not found:
+            return None
+        several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
+        advice = {
+            "value": "value= the right one, or value=None to count every interaction as 1",
+            "time": "time= its name, or time=None if the rows stand in order of time",
+        }.get(role, "user=..., item=... with the names of the right columns")
+        raise ValueError(
+            f"{role}='auto' finds {several if found else f'no column of {role}s'} in X, whose "
+            f"columns are {shorten(self.names)}. Pass {advice}."
+        )
+
+    def _usual_place(self, role, places):
         """Return where tables without names have a role: users, items, values, times."""
         place = _PLACES[role]
         if role in ("user", "item"):
             return place
-        usual = by_place and (places["user"], places["item"]) == (0, 1)
-        if usual and place < self.shape[1] and place not in places.values():
-            name = None if self.names is None else self.names[place]
-            if role == "time" or name not in _NAMES["time"]:
-                return place
+        usual = (places["user"], places["item"]) == (0, 1) and self.shape[1] > place
+        usual = usual and place not in places.values()
+        if usual and self._has_times(_PLACES["value"]):
+            advice = "value=None to count every interaction as 1, or value=2 if they are values"
+            if role == "time":
+                advice = "time=2 if they are, or time=3 if the last column holds the times"
+            raise ValueError(
+                f"{role}='auto' finds what looks like times in column 2 of X, where values are "
+                f"expected. Pass {advice}."
+            )
+        if usual:
+            return place
         if role == "time":
             raise ValueError(
-                f"time='auto' finds no column of times in X: it has "
-                f"{self.names or f'{self.shape[1]} columns'}, and a frame's 'timestamp' or 'time', "
-                f"or the fourth column, would be taken. Pass time= its name or place, or "
-                f"time=None if the rows stand in order of time."
+                f"time='auto' finds no column of times in X: it has {self.shape[1]} columns "
+                f"without names, of which the fourth would be taken after users, items and values. "
+                f"Pass time= its place, or time=None if the rows stand in order of time."
             )
         return None
+
+    def _has_times(self, place):
+        """Return whether a column holds whole numbers that only times reach."""
+        values = self._columns[place]
+        try:
+            numbers = values.astype(np.float64)
+        except (TypeError, ValueError):
+            return False
+        least, most = _TIMES
+        whole = (numbers >= least) & (numbers < most) & (numbers == np.floor(numbers))
+        return bool(whole.all())
+
+    def _tell_values(self, places):
+        """Warn of ratings that are taken as weights, and of columns that might be weights."""
+        names = range(self.shape[1]) if self.names is None else self.names
+        read = ", ".join(
+            f"{role}={names[place]!r}" for role, place in places.items() if place is not None
+        )
+        place = places["value"]
+        if place is None:
+            ignored = [
+                name
+                for place, name in enumerate(names)
+                if place not in places.values() and role_of(name) != "time"
+            ]
+            if ignored:
+                _warn_once(
+                    f"X is read with {read}: every interaction counts as 1, and columns are "
+                    f"ignored, {shorten(ignored)}. Pass value= the column of weights if there is "
+                    f"one, value=None to ignore these silently."
+                )
+        elif self.names is not None and is_rating(names[place]):
+            _warn_once(
+                f"X is read with {read}: ratings are weights, so that low ones count as interest "
+                f"too. Pass value=None to count every interaction as 1 (having dropped the low "
+                f"ratings, for instance), value={names[place]!r} to use ratings silently."
+            )
+
+    def take(self, rows):
+        """Return some rows, as the kind of table that was given."""
+        if isinstance(self._X, (list, tuple)):
+            return [self._X[row] for row in rows.tolist()]
+        if hasattr(self._X, "iloc"):
+            return self._X.iloc[rows]
+        return self._X.take(rows) if hasattr(self._X, "column_names") else self._X[rows]
 
     def ids(self, role, place):
         """Return a column of ids; see :func:`as_ids`."""
         return as_ids(self._columns[place], f"X's column of {role}s")
+
+    def codes(self, places):
+        """Return the distinct ids and the codes of the rows, of users and of items."""
+        return [
+            unique_codes(self.ids(role, places[role]), f"X's column of {role}s")
+            for role in ("user", "item")
+        ]
 
     def numbers(self, role, place):
         """Return a column as float64.
@@ -199,6 +275,38 @@ class Table:
         return unique_codes(values, "X's column of times")[1]
 
 
+def is_frame(X):
+    """Return whether this is a frame, with named columns."""
+    # Of the type: lazy frames do work, or warn, when they are asked themselves.
+    return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
+
+
+def refuse_table(X):
+    """Raise if a frame that should be a matrix of users x items is a table of interactions."""
+    names = list(_names(X)) if is_frame(X) else []
+    if not only_numbered(names) and {"user", "item"} <= set(map(role_of, names)):
+        raise ValueError(
+            f"X is a table of interactions, with the columns {shorten(names)}, where a matrix of "
+            f"users x items is expected. Fit an InteractionRecommender, which takes tables; for a "
+            f"matrix pass X.to_numpy()."
+        )
+
+
+def _names(X):
+    return X.column_names if hasattr(type(X), "column_names") else X.columns
+
+
+def _warn_once(message):
+    """Warn the caller of the package, unless the same was said before."""
+    if message in _told:
+        return
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("freqfm."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
+    _told.add(message)
+
+
 def _open_frame(X):
     """Return the names, a mapping from places to columns, and the number of rows of a frame."""
     try:
@@ -222,6 +330,9 @@ def _open_frame(X):
     def column(place):
         series = frame.get_column(names[place])
         values = series.to_numpy()
+        if values.dtype.kind == "U":
+            # Polars gives NumPy's strings, which end where NUL characters begin.
+            values = np.array(series.to_list(), dtype=object)
         missing = series.is_null().to_numpy()
         if missing.any():
             # Whatever NumPy made of them, NaN in what were integers for instance.

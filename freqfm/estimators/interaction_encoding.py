@@ -41,7 +41,11 @@ class InteractionEncodingMixin:
         """Return ids of users and items, and values, of the rows of ``X``."""
         table = Table(X)
         validate_data(self, X, reset=reset, skip_check_array=True)
-        places = table.find(user=self.user, item=self.item, value=self.value)
+        if table.names is None and not reset:
+            # An array has the columns of the frame that fit has seen.
+            table.names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
+        roles = {"value": self.value} if values else {}
+        places = table.find(user=self.user, item=self.item, **roles)
         users = table.ids("user", places["user"])
         items = table.ids("item", places["item"])
         if not values:

@@ -37,15 +37,19 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         Recommender of users x items; None is ``MFRecommender()``. Its parameters are searched as
         ``estimator__...``, for which it must be given: ``InteractionRecommender(MFRecommender())``.
     user : int or str, default="auto"
-        Column of the users: its place, or its name in a frame. "auto" is a frame's column "user",
-        else the first column.
+        Column of the users: its place, or its name in a frame. "auto" is the only column of a
+        frame that is called "user", "user_id", "userId", "uid", "customer_id" or the like; without
+        names, the first column.
     item : int or str, default="auto"
-        Column of the items. "auto" is a frame's column "item", else the second column.
+        Column of the items. "auto" is a frame's column "item", "item_id", "movieId", "product_id",
+        "track_id", "asin" or the like; without names, the second column.
     value : int, str, "auto" or None, default="auto"
         Column of the interactions' values, the entries of the matrix. "auto" is a frame's column
-        "value"; else, if users and items were not found by name, the third column, if there
-        is one that is not called "time" or "timestamp". None ignores values: every
-        interaction counts 1, as it does where no such column is found.
+        "value", "weight", "count", "rating", "score" or the like, if there is one; without names,
+        the third column, if there is one and users and items are the first two. None ignores
+        values: every interaction counts 1, as it does where no such column is found. A
+        `UserWarning`, once, tells if "auto" takes ratings for weights, or leaves columns out that
+        might be weights.
     k : int, default=10
         Length of the rankings that ``score`` looks at.
 
@@ -71,8 +75,10 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
 
     Notes
     -----
-    Values of repeated interactions add up. Further columns, such as times, are there for
-    splitters and are not looked at. Interactions themselves are not kept, except for what
+    Values of repeated interactions add up. Names of columns count in any case, with or without
+    separators; where they leave open which column is meant, ``fit`` raises. Names that only number
+    the columns, such as 0, 1, 2 or "column_0", count as none. Further columns, such as times, are
+    there for splitters and are not looked at. Interactions themselves are not kept, except for what
     ``estimator_`` keeps.
 
     Ids are numbers, strings or other objects that can be hashed and sorted, all of one kind.
@@ -136,8 +142,9 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         Raises
         ------
         ValueError, TypeError
-            If a column is not there, if an id or a value is missing, if ids are of several kinds,
-            and whatever the recommender raises.
+            If a column is not there, if names leave open which one is meant, if times are where
+            values are expected, if an id or a value is missing, if ids are of several kinds, and
+            whatever the recommender raises.
         DivergenceError
             If training stops being finite, with recommenders that tell. The last finite
             model is kept.

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
+from freqfm._interactions import refuse_table
 from freqfm._validation import canonical_csr, count_threads, validate_ids, validate_rows
 from freqfm.estimators.base import CallbackSupportMixin
 from freqfm.metrics import ndcg_at_k
@@ -81,6 +82,7 @@ class BaseRecommender(
         return super().set_params(**params)
 
     def _validate_history(self, X, reset=False):
+        refuse_table(X)
         X, _ = validate_rows(self, X, reset=reset)
         if X.nnz and X.data.min() < 0:
             raise ValueError(

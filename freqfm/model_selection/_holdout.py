@@ -1,11 +1,13 @@
-"""Holding out part of every user's history, for matrices of users x items."""
+"""Holding out part of every user's history, of matrices of users x items and of tables."""
 
-from numbers import Integral, Real
+from hashlib import blake2b
+from numbers import Integral, Number, Real
 
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
+from freqfm._interactions import Table, is_frame
 from freqfm._validation import _check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
@@ -18,31 +20,39 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _HALF = np.uint64(32)
 
 
-def holdout_interactions(X, fraction=0.2, *, min_history=1, random_state=None):
+def holdout_interactions(
+    X, fraction=0.2, *, min_history=1, random_state=None, user="auto", item="auto"
+):
     """Hold out some interactions of every user, at random.
 
     Parameters
     ----------
-    X : {array-like, sparse matrix} of shape (n_users, n_items)
-        Histories, one a row.
+    X : sparse matrix or array of shape (n_users, n_items), or table of interactions
+        Histories, one a row. A frame, a list of tuples, or an array of objects or strings is a
+        table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
+        is whatever ``user`` or ``item`` are given for.
     fraction : float, default=0.2
-        Share of a row that is held out, rounded, but at least one interaction.
+        Share of a user's items that is held out, rounded, but at least one.
     min_history : int, default=1
-        How many interactions of a row stay at least. Rows that have no more stay whole.
+        How many items of a user stay at least. Users who have no more keep all.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the choice.
+    user, item : int or str, default="auto"
+        Columns of a table's users and items, as in :class:`~freqfm.InteractionRecommender`.
 
     Returns
     -------
-    history : csr_array of shape (n_users, n_items)
-        What stays.
-    held_out : csr_array of shape (n_users, n_items)
-        What is held out; ``history + held_out`` is ``X``.
+    history : csr_array of shape (n_users, n_items), or table
+        What stays. Of a table: its rows, in their order, as a table of the same kind.
+    held_out : csr_array of shape (n_users, n_items), or table
+        What is held out; ``history + held_out`` is ``X``. Rows of a table that repeat a pair of
+        user and item stay together.
 
     Raises
     ------
     ValueError
-        If ``fraction`` or ``min_history`` is out of range, or ``X`` is not well formed.
+        If ``fraction`` or ``min_history`` is out of range, if ``X`` is not well formed, or if it
+        is a list of lists, which may be a matrix or a table.
 
     See Also
     --------
@@ -58,16 +68,21 @@ def holdout_interactions(X, fraction=0.2, *, min_history=1, random_state=None):
     array([2, 2])
     >>> held_out.sum(axis=1)
     array([2, 0])
+    >>> table = [("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam")]
+    >>> history, held_out = holdout_interactions(table, 0.5, random_state=0)
+    >>> held_out
+    [('ann', 'jam'), ('bob', 'tea')]
     """
     if not isinstance(min_history, Integral) or min_history < 0:
         raise ValueError(f"min_history={min_history!r} must be an integer of at least 0.")
-    X = _histories(X)
+    source = _open(X, user, item)
     generator = np.random.default_rng(draw_seed(random_state))
-    keys = generator.integers(2**64, size=X.nnz, dtype=np.uint64)
-    return _hold_out(X, keys, check_fraction("fraction", fraction), min_history)
+    keys = generator.integers(2**64, size=source.histories.nnz, dtype=np.uint64)
+    fraction = check_fraction("fraction", fraction)
+    return source.parts(_choose(source.histories, keys, fraction, min_history))
 
 
-def holdout_by_content(X, fraction=0.2, seed=0):
+def holdout_by_content(X, fraction=0.2, seed=0, *, user="auto", item="auto"):
     """Hold out some interactions of every user; a row's own items decide which.
 
     The choice looks random, but depends on nothing except which items a row holds, and on the
@@ -76,25 +91,31 @@ def holdout_by_content(X, fraction=0.2, seed=0):
 
     Parameters
     ----------
-    X : {array-like, sparse matrix} of shape (n_users, n_items)
-        Histories, one a row.
+    X : sparse matrix or array of shape (n_users, n_items), or table of interactions
+        Histories, one a row. A frame, a list of tuples, or an array of objects or strings is a
+        table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
+        is whatever ``user`` or ``item`` are given for.
     fraction : float, default=0.2
-        Share of a row that is held out, rounded, but at least one of two interactions or more,
-        and never all. Rows of one interaction stay whole.
+        Share of a user's items that is held out, rounded, but at least one of two or more, and
+        never all. Users of one item keep it.
     seed : int, default=0
         Another seed is another choice.
+    user, item : int or str, default="auto"
+        Columns of a table's users and items, as in :class:`~freqfm.InteractionRecommender`.
 
     Returns
     -------
-    history : csr_array of shape (n_users, n_items)
-        What stays.
-    held_out : csr_array of shape (n_users, n_items)
-        What is held out; ``history + held_out`` is ``X``.
+    history : csr_array of shape (n_users, n_items), or table
+        What stays. Of a table: its rows, in their order, as a table of the same kind.
+    held_out : csr_array of shape (n_users, n_items), or table
+        What is held out; ``history + held_out`` is ``X``. Rows of a table that repeat a pair of
+        user and item stay together.
 
     Raises
     ------
     ValueError
-        If ``fraction`` is out of range, or ``X`` is not well formed.
+        If ``fraction`` is out of range, if ``X`` is not well formed, or if it is a list of lists,
+        which may be a matrix or a table.
 
     See Also
     --------
@@ -113,16 +134,17 @@ def holdout_by_content(X, fraction=0.2, seed=0):
     """
     if not isinstance(seed, Integral):
         raise ValueError(f"seed={seed!r} must be an integer.")
-    X = _histories(X)
+    source = _open(X, user, item)
+    X = source.histories
     salt = _mix(np.array([seed % 2**64], dtype=np.uint64))
-    hashes = _mix(X.indices.astype(np.uint64) ^ salt)
+    hashes = _mix(source.item_numbers() ^ salt)
     # A sum knows no order, and wraps around; rows without entries would spoil reduceat.
     filled = np.flatnonzero(np.diff(X.indptr))
     keys = hashes
     if len(filled):
         of_rows = np.add.reduceat(hashes, X.indptr[filled])
         keys = _mix(hashes ^ np.repeat(_mix(of_rows), np.diff(X.indptr)[filled]))
-    return _hold_out(X, keys, check_fraction("fraction", fraction), 1)
+    return source.parts(_choose(X, keys, check_fraction("fraction", fraction), 1))
 
 
 def check_fraction(name, fraction):
@@ -132,23 +154,84 @@ def check_fraction(name, fraction):
     return float(fraction)
 
 
-def _histories(X):
-    """Return ``X`` as a CSR array: sorted, no duplicates, no zeros, numbers as they are."""
-    if sparse.issparse(X):
-        _check_structure(X)
-        X = sparse.csr_array(X)
-        # Anew, for one type of indices, and as flags may lie if arrays were changed since.
-        X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
-        X.has_canonical_format = False
-        X.sum_duplicates()
-    else:
-        X = sparse.csr_array(check_array(X, dtype=None, ensure_all_finite=False, input_name="X"))
-    X.eliminate_zeros()
-    return X
+def _open(X, user, item):
+    """Return a matrix or a table, with the histories in it."""
+    if isinstance(X, (list, tuple)) and not all(isinstance(row, tuple) for row in X):
+        raise ValueError(
+            "X is a list, but not of tuples: it may be a matrix of users x items or a table of "
+            "interactions. Pass np.array(X) for a matrix, a list of tuples for a table."
+        )
+    objects = getattr(getattr(X, "dtype", None), "kind", None) in ("O", "S", "T", "U")
+    if (user, item) == ("auto", "auto") and (
+        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_frame(X) or objects)
+    ):
+        return _Matrix(X)
+    return _Interactions(X, user, item)
 
 
-def _hold_out(X, keys, fraction, min_history):
-    """Hold out those entries of each row whose keys, 64 random bits, start lowest."""
+class _Matrix:
+    """Histories in a matrix: sorted, no duplicates, no zeros, numbers as they are."""
+
+    def __init__(self, X):
+        if sparse.issparse(X):
+            _check_structure(X)
+            X = sparse.csr_array(X)
+            # Anew, for one type of indices, and as flags may lie if arrays were changed since.
+            X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
+            X.has_canonical_format = False
+            X.sum_duplicates()
+        else:
+            X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
+            X = sparse.csr_array(X)
+        X.eliminate_zeros()
+        self.histories = X
+
+    def item_numbers(self):
+        """Return a number of the item of each entry."""
+        return self.histories.indices.astype(np.uint64)
+
+    def parts(self, chosen):
+        """Return the matrix without some entries, and these entries."""
+        return self._entries(~chosen), self._entries(chosen)
+
+    def _entries(self, mask):
+        X = self.histories
+        indptr = np.concatenate([[0], np.cumsum(mask)])[X.indptr]
+        return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
+
+
+class _Interactions:
+    """Histories in a table; their entries are its distinct pairs of user and item."""
+
+    def __init__(self, X, user, item):
+        self._table = Table(X)
+        places = self._table.find(user=user, item=item)
+        (user_ids, users), (self._items, items) = self._table.codes(places)
+        n_items = len(self._items)
+        pairs, self._pair_of_row = np.unique(users * n_items + items, return_inverse=True)
+        users, items = np.divmod(pairs, n_items)
+        indptr = np.searchsorted(users, np.arange(len(user_ids) + 1))
+        self.histories = sparse.csr_array(
+            (np.ones(len(pairs)), items, indptr), shape=(len(user_ids), n_items)
+        )
+
+    def item_numbers(self):
+        """Return a number of the item of each entry: of its id, which other rows do not change."""
+        # Equal numbers have equal hashes, whatever their type; those of strings are of a process.
+        texts = (
+            repr(hash(item) if isinstance(item, Number) else item) for item in self._items.tolist()
+        )
+        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
+        return np.frombuffer(digests, dtype="<u8").astype(np.uint64)[self.histories.indices]
+
+    def parts(self, chosen):
+        """Return the rows of the table without those of some pairs, and the latter."""
+        chosen = chosen[self._pair_of_row]
+        return self._table.take(np.flatnonzero(~chosen)), self._table.take(np.flatnonzero(chosen))
+
+
+def _choose(X, keys, fraction, min_history):
+    """Return a mask of those entries of each row whose keys, 64 random bits, start lowest."""
     lengths = np.diff(X.indptr)
     wanted = np.maximum(np.round(fraction * lengths), 1).astype(lengths.dtype)
     wanted = np.minimum(wanted, np.maximum(lengths - min_history, 0))
@@ -159,12 +242,7 @@ def _hold_out(X, keys, fraction, min_history):
     chosen = np.zeros(len(rows), dtype=bool)
     rank = np.arange(len(rows)) - np.repeat(X.indptr[:-1], lengths)
     chosen[order] = rank < np.repeat(wanted, lengths)
-    return _entries(X, ~chosen, lengths - wanted), _entries(X, chosen, wanted)
-
-
-def _entries(X, mask, lengths):
-    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
+    return chosen
 
 
 def _mix(numbers):

@@ -5,8 +5,10 @@ from numbers import Integral
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import check_array
 
 from freqfm import metrics
+from freqfm._interactions import refuse_table
 from freqfm._validation import _check_structure
 from freqfm.model_selection._holdout import check_fraction, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -20,6 +22,9 @@ METRICS = {
     "average_precision": metrics.average_precision_at_k,
     "hit_rate": metrics.hit_rate_at_k,
     "reciprocal_rank": metrics.reciprocal_rank,
+    # Their means have names of their own.
+    "map": metrics.average_precision_at_k,
+    "mrr": metrics.reciprocal_rank,
 }
 
 
@@ -38,8 +43,9 @@ def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
     Parameters
     ----------
     metric : str, default="ndcg"
-        "ndcg", "recall", "precision", "average_precision", "hit_rate" or "reciprocal_rank", as
-        defined in :mod:`freqfm.metrics`. Larger is better for all of them.
+        "ndcg", "recall", "precision", "average_precision" (or "map"), "hit_rate" or
+        "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`. Larger is better for all
+        of them.
     k : int, default=10
         Length of the rankings.
     fraction : float, default=0.2
@@ -111,7 +117,8 @@ class _RankingScorer:
 
     def _rank(self, transformers, recommender, X, y):
         """Return the relevant items and the rankings of the rows that have something held out."""
-        X = X if sparse.issparse(X) else np.asarray(X)
+        refuse_table(X)
+        X = X if sparse.issparse(X) else check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:
             history, relevant = holdout_by_content(X, self.fraction, self.seed)
         else:

@@ -6,7 +6,7 @@ from numbers import Integral
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
-from freqfm._interactions import Table, unique_codes
+from freqfm._interactions import Table
 from freqfm._validation import draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
@@ -45,11 +45,7 @@ class _InteractionSplitter(BaseCrossValidator):
     def _codes(self, table, **roles):
         """Return codes of users and items, and the places of further columns."""
         places = table.find(user=self.user, item=self.item, **roles)
-        codes = [
-            unique_codes(table.ids(role, places[role]), f"X's column of {role}s")[1]
-            for role in ("user", "item")
-        ]
-        return codes, places
+        return [codes for _, codes in table.codes(places)], places
 
 
 class WarmStartKFold(_InteractionSplitter):
@@ -168,9 +164,10 @@ class LeaveLastOut(_InteractionSplitter):
         How many interactions of a user are tested. Users with no more than ``n`` are trained on
         only, and not tested.
     time : int, str, "auto" or None, default="auto"
-        Column of times: numbers, dates or whatever can be sorted. "auto" is the column
-        "timestamp" or "time" of a frame, else the fourth after users, items and values. None means
-        that the rows stand in order of time. Of equal times the later row counts as later.
+        Column of times: numbers, dates or whatever can be sorted. "auto" is a frame's column
+        "timestamp", "time", "date" or the like; without names, the fourth after users, items and
+        values. None means that the rows stand in order of time. Of equal times the later row counts
+        as later.
     drop_repeated : bool, default=True
         Whether test interactions are left out that repeat a pair of user and item of the training
         part: no recommender finds them that leaves out what a user has seen.
@@ -220,9 +217,7 @@ class LeaveLastOut(_InteractionSplitter):
 
     def _masks(self, table):
         n = _check_count("n", self.n, 1)
-        (users, items), places = self._codes(
-            table, value="auto" if self.time == "auto" else None, time=self.time
-        )
+        (users, items), places = self._codes(table, time=self.time)
         order = np.lexsort((_times(table, places), users))
         counts = np.bincount(users)
         # How many interactions of the same user come later.
@@ -319,9 +314,7 @@ class GlobalTimeSplit(_InteractionSplitter):
                 f"n_splits={n_splits} times test_fraction={fraction} is {n_splits * fraction:g}, "
                 f"which leaves nothing to train on; it must stay below 1."
             )
-        (users, items), places = self._codes(
-            table, value="auto" if self.time == "auto" else None, time=self.time
-        )
+        (users, items), places = self._codes(table, time=self.time)
         times = _times(table, places)
         n_rows = len(times)
         shares = 1 - fraction * np.arange(n_splits, -1, -1)

@@ -1,0 +1,55 @@
+"""What columns of interactions are usually called: users, items, values and times."""
+
+import re
+from numbers import Integral
+
+__all__ = ["is_rating", "only_numbered", "role_of", "shorten"]
+
+# Names in lower case, without separators.
+_RATINGS = ["rating", "score", "stars", "overall"]
+_NAMES = {
+    "user": "user customer client member visitor reviewer account uid",
+    "item": "item movie product track song artist book article video game business recipe anime "
+    "iid asin isbn sku",
+    "value": f"{' '.join(_RATINGS)} value weight count plays playcount quantity",
+    "time": "timestamp time date datetime unixtime unixreviewtime eventtime createdat",
+}
+_ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
+
+# What may follow a name: "user_id".
+_ENDING = re.compile("(id|idx|index)$")
+
+
+def role_of(name):
+    """Return what a column of this name holds: "user", "item", "value", "time" or None."""
+    name = _plain(name)
+    role = _ROLES.get(_ENDING.sub("", name))
+    return role if role in ("user", "item") else _ROLES.get(name)
+
+
+def is_rating(name):
+    """Return whether a column of values holds opinions, of which low ones mean dislike."""
+    return _plain(name) in _RATINGS
+
+
+def _plain(name):
+    """Return "userid" for "userId", "user_id", "User Id" and so on."""
+    return re.sub(r"[\W_]", "", str(name)).lower()
+
+
+def only_numbered(names):
+    """Return whether names only count the columns: 0, 1, ... or column_0, column_1, ..."""
+    if all(isinstance(name, Integral) for name in names):
+        return True
+    parts = [re.fullmatch(r"(.*\D)(\d+)", str(name)) for name in names]
+    if not all(parts) or len({part[1] for part in parts}) > 1 or role_of(parts[0][1]):
+        return False
+    numbers = [int(part[2]) for part in parts]
+    return numbers == sorted(set(numbers))
+
+
+def shorten(names, most=20):
+    """Return names for a message, the first of them if there are many."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{names[:most]}{more}"
