@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from purchases import frame
 from scipy import sparse
 
 from freqfm.model_selection import holdout_by_content, holdout_interactions, make_ranking_scorer
@@ -111,6 +112,75 @@ def test_wrong_fractions(fraction):
         make_ranking_scorer(fraction=fraction)
 
 
+def in_place(one, other):
+    """Return whether no row of a table is lost, and rows stay in order."""
+    return sorted([*one, *other]) == list(range(len(one) + len(other)))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "tuples", "objects", "places"])
+@pytest.mark.parametrize("hold_out", HOLDOUTS)
+def test_tables(library, hold_out):
+    rng = np.random.default_rng(0)
+    columns = {"row": np.arange(300), "itemId": rng.integers(30, size=300)}
+    columns["user_id"] = rng.integers(20, size=300)
+    rows = list(zip(*(columns[name].tolist() for name in columns), strict=True))
+    tuples = [(user, item, row) for row, item, user in rows]
+    given = {}
+    if library in ("pandas", "polars", "pyarrow"):
+        X = frame(library, columns)
+    elif library == "places":
+        X, given = np.array(rows), {"user": 2, "item": 1}
+    else:
+        X = tuples if library == "tuples" else np.array(tuples, dtype=object)
+
+    def pairs(part):
+        if library in ("pandas", "polars", "pyarrow"):
+            assert type(part) is type(X)
+            return [tuple(np.asarray(part[c]).tolist()) for c in ("user_id", "itemId", "row")]
+        places = (2, 1, 0) if library == "places" else (0, 1, 2)
+        return [tuple(row[place] for row in part) for place in places]
+
+    if hold_out is holdout_by_content:
+        parts = hold_out(X, 0.3, **given)
+    else:
+        parts = holdout_interactions(X, 0.3, random_state=0, **given)
+    (users, items, kept), (test_users, test_items, held) = map(pairs, parts)
+    assert in_place(kept, held) and list(kept) == sorted(kept) and list(held) == sorted(held)
+    known, tested = (
+        set(zip(users, items, strict=True)),
+        set(zip(test_users, test_items, strict=True)),
+    )
+    assert not known & tested
+    for user in range(20):
+        n_held = sum(pair[0] == user for pair in tested)
+        n_known = sum(pair[0] == user for pair in known)
+        assert n_held == max(round(0.3 * (n_held + n_known)), 1)
+    # All kinds of tables agree.
+    if hold_out is holdout_by_content:
+        assert list(held) == [row for _, _, row in hold_out(tuples, 0.3)[1]]
+
+
+def test_content_alone_decides_in_tables():
+    rng = np.random.default_rng(1)
+    for ids in (lambda n: n, str, lambda n: n + 0.0):
+        X = [(f"u{u}", ids(i)) for u, i in rng.integers([9, 40], size=(150, 2)).tolist()]
+        held = set(holdout_by_content(X, 0.4)[1])
+        some = [row for row in X[::-1] if row[0] in ("u1", "u5")]
+        assert set(holdout_by_content(some, 0.4)[1]) == {row for row in held if row in some}
+        assert set(holdout_by_content(X, 0.4, seed=1)[1]) != held
+
+
+def test_frames_are_never_matrices():
+    two = frame("pandas", {"a": [1, 1, 2, 2], "b": [1, 2, 1, 2]})
+    for hold_out in HOLDOUTS:
+        with pytest.raises(ValueError, match=r"no column of users in X, whose columns are \['a'"):
+            hold_out(two, 0.5)
+        history, held_out = hold_out(two.rename(columns={"a": "user", "b": "item"}), 0.5)
+        assert history["user"].tolist() == held_out["user"].tolist() == [1, 2]
+    with pytest.raises(TypeError, match="Sparse|sparse"):
+        holdout_interactions(random_histories(), user=0)
+
+
 def test_wrong_holdouts():
     X = random_histories()
     with pytest.raises(ValueError, match="min_history=-1 must be an integer of at least 0"):
@@ -118,7 +188,10 @@ def test_wrong_holdouts():
     with pytest.raises(ValueError, match="seed='x' must be an integer"):
         holdout_by_content(X, seed="x")
     with pytest.raises(ValueError, match="Expected 2D array"):
-        holdout_by_content([1, 2])
+        holdout_by_content(np.array([1, 2]))
+    for lists in ([1, 2], [[1, 2], [3, 4]], ([1, 0], [0, 1])):
+        with pytest.raises(ValueError, match=r"X is a list, but not of tuples.*np.array\(X\)"):
+            holdout_interactions(lists)
     X.indices[3] = 10**6
     for hold_out in HOLDOUTS:
         with pytest.raises(ValueError, match="X holds the column index 1000000"):

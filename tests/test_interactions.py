@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from purchases import ITEMS, ROWS, USERS
+from purchases import FRAMES, ITEMS, ROWS, USERS, frame
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -122,6 +124,14 @@ def test_ids_of_another_kind(model, ids):
         (np.array(["a", "b"], dtype=object), np.array(["b", "abc"]), [1, -1]),
         (np.array(["a", "b"], dtype=object), np.str_("a"), [0]),
         (np.array([False, True]), [True], [1]),
+        (np.array([1, 2]), [2, 2**70], [1, -1]),
+        (np.array([1, 2**70], dtype=object), [1, 2, 2**70], [0, -1, 1]),
+        (np.array([1, 2**70], dtype=object), np.array([1.0]), [0]),
+        (np.array([1.0, 2.0**53]), [2**53, 2**53 + 1], [1, -1]),
+        (np.array([1.5, 2**53 + 1], dtype=object), [2**53 + 1, 2**53, 1.5], [1, -1, 0]),
+        (np.array(["a", "b"]), ["a\0", "a"], [-1, 0]),
+        (np.array(["a", "b"], dtype=object), "a\0", [-1]),
+        (np.array([b"a", b"b"]), [b"b", b"abc"], [1, -1]),
     ],
 )
 def test_ids_of_comparable_types(known, asked, found):
@@ -136,6 +146,50 @@ def test_ids_that_cannot_be_compared(known, asked):
     model = InteractionRecommender(Counting()).fit([(i, i) for i in known])
     with pytest.raises(TypeError, match=r"users holds ids such as .*, of another kind than"):
         model.recommend(asked)
+
+
+numbers = st.sampled_from(
+    [0, 1, 0.5, 2**53, 2**53 + 1, 2.0**53, 2**53 - 1, 2**60, 2**60 + 1, 2**70]
+)
+strings = st.text("ab\0", max_size=3)
+
+
+@settings(deadline=None)
+@given(ids=st.lists(numbers, min_size=1) | st.lists(strings, min_size=1), more=st.data())
+def test_ids_stay_apart(ids, more):
+    # Python tells exactly which ids are equal.
+    model = InteractionRecommender(Counting()).fit([(id, "tea") for id in ids])
+    assert len(model.user_ids_) == len(set(ids))
+    assert set(model.user_ids_.tolist()) == set(ids)
+    asked = more.draw(st.lists(strings if isinstance(ids[0], str) else numbers))
+    try:
+        codes = model._find("user", asked, "users", unknown="-1")
+    except TypeError as error:
+        assert "another kind" in str(error)
+        assert any(isinstance(id, float) and id % 1 for id in asked)
+        return
+    known = model.user_ids_.tolist()
+    assert [known[code] if code >= 0 else None for code in codes] == [
+        id if id in ids else None for id in asked
+    ]
+    if not asked:
+        return
+    model.partial_fit([(id, "tea") for id in asked])
+    assert len(model.user_ids_) == len({*ids, *asked})
+    assert set(model.user_ids_.tolist()) == {*ids, *asked}
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_ids_of_frames_stay_apart(library):
+    ids = ["a", "a\0", "", "\0", "b"]
+    model = InteractionRecommender(Counting()).fit(frame(library, {"user": ids, "item": ids}))
+    assert model.user_ids_.tolist() == model.item_ids_.tolist() == sorted(ids)
+    assert model.user_ids_.dtype == object
+
+
+def test_truth_values_are_no_numbers():
+    with pytest.raises(TypeError, match="types bool, int, which cannot be told apart or sorted"):
+        InteractionRecommender(Counting()).fit([(1, "tea"), (True, "jam")])
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "ten", None])

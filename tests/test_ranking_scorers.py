@@ -29,6 +29,8 @@ METRICS = {
     "average_precision": metrics.average_precision_at_k,
     "hit_rate": metrics.hit_rate_at_k,
     "reciprocal_rank": metrics.reciprocal_rank,
+    "map": metrics.average_precision_at_k,
+    "mrr": metrics.reciprocal_rank,
 }
 
 

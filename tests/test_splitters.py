@@ -165,7 +165,7 @@ def test_where_times_are():
         (np.array(rows)[:, [0, 1, 3]], -1),
         (pandas.DataFrame({"user": users, "item": items, "timestamp": days}), "auto"),
         (pandas.DataFrame({"user": users, "time": days, "item": items}), "auto"),
-        (pandas.DataFrame({"u": users, "i": items, "r": 1, "t": days}), "auto"),
+        (pandas.DataFrame({0: users, 1: items, 2: 1, 3: days}), "auto"),
         (pandas.DataFrame({"user": users, "item": items, "when": days}), "when"),
         (pandas.DataFrame({"user": users, "item": items, "when": days.astype(str)}), "when"),
         (pandas.DataFrame({"user": users, "item": items, "when": days.tolist()}), "when"),

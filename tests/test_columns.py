@@ -1,0 +1,227 @@
+"""Which columns of a table hold users, items, values and times, and what is said about it."""
+
+import warnings
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from numpy.testing import assert_array_equal
+from purchases import COLUMNS, FRAMES, MATRIX, frame
+from sklearn.model_selection import GridSearchCV
+
+import freqfm._interactions
+from freqfm import InteractionRecommender, MFRecommender
+from freqfm.model_selection import (
+    GlobalTimeSplit,
+    LeaveLastOut,
+    WarmStartKFold,
+    make_ranking_scorer,
+)
+
+USERS, ITEMS, VALUES = COLUMNS["user"], COLUMNS["item"], COLUMNS["value"]
+TIMES = [881250949 + 7 * row for row in range(9)]
+ONES = np.where(MATRIX == 2.5, 2, MATRIX != 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(freqfm._interactions, "_told", set())
+
+
+def fit(X, **columns):
+    return InteractionRecommender(Counting(), **columns).fit(X)
+
+
+def fit_silently(X, **columns):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return fit(X, **columns)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize(
+    "user, item, value, time",
+    [
+        ("user", "item", "value", "time"),
+        ("user_id", "item_id", "weight", "timestamp"),
+        ("userId", "movieId", "count", "date"),
+        ("UserID", "MovieID", "Play Count", "Unix Time"),
+        ("User Id", "Track-ID", "WEIGHT", "created_at"),
+        ("uid", "iid", "plays", "Date"),
+        ("CUSTOMER_ID", "product_id", "quantity", "TIME"),
+        ("customer", "asin", "Value", "event_time"),
+    ],
+)
+def test_usual_names_in_any_order(library, user, item, value, time):
+    X = frame(library, {time: TIMES, value: VALUES, "Title": ITEMS, item: ITEMS, user: USERS})
+    assert_array_equal(fit_silently(X).estimator_.seen_, MATRIX)
+    assert_array_equal(fit_silently(X, value=None).estimator_.seen_, ONES)
+    for splitter in (
+        WarmStartKFold(2, random_state=0),
+        LeaveLastOut(drop_repeated=False),
+        GlobalTimeSplit(drop_cold=False, drop_repeated=False),
+    ):
+        columns = frame(library, {"user": USERS, "item": ITEMS, "time": TIMES})
+        for one, other in zip(splitter.split(X), splitter.split(columns), strict=True):
+            assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize(
+    "columns, match",
+    [
+        (
+            {"a": USERS, "b": ITEMS},
+            r"user='auto' finds no column of users in X, whose columns are \['a', 'b'\]. Pass "
+            r"user=..., item=...",
+        ),
+        (
+            {"user": USERS, "thing": ITEMS},
+            r"no column of items .* \['user', 'thing'\].*item=\.\.\.",
+        ),
+        (
+            {"user": USERS, "artist_id": ITEMS, "track_id": ITEMS},
+            r"several columns of items, \['artist_id', 'track_id'\], in X",
+        ),
+        ({"user": USERS, "user_id": USERS, "item": ITEMS}, "several columns of users"),
+        # A file without a header that was read as if it had one.
+        ({"196": USERS, "242": ITEMS, "3": VALUES}, r"whose columns are \['196', '242', '3'\]"),
+        (
+            {"user": USERS, "item": ITEMS, "rating": VALUES, "count": VALUES},
+            r"several columns of values, \['rating', 'count'\].*value=None to count",
+        ),
+    ],
+)
+def test_names_that_leave_it_open(library, columns, match):
+    X = frame(library, columns)
+    with pytest.raises(ValueError, match=match):
+        fit(X)
+    if "value=None" not in match:
+        for splitter in (WarmStartKFold(2), LeaveLastOut(time=None)):
+            with pytest.raises(ValueError, match=match):
+                list(splitter.split(X))
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_what_is_given_decides(library):
+    X = frame(library, {"user": ITEMS, "user_id": USERS, "item": ITEMS, "much": VALUES})
+    assert_array_equal(fit_silently(X, user="user_id", value="much").estimator_.seen_, MATRIX)
+    assert_array_equal(fit_silently(X, user=1, value=3).estimator_.seen_, MATRIX)
+    # Of two that could be it, the one that is taken is out.
+    assert fit_silently(X, user=1, item="user", value=None).item_ids_.tolist() == sorted({*ITEMS})
+    X = frame(library, {"who": USERS, "user": ITEMS})
+    assert_array_equal(fit_silently(X, user="who", item="user").estimator_.seen_, ONES)
+    X = frame(library, {"user": USERS, "item": ITEMS, "date": TIMES, "time": TIMES})
+    with pytest.raises(ValueError, match=r"several columns of times, \['date', 'time'\]"):
+        list(LeaveLastOut().split(X))
+
+
+def test_numbered_names_are_none():
+    pandas = pytest.importorskip("pandas")
+    for names in (
+        range(4),
+        [0, 1, 2, 3],
+        ["col_0", "col_1", "col_2", "col_3"],
+        ["x1", "x2", "x3", "x4"],
+    ):
+        X = pandas.DataFrame(dict(zip(names, [USERS, ITEMS, VALUES, TIMES], strict=True)))
+        assert_array_equal(fit_silently(X).estimator_.seen_, MATRIX)
+        assert len(list(LeaveLastOut().split(X))) == 1
+    X = pandas.DataFrame(dict(zip("abcd", [USERS, ITEMS, VALUES, TIMES], strict=True)))
+    with pytest.raises(ValueError, match="no column of users"):
+        fit(X)
+
+
+def test_ratings_taken_for_weights_are_told_once():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame({"userId": USERS, "movieId": ITEMS, "rating": VALUES, "timestamp": TIMES})
+    with pytest.warns(UserWarning, match="user='userId', item='movieId', value='rating'") as told:
+        model = fit(X)
+    assert_array_equal(model.estimator_.seen_, MATRIX)
+    assert len(told) == 1 and told[0].filename == __file__
+    assert "value=None to count every interaction as 1" in str(told[0].message)
+    assert_array_equal(fit_silently(X).estimator_.seen_, MATRIX)
+    with pytest.warns(UserWarning, match="value='overall'"):
+        fit(X.rename(columns={"rating": "overall"}))
+
+
+def test_columns_that_are_left_out_are_told_once():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame({"user": USERS, "item": ITEMS, "price": VALUES, "time": TIMES})
+    with pytest.warns(UserWarning, match=r"every interaction counts as 1, .* \['price'\]. Pass"):
+        model = fit(X)
+    assert_array_equal(model.estimator_.seen_, ONES)
+    fit_silently(X)
+    fit_silently(X.drop(columns="price"))
+    swapped = np.column_stack([np.arange(3), np.arange(3), np.ones(3)])
+    with pytest.warns(UserWarning, match=r"user=1, item=0: .* ignored, \[2\]"):
+        fit(swapped, user=1, item=0)
+
+
+def test_what_is_silent():
+    fit_silently([("ann", "tea"), ("bob", "jam")], value=None)
+    fit_silently([("ann", "tea"), ("bob", "jam")])
+    fit_silently([("ann", "tea", 2.0), ("bob", "jam", 3)])
+    fit_silently(np.array([[1, 2, 3, 881250949]]))
+    X = frame("pandas", {"user": USERS, "item": ITEMS, "rating": VALUES})
+    list(WarmStartKFold(2).split(X))
+    fit_silently(X, value="rating").predict(X)
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_a_search_tells_once(n_jobs):
+    rng = np.random.default_rng(0)
+    columns = {"user": rng.integers(9, size=200), "item": rng.integers(9, size=200)}
+    X = frame("pandas", {**columns, "rating": rng.integers(1, 6, size=200)})
+    search = GridSearchCV(
+        InteractionRecommender(Counting()),
+        {"k": [1, 2, 3, 4]},
+        cv=WarmStartKFold(3, random_state=0),
+        scoring=make_ranking_scorer("map"),
+    )
+    if n_jobs:
+        import joblib
+
+        with joblib.parallel_config("threading", n_jobs=n_jobs), pytest.warns() as told:
+            search.fit(X)
+    else:
+        with pytest.warns() as told:
+            search.fit(X)
+    assert len([warning for warning in told if "value='rating'" in str(warning.message)]) == 1
+
+
+TIMES_THIRD = [
+    [(1, 2, 881250949), (1, 3, 881250950)],
+    [("ann", "tea", "978300760")],
+    np.array([[1, 2, 20240131, 5], [1, 3, 20240201, 4]]),
+    np.array([[1, 2, 1.7e12]]),
+]
+
+
+@pytest.mark.parametrize("X", TIMES_THIRD)
+def test_times_where_values_are_expected(X):
+    with pytest.raises(ValueError, match="what looks like times in column 2 of X.*value=None"):
+        fit(X)
+    assert fit(X, value=None).estimator_.seen_.max() == 1
+    assert fit(X, value=2).estimator_.seen_.max() > 1e7
+    if len(X[0]) > 3:
+        with pytest.raises(ValueError, match="time='auto' finds what looks like times in column 2"):
+            list(LeaveLastOut().split(X))
+
+
+def test_arrays_have_the_columns_of_the_frame_that_was_fitted():
+    X = frame("pandas", {"timestamp": TIMES, "item": ITEMS, "user": USERS})
+    model = fit(X)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        assert_array_equal(model.predict(X.to_numpy()), model.predict(X))
+
+
+def test_tables_are_no_matrices():
+    X = frame("pandas", {"userId": [1, 1, 2, 2], "movieId": [1, 2, 1, 2], "rating": [5, 3, 4, 1]})
+    scorer = make_ranking_scorer()
+    matrix = MFRecommender(2, max_iter=1).fit(np.eye(4))
+    for use in (lambda: MFRecommender(2).fit(X), lambda: scorer(matrix, X)):
+        with pytest.raises(ValueError, match="X is a table of interactions, with the columns"):
+            use()
+    # A matrix in a frame, whose columns are items.
+    assert MFRecommender(2, max_iter=1).fit(X.rename(columns=str.upper).set_axis([*"abc"], axis=1))
