@@ -232,6 +232,31 @@ def test_libfm_rejects(tmp_path):
         load_libfm(path)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 99999999999999999999:1", "line 3: .*columns ascending and below 2"),
+        ("1 3000000000:1", "line 3: .*columns ascending and below 2"),
+        (f"1 {'9' * 5000}:1", "line 3: "),
+        ("1 0:nan", "line 3: found nan as a value, of float32; give finite numbers"),
+        ("1 0:1 1:inf", "line 3: found inf as a value"),
+        ("1 0:1e39", "line 3: found inf as a value, of float32"),
+        ("nan 0:1", "line 3: found nan as the target"),
+        ("-inf 0:1", "line 3: found -inf as the target"),
+        ("x 0:1", "line 3: could not convert string to float.*give every line a target and"),
+        ("1 0", "line 3: "),
+        ("1 x:1", "line 3: "),
+        ("1 5:1 0:1", "line 3: .*sorted and unique"),
+    ],
+)
+def test_libfm_names_the_malformed_line(tmp_path, line, message):
+    write_lines(tmp_path / "good", ["1 0:1\n"] * 9)
+    path = write_lines(tmp_path / "rows", ["1 0:1\n", "# comment\n", f"{line}\n", "1 0:1\n"])
+    for paths in (path, [tmp_path / "good", path], [path, tmp_path / "good"]):
+        with pytest.raises(ValueError, match=f"rows, {message}"):
+            load_libfm(paths)
+
+
 # load_criteo_tsv
 
 
@@ -345,12 +370,46 @@ def test_criteo_files_follow_each_other(tmp_path):
         (criteo_line(counts={2: "1.5"}), "found '1.5' in I2; give an integer or leave it empty"),
         (criteo_line(counts={13: "68fd1e64"}), "found '68fd1e64' in I13"),
         (criteo_line(counts={1: "1_0"}), "found '1_0' in I1"),
+        (criteo_line(counts={1: "nan"}), "found 'nan' in I1; give an integer"),
+        (criteo_line(counts={1: "9" * 5000}), "found '999.*' in I1; give an integer"),
+        (criteo_line("nan"), "found the label 'nan'"),
     ],
 )
 def test_criteo_names_the_malformed_line(tmp_path, line, message):
     path = write_lines(tmp_path / "rows.tsv", [criteo_line(), line, criteo_line()])
     with pytest.raises(ValueError, match=f"rows.tsv, line 2: {message}"):
         load_criteo_tsv(path)
+
+
+@pytest.mark.parametrize(
+    ("load", "line"),
+    [(load_libfm, "1 0:1\n"), (load_criteo_tsv, criteo_line(1, {1: 5}, {2: "a"}))],
+)
+def test_damaged_and_marked_files(tmp_path, load, line):
+    for suffix, compress in ((".gz", gzip.compress), (".bz2", bz2.compress)):
+        path = tmp_path / f"rows{suffix}"
+        whole = compress(line.encode() * 1000)
+        path.write_bytes(whole)
+        assert load(path) is not None
+        for content in (whole[: len(whole) // 2], whole[:-6], line.encode()):
+            path.write_bytes(content)
+            with pytest.raises(
+                ValueError, match=rf"rows\{suffix} cannot be decompressed \(.*; pass"
+            ):
+                load(path)
+    path = tmp_path / "rows"
+    path.write_text(line, encoding="utf-8")
+    plain = load(path)
+    path.write_text(line, encoding="utf-8-sig")
+    marked = load(path)
+    for one, other in zip((plain, marked), (marked, plain), strict=True):
+        X, y = one if isinstance(one, tuple) else (one.data, one.target)
+        assert X.shape[0] == 1 and y.tolist() == [1]
+        other = other[0] if isinstance(other, tuple) else other.data
+        assert np.array_equal(X.toarray(), other.toarray())
+    path.write_text(line, encoding="utf-16")
+    with pytest.raises(ValueError, match="rows is encoded in UTF-16"):
+        load(path)
 
 
 def test_criteo_rejects_arguments(tmp_path):

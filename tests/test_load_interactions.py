@@ -1,13 +1,15 @@
 """The loader of interaction files."""
 
+import bz2
 import gzip
 import io
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 from helpers import assert_canonical
-from scipy.sparse import csr_array, random_array, save_npz
+from scipy.sparse import coo_array, csr_array, random_array, save_npz
 
 from freqfm.datasets import load_interactions, make_interactions
 
@@ -224,9 +226,172 @@ def test_lists_reject_damaged_gzip(tmp_path):
             load_interactions(path)
 
 
+# Ratings
+
+RATINGS = [(1, 4, 3.5, 881250949), (2, 1, 5, 891717742), (1, 0, 1, 878887116), (2, 1, 2, 9)]
+MATRIX = [[0, 0, 0, 0, 0], [1, 0, 0, 0, 3.5], [0, 7, 0, 0, 0]]
+
+
+def ratings(separator, header="", rows=RATINGS):
+    return header + "".join(separator.join(map(str, row)) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ratings("::"),
+        ratings(","),
+        ratings("; "),
+        ratings("\t"),
+        ratings(" "),
+        ratings("\t").replace("\n", "\r\n\r\n"),
+        ratings(",", "userId,movieId,rating,timestamp\n"),
+        ratings("::", "UserID::MovieID::Rating::Timestamp\n"),
+        ratings("\t", "user_id\titem_id\tcount\ttime\n"),
+        ratings(",", "timestamp,Rating,Movie Id,User Id\n", [row[::-1] for row in RATINGS]),
+        ratings(",", "title,userId,movieId,rating\n", [('"a, ""b"""', *r[:3]) for r in RATINGS]),
+        ratings(",", rows=[[f'"{field}"' for field in row] for row in RATINGS]),
+        "\ufeff" + ratings(","),
+        "\ufeff" + ratings(",", "userId,movieId,rating,timestamp\n"),
+        ratings("\t", rows=[row[:3] for row in RATINGS]),
+    ],
+)
+def test_ratings(tmp_path, text, suffix):
+    path = tmp_path / f"ratings{suffix}"
+    opener = {"": open, ".gz": gzip.open, ".bz2": bz2.open}[suffix]
+    with opener(path, "wb") as file:
+        file.write(text.encode())
+    X = load_interactions(path)
+    assert_canonical(X, (3, 5))
+    assert X.toarray().tolist() == MATRIX
+    assert (load_interactions(path, format="ratings", shape=(4, 9)) != 0).sum() == X.nnz
+    likes = load_interactions(path, min_rating=3.5)
+    assert_canonical(likes, (3, 5))
+    assert likes.toarray().tolist() == [[0] * 5, [0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]
+
+
+def test_movielens_100k(tmp_path):
+    # As in u.data: whole ratings, tabs, users in any order.
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(1, 50, size=(200, 2)), rng.integers(1, 6, size=200)])
+    path = tmp_path / "u.data"
+    np.savetxt(path, np.column_stack([rows, 881250949 + rng.integers(10**7, size=200)]), "%d", "\t")
+    X = load_interactions(path)
+    users, items, values = rows.T
+    expected = csr_array((values.astype(float), (users, items)))
+    assert X.shape == expected.shape and (expected != X).nnz == 0
+
+
+def test_ratings_without_ratings(tmp_path):
+    path = tmp_path / "pairs.csv"
+    for text in ("0,1\n2,0\n", "time,user,item\n881250949,0,1\n881250950,2,0\n"):
+        path.write_text(text)
+        assert load_interactions(path).toarray().tolist() == [[0, 1], [0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("text", ["1 2 3\n4 2 3\n1 3 4\n", "1\t2\t3\t4\n1\t0\t5\t6\n"])
+def test_ratings_or_lists(tmp_path, text):
+    path = tmp_path / "x.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"x.txt, line \d: user 1 again.*Pass format='ratings'"):
+        load_interactions(path)
+    lists, ratings = (load_interactions(path, format=format) for format in ("lists", "ratings"))
+    assert lists.max() == 1 and ratings.max() > 1
+    # No user twice: lists of two items each.
+    path.write_text("0 3 1\n1 2 5\n")
+    assert load_interactions(path).nnz == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1,2,3\n1,2\n", "line 2: found 2 fields, where earlier lines have 3; give every"),
+        ("1,2,3,4,5\n", "line 1: found 5 fields, and no names of columns in the first line"),
+        ("a,b,c\n1,2,3\n", r"line 1: found \['a', 'b', 'c'\], which names no column of users"),
+        ("user,item,uid\n", "line 1: found several columns of users"),
+        ("user,item,rating,score\n", "line 1: found several columns of values"),
+        ("1,x,3\n", "line 1: found 'x' as item; ids must be integers"),
+        ("1,2,3\n-1,2,3\n", "line 2: found '-1' as user"),
+        ("1,\u0662,3\n", "line 1: found .* as item"),
+        ("1,2,nan\n", "line 1: found 'nan' as rating; give a finite number"),
+        ("1,2,3\n1,2,inf\n", "line 2: found 'inf' as rating"),
+        ("1,2,1_0\n", "line 1: found '1_0' as rating"),
+        ("1,2,\n", "line 1: found '' as rating"),
+        ("1,3000000000,1\n", "line 1: item 3000000000 is more than 2147483646"),
+        (f"{'9' * 5000},1,1\n", "line 1: user 9999999999.* is more than 2147483646"),
+        ("1,2,978300760\n1,3,978300761\n", "has what looks like times, such as 978300760"),
+        ("1,2,3e38\n1,2,3e38\n", "holds ratings whose sums overflow float32"),
+        ("userId,movieId\n", "has no rating; pass a file with at least one"),
+    ],
+)
+def test_ratings_name_the_malformed_line(tmp_path, text, found):
+    path = tmp_path / "ratings.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"ratings.csv.{{1,2}}{found}"):
+        load_interactions(path)
+
+
+def test_ratings_outside_a_shape(tmp_path):
+    path = tmp_path / "ratings.csv"
+    path.write_text("0,1,1\n2,5,1\n")
+    for shape, message in (((2, 6), "user 2 is outside"), ((3, 5), "item 5 is outside")):
+        with pytest.raises(ValueError, match=f"ratings.csv, line 2: {message}"):
+            load_interactions(path, shape=shape)
+
+
+@pytest.mark.parametrize("text", ["1 2\n0 893286638\n", "1 2\n893286638 0\n", "1,2\n0,893286638\n"])
+def test_files_that_cannot_mean_so_many(tmp_path, text):
+    path = tmp_path / "x.txt"
+    path.write_text(text)
+    assert peak_of_error(path) < 1e6
+    with pytest.raises(ValueError, match=r"x.txt, line 2: (user|item) 893286638 .*Pass shape=\("):
+        load_interactions(path)
+    if text.endswith("38\n"):
+        assert load_interactions(path, shape=(2, 893286639)).shape == (2, 893286639)
+
+
+def test_matrices_that_cannot_mean_so_many_rows(tmp_path):
+    path = tmp_path / "X.npz"
+    save_npz(path, coo_array((np.ones(1), ([3], [4])), shape=(2**31 - 1, 5)))
+    assert peak_of_error(path) < 1e6
+    with pytest.raises(ValueError, match=r"X.npz .*with 1 entries.*pass shape=\(2147483647, 5\)"):
+        load_interactions(path)
+
+
+def peak_of_error(path):
+    """Return how many bytes are taken at most until a file is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError):
+            load_interactions(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_npz_values_are_finite(tmp_path, value):
+    save_npz(tmp_path / "X.npz", csr_array([[1, value]]))
+    with pytest.raises(ValueError, match="X.npz is not .*it holds NaN, infinity or values beyond"):
+        load_interactions(tmp_path / "X.npz")
+
+
+def test_byte_order_marks_of_lists(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("0 1 2\n", encoding="utf-8-sig")
+    assert load_interactions(path).nnz == 2
+    path.write_text("0 1 2\n", encoding="utf-16")
+    with pytest.raises(ValueError, match="train.txt is encoded in UTF-16; save it as UTF-8"):
+        load_interactions(path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"min_rating": "3"}, "min_rating is '3'; pass a number or None"),
+        ({"min_rating": 3}, "min_rating is 3, but .* has the format 'lists'"),
+        ({"min_rating": np.nan, "format": "ratings"}, "min_rating is nan.* finite number"),
         ({"format": "csv"}, "format is 'csv'; pass one of"),
         ({"shape": 5}, r"shape is 5; pass a tuple \(n_users, n_items\)"),
         ({"shape": (5,)}, r"shape is \(5,\)"),
@@ -236,5 +401,7 @@ def test_lists_reject_damaged_gzip(tmp_path):
     ],
 )
 def test_load_interactions_rejects(tmp_path, arguments, message):
+    path = tmp_path / "train.txt"
+    path.write_text("0 1\n")
     with pytest.raises(ValueError, match=message):
-        load_interactions(tmp_path / "train.txt", **arguments)
+        load_interactions(path, **arguments)

@@ -1,6 +1,5 @@
 """Loader of raw Criteo click logs, with the preprocessing of the FA-SGD paper."""
 
-import gzip
 import math
 import os
 import re
@@ -12,6 +11,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
+
+from ._lines import at_line, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
 CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
@@ -32,8 +33,8 @@ def load_criteo_tsv(path, *, min_frequency=10, encoder=None):
     Parameters
     ----------
     path : str, path-like, or list or tuple of these
-        File or files to read; those that end in ".gz" are decompressed. The rows of several
-        files follow each other.
+        File or files to read; those that end in ".gz" or ".bz2" are decompressed. The rows of
+        several files follow each other.
     min_frequency : int, default=10
         The tokens of a field with fewer occurrences than this share one column. Unused if
         `encoder` is given.
@@ -55,9 +56,9 @@ def load_criteo_tsv(path, *, min_frequency=10, encoder=None):
     Raises
     ------
     ValueError
-        If there is no path or no row, if a line does not have 40 columns, its label is not 0
-        or 1 or a count is not an integer, if `min_frequency` is not an integer >= 1, or if
-        `encoder` was not fitted on the 39 fields.
+        If there is no path or no row, if a file cannot be decompressed, if a line does not have
+        40 columns, its label is not 0 or 1 or a count is not an integer, if `min_frequency` is
+        not an integer >= 1, or if `encoder` was not fitted on the 39 fields.
 
     References
     ----------
@@ -116,16 +117,14 @@ def load_criteo_tsv(path, *, min_frequency=10, encoder=None):
 
 def _read_rows(path):
     """Yield the label and the list of 39 tokens of every line of one file."""
-    opener = gzip.open if os.fspath(path).endswith(".gz") else open
-    # Stray bytes are kept in a readable form, so that errors can name the line they are in.
-    with opener(path, "rt", encoding="utf-8", errors="backslashreplace") as file:
-        for number, line in enumerate(file, start=1):
-            # Only the line end is cut off: trailing tabs are missing values.
-            columns = line.rstrip("\r\n").split("\t")
-            try:
-                yield _parse(columns)
-            except ValueError as error:
-                raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
+    for number, line in read_lines(path):
+        # Stray bytes are kept in a readable form, so that errors can name the line they are in.
+        text = line.decode("utf-8", "backslashreplace")
+        # Only the line end is cut off: trailing tabs are missing values.
+        try:
+            yield _parse(text.rstrip("\r\n").split("\t"))
+        except ValueError as error:
+            raise at_line(path, number, error) from None
 
 
 def _parse(columns):
@@ -137,12 +136,12 @@ def _parse(columns):
         )
     label, counts, categories = columns[0], columns[1:14], columns[14:]
     if label not in ("0", "1"):
-        raise ValueError(f"found the label {label!r}; give every line a label 0 or 1.")
+        raise ValueError(f"found the label {label[:40]!r}; give every line a label 0 or 1.")
     tokens = []
     for name, text in zip(COUNT_NAMES, counts, strict=True):
         token = _count_token(text)
         if token is None:
-            raise ValueError(f"found {text!r} in {name}; give an integer or leave it empty.")
+            raise ValueError(f"found {text[:40]!r} in {name}; give an integer or leave it empty.")
         tokens.append(token)
     # Millions of rows repeat the same strings: interned, each of them is held once.
     return int(label), tokens + [sys.intern(category) for category in categories]
@@ -153,7 +152,8 @@ def _count_token(text):
     """The category of a count, or None if the text is not an integer."""
     if text == "":
         return ""
-    if not INTEGER.fullmatch(text):
+    # Nobody counts to so many digits, which Python refuses to read.
+    if not INTEGER.fullmatch(text) or len(text) > 4000:
         return None
     count = int(text)
     # The mark "log" keeps the transformed 3 (1) apart from the count 1.

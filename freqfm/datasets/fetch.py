@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import zlib
 from http.client import HTTPException
 from itertools import islice
 from numbers import Integral, Real
@@ -208,7 +209,7 @@ def fetch_movielens(
         user_ids, users = np.unique(rows["user"], return_inverse=True)
         item_ids, items = np.unique(rows["item"], return_inverse=True)
         titles = np.array([title_of[item] for item in item_ids.tolist()], dtype=object)
-    except (BadZipFile, KeyError, ValueError) as error:
+    except (BadZipFile, EOFError, KeyError, OverflowError, ValueError, zlib.error) as error:
         raise OSError(
             f"{path} is not the archive of MovieLens {variant} ({error}); delete it and call again."
         ) from error

@@ -1,30 +1,32 @@
-"""Loader of files of implicit feedback: sparse matrices and lists of items."""
+"""Loader of files of implicit feedback: sparse matrices, lists of items, and ratings."""
 
-import gzip
 import os
-import zlib
 from array import array
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 from scipy.sparse import csr_array, load_npz
 
+from ._lines import at_line, read_lines
+from ._ratings import MAX_ID, guess_format, outside, read_ratings
 from .libfm import _canonical
 
-FORMATS = ("auto", "npz", "lists")
+FORMATS = ("auto", "npz", "lists", "ratings")
 
-# The largest id whose matrix has a shape that int32 can hold.
-MAX_ID = np.iinfo(np.int32).max - 1
+# Ids may leave this many rows or columns empty, or this many for each interaction; more is not
+# meant: of the time in a file of ratings, say, which is no id.
+_ALWAYS_ALLOWED = 1_000_000
+_ALLOWED_PER_INTERACTION = 100
 
 
-def load_interactions(path, *, format="auto", shape=None):
+def load_interactions(path, *, format="auto", shape=None, min_rating=None):
     """Load interactions of users and items from one file.
 
     Parameters
     ----------
     path : str or path-like
         File to read.
-    format : {"auto", "npz", "lists"}, default="auto"
+    format : {"auto", "npz", "lists", "ratings"}, default="auto"
         Format of the file:
 
         - "npz": a sparse matrix written by :func:`scipy.sparse.save_npz`, of any sparse
@@ -32,12 +34,24 @@ def load_interactions(path, *, format="auto", shape=None):
         - "lists": the text files of NGCF [1]_ and LightGCN [2]_. A line is a user and the
           items of this user, all integers from 0 on with spaces between them; the user may
           have no items, and lines may be blank. Items that are repeated and lines of the same
-          user are merged. A path that ends in ".gz" is decompressed;
-        - "auto": "npz" if the path ends in ".npz", otherwise "lists".
+          user are merged;
+        - "ratings": the text files of MovieLens [3]_, such as u.data, ratings.dat and ratings.csv.
+          A line is a user, an item, and maybe a rating and a time, separated by tabs, spaces,
+          "::", commas or semicolons. A first line of names, such as
+          userId,movieId,rating,timestamp, tells which column is which, in any order; other columns
+          are ignored, as times are. Without a column of ratings all values are 1. Ratings of the
+          same user and item add up;
+        - "auto": "npz" if the path ends in ".npz", otherwise what the first lines are. An
+          error asks where they may be either.
+
+        Text files that end in ".gz" or ".bz2" are decompressed.
     shape : tuple of int (n_users, n_items), default=None
-        Shape of the result. None takes the shape of the matrix in the file or, with "lists",
+        Shape of the result. None takes the shape of the matrix in the file or, with text files,
         the largest ids found plus one. Pass the shape to give the files of one data set the
         same users and items.
+    min_rating : float, default=None
+        With "ratings" and a number, X holds a 1 for every rating of at least `min_rating` and
+        nothing for the others: implicit feedback. None keeps the ratings as they are.
 
     Returns
     -------
@@ -47,21 +61,31 @@ def load_interactions(path, *, format="auto", shape=None):
     Raises
     ------
     ValueError
-        If an argument is outside its range, if the file is not of its format, or if it does
-        not fit into `shape`. The message names the file and, with "lists", the line.
+        If an argument is outside its range, if the file is not of its format, if it does not fit
+        into `shape`, or if `shape` is None and ids leave nearly all of more than a million rows
+        or columns empty. The message names the file and, with text files, the line.
     OSError
         If the file cannot be read.
 
+    See Also
+    --------
+    fetch_movielens : Downloads MovieLens, and numbers its users and items.
+    freqfm.InteractionRecommender : Takes tables, with ids of any kind.
+
     Notes
     -----
-    Ids are used as they are as row and column numbers. Number them from 0 on without large
-    gaps: every number up to the largest user takes a few bytes, even if nobody has it.
+    Ids are used as they are as row and column numbers: user 196 of u.data is row 196 of X, and row
+    0 is empty. Number them from 0 on without large gaps: every number up to the largest user takes
+    a few bytes, even if nobody has it. For ids that are large or no integers, read the file into a
+    frame and fit an :class:`~freqfm.InteractionRecommender`.
 
     References
     ----------
     .. [1] Xiang Wang et al., "Neural Graph Collaborative Filtering", SIGIR 2019.
     .. [2] Xiangnan He et al., "LightGCN: Simplifying and Powering Graph Convolution Network
        for Recommendation", SIGIR 2020.
+    .. [3] F. Maxwell Harper and Joseph A. Konstan, "The MovieLens Datasets: History and
+       Context", ACM Transactions on Interactive Intelligent Systems 5(4), 2015.
 
     Examples
     --------
@@ -80,14 +104,32 @@ def load_interactions(path, *, format="auto", shape=None):
     [[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
     >>> (X != X_same).nnz
     0
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "ratings.csv")
+    ...     with open(path, "w") as file:
+    ...         _ = file.write("userId,movieId,rating\\n0,2,4.5\\n1,0,2.0\\n")
+    ...     X = load_interactions(path)
+    ...     likes = load_interactions(path, min_rating=4)
+    >>> X.toarray().tolist(), likes.nnz
+    ([[0.0, 0.0, 4.5], [2.0, 0.0, 0.0]], 1)
     """
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}; pass one of {FORMATS}.")
     shape = _check_shape(shape)
     path = os.fspath(path)
-    if format == "npz" or (format == "auto" and path.endswith(".npz")):
+    if format == "auto":
+        format = "npz" if path.endswith(".npz") else guess_format(path)
+    if min_rating is not None:
+        if not isinstance(min_rating, Real) or isinstance(min_rating, bool):
+            raise ValueError(f"min_rating is {min_rating!r}; pass a number or None.")
+        if format != "ratings" or not np.isfinite(min_rating):
+            raise ValueError(
+                f"min_rating is {min_rating!r}, but {path} has the format {format!r}; it takes a "
+                f"finite number and a file of ratings (format='ratings')."
+            )
+    if format == "npz":
         return _load_npz(path, shape)
-    return _load_lists(path, shape)
+    return _load_lists(path, shape) if format == "lists" else _load_ratings(path, shape, min_rating)
 
 
 def _load_npz(path, shape):
@@ -103,7 +145,13 @@ def _load_npz(path, shape):
             if max(X.shape) > MAX_ID + 1:
                 raise ValueError(f"its shape {X.shape} is more than int32 can hold")
             _check_indices(X)
-            X = _canonical(X.astype(np.float32))
+            if shape is None and X.format in ("coo", "csc", "dia"):
+                _check_n_rows(X)
+            with np.errstate(over="ignore"):
+                X = X.astype(np.float32)
+            if not np.isfinite(X.data).all():
+                raise ValueError("it holds NaN, infinity or values beyond float32")
+            X = _canonical(X)
         # What a damaged file raises depends on where the damage is, and is hardly documented.
         except Exception as error:
             raise ValueError(
@@ -136,6 +184,50 @@ def _check_indices(X):
         raise ValueError(f"it has diagonals outside its shape {X.shape}")
 
 
+def _check_n_rows(X):
+    """Raise a ValueError if rows, which take memory in CSR but not here, are nearly all empty."""
+    if X.shape[0] > max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * X.nnz):
+        raise ValueError(
+            f"its shape is {X.shape} with {X.nnz} entries, so that nearly all rows are empty; pass "
+            f"shape={X.shape} if that is meant"
+        )
+
+
+def _check_ids(path, largest, n_interactions, advice=""):
+    """Raise a ValueError if ids are much larger than users and items can be many."""
+    shape = largest["user"][0] + 1, largest["item"][0] + 1
+    for kind, (id, number) in largest.items():
+        if id >= max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * n_interactions):
+            raise at_line(
+                path,
+                number,
+                f"{kind} {id} would make a matrix of shape {shape} of {n_interactions} "
+                f"interaction(s). {advice}Pass shape={shape} if that is meant, or number the "
+                f"{kind}s from 0 on; InteractionRecommender takes tables with ids of any kind.",
+            )
+
+
+def _load_ratings(path, shape, min_rating):
+    """The matrix of a file of ratings."""
+    users, items, values, largest = read_ratings(path, shape)
+    if shape is None:
+        if not len(users):
+            raise ValueError(f"{path} has no rating; pass a file with at least one, or a shape.")
+        _check_ids(path, largest, len(users))
+        shape = largest["user"][0] + 1, largest["item"][0] + 1
+    if min_rating is not None:
+        kept = values >= min_rating
+        users, items, values = users[kept], items[kept], np.ones(np.count_nonzero(kept))
+    X = csr_array((values, (users, items)), shape=shape)
+    with np.errstate(over="ignore"):
+        X = _canonical(X.astype(np.float32))
+    if min_rating is not None:
+        X.data[:] = 1
+    if not np.isfinite(X.data).all():
+        raise ValueError(f"{path} holds ratings whose sums overflow float32; scale them.")
+    return X
+
+
 def _load_lists(path, shape):
     """The matrix of a file of lists of items."""
     users, counts, items = _read_lists(path, shape)
@@ -148,26 +240,26 @@ def _read_lists(path, shape=None):
     """The user of each line, how many items the line has, and the items of all lines."""
     users, counts, items = array("i"), array("q"), array("i")
     most_user, most_item = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                ids = _parse_line(path, number, line)
-                if not ids:
-                    continue
-                user, *rest = ids
-                largest = max(rest, default=0)
-                for kind, value, most in (("user", user, most_user), ("item", largest, most_item)):
-                    if value > most:
-                        raise _outside(path, number, kind, value, shape)
-                users.append(user)
-                counts.append(len(rest))
-                items.extend(rest)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(
-                f"{path} cannot be decompressed ({error}); pass a complete gzip file, or a name "
-                "that does not end in .gz."
-            ) from error
+    largest = {"user": (-1, 0), "item": (-1, 0)}
+    for number, line in read_lines(path):
+        ids = _parse_line(path, number, line)
+        if not ids:
+            continue
+        user, *rest = ids
+        for kind, id, most in (
+            ("user", user, most_user),
+            ("item", max(rest, default=0), most_item),
+        ):
+            if id > most:
+                raise outside(path, number, kind, id, shape)
+            if id > largest[kind][0]:
+                largest[kind] = id, number
+        users.append(user)
+        counts.append(len(rest))
+        items.extend(rest)
+    if shape is None:
+        advice = "Pass format='ratings' if lines are a user, an item, a rating and a time. "
+        _check_ids(path, largest, len(users) + len(items), advice)
     return tuple(np.asarray(part) for part in (users, counts, items))
 
 
@@ -182,22 +274,11 @@ def _parse_line(path, number, line):
             return [int(token) for token in line.split()]
         except ValueError:  # thousands of digits
             found = "a very long number"
-    raise ValueError(
-        f"{path}, line {number}: found {found!r}; give every line a user and the items of this "
-        "user, as integers >= 0 with spaces between them."
-    )
-
-
-def _outside(path, number, kind, value, shape):
-    """The error for an id that is too large."""
-    if shape is None:
-        return ValueError(
-            f"{path}, line {number}: {kind} {value} is more than {MAX_ID}, the largest id that "
-            f"int32 indices can hold; number the {kind}s from 0 on."
-        )
-    return ValueError(
-        f"{path}, line {number}: {kind} {value} is outside shape {shape}; pass a larger shape or "
-        "None."
+    raise at_line(
+        path,
+        number,
+        f"found {found!r}; give every line a user and the items of this user, as integers >= 0 "
+        f"with spaces between them. Lines of a user, an item and a rating are format='ratings'.",
     )
 
 

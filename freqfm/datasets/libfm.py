@@ -6,6 +6,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_files
 
+from ._lines import at_line, read_lines
+
+_ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
+
 
 def load_libfm(path, *, n_features=None, zero_based="auto", dtype=np.float32):
     """Load data in the text format of libFM, which is that of svmlight.
@@ -40,8 +44,10 @@ def load_libfm(path, *, n_features=None, zero_based="auto", dtype=np.float32):
     Raises
     ------
     ValueError
-        If there is no path, if a line cannot be read, if the column numbers of a line are not
-        in increasing order, or if `n_features` is less than the largest column number found.
+        If there is no path, if a line cannot be read or holds NaN or infinity, if the column
+        numbers of a line are not in increasing order or beyond int32, if a file cannot be
+        decompressed, or if `n_features` is less than the largest column number found. The message
+        names the file and the line.
 
     See Also
     --------
@@ -70,12 +76,61 @@ def load_libfm(path, *, n_features=None, zero_based="auto", dtype=np.float32):
     paths = [path] if one else list(path)
     if not paths:
         raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
-    loaded = load_svmlight_files(
-        paths, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype)
-    )
-    for position in range(0, len(loaded), 2):
-        loaded[position] = _canonical(loaded[position])
+    files = [_Lines(path) for path in paths]
+    try:
+        loaded = load_svmlight_files(
+            files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype)
+        )
+    except (OverflowError, ValueError, IndexError) as error:
+        # The reader stops in the line that it cannot read, but does not tell which it is.
+        last = next((file for file in reversed(files) if file.number), None)
+        if last is None or last.done or last.failed:
+            raise
+        raise at_line(last.path, last.number, f"{error}; {_ADVICE}") from error
+    for position, file in zip(range(0, len(loaded), 2), files, strict=True):
+        X, y = loaded[position : position + 2]
+        _check_rows(file.path, X, y)
+        loaded[position] = _canonical(X)
     return (loaded[0], loaded[1]) if one else loaded
+
+
+class _Lines:
+    """A file for scikit-learn's reader that knows how far it was read."""
+
+    def __init__(self, path):
+        self.path = path
+        self.number = 0
+        self.done = self.failed = False
+
+    def __iter__(self):
+        try:
+            for number, line in read_lines(self.path):
+                self.number = number
+                yield line
+        except ValueError:
+            self.failed = True
+            raise
+        self.done = True
+
+    def read(self):
+        """Mark this as a file; never called."""
+        raise NotImplementedError
+
+
+def _check_rows(path, X, y):
+    """Raise a ValueError if a target or a value is not finite."""
+    for kind, numbers in (("the target", y), (f"a value, of {X.dtype}", X.data)):
+        if not np.isfinite(numbers).all():
+            place = np.flatnonzero(~np.isfinite(numbers))[0]
+            row = place if numbers is y else np.searchsorted(X.indptr, place, side="right") - 1
+            problem = f"found {numbers[place]} as {kind}; give finite numbers only."
+            raise at_line(path, _line_of_row(path, row), problem)
+
+
+def _line_of_row(path, row):
+    """Return the number of the line of a row; blank lines and comments are none."""
+    filled = (number for number, line in read_lines(path) if line.partition(b"#")[0].strip())
+    return next(number for place, number in enumerate(filled) if place == row)
 
 
 def _canonical(X):

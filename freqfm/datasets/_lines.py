@@ -1,0 +1,49 @@
+"""Lines of text files, compressed or not."""
+
+import bz2
+import gzip
+import os
+import zlib
+
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
+
+
+def read_lines(path):
+    """Yield the number and the bytes of each line, without a byte order mark.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Files that end in ".gz" or ".bz2" are decompressed.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be decompressed, or is encoded in UTF-16.
+    """
+    path = os.fspath(path)
+    opener = _OPENERS.get(os.path.splitext(path)[1], open)
+    with opener(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    if line.startswith(_UTF16_MARKS):
+                        raise ValueError(f"{path} is encoded in UTF-16; save it as UTF-8.")
+                    line = line.removeprefix(_UTF8_MARK)
+                yield number, line
+        except (EOFError, OSError, zlib.error) as error:
+            # Errors of the disk have a number.
+            if opener is open or getattr(error, "errno", None) is not None:
+                raise
+            raise ValueError(
+                f"{path} cannot be decompressed ({error}); pass a complete file, or one whose name "
+                f"does not end in .gz or .bz2 if it is not compressed."
+            ) from error
+
+
+def at_line(path, number, problem):
+    """Return the error for what is wrong in a line."""
+    return ValueError(f"{os.fspath(path)}, line {number}: {problem}")
