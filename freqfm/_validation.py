@@ -36,6 +36,8 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
         _check_structure(X)
+    if options.get("y_numeric") and y is not None and not sparse.issparse(y):
+        _check_numbers("y", y)
     checked = validate_data(
         estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
     )
@@ -44,6 +46,16 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         # Again: scipy converts other formats without looking at their indices.
         _check_structure(X)
     return canonical_csr(X), y
+
+
+def _check_numbers(name, values):
+    """Raise if objects or strings are no numbers; scikit-learn would not say whose they are."""
+    try:
+        values = np.asarray(values)
+        if values.dtype.kind in "OSTU":
+            values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
 
 
 def _check_structure(X):

@@ -116,6 +116,14 @@ def test_what_is_given_decides(library):
         list(LeaveLastOut().split(X))
 
 
+def test_names_that_occur_twice():
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    X = pandas.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
+    for frame in (X, pyarrow.table([[1], [2], [3]], names=["user", "item", "user"])):
+        with pytest.raises(ValueError, match=r"several columns of the name \['user'\]; rename"):
+            fit(frame)
+
+
 def test_numbered_names_are_none():
     pandas = pytest.importorskip("pandas")
     for names in (

@@ -255,3 +255,21 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
     assert watch.scores[-1] == pytest.approx(roc_auc_score(y, model.decision_function(X)))
     assert watch.events[0] == "setup" and watch.events[-1] == "teardown"
     assert watch.events.count("begin epoch") == 3
+
+
+@pytest.mark.parametrize("y", [["a", 1, "b", 2], [1, "a", 2, "b"], [b"a", "b", "a", "b"]])
+def test_targets_of_several_types(y):
+    X, y = np.eye(4), np.array(y, dtype=object)
+    classifier, regressor = FMClassifier(max_iter=1), FMRegressor(max_iter=1)
+    for fit in (
+        lambda: classifier.fit(X, y),
+        lambda: clone(classifier).partial_fit(X, y, classes=["a", "b"]),
+    ):
+        with pytest.raises(TypeError, match=r"y holds values of the types .*str.*; convert th"):
+            fit()
+    with pytest.raises(TypeError, match=r"classes holds values of the types"):
+        classifier.partial_fit(X, [1, 2, 1, 2], classes=y)
+    with pytest.raises(ValueError, match=r"y must hold numbers, one for each row of X \(could not"):
+        regressor.fit(X, y)
+    with pytest.raises(ValueError, match="y holds None at row 1"):
+        classifier.fit(X, np.array(["a", None, "b", "a"], dtype=object))

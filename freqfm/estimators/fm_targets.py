@@ -8,6 +8,7 @@ from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 
+from freqfm._ids import check_present, unique_codes
 from freqfm._validation import check_weights
 from freqfm.losses import LogLoss, SquaredError
 
@@ -54,10 +55,9 @@ class ClassTargets(ClassifierMixin):
         return "roc_auc" if len(self.classes_) == 2 else "roc_auc_ovr"
 
     def _encode_target(self, y, classes, reset):
-        check_classification_targets(y)
+        y = _check_labels("y", y)
         if classes is not None:
-            classes = column_or_1d(classes)
-            check_classification_targets(classes)
+            classes = _check_labels("classes", column_or_1d(classes))
         if reset:
             known = np.unique(y if classes is None else classes)
             if len(known) < 2:
@@ -163,6 +163,15 @@ class ClassTargets(ClassifierMixin):
         scores = self.decision_function(X)
         best = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
+
+
+def _check_labels(name, labels):
+    """Return class labels, if they are of one type that can be sorted."""
+    if labels.dtype.kind == "O":
+        check_present(labels, name)
+        unique_codes(labels, name)
+    check_classification_targets(labels)
+    return labels
 
 
 class RealTargets(RegressorMixin):
