@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections import Counter
 from numbers import Integral
 
 import numpy as np
@@ -310,8 +311,8 @@ def _warn_once(message):
 def _open_frame(X):
     """Return the names, a mapping from places to columns, and the number of rows of a frame."""
     if hasattr(X, "iloc") or hasattr(X, "column_names"):
-        names = [str(name) for name in _names(X)]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(map(str, _names(X)))
+        twice = [name for name, count in counts.items() if count > 1]
         if twice:
             raise ValueError(f"X has several columns of the name {shorten(twice)}; rename them.")
     try:

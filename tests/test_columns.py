@@ -119,9 +119,9 @@ def test_what_is_given_decides(library):
 def test_names_that_occur_twice():
     pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     X = pandas.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
-    for frame in (X, pyarrow.table([[1], [2], [3]], names=["user", "item", "user"])):
+    for table in (X, pyarrow.table([[1], [2], [3]], names=["user", "item", "user"])):
         with pytest.raises(ValueError, match=r"several columns of the name \['user'\]; rename"):
-            fit(frame)
+            fit(table)
 
 
 def test_numbered_names_are_none():

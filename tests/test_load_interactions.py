@@ -4,11 +4,15 @@ import bz2
 import gzip
 import io
 import pickle
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import assert_canonical
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array, random_array, save_npz
 
 from freqfm.datasets import load_interactions, make_interactions
@@ -330,6 +334,30 @@ def test_ratings_name_the_malformed_line(tmp_path, text, found):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=f"ratings.csv.{{1,2}}{found}"):
         load_interactions(path)
+
+
+PIECES = ["0", "1", "7", "12", "893286638", "9" * 20, "-1", "2.5", "nan", "inf", "1e400", "x", '"']
+PIECES += [" ", "\t", ",", "::", ";", "\n", "\r\n", "\r", "\0", "\ufeff", "\u0662"]
+PIECES += ["user", "item_id", "rating", "user,item\n", "1,2\n", "1 2 3 881250949\n"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.lists(st.sampled_from(PIECES), max_size=40).map("".join),
+    encoding=st.sampled_from(["utf-8", "utf-16"]),
+    format=st.sampled_from(["auto", "lists", "ratings"]),
+)
+def test_any_text(text, encoding, format):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.txt")
+        path.write_bytes(text.encode(encoding))
+        try:
+            X = load_interactions(path, format=format)
+        except ValueError as error:
+            assert str(path) in str(error)
+            return
+        assert_canonical(X, X.shape)
+        assert np.isfinite(X.data).all() and max(X.shape) <= 1_000_000
 
 
 def test_ratings_outside_a_shape(tmp_path):

@@ -71,7 +71,7 @@ def holdout_interactions(
     >>> table = [("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam")]
     >>> history, held_out = holdout_interactions(table, 0.5, random_state=0)
     >>> held_out
-    [('ann', 'jam'), ('bob', 'tea')]
+    [('ann', 'tea'), ('bob', 'tea')]
     """
     if not isinstance(min_history, Integral) or min_history < 0:
         raise ValueError(f"min_history={min_history!r} must be an integer of at least 0.")
