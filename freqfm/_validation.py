@@ -1,5 +1,7 @@
 """Checks of what users pass in, and its conversion to what kernels read."""
 
+from numbers import Integral
+
 import joblib
 import numpy as np
 from scipy import sparse
@@ -209,6 +211,23 @@ def count_threads(n_jobs):
             "n_jobs=0 has no meaning; give a positive number of threads, -1 for all cores, or None."
         )
     return n_jobs if n_jobs > 0 else joblib.effective_n_jobs(n_jobs)
+
+
+def check_count(name, value):
+    """Return how many of something are wanted, as an int.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is not an integer; a bool is none.
+    ValueError
+        If it is less than 1.
+    """
+    if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r} must be an integer.")
+    if value < 1:
+        raise ValueError(f"{name}={value} must be at least 1.")
+    return int(value)
 
 
 def draw_seed(random_state):

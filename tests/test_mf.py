@@ -117,13 +117,13 @@ def test_cold_users_get_popular_items(checkerboard):
 def test_similar_items_and_users(checkerboard):
     train, _ = checkerboard
     model = model_of(learning_rate=0.01).fit(train)
-    items, cosines = model.similar_items([4, 5], n=6)
+    items, cosines = model.similar_items([4, 5], n_recommendations=6)
     assert items.shape == cosines.shape == (2, 6)
     assert (items % 2 == [[0], [1]]).all()
     assert 4 not in items[0]
     unit = model.item_factors_ / np.linalg.norm(model.item_factors_, axis=1, keepdims=True)
     assert_allclose(cosines[0], unit[items[0]] @ unit[4], atol=1e-6)
-    users, cosines = model.similar_users(3, n=200)
+    users, cosines = model.similar_users(3, n_recommendations=200)
     assert users.shape == (200,)
     assert (users[119:] == -1).all() and (cosines[119:] == -np.inf).all()
     assert sorted(users[:119]) == [u for u in range(120) if u != 3]

@@ -149,10 +149,10 @@ def test_users_seen_in_fit_keep_their_weights(log):
 
 def test_similar_items_and_users_are_of_one_cluster(log):
     model = FastVAERecommender(8, random_state=0).fit(log)
-    similar, cosines = model.similar_items([0, 1], n=4)
+    similar, cosines = model.similar_items([0, 1], n_recommendations=4)
     assert similar.shape == (2, 4) and (cosines <= 1 + 1e-5).all()
     assert 0 not in similar[0]
-    assert model.similar_users(3, n=5)[0].shape == (5,)
+    assert model.similar_users(3, n_recommendations=5)[0].shape == (5,)
 
 
 def test_cold_users_and_items(log):

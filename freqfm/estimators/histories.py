@@ -8,7 +8,7 @@ from scipy import sparse
 from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, canonical_csr, count_threads, take_rows
 from freqfm.estimators.base import FitCallbacks, Phase, train
-from freqfm.estimators.recommender import BaseRecommender
+from freqfm.estimators.recommender import BaseRecommender, unit_rows
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
@@ -143,9 +143,3 @@ def grow_state(old, new):
         parts = [part for part in (old[name], rows) if part.size]
         grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
     return grown
-
-
-def unit_rows(table):
-    """Return the rows of a table at unit length; rows of zeros stay."""
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    return (table / np.where(length > 0, length, 1)).astype(np.float32)

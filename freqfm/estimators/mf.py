@@ -3,12 +3,11 @@
 from numbers import Integral, Real
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
-from freqfm._validation import count_threads
+from freqfm._validation import count_threads, take_rows
 from freqfm.estimators.base import with_callbacks
 from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.mf_fit import MFFit
@@ -310,8 +309,13 @@ class MFRecommender(MFFit):
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse[:, 1]
 
-    def _item_vectors(self):
-        return unit_rows(self.item_factors_) if self._rank_by_cosine else self.item_factors_
+    @property
+    def _unit_columns(self):
+        return self.item_factors_.shape[1] if self._rank_by_cosine else 0
+
+    def _item_vectors(self, items=slice(None)):
+        vectors = self.item_factors_[items]
+        return unit_rows(vectors) if self._rank_by_cosine else vectors
 
     def _user_vectors(self, users):
         vectors = self.user_factors_[users]
@@ -320,8 +324,12 @@ class MFRecommender(MFFit):
     def _vectors_of(self, users, X):
         return self._user_vectors(users)
 
-    def _similarity_vectors(self, axis):
-        return unit_rows(self.user_factors_ if axis == "users" else self.item_factors_)
+    def _embed(self, users):
+        return self._user_vectors(users)
+
+    def _similarity_table(self, axis):
+        table = self.user_factors_ if axis == "users" else self.item_factors_
+        return table, table.shape[1]
 
     def _fold_in(self, X):
         return fold_in_rows(self, X, count_threads(self.n_jobs))
@@ -349,5 +357,4 @@ class MFRecommender(MFFit):
         """
         queries, history = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else int(user)
-        history = sparse.csr_array(history)[[row]]
-        return explain_score(self, queries[row], history, int(item))
+        return explain_score(self, queries[row], take_rows(history, [row]), item)

@@ -1,5 +1,7 @@
 """Vectors of users by their histories, and what a score is made of."""
 
+from typing import NamedTuple
+
 import numpy as np
 from sklearn.utils import Bunch
 
@@ -13,6 +15,9 @@ N_OTHERS = 1024
 _N_OTHERS_OF_PAIRS = 128
 
 _N_STEPS = 20
+
+# Users of whom lengths and temperatures are averaged, if there are many more.
+_N_TYPICAL = 4096
 
 # A user moves to the gradient plus this share of the squared inverse temperature times itself, a
 # bound of the loss's curvature for the scores that models have.
@@ -50,26 +55,48 @@ def remember_others(model, axes, constant, generator):
     model._train_by_cosine = axes.cosine
 
 
+class _Objective(NamedTuple):
+    """A user's loss, by unit vectors of users."""
+
+    others: np.ndarray  #: vectors that push
+    positive: float  #: the inverse temperature of positives
+    inverse: float  #: that of others
+    constant: float
+    length: float  #: of users
+
+
 def _objective(model):
-    """Return items, others and the constants of a user's loss, by unit vectors of users."""
-    alignment = model._family == "alignment"
-    cosine = model._train_by_cosine
-    seen = np.diff(model._seen_indptr) > 0
-    length = 1.0 if cosine else _typical_length(model)
-    items = unit_rows(model.item_factors_) if cosine else as_kernel_array(model.item_factors_)
+    """Return a user's loss with all items as they are."""
+    length = 1.0 if model._train_by_cosine else _typical_length(model)
     positive, inverse, constant = model._fold_constants
-    if alignment:
+    if model._family == "alignment":
         others = unit_rows(model.user_factors_[model._others])
     else:
-        others = items[model._others]
-        positive, inverse = model._inverse[seen].mean(axis=0) if seen.any() else model._inverse[0]
-    return items, np.ascontiguousarray(others), positive, inverse, constant, length
+        others = _compared(model, model._others)
+        positive, inverse = model._inverse[_some_users(model)].mean(axis=0)
+    return _Objective(np.ascontiguousarray(others), positive, inverse, constant, length)
 
 
-def fold_in_rows(model, X, n_threads):
-    """Return the vectors of the rows of a canonical matrix, as rankings use them."""
-    items, others, positive, inverse, constant, length = _objective(model)
-    n, width = X.shape[0], items.shape[1]
+def _compared(model, items):
+    """Return vectors of items as the loss compares them."""
+    vectors = model.item_factors_[items]
+    return unit_rows(vectors) if model._train_by_cosine else as_kernel_array(vectors)
+
+
+def _items_of(model, indices):
+    """Return item vectors as the loss compares them, and the indices that find them there."""
+    if not model._train_by_cosine or len(indices) >= len(model.item_factors_):
+        return _compared(model, slice(None)), indices
+    # A few rows, normalised, rather than the whole table.
+    used, places = np.unique(indices, return_inverse=True)
+    return _compared(model, used), places.astype(np.int32)
+
+
+def fold_in_directions(model, X, n_threads):
+    """Return the unit vectors of the rows of a canonical matrix; zeros for empty rows."""
+    others, positive, inverse, constant, length = _objective(model)
+    items, indices = _items_of(model, X.indices)
+    n, width = X.shape[0], others.shape[1]
     out = np.zeros((n, width), dtype=np.float32)
     if n * _N_STEPS * others.size < 1_000_000:
         n_threads = 1
@@ -78,7 +105,7 @@ def fold_in_rows(model, X, n_threads):
         team.run(
             fold_in,
             X.indptr,
-            X.indices,
+            indices,
             X.data,
             items,
             others,
@@ -93,33 +120,49 @@ def fold_in_rows(model, X, n_threads):
             np.zeros((n_threads, width + 32), dtype=np.float32),
             out,
         )
+    return out
+
+
+def fold_in_rows(model, X, n_threads):
+    """Return the vectors of the rows of a canonical matrix, as rankings use them."""
+    out = fold_in_directions(model, X, n_threads)
     if not model._rank_by_cosine:
         out *= np.float32(_typical_length(model))
     return out
 
 
+def _some_users(model):
+    """Return users with interactions, spread over all, or the first if nobody has any."""
+    n_users = len(model._seen_indptr) - 1
+    some = np.arange(0, n_users, max(1, n_users // _N_TYPICAL))
+    some = some[model._seen_indptr[some] < model._seen_indptr[some + 1]]
+    if not len(some):
+        some = np.flatnonzero(np.diff(model._seen_indptr))[:_N_TYPICAL]
+    return some if len(some) else np.zeros(1, dtype=np.int64)
+
+
 def _typical_length(model):
     """Return the root mean square of the lengths of trained users."""
-    seen = np.diff(model._seen_indptr) > 0
-    if not seen.any():
+    some = _some_users(model)
+    if model._seen_indptr[-1] == 0:
         return 1.0
-    return float(np.sqrt(np.mean(np.sum(model.user_factors_[seen] ** 2, axis=1))))
+    return float(np.sqrt(np.mean(np.sum(model.user_factors_[some] ** 2, axis=1))))
 
 
 def explain_score(model, query, history, item):
     """Split the score of an item into what each item of the history adds, and a rest."""
     (item,) = validate_ids("item", item, model.n_features_in_)
-    target = model._item_vectors()[item]
+    (target,) = model._item_vectors([item])
     score = float(query @ target)
     if not history.nnz:
         return Bunch(
             history=np.zeros(0, dtype=np.int64), contributions=np.zeros(0), rest=score, score=score
         )
-    items, others, positive, inverse, constant, length = _objective(model)
+    others, positive, inverse, constant, length = _objective(model)
     size = np.linalg.norm(query)
     user = query / (size if size > 0 else 1)
     weight = history.data / history.data.sum()
-    vectors = items[history.indices]
+    vectors = _compared(model, history.indices)
     scores = inverse * length * (others @ user)
     if model._family == "pairwise":
         differences = inverse * length * (vectors @ user)[:, None] - scores

@@ -9,13 +9,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._interactions import refuse_table
-from freqfm._validation import canonical_csr, count_threads, validate_ids, validate_rows
+from freqfm._validation import (
+    _csr,
+    canonical_csr,
+    check_count,
+    count_threads,
+    take_rows,
+    validate_ids,
+    validate_rows,
+)
 from freqfm.estimators.base import CallbackSupportMixin
 from freqfm.metrics import ndcg_at_k
+from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_by_content
 
-__all__ = ["BaseRecommender"]
+__all__ = ["BaseRecommender", "unit_rows"]
 
 # The part of each row that ``score`` hides if it is not given what to find.
 _HELD_OUT = 0.2
@@ -26,28 +35,38 @@ class BaseRecommender(
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 
-    A subclass sets ``item_counts_``, ``_seen_indptr`` and ``_seen_indices`` in ``fit`` and says by
-    what vectors it ranks.
+    A subclass sets ``item_factors_``, ``item_counts_``, ``_seen_indptr`` and ``_seen_indices`` in
+    ``fit`` and says by what vectors it ranks. Nothing derived from them is kept: whatever these
+    arrays hold when a method is called is what it answers by.
     """
 
     #: The components known by name, for each parameter that takes one.
     _axes: dict = {}
 
+    @property
     @abstractmethod
-    def _item_vectors(self):
-        """Return the vectors of the items that rankings use, (n_items, d) float32."""
+    def _unit_columns(self):
+        """How many leading columns of ``item_factors_`` rankings take at unit length."""
+
+    @abstractmethod
+    def _item_vectors(self, items=slice(None)):
+        """Return the vectors of items that rankings use, (n, d) float32."""
 
     @abstractmethod
     def _user_vectors(self, users):
         """Return the vectors of users seen in fit that rankings use, (n, d) float32."""
 
     @abstractmethod
+    def _embed(self, users):
+        """Return what ``transform`` would give for users seen in fit."""
+
+    @abstractmethod
     def _fold_in(self, X):
         """Return the vectors of the rows of a canonical matrix that rankings use."""
 
     @abstractmethod
-    def _similarity_vectors(self, axis):
-        """Return the unit vectors of all "users" or all "items"."""
+    def _similarity_table(self, axis):
+        """Return a table of all "users" or "items", and how many of its columns are compared."""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -62,7 +81,7 @@ class BaseRecommender(
 
     @property
     def _n_features_out(self):
-        return self._item_vectors().shape[1]
+        return self.item_factors_.shape[1]
 
     def set_params(self, **params):
         """Set parameters; those of a component reach it by name too.
@@ -90,6 +109,13 @@ class BaseRecommender(
                 f"{X.data.min():g}, but its values are weights of interactions. Drop dislikes, or "
                 f"shift ratings to be positive."
             )
+        # NaN, too, which scikit-learn lets pass where it is told to assume finite input.
+        total = X.data.sum(dtype=np.float64)
+        if not total <= np.finfo(np.float32).max:
+            raise ValueError(
+                f"X holds weights of interactions that add up to {total:g}, beyond float32; drop "
+                f"NaN and infinity, and scale the others, to 1 on average for instance."
+            )
         return X
 
     def _places_of(self, users):
@@ -107,16 +133,19 @@ class BaseRecommender(
                 "fit; " + ("neither was given." if X is None else "both were given.")
             )
         if X is not None:
+            if not sparse.issparse(X) and np.ndim(X) < 2 and np.asarray(X).dtype.kind in "iu":
+                raise ValueError(
+                    f"X={X!r} is no matrix of histories, (n_users, n_items); did you mean "
+                    f"users={X!r}?"
+                )
             X = self._validate_history(X)
             return self._fold_in(X), X
         users = validate_ids("users", users, self._n_users)
         indptr, at = self._places_of(users)
         indices = self._seen_indices[at]
-        history = sparse.csr_array(
-            (np.ones(len(indices), dtype=np.float32), indices, indptr),
-            shape=(len(users), self.n_features_in_),
-        )
-        return self._user_vectors(users), canonical_csr(history)
+        ones = np.ones(len(indices), dtype=np.float32)
+        shape = len(users), self.n_features_in_
+        return self._user_vectors(users), _csr(ones, indices, indptr, shape)
 
     @property
     def _n_users(self):
@@ -166,43 +195,63 @@ class BaseRecommender(
         queries, history = self._queries(X, users)
         if n_recommendations is None:
             n_recommendations = self.n_recommendations
-        if n_recommendations < 1:
-            raise ValueError(f"n_recommendations={n_recommendations!r} must be a positive integer.")
-        n_items = self.n_features_in_
-        if candidates is not None:
-            candidates = np.unique(validate_ids("candidates", candidates, n_items))
+        k = check_count("n_recommendations", n_recommendations)
         hidden = history if exclude_seen else None
+        for_all = None
         if sparse.issparse(exclude):
-            if exclude.shape != history.shape:
-                raise ValueError(
-                    f"exclude has shape {exclude.shape}, but there are {history.shape[0]} users "
-                    f"and {n_items} items."
-                )
-            exclude = canonical_csr(abs(exclude).astype(np.float32))
-            hidden = exclude if hidden is None else canonical_csr(hidden + exclude)
+            hidden = self._hide(hidden, exclude, history.shape)
         elif exclude is not None:
-            allowed = np.arange(n_items) if candidates is None else candidates
-            candidates = np.setdiff1d(allowed, validate_ids("exclude", exclude, n_items))
-        options = {"candidates": candidates, "n_threads": count_threads(self.n_jobs)}
+            for_all = validate_ids("exclude", exclude, self.n_features_in_)
+        if candidates is not None:
+            candidates = validate_ids("candidates", candidates, self.n_features_in_)
+        options = {
+            "exclude_for_all": for_all,
+            "candidates": candidates,
+            "n_threads": count_threads(self.n_jobs),
+        }
         items, scores = top_k(
-            queries, self._item_vectors(), int(n_recommendations), exclude=hidden, **options
+            queries,
+            self.item_factors_,
+            k,
+            exclude=hidden,
+            unit_columns=self._unit_columns,
+            **options,
         )
+        if (items < 0).any():
+            self._check_finite(queries, candidates)
         cold = np.flatnonzero(np.diff(history.indptr) == 0)
         if len(cold):
             # One number per item ranks by popularity.
             share = (self.item_counts_ / max(1, self._n_users)).astype(np.float32)
-            cold_hidden = None if hidden is None else canonical_csr(hidden[cold])
+            everyone = np.ones((len(cold), 1), dtype=np.float32)
+            cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
-                np.ones((len(cold), 1), dtype=np.float32),
-                share[:, None],
-                int(n_recommendations),
-                exclude=cold_hidden,
-                **options,
+                everyone, share[:, None], k, exclude=cold_hidden, **options
             )
         items = items.astype(np.int64)
         if users is not None and np.ndim(users) == 0:
             return items[0], scores[0]
         return items, scores
+
+    @staticmethod
+    def _hide(hidden, exclude, shape):
+        """Return items hidden from each user, with those that a sparse matrix excludes."""
+        exclude = as_csr("exclude", exclude)
+        if exclude.shape != shape:
+            raise ValueError(
+                f"exclude has shape {exclude.shape}, but there are {shape[0]} users and {shape[1]} "
+                f"items."
+            )
+        return exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
+
+    def _check_finite(self, queries, candidates):
+        """Raise if there are users without enough items because scores are not numbers."""
+        rows = slice(None) if candidates is None else candidates
+        if not (np.isfinite(queries).all() and np.isfinite(self.item_factors_[rows]).all()):
+            raise ValueError(
+                f"the vectors of this {type(self).__name__} hold NaN or infinity, by which nothing "
+                f"can be ranked; fit it again, or put back the arrays that fit has learned."
+            )
 
     def transform(self, X):
         """Return the embeddings of users by their histories.
@@ -241,19 +290,28 @@ class BaseRecommender(
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items)
             Histories.
-        y : sparse matrix of shape (n_users, n_items), default=None
-            Items to be found. None hides a fifth of each row of ``X``, chosen by the row's own
-            content, so that every model is asked the same.
+        y : {array-like, sparse matrix} of shape (n_users, n_items), or array-like of int of shape \
+                (n_users,), default=None
+            Items to be found: all entries that are not zero, or one item for each user. None hides
+            a fifth of each row of ``X``, chosen by the row's own content, so that every model is
+            asked the same.
 
         Returns
         -------
         ndcg : float
             Over users with at least one item to be found; nan if there is none.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``y`` is of another shape, or holds anything but numbers.
         """
         check_is_fitted(self)
         X = self._validate_history(X)
-        if y is None or not sparse.issparse(y):
+        if y is None:
             X, y = holdout_by_content(X, fraction=_HELD_OUT)
+        else:
+            y = _to_be_found(y, X.shape)
         if y.nnz == 0:
             return float("nan")
         items, _ = self.recommend(X)
@@ -280,59 +338,119 @@ class BaseRecommender(
                 f"users and items are pairs, but there are {len(users)} users and {len(items)} "
                 f"items."
             )
-        unique, at = np.unique(users, return_inverse=True)
+        some_users, user_at = np.unique(users, return_inverse=True)
+        some_items, item_at = np.unique(items, return_inverse=True)
         return np.einsum(
-            "pf,pf->p", self._user_vectors(unique)[at], self._item_vectors()[items]
+            "pf,pf->p",
+            self._user_vectors(some_users)[user_at],
+            self._item_vectors(some_items)[item_at],
         ).astype(np.float32)
 
-    def similar_items(self, items, n=10):
+    def export_vectors(self):
+        """Return vectors of users and items whose inner products are the scores of ``recommend``.
+
+        For servers and indexes of nearest neighbours by inner product; the user guide has a recipe.
+
+        Returns
+        -------
+        users : ndarray of shape (n_users, d), float32
+            Of users seen in ``fit``. Those without interactions, to whom ``recommend`` gives
+            popular items, have a vector of no meaning.
+        items : ndarray of shape (n_items, d), float32
+            At unit length where the model ranks by cosines. Biases of items, if the model has them,
+            stand in the last column, and users have ones there.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from freqfm import MFRecommender
+        >>> from freqfm.datasets import make_interactions
+        >>> X = make_interactions(200, 100, random_state=0)
+        >>> model = MFRecommender(n_components=16, max_iter=5, random_state=0).fit(X)
+        >>> users, items = model.export_vectors()
+        >>> best = int(np.argmax(users[3] @ items.T))
+        >>> best == model.recommend(users=3, n_recommendations=1, exclude_seen=False)[0][0]
+        True
+        """
+        check_is_fitted(self)
+        return self._user_vectors(np.arange(self._n_users)), np.array(self._item_vectors())
+
+    def similar_items(self, items, n_recommendations=10):
         """Return the items most similar to given items, by the cosine of their vectors.
 
         Parameters
         ----------
         items : int or array-like of int of shape (n_items,)
-        n : int, default=10
+        n_recommendations : int, default=10
             How many; an item is not counted as similar to itself.
 
         Returns
         -------
-        similar : ndarray of shape (n_items, n), int64
+        similar : ndarray of shape (n_items, n_recommendations), int64
             In descending order; -1 where there are too few. One-dimensional for a single item.
         cosines : ndarray of the same shape, float32
         """
-        return self._similar("items", items, n)
+        return self._similar("items", items, n_recommendations)
 
-    def similar_users(self, users, n=10):
+    def similar_users(self, users, n_recommendations=10):
         """Return the users most similar to given users seen in fit, by the cosine of their vectors.
 
         Parameters
         ----------
         users : int or array-like of int of shape (n_users,)
-        n : int, default=10
+        n_recommendations : int, default=10
             How many; a user is not counted as similar to itself.
 
         Returns
         -------
-        similar : ndarray of shape (n_users, n), int64
+        similar : ndarray of shape (n_users, n_recommendations), int64
             In descending order; -1 where there are too few. One-dimensional for a single user.
         cosines : ndarray of the same shape, float32
         """
-        return self._similar("users", users, n)
+        return self._similar("users", users, n_recommendations)
 
-    def _similar(self, axis, ids, n):
+    def _similar(self, axis, ids, n_recommendations):
         check_is_fitted(self)
-        vectors = self._similarity_vectors(axis)
-        chosen = validate_ids(axis, ids, len(vectors))
-        itself = sparse.csr_array(
-            (np.ones(len(chosen), dtype=np.float32), chosen, np.arange(len(chosen) + 1)),
-            shape=(len(chosen), len(vectors)),
+        k = check_count("n_recommendations", n_recommendations)
+        table, width = self._similarity_table(axis)
+        chosen = validate_ids(axis, ids, len(table))
+        itself = _csr(
+            np.ones(len(chosen), dtype=np.float32),
+            chosen,
+            np.arange(len(chosen) + 1),
+            (len(chosen), len(table)),
         )
+        # Columns that are not compared count nothing in a query.
+        queries = np.zeros((len(chosen), table.shape[1]), dtype=np.float32)
+        queries[:, :width] = unit_rows(table[chosen, :width])
         similar, cosines = top_k(
-            vectors[chosen],
-            vectors,
-            int(n),
-            exclude=canonical_csr(itself),
+            queries,
+            table,
+            k,
+            exclude=itself,
+            unit_columns=width,
             n_threads=count_threads(self.n_jobs),
         )
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
+
+
+def unit_rows(table):
+    """Return the rows of a table at unit length; rows of zeros stay."""
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    return (table / np.where(length > 0, length, 1)).astype(np.float32)
+
+
+def _to_be_found(y, shape):
+    """Return the items to be found, given as a matrix or as one item for each user."""
+    y = y if sparse.issparse(y) else np.asarray(y)
+    n_users, n_items = shape
+    if y.shape != shape and y.shape in ((n_users,), (n_users, 1)) and not sparse.issparse(y):
+        items = validate_ids("y", y.ravel(), n_items)
+        return _csr(np.ones(n_users), items, np.arange(n_users + 1), shape)
+    if y.shape != shape:
+        raise ValueError(
+            f"y has shape {y.shape}; it must hold the items to be found, with X's shape {shape} "
+            f"or as {n_users} indices of items. Pass y=None to hide a part of X instead."
+        )
+    return as_csr("y", y)

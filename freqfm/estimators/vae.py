@@ -374,10 +374,15 @@ class FastVAERecommender(VAEFit):
         check_is_fitted(self)
         return float(1 / self._inverse[0, 0])
 
-    def _item_vectors(self):
+    @property
+    def _unit_columns(self):
+        return self.item_factors_.shape[1] - 1 if self._cosine else 0
+
+    def _item_vectors(self, items=slice(None)):
+        rows = self.item_factors_[items]
         if not self._cosine:
-            return self.item_factors_
-        return np.column_stack([unit_rows(self.item_factors_[:, :-1]), self.item_factors_[:, -1]])
+            return rows
+        return np.column_stack([unit_rows(rows[:, :-1]), rows[:, -1]])
 
     def _queries_of(self, mean):
         queries = self._decode(mean)
@@ -399,7 +404,12 @@ class FastVAERecommender(VAEFit):
     def _user_vectors(self, users):
         return self._queries_of(self._mean(*self._history_of(users)))
 
-    def _similarity_vectors(self, axis):
+    def _embed(self, users):
+        return self._mean(*self._history_of(users))
+
+    def _similarity_table(self, axis):
         if axis == "items":
-            return unit_rows(self.item_factors_[:, :-1])
-        return unit_rows(self._mean(*self._history_of(np.arange(self._n_users))))
+            # The last column holds biases.
+            return self.item_factors_, self.item_factors_.shape[1] - 1
+        means = self._embed(np.arange(self._n_users))
+        return means, means.shape[1]

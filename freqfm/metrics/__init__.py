@@ -9,8 +9,9 @@ N for one user, and a mean over all users with N > 0.
 import numpy as np
 from sklearn.utils import Bunch
 
+from freqfm._validation import check_count
 from freqfm.metrics import _formulas
-from freqfm.metrics._hits import check_k, find_hits
+from freqfm.metrics._hits import find_hits
 from freqfm.metrics._probabilities import normalized_entropy
 
 __all__ = [
@@ -343,7 +344,11 @@ def ranking_report(relevant, ranked, k=None, *, item_counts=None, edges=(0.05, 0
     >>> report["recall@1"], report["recall@4"], report["precision@4"]
     (0.5, 1.0, 0.5)
     """
-    ks = [None] if k is None else [check_k(one) for one in np.atleast_1d(np.asarray(k)).tolist()]
+    ks = (
+        [None]
+        if k is None
+        else [check_count("k", one) for one in np.atleast_1d(np.asarray(k)).tolist()]
+    )
     if not ks:
         raise ValueError("k names no number of places; give at least one.")
     hits = find_hits(relevant, ranked, None if k is None else max(ks))

@@ -1,12 +1,11 @@
 """Which places of a ranking hold a relevant item: what all ranking metrics are computed from."""
 
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import _check_structure, canonical_csr
+from freqfm._validation import _check_structure, canonical_csr, check_count
 
 # Entries of a ranking that are looked up at once, 8 bytes each and a few times over.
 _ENTRIES_AT_ONCE = 1 << 20
@@ -45,7 +44,7 @@ def find_hits(relevant, ranked, k=None):
     """
     relevant = as_csr("relevant", relevant)
     ranked = _check_ranked(ranked, relevant.shape)
-    k = ranked.shape[1] if k is None else check_k(k)
+    k = ranked.shape[1] if k is None else check_count("k", k)
     if k > ranked.shape[1]:
         raise ValueError(
             f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
@@ -53,15 +52,6 @@ def find_hits(relevant, ranked, k=None):
         )
     ranked = ranked[:, :k]
     return Hits(_compare(relevant, ranked), ranked, np.diff(relevant.indptr), relevant.shape[1])
-
-
-def check_k(k):
-    """Return ``k`` as an int if it is an integer of at least 1."""
-    if not isinstance(k, Integral) or isinstance(k, bool):
-        raise TypeError(f"k={k!r} must be an integer.")
-    if k < 1:
-        raise ValueError(f"k={k} must be at least 1.")
-    return int(k)
 
 
 def as_csr(name, matrix):

@@ -1,14 +1,15 @@
 """The best items of every query, for recommenders: the kernel's team, scratch and arguments."""
 
+import contextlib
 from numbers import Integral
 
 import numpy as np
 
-from freqfm._validation import as_kernel_array
+from freqfm._validation import as_kernel_array, check_count
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.team import Team, available_threads
 from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
-from freqfm.metrics._hits import as_csr, check_k
+from freqfm.metrics._hits import as_csr
 
 __all__ = ["top_k"]
 
@@ -24,7 +25,17 @@ _WORTH_A_TEAM = 20_000_000
 _PADDING = 16
 
 
-def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
+def top_k(
+    queries,
+    items,
+    k,
+    *,
+    exclude=None,
+    exclude_for_all=None,
+    candidates=None,
+    unit_columns=0,
+    n_threads=None,
+):
     """Find the ``k`` items with the largest scores for every query.
 
     The score of query q and item j is the product <queries_q, items_j>, in float32. Scores are
@@ -38,8 +49,14 @@ def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
         Number of items to find, at least 1. It may exceed the number of items.
     exclude : {sparse matrix, array-like} of shape (n_queries, n_items), default=None
         Items that must not be found for a query: all entries that are not zero.
+    exclude_for_all : array-like of int, default=None
+        Items that must not be found for any query.
     candidates : array-like of int, or of bool and shape (n_items,), default=None
-        Items that may be found, as a set of indices or as a mask; all if None.
+        Items that may be found, as a set of indices or as a mask; all if None. With few of them the
+        time does not depend on the number of items.
+    unit_columns : int, default=0
+        So many leading columns of ``items`` are taken at unit length: with all of them, and queries
+        at unit length, scores are cosines. No copy of ``items`` is made for it.
     n_threads : int, default=None
         Number of threads; all that the process may use if None. Small problems use one. Results
         are the same to the bit.
@@ -55,7 +72,8 @@ def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
     Raises
     ------
     TypeError
-        If ``k`` is not an integer, or ``candidates`` holds neither indices nor a mask.
+        If ``k`` is not an integer, ``candidates`` holds neither indices nor a mask, or
+        ``exclude_for_all`` no indices.
     ValueError
         If shapes do not fit, an index is out of range, ``exclude`` is not finite, or ``k`` or
         ``n_threads`` is less than 1.
@@ -82,13 +100,17 @@ def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
             f"queries have {queries.shape[1]} columns and items {items.shape[1]}; both must have "
             f"the same number of components, at least one."
         )
-    k = check_k(k)
+    k = check_count("k", k)
     n_threads = available_threads() if n_threads is None else _check_threads(n_threads)
     shape = len(queries), len(items)
     indptr, indices = _excluded(exclude, shape)
+    banned = np.zeros(0, dtype=np.int32)
+    if exclude_for_all is not None:
+        banned = _indices("exclude_for_all", exclude_for_all, shape[1])
     if candidates is not None:
-        candidates = _candidate_items(candidates, shape[1])
-        indptr, indices = _among(candidates, indptr, indices, shape[1])
+        candidates = np.setdiff1d(_candidate_items(candidates, shape[1]), banned, True)
+        banned = banned[:0]
+        indptr, indices = _among(candidates, indptr, indices)
         items = _as_matrix("items", items[candidates])
 
     found = np.full((len(queries), k), -1, dtype=np.int32)
@@ -96,9 +118,8 @@ def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
     # The kernel sorts as many as there can be.
     n_kept = min(k, len(items))
     if len(queries) and n_kept:
-        best = found if n_kept == k else np.empty((len(queries), n_kept), dtype=np.int32)
-        best_scores = scores if n_kept == k else np.empty(best.shape, dtype=np.float32)
-        _rank(queries, items, indptr, indices, best, best_scores, n_threads)
+        excluded = indptr, indices, banned.astype(np.int32)
+        best, best_scores = _rank(queries, items, unit_columns, excluded, n_kept, n_threads)
         if candidates is not None:
             best = np.where(best >= 0, candidates[best], -1)
         found[:, :n_kept] = best
@@ -106,25 +127,43 @@ def top_k(queries, items, k, *, exclude=None, candidates=None, n_threads=None):
     return found, scores
 
 
-def _rank(queries, items, indptr, indices, found, scores, n_threads):
-    """Run the kernel in as many threads as are of use."""
-    n_rows = _ROWS_OF_MANY if len(queries) >= _MANY_QUERIES else _ROWS_OF_FEW
-    n_threads = min(n_threads, -(-len(queries) // n_rows))
-    if len(queries) * items.size < _WORTH_A_TEAM:
+def _rank(queries, items, unit_columns, excluded, k, n_threads):
+    """Run the kernel in as many threads as are of use; return the best items and their scores."""
+    n, d = queries.shape
+    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
+    if n * items.size < _WORTH_A_TEAM:
         n_threads = 1
-    with single_threaded_blas(), Team(n_threads) as team:
+    n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
+    # Where groups of queries are too few for all threads, these share the items.
+    n_ranges = min(-(-n_threads // n_groups), n_tiles)
+    n_threads = min(n_threads, n_groups * n_ranges)
+    found = np.empty((n_ranges * n, k), dtype=np.int32)
+    scores = np.empty(found.shape, dtype=np.float32)
+    # A single query takes no matrix products.
+    blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
+    with blas, Team(n_threads) as team:
         team.run(
             rank_items,
             queries,
             items,
-            indptr,
-            indices,
+            int(unit_columns),
+            *excluded,
             n_rows,
-            np.empty((team.size, min(n_rows, len(queries)), TILE_ITEMS + BLOCK), dtype=np.float32),
+            n_ranges,
+            np.empty((team.size, min(n_rows, n), TILE_ITEMS + BLOCK), dtype=np.float32),
+            np.empty((team.size, TILE_ITEMS if unit_columns and n > 1 else 0, d), dtype=np.float32),
             np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
             found,
             scores,
         )
+    if n_ranges == 1:
+        return found, scores
+    # The best of all ranges, side by side; what is missing, with -inf, comes last.
+    found, scores = (
+        part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in (found, scores)
+    )
+    order = np.lexsort((found, -scores))[:, :k]
+    return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def _as_matrix(name, array):
@@ -174,23 +213,30 @@ def _candidate_items(candidates, n_items):
                 f"the {n_items} items."
             )
         return np.flatnonzero(candidates)
-    if len(candidates) == 0:
+    return _indices("candidates", candidates, n_items)
+
+
+def _indices(name, indices, n_items):
+    """Return indices of items, sorted, each once."""
+    indices = np.asarray(indices)
+    if indices.ndim != 1:
+        raise ValueError(f"{name} must be a vector of indices; got the shape {indices.shape}.")
+    if len(indices) == 0:
         return np.zeros(0, dtype=np.int64)
-    if candidates.dtype.kind not in "iu":
-        raise TypeError(
-            f"candidates holds {candidates.dtype}; give indices of items or a mask of bool."
-        )
-    candidates = np.unique(candidates)
-    if candidates[0] < 0 or candidates[-1] >= n_items:
-        bad = candidates[0] if candidates[0] < 0 else candidates[-1]
-        raise ValueError(f"candidates holds {bad}; indices of items lie in [0, {n_items - 1}].")
-    return candidates
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"{name} holds {indices.dtype}; give indices of items.")
+    indices = np.unique(indices)
+    if indices[0] < 0 or indices[-1] >= n_items:
+        bad = indices[0] if indices[0] < 0 else indices[-1]
+        raise ValueError(f"{name} holds {bad}; indices of items lie in [0, {n_items - 1}].")
+    return indices
 
 
-def _among(candidates, indptr, indices, n_items):
+def _among(candidates, indptr, indices):
     """Return exclusions with the places among the candidates in place of the items."""
-    place = np.full(n_items, -1, dtype=np.int32)
-    place[candidates] = np.arange(len(candidates))
-    indices = place[indices]
-    kept = indices >= 0
-    return np.concatenate([[0], np.cumsum(kept)])[indptr], indices[kept]
+    places = np.searchsorted(candidates, indices)
+    kept = np.zeros(len(indices), dtype=bool)
+    if len(candidates):
+        kept = candidates[np.minimum(places, len(candidates) - 1)] == indices
+    indptr = np.concatenate([[0], np.cumsum(kept)])[indptr]
+    return indptr.astype(np.int64), places[kept].astype(np.int32)

@@ -7,9 +7,11 @@ once. Nearly all scores fail the comparison, which runs over many of them in one
 the matrix product takes most of the time.
 """
 
+import math
+
 import numpy as np
 
-from freqfm._jit import kernel, scalar
+from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.blas import product_with_transposed
 
 # So many neighbouring scores are compared at once; whether one of them is good enough is a single
@@ -52,6 +54,18 @@ def _sink(r, n_kept, score, item, scores, items):
         place = child
     scores[r, place] = score
     items[r, place] = item
+
+
+@scalar
+def _first_from(indices, begin, end, item):
+    """Return where the rising part [begin, end) of ``indices`` reaches ``item``, by bisection."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if indices[np.uint64(middle)] < item:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
 
 
 @scalar
@@ -98,51 +112,125 @@ def _sort(r, scores, items):
         items[r, last] = item
 
 
+@scalar
+def _score_for_one(query, rows, n_unit, out):
+    """Write the scores of rows for a single query, whose cost is that of reading them."""
+    for j in range(rows.shape[0]):
+        product = ZERO
+        squares = ZERO
+        for f in range(n_unit):
+            product += query[f] * rows[j, f]
+            squares += rows[j, f] * rows[j, f]
+        if squares > ZERO:
+            product /= np.float32(math.sqrt(squares))
+        for f in range(n_unit, rows.shape[1]):
+            product += query[f] * rows[j, f]
+        out[j] = product
+
+
+@scalar
+def _to_unit(rows, n_unit, out):
+    """Write rows whose first ``n_unit`` numbers are brought to unit length; zeros stay zeros."""
+    for j in range(rows.shape[0]):
+        squares = ZERO
+        for f in range(n_unit):
+            squares += rows[j, f] * rows[j, f]
+        scale = ONE / np.float32(math.sqrt(squares)) if squares > ZERO else ONE
+        for f in range(n_unit):
+            out[j, f] = scale * rows[j, f]
+        for f in range(n_unit, rows.shape[1]):
+            out[j, f] = rows[j, f]
+
+
+@scalar
+def _score_tile(queries, rows, n_unit, unit, tile):
+    """Write the scores of a tile of queries and rows."""
+    if n_unit > 0:
+        _to_unit(rows, n_unit, unit)
+        product_with_transposed(queries, unit[: rows.shape[0]], tile)
+    else:
+        product_with_transposed(queries, rows, tile)
+
+
 @kernel
 def rank_items(
-    rank, size, barrier, queries, table, indptr, indices, n_rows, tiles, cursors, items, scores
+    rank,
+    size,
+    barrier,
+    queries,
+    table,
+    n_unit,
+    indptr,
+    indices,
+    banned,
+    n_rows,
+    n_ranges,
+    tiles,
+    units,
+    cursors,
+    items,
+    scores,
 ):
     """Write the ``k`` best items of every query, best first, by the product <query, item>.
 
-    Threads take tiles of ``n_rows`` queries in turn. How queries and items are cut into tiles,
-    and hence every bit of the result, does not depend on the number of threads.
+    Threads take pairs of ``n_rows`` queries and one of ``n_ranges`` ranges of items in turn. How
+    queries and items are cut into tiles, and hence every bit of the scores, depends neither on the
+    number of threads nor on that of ranges.
 
     Arrays
     ------
-    queries (n, d), table (m, d) : float32.
+    queries (n, d), table (m, d) : float32. The first ``n_unit`` numbers of each row of the table
+        are taken at unit length.
     indptr (n + 1,), indices : the items excluded for every query, rising within a query; all of
         them must lie in [0, m).
-    tiles (size, n_rows, TILE_ITEMS + BLOCK), cursors (size, n_rows or more) : float32 and int64,
-        scratch of each thread.
-    items (n, k) int32, scores (n, k) float32 : the result. Equal scores stand in the order of
-        their items; missing places hold item -1 and the score -inf. An item whose score is NaN
-        or -inf is never chosen.
+    banned : int32, the items excluded for all queries, rising, in [0, m).
+    tiles (size, n_rows, TILE_ITEMS + BLOCK), units (size, TILE_ITEMS, d), cursors (size, n_rows or
+        more) : float32 and int64, scratch of each thread. Without ``n_unit``, or for one query,
+        ``units`` is not used.
+    items (n_ranges * n, k) int32, scores (n_ranges * n, k) float32 : the results of the first
+        range of items, of the second, and so on. Equal scores stand in the order of their items;
+        missing places hold item -1 and the score -inf. An item whose score is NaN or -inf is never
+        chosen.
     """
     n_queries = queries.shape[0]
     n_items = table.shape[0]
+    n_tiles = -(-n_items // TILE_ITEMS)
     tile = tiles[rank]
+    unit = units[rank]
     cursors_ = cursors[rank]
-    for first in range(rank * n_rows, n_queries, size * n_rows):
+    for job in range(rank, -(-n_queries // n_rows) * n_ranges, size):
+        first = job // n_ranges * n_rows
         n_here = min(n_rows, n_queries - first)
         part = queries[first : first + n_here]
+        begin = job % n_ranges * n_tiles // n_ranges * TILE_ITEMS
+        end = min((job % n_ranges + 1) * n_tiles // n_ranges * TILE_ITEMS, n_items)
+        out = job % n_ranges * n_queries + first
         for i in range(n_here):
-            cursors_[i] = indptr[first + i]
+            cursors_[i] = _first_from(indices, indptr[first + i], indptr[first + i + 1], begin)
             for place in range(items.shape[1]):
-                scores[first + i, place] = _NOTHING
-                items[first + i, place] = -1
-        for first_item in range(0, n_items, TILE_ITEMS):
-            last_item = min(first_item + TILE_ITEMS, n_items)
+                scores[out + i, place] = _NOTHING
+                items[out + i, place] = -1
+        next_banned = _first_from(banned, 0, banned.shape[0], begin)
+        for first_item in range(begin, end, TILE_ITEMS):
+            last_item = min(first_item + TILE_ITEMS, end)
             n_scores = last_item - first_item
-            product_with_transposed(part, table[first_item:last_item], tile)
+            rows = table[first_item:last_item]
+            if n_queries == 1:
+                _score_for_one(part[0], rows, n_unit, tile[0])
+            else:
+                _score_tile(part, rows, n_unit, unit, tile)
+            banned_here = next_banned
             for i in range(n_here):
                 row = np.uint64(i)
-                r = np.uint64(first + i)
+                next_banned = _strike_out(
+                    row, first_item, last_item, banned_here, banned.shape[0], banned, tile
+                )
                 cursors_[row] = _strike_out(
                     row, first_item, last_item, cursors_[row], indptr[first + i + 1], indices, tile
                 )
                 # The last block of a tile may reach beyond its scores.
                 for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
                     tile[row, j] = _NOTHING
-                _keep_best(row, r, first_item, n_scores, tile, scores, items)
+                _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, scores, items)
         for i in range(n_here):
-            _sort(np.uint64(first + i), scores, items)
+            _sort(np.uint64(out + i), scores, items)
