@@ -111,7 +111,11 @@ for person, row, row_scores in zip(people, books, scores, strict=True):
 # What is like a book, why was it recommended, what of a short list, and what for somebody whom the
 # model has never seen. Readers without a history get what is popular.
 
-print("Like 'Cold Harbour Lane':", *model.similar_items("Cold Harbour Lane", n=3)[0], sep="\n    ")
+print(
+    "Like 'Cold Harbour Lane':",
+    *model.similar_items("Cold Harbour Lane", n_recommendations=3)[0],
+    sep="\n    ",
+)
 
 why = model.explain("ann", books[0, 0])
 print(f"\nWhy ann gets {books[0, 0]!r}:")

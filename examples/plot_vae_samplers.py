@@ -61,7 +61,7 @@ print(f"best epoch: {full.best_iter_} of {full.n_iter_}")
 
 latent = full.transform(history)
 plane = PCA(2, random_state=0).fit_transform(latent)
-own = planted.user_clusters[full.similar_users(np.arange(len(latent)), n=10)[0]]
+own = planted.user_clusters[full.similar_users(np.arange(len(latent)), n_recommendations=10)[0]]
 same = (own == planted.user_clusters[:, None]).mean()
 print(f"{same:.0%} of a user's ten nearest users are of the same cluster")
 

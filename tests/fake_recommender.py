@@ -56,7 +56,9 @@ class Counting(BaseEstimator):
         scores = self._scores(histories)
         if exclude_seen:
             scores[histories != 0] = -np.inf
-        if exclude is not None:
+        if sparse.issparse(exclude):
+            scores[exclude.toarray() != 0] = -np.inf
+        elif exclude is not None:
             scores[:, exclude] = -np.inf
         if candidates is not None:
             others = np.setdiff1d(np.arange(scores.shape[1]), candidates)
@@ -69,15 +71,15 @@ class Counting(BaseEstimator):
     def predict_pairs(self, users, items):
         return self._scores(self.seen_)[users, items]
 
-    def similar_items(self, items, n=10):
+    def similar_items(self, items, n_recommendations=10):
         scores = self.together_[items]
         scores[np.arange(len(items)), items] = -np.inf
-        return best(scores, n)
+        return best(scores, n_recommendations)
 
-    def similar_users(self, users, n=10):
+    def similar_users(self, users, n_recommendations=10):
         scores = self.seen_[users] @ self.seen_.T
         scores[np.arange(len(users)), users] = -np.inf
-        return best(scores, n)
+        return best(scores, n_recommendations)
 
     def explain(self, user, item):
         history = np.flatnonzero(self.seen_[user])

@@ -76,8 +76,10 @@ def test_answers_are_those_of_the_matrix(log, model):
         assert_array_equal(scores, expected_scores)
     assert_array_equal(model.predict(log), plain.predict_pairs(users, items))
     assert_array_equal(
-        model.similar_items("i3", n=3)[0],
-        model.item_ids_[plain.similar_items(np.flatnonzero(model.item_ids_ == "i3"), n=3)[0][0]],
+        model.similar_items("i3", n_recommendations=3)[0],
+        model.item_ids_[
+            plain.similar_items(np.flatnonzero(model.item_ids_ == "i3"), n_recommendations=3)[0][0]
+        ],
     )
     explanation = model.explain("u7", "i3")
     assert set(explanation.history) == set(log[log[:, 0] == "u7", 1])

@@ -13,7 +13,7 @@ from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
 
-__all__ = ["HistoryFit", "grow_state", "new_state", "pad_rows", "unit_rows"]
+__all__ = ["HistoryFit", "grow_state", "level_rows", "new_state", "pad_rows", "unit_rows"]
 
 # Early stopping looks at no more users than this, the same ones in every epoch.
 _VALIDATION_USERS = 5000
@@ -124,6 +124,19 @@ def pad_rows(X, n_rows):
         return X
     indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
     return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))
+
+
+def level_rows(indptr, weights):
+    """Return weights of rows, scaled if their squares could leave float32; only shares matter.
+
+    The factors are powers of two, one for each row, so that no bit of a share changes.
+    """
+    if not len(weights) or (weights.min() > 1e-9 and weights.max() < 1e9):
+        return weights
+    lengths = np.diff(indptr)
+    filled = lengths > 0
+    _, exponents = np.frexp(np.maximum.reduceat(weights, indptr[:-1][filled]))
+    return np.ldexp(weights, -np.repeat(exponents, lengths[filled]))
 
 
 def new_state(optimizer, counts, width):

@@ -1,16 +1,19 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
+from contextlib import contextmanager
 from numbers import Integral
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, TransformerTags
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._ids import ids_of
+from freqfm._validation import check_count
+from freqfm.estimators.base import CallbackSupportMixin
 from freqfm.estimators.interaction_encoding import InteractionEncodingMixin
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
@@ -18,11 +21,14 @@ from freqfm.metrics import ndcg_at_k
 __all__ = ["InteractionRecommender"]
 
 
-def _can_partial_fit(model):
-    return model.estimator is None or hasattr(model.estimator, "partial_fit")
+def _if_inner_has(name):
+    """Return a decorator of methods that the recommender inside must have; the default has all."""
+    return available_if(lambda self: self.estimator is None or hasattr(self.estimator, name))
 
 
-class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseEstimator):
+class InteractionRecommender(
+    InteractionEncodingMixin, CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator
+):
     """Recommender for a table of interactions, whose users and items have ids of any kind.
 
     Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes the
@@ -122,6 +128,7 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         tags.input_tags.string = True
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
         return tags
 
     def fit(self, X, y=None):
@@ -152,7 +159,7 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         self._validate_params()
         return self._fit(X, "fit")
 
-    @available_if(_can_partial_fit)
+    @_if_inner_has("partial_fit")
     def partial_fit(self, X, y=None):
         """Train further on interactions, of which users and items may be new.
 
@@ -191,7 +198,8 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
             users = self._learn_ids("user", users)
             items = self._learn_ids("item", items)
             self.estimator_ = self._base()
-            getattr(self.estimator_, method)(self._matrix(users, items, values))
+            with _callbacks_of(self, self.estimator_):
+                getattr(self.estimator_, method)(self._matrix(users, items, values))
         except DivergenceError:
             raise
         except BaseException:
@@ -211,6 +219,7 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         self,
         users=None,
         *,
+        history=None,
         n_recommendations=10,
         exclude_seen=True,
         candidates=None,
@@ -223,14 +232,19 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         users : array-like of shape (n_users,) or a single id, default=None
             Ids of users; None is all of ``user_ids_``, in their order. Users that fit has not seen
             get what the recommender gives to an empty history.
+        history : list of ids, or list of such lists, default=None
+            What users have who are known by their items only: a list of ids for one user, or such
+            lists for several. They are folded in, and change nothing in the model. Items that
+            fit has not seen are passed over; those that occur twice count twice.
         n_recommendations : int, default=10
             How many items for each user.
         exclude_seen : bool, default=True
-            Whether items that fit has seen a user with are left out.
+            Whether items that fit has seen a user with, or that ``history`` holds, are left out.
         candidates : array-like of shape (n_candidates,), default=None
             Ids of the only items to recommend; those that fit has not seen are passed over.
-        exclude : array-like of shape (n_excluded,), default=None
-            Ids of items not to recommend, to any of the users.
+        exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
+            Ids of items not to recommend: to any of the users, or to each user, in the order of
+            ``users`` or ``history``. Those that fit has not seen are passed over.
 
         Returns
         -------
@@ -243,33 +257,86 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         Raises
         ------
         ValueError, TypeError
-            If ids are of another kind than those of fit, or no candidate is known.
+            If ids are of another kind than those of fit, no candidate is known, both ``users``
+            and ``history`` are given, or lists of ``exclude`` are not one for each user.
+
+        Examples
+        --------
+        >>> from freqfm import InteractionRecommender, MFRecommender
+        >>> X = [("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam"), ("eve", "gin")]
+        >>> model = InteractionRecommender(MFRecommender(4, random_state=0)).fit(X)
+        >>> items, scores = model.recommend(history=["tea"], n_recommendations=1)
+        >>> items
+        array(['jam'], dtype=object)
         """
         check_is_fitted(self)
-        _check_n("n_recommendations", n_recommendations)
-        if users is None:
-            codes = np.arange(len(self.user_ids_))
-        else:
-            codes = self._find("user", users, "users", unknown="-1")
-        options = {"n_recommendations": n_recommendations, "exclude_seen": exclude_seen}
+        options = {
+            "n_recommendations": check_count("n_recommendations", n_recommendations),
+            "exclude_seen": exclude_seen,
+        }
         if candidates is not None:
             options["candidates"] = self._known_items("candidates", candidates)
             if not len(options["candidates"]):
                 raise ValueError(
                     "candidates holds no item that fit has seen; give ids out of item_ids_."
                 )
-        if exclude is not None:
-            options["exclude"] = self._known_items("exclude", exclude)
-        items = np.full((len(codes), n_recommendations), -1)
-        scores = np.full(items.shape, -np.inf, dtype=np.float32)
+        if history is None:
+            return self._recommend_to(users, exclude, options)
+        if users is not None:
+            raise ValueError("recommend takes either users or history; both were given.")
+        histories = self._histories("history", history)
+        options |= self._excluded(exclude, histories.shape[0])
+        found, scores = self.estimator_.recommend(histories, **options)
+        return _like(_is_nested("history", history), ids_of(self.item_ids_, found), scores)
+
+    def _recommend_to(self, users, exclude, options):
+        """Recommend to users by their ids, or to all."""
+        if users is None:
+            codes = np.arange(len(self.user_ids_))
+        else:
+            codes = self._find("user", users, "users", unknown="-1")
+        shape = len(codes), options["n_recommendations"]
+        items = np.full(shape, -1)
+        scores = np.full(shape, -np.inf, dtype=np.float32)
+        excluded = self._excluded(exclude, len(codes))
+        for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
+            if not len(rows):
+                continue
+            own = excluded
+            if sparse.issparse(excluded.get("exclude")):
+                own = {"exclude": excluded["exclude"][rows]}
+            # Strangers have the same, empty history.
+            query = {"users": codes[rows]}
+            if not known:
+                query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
+            items[rows], scores[rows] = self.estimator_.recommend(**query, **own, **options)
+        many = users is None or np.ndim(users) > 0
+        return _like(many, ids_of(self.item_ids_, items), scores)
+
+    def _excluded(self, exclude, n_users):
+        """Return the recommender's option for what is excluded, if anything is."""
+        if exclude is None:
+            return {}
+        if not _is_nested("exclude", exclude):
+            return {"exclude": self._known_items("exclude", exclude)}
+        if len(exclude) != n_users:
+            raise ValueError(
+                f"exclude holds {len(exclude)} lists of ids, but there are {n_users} users; give "
+                f"one list for each of them, or one list of ids for all."
+            )
+        return {"exclude": self._histories("exclude", exclude)}
+
+    def _histories(self, name, lists):
+        """Return lists of ids of items, or a single one, as rows of a matrix."""
+        if not _is_list(lists):
+            raise TypeError(f"{name}={lists!r} must be a list of ids, or a list of such lists.")
+        lists = [list(ids) for ids in (lists if _is_nested(name, lists) else [lists])]
+        codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
+        rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
-        if known.any():
-            items[known], scores[known] = self.estimator_.recommend(users=codes[known], **options)
-        if not known.all():
-            # One for all of them: they have the same, empty history.
-            nothing = sparse.csr_array((1, len(self.item_ids_)), dtype=np.float32)
-            items[~known], scores[~known] = self.estimator_.recommend(nothing, **options)
-        return _like(users, ids_of(self.item_ids_, items), scores)
+        ones = np.ones(np.count_nonzero(known), dtype=np.float32)
+        shape = len(lists), len(self.item_ids_)
+        return sparse.csr_array((ones, (rows[known], codes[known])), shape=shape)
 
     def _known_items(self, name, ids):
         codes = self._find("item", ids, name, unknown="-1")
@@ -324,53 +391,131 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
             )
         return self.estimator_.predict_pairs(users, items)
 
-    def similar_items(self, items, n=10):
+    def similar_items(self, items, n_recommendations=10):
         """Return the items most similar to given ones.
 
         Parameters
         ----------
         items : array-like of shape (n_queries,) or a single id
             Ids of items.
-        n : int, default=10
+        n_recommendations : int, default=10
             How many for each.
 
         Returns
         -------
-        ids : ndarray of shape (n_queries, n)
+        ids : ndarray of shape (n_queries, n_recommendations)
             Ids of items, most similar first; None where there are no more. One-dimensional
             for a single id.
-        scores : ndarray of shape (n_queries, n)
+        scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
         check_is_fitted(self)
-        _check_n("n", n)
-        found, scores = self.estimator_.similar_items(self._find("item", items, "items"), n=n)
-        return _like(items, ids_of(self.item_ids_, found), scores)
+        k = check_count("n_recommendations", n_recommendations)
+        codes = self._find("item", items, "items")
+        found, scores = self.estimator_.similar_items(codes, k)
+        return _like(np.ndim(items) > 0, ids_of(self.item_ids_, found), scores)
 
-    def similar_users(self, users, n=10):
+    def similar_users(self, users, n_recommendations=10):
         """Return the users most similar to given ones.
 
         Parameters
         ----------
         users : array-like of shape (n_queries,) or a single id
             Ids of users.
-        n : int, default=10
+        n_recommendations : int, default=10
             How many for each.
 
         Returns
         -------
-        ids : ndarray of shape (n_queries, n)
+        ids : ndarray of shape (n_queries, n_recommendations)
             Ids of users, most similar first; None where there are no more. One-dimensional
             for a single id.
-        scores : ndarray of shape (n_queries, n)
+        scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
         check_is_fitted(self)
-        _check_n("n", n)
-        found, scores = self.estimator_.similar_users(self._find("user", users, "users"), n=n)
-        return _like(users, ids_of(self.user_ids_, found), scores)
+        k = check_count("n_recommendations", n_recommendations)
+        codes = self._find("user", users, "users")
+        found, scores = self.estimator_.similar_users(codes, k)
+        return _like(np.ndim(users) > 0, ids_of(self.user_ids_, found), scores)
 
-    @available_if(lambda self: hasattr(self.estimator, "explain"))
+    @_if_inner_has("_embed")
+    def transform(self, X=None, *, history=None):
+        """Return the embeddings of the users of interactions, or of users by their items.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns), default=None
+            With the columns of ``fit``. For every row the user's embedding is looked up; it depends
+            on what fit has seen the user with, not on the other rows.
+        history : list of ids, or list of n_users such lists, default=None
+            Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_interactions, d) or (n_users, d), float32
+            One-dimensional for a ``history`` of one user.
+
+        Raises
+        ------
+        ValueError
+            If fit has not seen a user, or if both or neither of ``X`` and ``history`` are given.
+
+        See Also
+        --------
+        export_vectors : Vectors of all users and items.
+        """
+        check_is_fitted(self)
+        if (X is None) == (history is None):
+            raise ValueError(
+                "transform takes either X, interactions, or history, items of users; "
+                + ("neither was given." if X is None else "both were given.")
+            )
+        if history is not None:
+            embeddings = self.estimator_.transform(self._histories("history", history))
+            return embeddings if _is_nested("history", history) else embeddings[0]
+        users, _ = self._read(X, reset=False, values=False)
+        codes, rows = np.unique(
+            self._find("user", users, "X's column of users"), return_inverse=True
+        )
+        return self.estimator_._embed(codes)[rows]
+
+    @_if_inner_has("_embed")
+    def fit_transform(self, X, y=None):
+        """Fit to interactions and return the embeddings of their users.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_interactions, d), float32
+            See :meth:`transform`.
+        """
+        return self.fit(X).transform(X)
+
+    @_if_inner_has("export_vectors")
+    def export_vectors(self):
+        """Return vectors of users and items whose inner products are the scores of ``recommend``.
+
+        Returns
+        -------
+        users : ndarray of shape (n_users, d), float32
+            In the order of ``user_ids_``.
+        items : ndarray of shape (n_items, d), float32
+            In the order of ``item_ids_``.
+
+        See Also
+        --------
+        freqfm.MFRecommender.export_vectors : What they are made of.
+        """
+        check_is_fitted(self)
+        return self.estimator_.export_vectors()
+
+    @_if_inner_has("explain")
     def explain(self, user, item):
         """Tell how much each item of a user's history adds to a score.
 
@@ -438,13 +583,48 @@ class InteractionRecommender(InteractionEncodingMixin, MetaEstimatorMixin, BaseE
         return relevant[present], ranked
 
 
-def _like(queries, ids, scores):
-    """Return the only row for a single query, else all rows."""
-    if queries is not None and np.ndim(queries) == 0:
-        return ids[0], scores[0]
-    return ids, scores
+def _like(many, ids, scores):
+    """Return all rows, or the only row for a single query."""
+    return (ids, scores) if many else (ids[0], scores[0])
 
 
-def _check_n(name, n):
-    if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"{name}={n!r} must be an integer of at least 1.")
+def _is_list(value):
+    return isinstance(value, (list, tuple, set, frozenset)) or np.ndim(value) > 0
+
+
+def _is_nested(name, lists):
+    """Return whether these are lists of ids, one for each user, rather than ids."""
+    if not _is_list(lists):
+        return False
+    if isinstance(lists, np.ndarray) and lists.dtype.kind != "O":
+        return lists.ndim > 1
+    nested = [_is_list(one) for one in lists]
+    if any(nested) and not all(nested):
+        raise ValueError(f"{name} holds ids beside lists of ids; give either, or [[...], [...]].")
+    return any(nested)
+
+
+@contextmanager
+def _callbacks_of(outer, inner):
+    """Let a recommender report to the callbacks of the estimator that it is inside of.
+
+    To them both are one: its tasks take the place of the outer one's in those of a search.
+    """
+    names = ("_skl_callbacks", "_parent_callback_ctx")
+    before = {name: vars(inner)[name] for name in names if name in vars(inner)}
+    callbacks = getattr(outer, "_skl_callbacks", [])
+    if callbacks:
+        if not hasattr(inner, "set_callbacks"):
+            raise TypeError(
+                f"{type(inner).__name__} does not support callbacks; take them off by "
+                f"set_callbacks(), or use another recommender."
+            )
+        inner.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)
+    if hasattr(outer, "_parent_callback_ctx"):
+        inner._parent_callback_ctx = outer._parent_callback_ctx
+    try:
+        yield
+    finally:
+        for name in names:
+            vars(inner).pop(name, None)
+        vars(inner).update(before)

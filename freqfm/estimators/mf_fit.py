@@ -3,12 +3,18 @@
 import numpy as np
 
 from freqfm._signals import release_signals
-from freqfm._validation import as_kernel_array, count_threads, draw_seed
+from freqfm._validation import (
+    as_kernel_array,
+    canonical_csr,
+    count_threads,
+    draw_seed,
+    take_rows,
+)
 from freqfm.estimators.base import attempt
 from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
 from freqfm.estimators.mf_axes import rank_by_cosine, resolve_axes
 from freqfm.estimators.mf_task import MFTask
-from freqfm.estimators.mf_users import remember_others
+from freqfm.estimators.mf_users import fold_in_directions, remember_others, typical_length
 from freqfm.initializers import INITIALIZERS
 from freqfm.losses import RANKING_LOSSES
 from freqfm.optimizers import OPTIMIZERS
@@ -133,6 +139,7 @@ class MFFit(HistoryFit):
                 f"users. Use partial_fit for new users, or fit anew with warm_start=False."
             )
         counts = {"user": np.diff(X.indptr), "item": np.bincount(X.indices, minlength=X.shape[1])}
+        folded = self._fold_in_new_users(X)
         states = {}
         for side, count in counts.items():
             known = len(getattr(self, f"{side}_factors_"))
@@ -143,6 +150,10 @@ class MFFit(HistoryFit):
                     continue
                 if kind == "factors":
                     rows, width = self._draw(axes, side, new, known), self.n_components
+                    if side == "user":
+                        # Who has no known item stays where it was drawn.
+                        placed = folded.any(axis=1)
+                        rows[placed] = folded[placed]
                 else:
                     rows, width = self._draw_margins(side, len(new)), 1
                 grown = np.concatenate([getattr(self, name), rows])
@@ -159,6 +170,17 @@ class MFFit(HistoryFit):
             grown = np.concatenate([old, np.zeros((n_new, width))])
             setattr(self, name, as_kernel_array(grown, np.float64))
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _fold_in_new_users(self, X):
+        """Return where users beyond those of the model start, at the length of trained ones.
+
+        By items that the model knows; rows without any are zeros.
+        """
+        new = np.arange(len(self.user_factors_), X.shape[0])
+        history = take_rows(X, new)
+        history.resize(len(new), len(self.item_factors_))
+        directions = fold_in_directions(self, canonical_csr(history), count_threads(self.n_jobs))
+        return np.float32(typical_length(self)) * directions
 
     def _remember(self, X, axes, reset, partial):
         """Keep what recommending needs: histories, counts, and how to rank."""

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from freqfm._validation import as_kernel_array, validate_ids
-from freqfm.estimators.histories import unit_rows
+from freqfm.estimators.histories import level_rows, unit_rows
 from freqfm.kernels.cpu.fold_in import fold_in
 from freqfm.kernels.cpu.team import Team
 
@@ -67,7 +67,7 @@ class _Objective(NamedTuple):
 
 def _objective(model):
     """Return a user's loss with all items as they are."""
-    length = 1.0 if model._train_by_cosine else _typical_length(model)
+    length = 1.0 if model._train_by_cosine else typical_length(model)
     positive, inverse, constant = model._fold_constants
     if model._family == "alignment":
         others = unit_rows(model.user_factors_[model._others])
@@ -106,7 +106,7 @@ def fold_in_directions(model, X, n_threads):
             fold_in,
             X.indptr,
             indices,
-            X.data,
+            level_rows(X.indptr, X.data),
             items,
             others,
             model._family == "pairwise",
@@ -127,7 +127,7 @@ def fold_in_rows(model, X, n_threads):
     """Return the vectors of the rows of a canonical matrix, as rankings use them."""
     out = fold_in_directions(model, X, n_threads)
     if not model._rank_by_cosine:
-        out *= np.float32(_typical_length(model))
+        out *= np.float32(typical_length(model))
     return out
 
 
@@ -141,7 +141,7 @@ def _some_users(model):
     return some if len(some) else np.zeros(1, dtype=np.int64)
 
 
-def _typical_length(model):
+def typical_length(model):
     """Return the root mean square of the lengths of trained users."""
     some = _some_users(model)
     if model._seen_indptr[-1] == 0:
@@ -161,7 +161,8 @@ def explain_score(model, query, history, item):
     others, positive, inverse, constant, length = _objective(model)
     size = np.linalg.norm(query)
     user = query / (size if size > 0 else 1)
-    weight = history.data / history.data.sum()
+    weight = level_rows(history.indptr, history.data)
+    weight = weight / weight.sum()
     vectors = _compared(model, history.indices)
     scores = inverse * length * (others @ user)
     if model._family == "pairwise":

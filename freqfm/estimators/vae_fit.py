@@ -8,7 +8,7 @@ from freqfm._components import resolve
 from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import attempt
-from freqfm.estimators.histories import HistoryFit, grow_state, new_state, pad_rows
+from freqfm.estimators.histories import HistoryFit, grow_state, level_rows, new_state, pad_rows
 from freqfm.estimators.mf_axes import resolve_temperature
 from freqfm.estimators.vae_net import as_layers, encode
 from freqfm.estimators.vae_task import OF_ITEMS, Axes, VAETask, unit_inputs
@@ -63,7 +63,7 @@ class VAEFit(HistoryFit):
                 X = self._validate_interactions(X, reset, partial)
                 if reset:
                     self._seed = draw_seed(self.random_state)
-                axes = self._resolve_axes(X)
+                axes = self._resolve_axes(X, reset)
                 train_part, held_out = (X, None) if partial else self._hold_out(X)
                 counts = np.bincount(train_part.indices, minlength=X.shape[1])
                 if reset:
@@ -83,8 +83,13 @@ class VAEFit(HistoryFit):
         score = None if held_out is None else self._scorer(X, held_out)
         return VAETask(self, axes, X, score, count_threads(self.n_jobs), n_known)
 
-    def _resolve_axes(self, X):
-        n_users, n_items = np.count_nonzero(np.diff(X.indptr)), X.shape[1]
+    def _pace(self, X, reset):
+        """Return the number of users in a batch, and the learning rate or None."""
+        n_users = np.count_nonzero(np.diff(X.indptr))
+        if not reset:
+            # Steps as large and as many as those users had in the fit: a few new ones must not
+            # carry the model away from all others.
+            n_users = max(n_users, np.count_nonzero(np.diff(self._seen_indptr)))
         batch_size = self.batch_size
         if batch_size is None:
             batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
@@ -92,6 +97,11 @@ class VAEFit(HistoryFit):
         if rate is None and self.optimizer == "adam":
             n_steps = int(self.max_iter) * -(-n_users // int(batch_size))
             rate = float(np.clip(_TRAVEL / n_steps, _SLOWEST, _FASTEST))
+        return int(batch_size), rate
+
+    def _resolve_axes(self, X, reset):
+        n_items = X.shape[1]
+        batch_size, rate = self._pace(X, reset)
         optimizer = resolve(
             "optimizer",
             self.optimizer,
@@ -141,7 +151,7 @@ class VAEFit(HistoryFit):
             temperature=self._resolve_temperature(),
             cosine=self.similarity == "cosine",
             n_negatives=int(self.n_negatives or _N_NEGATIVES),
-            batch_size=int(batch_size),
+            batch_size=batch_size,
             kl_weight=kl_weight,
         )
 
@@ -272,6 +282,7 @@ class VAEFit(HistoryFit):
         """Return the means of the posteriors of histories, (n, n_components) float32."""
         n = len(starts) - 1
         layers = self._layers()
+        values = level_rows(starts, values)
         out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
         table = as_kernel_array(self.input_factors_)
         n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1

@@ -115,6 +115,7 @@ def _sort(r, scores, items):
 @scalar
 def _score_for_one(query, rows, n_unit, out):
     """Write the scores of rows for a single query, whose cost is that of reading them."""
+    others = np.uint64(n_unit), np.uint64(rows.shape[1])
     for j in range(rows.shape[0]):
         product = ZERO
         squares = ZERO
@@ -123,7 +124,7 @@ def _score_for_one(query, rows, n_unit, out):
             squares += rows[j, f] * rows[j, f]
         if squares > ZERO:
             product /= np.float32(math.sqrt(squares))
-        for f in range(n_unit, rows.shape[1]):
+        for f in range(others[0], others[1]):
             product += query[f] * rows[j, f]
         out[j] = product
 
