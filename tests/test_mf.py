@@ -16,9 +16,11 @@ from sklearn.preprocessing import Binarizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from freqfm import DivergenceError, MFRecommender
+from freqfm.datasets import make_interactions
 from freqfm.initializers import PRISM
 from freqfm.losses import MAWU, DirectAU
 from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import SGD, Adam
 from freqfm.samplers import Uniform
 
@@ -181,6 +183,45 @@ def test_partial_fit_grows(checkerboard):
     assert len(model.user_factors_) == 120
     with pytest.raises(ValueError, match="50 features.*60"):
         model.partial_fit(known)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_new_users_start_where_they_are_folded_in(checkerboard, loss):
+    train, _ = checkerboard
+    model = model_of(loss=loss, max_iter=5).fit(train[:80])
+    directions = model.transform(train[80:])
+    rest = sparse.vstack([sparse.csr_array((80, 60), dtype=np.float32), train[80:]]).tocsr()
+    lengths = np.linalg.norm(model.user_factors_, axis=1)
+    # An epoch that changes nothing shows where they start.
+    model.set_params(learning_rate=1e-12).partial_fit(rest)
+    started = model.user_factors_[80:]
+    cosines = np.sum(started * directions, axis=1)
+    cosines /= np.linalg.norm(started, axis=1) * np.linalg.norm(directions, axis=1)
+    assert_allclose(cosines, 1, atol=1e-5)
+    typical = np.sqrt(np.mean(lengths**2))
+    assert_allclose(np.linalg.norm(started, axis=1), typical, rtol=1e-5)
+
+
+def test_new_users_of_new_items_start_anywhere(checkerboard):
+    train, _ = checkerboard
+    model = model_of(max_iter=2).fit(train[:80, :50])
+    rest = np.zeros((83, 60))
+    rest[80, 55] = rest[81, 3] = 1
+    model.partial_fit(rest)
+    assert model.user_factors_.shape == (83, 8) and np.isfinite(model.user_factors_).all()
+    assert (np.linalg.norm(model.user_factors_[80:], axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bsl", "bpr"])
+def test_new_users_after_one_call(loss):
+    X = make_interactions(400, 150, 12000, n_clusters=6, noise=0.2, random_state=0)
+    history, hidden = holdout_interactions(X[300:], 0.3, random_state=0)
+    model = MFRecommender(8, loss=loss, max_iter=20, random_state=0).fit(X[:300])
+    folded = ndcg_at_k(hidden, model.recommend(history)[0])
+    known = sparse.csr_array((300, 150), dtype=np.float32)
+    model.partial_fit(sparse.vstack([known, history]).tocsr())
+    learned = ndcg_at_k(hidden, model.recommend(users=np.arange(300, 400))[0])
+    assert learned > 0.95 * folded
 
 
 def test_partial_fit_from_nothing_and_warm_start(checkerboard):

@@ -297,3 +297,16 @@ def test_bad_parameters(log, params, words):
 def test_bad_data(X, words):
     with pytest.raises(ValueError, match=words):
         make().fit(X)
+
+
+def test_a_few_new_users_leave_the_others_alone(log):
+    # Their batches and rate are those of all users, of whom they are a few.
+    model = make(max_iter=30, learning_rate=None).fit(log[:280])
+    rest = sparse.vstack([sparse.csr_array((280, 120), dtype=np.float32), log[280:]]).tocsr()
+    before = model.item_factors_.copy()
+    steps = int(model._n_steps[0])
+    model.partial_fit(rest)
+    assert int(model._n_steps[0]) - steps == 2  # of 16 users each
+    moved = np.abs(model.item_factors_ - before)
+    # Adam moves a weight by about its rate: at most 2 over the steps of a fit of 280 users.
+    assert moved.max() < 4 * 2 * 2 / (30 * 18)

@@ -1,0 +1,218 @@
+"""InteractionRecommender: histories in place of users, exclusions, embeddings, callbacks."""
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from numpy.testing import assert_allclose, assert_array_equal
+from purchases import ITEMS, ROWS, USERS
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender, recommend
+from freqfm.model_selection import WarmStartKFold
+
+SMALL = MFRecommender(4, max_iter=3, n_jobs=1, random_state=0)
+VAE = FastVAERecommender(3, hidden_layer_sizes=(4,), max_iter=2, n_jobs=1, random_state=0)
+
+
+@pytest.fixture
+def counting():
+    return InteractionRecommender(Counting()).fit(ROWS)
+
+
+@pytest.fixture(params=[SMALL, VAE], ids=["mf", "vae"])
+def model(request):
+    return InteractionRecommender(request.param, value=None).fit(ROWS)
+
+
+def rows_of(*histories):
+    X = np.zeros((len(histories), len(ITEMS)))
+    for row, items in enumerate(histories):
+        for item in items:
+            X[row, ITEMS.index(item)] += 1
+    return X
+
+
+# Histories.
+
+
+def test_history_is_folded_in(model):
+    items, scores = model.recommend(history=["tea", "jam"], n_recommendations=2)
+    expected, expected_scores = model.estimator_.recommend(
+        rows_of(["tea", "jam"]), n_recommendations=2
+    )
+    assert items.tolist() == [ITEMS[code] for code in expected[0]]
+    assert_array_equal(scores, expected_scores[0])
+    for several in ([["tea", "jam"], ["gin"]], (("jam", "tea"), {"gin"})):
+        items, scores = model.recommend(history=several, n_recommendations=2)
+        assert items.shape == scores.shape == (2, 2)
+        assert_allclose(scores[0], expected_scores[0], rtol=1e-5)
+    through = recommend(model, history=["tea", "jam"], n_recommendations=2)
+    assert_array_equal(through[1], expected_scores[0])
+
+
+def test_history_keeps_out_what_it_holds(counting):
+    every = len(ITEMS)
+    items, _ = counting.recommend(history=["tea", "fig"], n_recommendations=every)
+    assert sorted(items[:-1]) == sorted(set(ITEMS) - {"tea"}) and items[-1] is None
+    items, _ = counting.recommend(history=["tea"], n_recommendations=every, exclude_seen=False)
+    assert sorted(items) == sorted(ITEMS)
+    items, _ = counting.recommend(history=[["tea"], ["gin"]], candidates=["tea", "gin"])
+    assert items[:, 0].tolist() == ["gin", "tea"]
+
+
+@pytest.mark.parametrize("history", [[], ["fig"]])
+def test_history_of_nothing_known_is_that_of_a_stranger(model, history):
+    items, scores = model.recommend(history=history, n_recommendations=3)
+    expected, expected_scores = model.recommend("nobody", n_recommendations=3)
+    assert_array_equal(items, expected)
+    assert_array_equal(scores, expected_scores)
+    assert model.recommend(history=[history], n_recommendations=3)[0].shape == (1, 3)
+
+
+def test_history_of_numbers():
+    model = InteractionRecommender(Counting()).fit(np.array([[1, 10], [1, 20], [2, 20], [2, 30]]))
+    assert model.recommend(history=[10], n_recommendations=1)[0].tolist() == [20]
+    for several in (np.array([[10, 20], [20, 30]]), [np.array([10, 20]), [30, 20]]):
+        assert model.recommend(history=several, n_recommendations=1)[0].tolist() == [[30], [10]]
+
+
+@pytest.mark.parametrize("history", ["tea", 3, [["tea"], "jam"], [3], [None]])
+def test_wrong_histories(model, history):
+    with pytest.raises((TypeError, ValueError), match="history"):
+        model.recommend(history=history)
+
+
+def test_users_or_history(model):
+    with pytest.raises(ValueError, match="either users or history"):
+        model.recommend(["ann"], history=["tea"])
+
+
+# Own exclusions.
+
+
+@pytest.mark.parametrize("users", [None, ["ann", "zoe", "bob"], ["zoe"], "ann", "zoe"])
+def test_every_user_has_own_exclusions(model, users):
+    plain, _ = model.recommend(users, n_recommendations=5)
+    plain = np.atleast_2d(plain)
+    own = [[row[0], "fig"] if i % 2 == 0 else [] for i, row in enumerate(plain)]
+    items, _ = model.recommend(users, n_recommendations=5, exclude=own)
+    for i, (row, before) in enumerate(zip(np.atleast_2d(items), plain, strict=True)):
+        left = [
+            item for item in before if item is not None and not (i % 2 == 0 and item == before[0])
+        ]
+        assert row[: len(left)].tolist() == left and set(row[len(left) :]) <= {None}
+
+
+def test_exclusions_of_histories(counting):
+    items, _ = counting.recommend(history=[["tea"], ["tea"]], exclude=[["jam"], []])
+    assert "jam" not in items[0] and items[1, 0] == "jam"
+
+
+def test_one_list_of_exclusions_for_each_user(model):
+    with pytest.raises(ValueError, match="exclude holds 3 lists of ids, but there are 2 users"):
+        model.recommend(["ann", "bob"], exclude=[["tea"], [], []])
+    with pytest.raises(ValueError, match="exclude holds ids beside lists"):
+        model.recommend(["ann", "bob"], exclude=["tea", ["jam"]])
+
+
+# Embeddings and explanations.
+
+
+def test_transform_looks_users_up(model):
+    embeddings = model.transform(ROWS)
+    assert embeddings.shape == (len(ROWS), embeddings.shape[1]) and embeddings.dtype == np.float32
+    assert_allclose(model.transform(ROWS[2:3]), embeddings[2:3], rtol=1e-5)
+    of_users = model.estimator_._embed(np.arange(len(USERS)))
+    assert_allclose(embeddings, of_users[[USERS.index(user) for user, *_ in ROWS]])
+    assert_array_equal(clone(model).fit_transform(ROWS), embeddings)
+    with pytest.raises(ValueError, match="zoe"):
+        model.transform([("zoe", "tea", 1)])
+
+
+def test_transform_of_histories(model):
+    expected = model.estimator_.transform(rows_of(["tea", "jam"], ["gin"]))
+    assert_array_equal(model.transform(history=[["tea", "jam"], ["gin"]]), expected)
+    assert_allclose(model.transform(history=["tea", "jam"]), expected[0], rtol=1e-5)
+    for wrong in ({}, {"X": ROWS, "history": ["tea"]}):
+        with pytest.raises(ValueError, match="transform takes either X"):
+            model.transform(**wrong)
+
+
+def test_embeddings_of_the_autoencoder_are_those_of_histories():
+    model = InteractionRecommender(VAE, value=None).fit(ROWS)
+    histories = [[item for user, item, *_ in ROWS if user == name] for name in USERS]
+    looked_up = model.transform([(name, "tea", 1) for name in USERS])
+    assert_allclose(model.transform(history=histories), looked_up, rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_default_recommender_has_is_there():
+    model = InteractionRecommender(value=None).fit(ROWS)
+    explanation = model.explain("ann", "egg")
+    assert sorted(explanation.history) == ["jam", "tea"]
+    assert_allclose(explanation.score, model.predict_pairs(["ann"], ["egg"])[0], rtol=1e-4)
+    assert model.transform(ROWS).shape == (len(ROWS), 64)
+    assert len(model.export_vectors()[1]) == len(ITEMS)
+    for name in ("transform", "fit_transform", "export_vectors"):
+        assert not hasattr(InteractionRecommender(Counting()), name)
+    assert hasattr(InteractionRecommender(Counting()), "explain")
+
+
+# Callbacks.
+
+
+class Recorder:
+    """Counts what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def setup(self, estimator, context):
+        self.told.append("setup")
+
+    def teardown(self, estimator, context):
+        self.told.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        self.told.append((type(estimator).__name__, context.task_name))
+
+
+class Propagated(Recorder):
+    """One that searches hand on."""
+
+    max_propagation_depth = None
+
+
+def test_callbacks_reach_the_recommender():
+    pytest.importorskip("sklearn.callback")
+    recorder, own = Recorder(), Recorder()
+    model = InteractionRecommender(clone(SMALL).set_callbacks(own), value=None)
+    model.set_callbacks(recorder).fit(ROWS)
+    told = ["setup", *[("MFRecommender", "epoch")] * 3, ("MFRecommender", "fit"), "teardown"]
+    assert recorder.told == own.told == told
+    # What was lent is taken back.
+    assert model.estimator_._skl_callbacks == [own]
+    assert clone(model).set_callbacks().fit(ROWS) and recorder.told == told
+
+
+def test_callbacks_of_a_search_reach_the_recommender():
+    pytest.importorskip("sklearn.callback")
+    recorder = Propagated()
+    search = GridSearchCV(
+        InteractionRecommender(SMALL, value=None),
+        {"estimator__max_iter": [1, 2]},
+        cv=WarmStartKFold(2, random_state=0),
+    )
+    search.set_callbacks(recorder).fit(ROWS * 3)
+    assert recorder.told.count(("MFRecommender", "epoch")) >= 2 * 1 + 2 * 2
+    assert recorder.told.count("setup") == recorder.told.count("teardown") == 1
+    assert "_skl_callbacks" not in vars(search.best_estimator_.estimator_)
+
+
+def test_callbacks_that_cannot_be_passed_on():
+    pytest.importorskip("sklearn.callback")
+    with pytest.raises(TypeError, match="Counting does not support callbacks"):
+        InteractionRecommender(Counting()).set_callbacks(Recorder()).fit(ROWS)
