@@ -280,6 +280,9 @@ class MFRecommender(MFFit):
     def partial_fit(self, X, y=None):
         """Train one epoch on more interactions; users and items may be new.
 
+        New users start where ``transform`` puts them by the items that the model knows, at the
+        length that trained users have; new items, and users of these alone, as in ``fit``.
+
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items)

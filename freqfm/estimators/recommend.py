@@ -21,7 +21,7 @@ def recommend(estimator, X=None, **options):
         users. With None nothing is transformed.
     **options : dict
         Passed on: ``n_recommendations``, ``exclude_seen``, ``candidates``, ``exclude`` and
-        ``users``.
+        ``users``; to an :class:`InteractionRecommender` also ``history``.
 
     Returns
     -------

@@ -185,7 +185,7 @@ class FastVAERecommender(VAEFit):
     and the histories: about 12 bytes per interaction while training, 4 afterwards, or 8 if the
     values of ``X`` are not all one. Nothing grows with users times items: "full" holds scores of a
     batch and 512 items at a time for each thread, draws take some 20 bytes for each user of a batch
-    and draw, and 8 more for each thread. To recommend by cosines takes a copy of ``item_factors_``.
+    and draw, and 8 more for each thread.
 
     Item biases start at the logarithms of popularity. MIDX does not quantize them: its cells, and
     its draws within a cell, go by their exponentials, for "midx_popularity" times its popularity.
