@@ -9,6 +9,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender, recommend
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.estimators.mf_task import MFTask
 from freqfm.model_selection import WarmStartKFold
 
 SMALL = MFRecommender(4, max_iter=3, n_jobs=1, random_state=0)
@@ -210,6 +212,28 @@ def test_callbacks_of_a_search_reach_the_recommender():
     assert recorder.told.count(("MFRecommender", "epoch")) >= 2 * 1 + 2 * 2
     assert recorder.told.count("setup") == recorder.told.count("teardown") == 1
     assert "_skl_callbacks" not in vars(search.best_estimator_.estimator_)
+
+
+def test_checkpoints_of_the_recommender_inside(tmp_path, monkeypatch):
+    path = tmp_path / "model.checkpoint"
+    whole = InteractionRecommender(SMALL, value=None).fit(ROWS)
+    with monkeypatch.context() as patch:
+        run = MFTask.run_epoch
+
+        def killed(task, epoch):
+            if epoch == 2:
+                raise KeyboardInterrupt
+            return run(task, epoch)
+
+        patch.setattr(MFTask, "run_epoch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            InteractionRecommender(SMALL, value=None).set_callbacks(Checkpoint(path)).fit(ROWS)
+    assert resume(path).n_iter_ == 2
+    model = InteractionRecommender(resume(path), value=None).fit(ROWS)
+    assert_array_equal(model.estimator_.item_factors_, whole.estimator_.item_factors_)
+    assert_array_equal(model.recommend()[0], whole.recommend()[0])
+    with pytest.raises(ValueError, match="X is not that of the fit to be resumed"):
+        InteractionRecommender(resume(path), value=None).fit(ROWS[1:])
 
 
 def test_callbacks_that_cannot_be_passed_on():

@@ -1,6 +1,7 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
 from contextlib import contextmanager
+from copy import deepcopy
 from numbers import Integral
 
 import numpy as np
@@ -93,6 +94,10 @@ class InteractionRecommender(
     was nothing more to recommend, an array of objects holds None in its place, with the score
     -inf. pandas, Polars and Arrow frames are read through narwhals
     (``pip install 'freqfm[frames]'``).
+
+    Callbacks are told of the epochs of the recommender inside. What
+    :class:`freqfm.callbacks.Checkpoint` writes is that recommender:
+    ``InteractionRecommender(resume(path))`` goes on when it is fitted to the same table.
 
     Examples
     --------
@@ -209,6 +214,9 @@ class InteractionRecommender(
         return self
 
     def _base(self):
+        if hasattr(self.estimator, "_unfinished"):
+            # It comes from a checkpoint, and goes on.
+            return deepcopy(self.estimator)
         if self.estimator is not None:
             return clone(self.estimator)
         from freqfm.estimators.mf import MFRecommender

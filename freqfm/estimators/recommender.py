@@ -367,9 +367,10 @@ class BaseRecommender(
         >>> from freqfm.datasets import make_interactions
         >>> X = make_interactions(200, 100, random_state=0)
         >>> model = MFRecommender(n_components=16, max_iter=5, random_state=0).fit(X)
-        >>> users, items = model.export_vectors()
-        >>> best = int(np.argmax(users[3] @ items.T))
-        >>> best == model.recommend(users=3, n_recommendations=1, exclude_seen=False)[0][0]
+        >>> users, vectors = model.export_vectors()
+        >>> best = np.argmax(vectors @ users[3])
+        >>> items, _ = model.recommend(users=3, n_recommendations=1, exclude_seen=False)
+        >>> bool(items[0] == best)
         True
         """
         check_is_fitted(self)
