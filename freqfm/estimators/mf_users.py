@@ -98,6 +98,7 @@ def fold_in_directions(model, X, n_threads):
     items, indices = _items_of(model, X.indices)
     n, width = X.shape[0], others.shape[1]
     out = np.zeros((n, width), dtype=np.float32)
+    n_threads = max(1, min(n_threads, n))
     if n * _N_STEPS * others.size < 1_000_000:
         n_threads = 1
     floats = np.zeros((n_threads, len(others) + 32), dtype=np.float32)
