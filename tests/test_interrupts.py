@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender
+from freqfm import FastVAERecommender, FMClassifier, InteractionRecommender, MFRecommender
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.estimators.base import EpochLoop, Snapshot
 
@@ -106,6 +106,26 @@ def test_held_out_items_are_known(cls, data, monkeypatch):
     users, places = np.nonzero(items >= 0)
     recommended[users, items[users, places]] = True
     assert not (recommended & (X.toarray() > 0)).any()
+
+
+def test_ids_stay_with_the_model(data, monkeypatch):
+    pairs = np.column_stack(data[1][0].nonzero())
+    model = InteractionRecommender(clone(MODELS[1]).set_params(max_iter=4))
+    interrupt_epoch(monkeypatch, model, 0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(pairs)
+    assert not hasattr(model, "user_ids_")
+    monkeypatch.undo()
+    interrupt_epoch(monkeypatch, model, 2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(pairs)
+    assert model.estimator_.n_iter_ == 2
+    before = model.recommend()[0]
+    more = [*map(tuple, pairs.tolist()), (99, 99)]
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(more)
+    assert_array_equal(model.recommend()[0], before)
+    assert 99 not in model.user_ids_
 
 
 @pytest.mark.parametrize("method", ["save", "restore"])

@@ -13,8 +13,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._ids import ids_of
+from freqfm._signals import release_signals
 from freqfm._validation import check_count
-from freqfm.estimators.base import CallbackSupportMixin
+from freqfm.estimators.base import CallbackSupportMixin, attempt
 from freqfm.estimators.interaction_encoding import InteractionEncodingMixin
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
@@ -183,35 +184,36 @@ class InteractionRecommender(
         self._validate_params()
         if not hasattr(self, "estimator_"):
             return self._fit(X, "partial_fit")
-        before = self.__dict__.copy()
-        try:
-            users, items, values = self._read(X, reset=False)
-            users = self._add_ids("user", users)
-            items = self._add_ids("item", items)
-            self.estimator_.partial_fit(self._matrix(users, items, values))
-        except (DivergenceError, KeyboardInterrupt):
-            raise  # tables have grown, and hold a usable model
-        except BaseException:
-            self.__dict__ = before
-            raise
+        with attempt(self) as trial:
+            with release_signals():
+                users, items, values = self._read(X, reset=False)
+                users = self._add_ids("user", users)
+                items = self._add_ids("item", items)
+            self._train(trial, "partial_fit", self._matrix(users, items, values))
         return self
 
     def _fit(self, X, method):
-        before = self.__dict__.copy()
-        try:
-            users, items, values = self._read(X, reset=True)
-            users = self._learn_ids("user", users)
-            items = self._learn_ids("item", items)
-            self.estimator_ = self._base()
-            with _callbacks_of(self, self.estimator_):
-                getattr(self.estimator_, method)(self._matrix(users, items, values))
-        except DivergenceError:
-            raise
-        except BaseException:
-            # A call that is refused leaves the model as it was.
-            self.__dict__ = before
-            raise
+        with attempt(self) as trial:
+            with release_signals():
+                users, items, values = self._read(X, reset=True)
+                users = self._learn_ids("user", users)
+                items = self._learn_ids("item", items)
+                self.estimator_ = self._base()
+            self._train(trial, method, self._matrix(users, items, values))
         return self
+
+    def _train(self, trial, method, X):
+        """Train the recommender inside; keep what it has learned even if training is cut short."""
+        inner = self.estimator_
+        n_before = getattr(inner, "n_iter_", 0)
+        try:
+            with release_signals(), _callbacks_of(self, inner):
+                getattr(inner, method)(X)
+        except BaseException as error:
+            # Of recommenders that do not count epochs, only the error tells.
+            counts = hasattr(inner, "n_iter_")
+            trial.kept = inner.n_iter_ > n_before if counts else isinstance(error, DivergenceError)
+            raise
 
     def _base(self):
         if hasattr(self.estimator, "_unfinished"):

@@ -63,7 +63,7 @@ class VAEFit(HistoryFit):
                 X = self._validate_interactions(X, reset, partial)
                 if reset:
                     self._seed = draw_seed(self.random_state)
-                axes = self._resolve_axes(X, reset)
+                axes = self._resolve_axes(X, reset, unfinished)
                 train_part, held_out = (X, None) if partial else self._hold_out(X)
                 counts = np.bincount(train_part.indices, minlength=X.shape[1])
                 if reset:
@@ -83,13 +83,15 @@ class VAEFit(HistoryFit):
         score = None if held_out is None else self._scorer(X, held_out)
         return VAETask(self, axes, X, score, count_threads(self.n_jobs), n_known)
 
-    def _pace(self, X, reset):
+    def _pace(self, X, reset, unfinished):
         """Return the number of users in a batch, and the learning rate or None."""
-        n_users = np.count_nonzero(np.diff(X.indptr))
-        if not reset:
-            # Steps as large and as many as those users had in the fit: a few new ones must not
-            # carry the model away from all others.
-            n_users = max(n_users, np.count_nonzero(np.diff(self._seen_indptr)))
+        if reset:
+            self._n_known = 0
+        elif unfinished is None:
+            self._n_known = np.count_nonzero(np.diff(self._seen_indptr))
+        # Steps as large and as many as the users of earlier calls had: a few new ones must not
+        # carry the model away from all others.
+        n_users = max(np.count_nonzero(np.diff(X.indptr)), self._n_known)
         batch_size = self.batch_size
         if batch_size is None:
             batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
@@ -99,9 +101,9 @@ class VAEFit(HistoryFit):
             rate = float(np.clip(_TRAVEL / n_steps, _SLOWEST, _FASTEST))
         return int(batch_size), rate
 
-    def _resolve_axes(self, X, reset):
+    def _resolve_axes(self, X, reset, unfinished=None):
         n_items = X.shape[1]
-        batch_size, rate = self._pace(X, reset)
+        batch_size, rate = self._pace(X, reset, unfinished)
         optimizer = resolve(
             "optimizer",
             self.optimizer,
