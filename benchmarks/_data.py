@@ -42,6 +42,15 @@ def movielens_ratings(data):
     return users, movies, table[:, 2]
 
 
+def movielens_100k(data):
+    """Return users, movies (both numbered from 0) and ratings of MovieLens-100K.
+
+    Reads ``ml100k/u.data``, lines of user, movie, rating and time, between tabs.
+    """
+    table = np.loadtxt(data / "ml100k" / "u.data", dtype=np.int64)
+    return table[:, 0] - 1, table[:, 1] - 1, table[:, 2]
+
+
 def one_hot_pairs(users, movies):
     """Return a CSR matrix with two ones a row: the user's column and the movie's."""
     n, n_users = len(users), users.max() + 1

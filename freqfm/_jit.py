@@ -8,15 +8,24 @@ therefore named after a hash of all sources that are compiled.
 
 import contextlib
 import functools
-import hashlib
-import os
-import sys
-from pathlib import Path
 
 import numba
 import numpy as np
+from numba.core import event
 
-__all__ = ["FASTMATH", "JIT_DISABLED", "KERNELS", "kernel", "n_signatures", "scalar", "stage"]
+from freqfm._code_cache import KernelCache, cache_directory
+
+__all__ = [
+    "FASTMATH",
+    "JIT_DISABLED",
+    "KERNELS",
+    "announced_compilation",
+    "cache_directory",
+    "kernel",
+    "n_signatures",
+    "scalar",
+    "stage",
+]
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
 # the training loop must see them.
@@ -26,76 +35,56 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # inlined helper that takes arrays would touch their counters, which all threads share.
 _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
 
-JIT_DISABLED = bool(numba.config.DISABLE_JIT)
+# What only kernels call needs no way in from Python, or from C; that is a third of what the first
+# fit would compile.
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-#: The folders whose functions are compiled; nothing outside of them uses the decorators below.
-COMPILED = ("kernels", "scalars")
+JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
 #: Every kernel of the package, for the tests that count signatures.
 KERNELS = []
 
 
-def _source_hash():
-    """Hash the sources that may be compiled: the version of the package's compiled code."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in [Path(__file__), *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
-        digest.update(str(path.relative_to(root)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _cache_root():
-    """Return the folder of all compiled code: numba's if the user named one, else the user's."""
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        return Path(os.environ["NUMBA_CACHE_DIR"])
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-
-
-@functools.cache
-def cache_directory():
-    """Return the folder of this version's compiled code, or None if none can be written."""
-    try:
-        folder = _cache_root() / "freqfm" / _source_hash()
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except (OSError, RuntimeError):
-        return None
-    return folder
-
-
 @contextlib.contextmanager
-def _numba_cache_in(folder):
-    # numba chooses a kernel's folder when it is decorated; other packages keep their own.
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+def announced_compilation(wanted):
+    """Print the name of each kernel that compiles inside of this context, if that is wanted."""
+    listener = _Announcer()
+    if wanted:
+        event.register("numba:compile", listener)
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        if wanted:
+            event.unregister("numba:compile", listener)
+
+
+class _Announcer(event.Listener):
+    def on_start(self, started):
+        if started.data["dispatcher"] in KERNELS:
+            print(f"compiling {started.data['dispatcher'].__name__} (once)", flush=True)
+
+    def on_end(self, ended):
+        pass
 
 
 def scalar(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
-    return numba.njit(forceinline=True, **_OPTIONS)(function)
+    return numba.njit(forceinline=True, **_INNER, **_OPTIONS)(function)
 
 
 def stage(function):
     """Compile a long part of several kernels once; they call it."""
-    return numba.njit(**_OPTIONS)(function)
+    return numba.njit(**_INNER, **_OPTIONS)(function)
 
 
 def kernel(function):
     """Compile a loop over arrays: without the GIL, cached on disk, one signature for ever."""
     if JIT_DISABLED:
         return _interpreted(function)
-    folder = cache_directory()
-    with _numba_cache_in(folder) if folder else contextlib.nullcontext():
-        compiled = numba.njit(nogil=True, cache=folder is not None, **_OPTIONS)(function)
+    compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    if cache_directory() is not None:
+        # What ``cache=True`` does, with a cache that cannot fail.
+        compiled._cache = KernelCache(function)
     KERNELS.append(compiled)
     return compiled
 

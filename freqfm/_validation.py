@@ -1,5 +1,6 @@
 """Checks of what users pass in, and its conversion to what kernels read."""
 
+import functools
 from numbers import Integral
 
 import joblib
@@ -8,7 +9,8 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from freqfm.kernels.cpu.team import available_threads
+from freqfm._warnings import warn_user
+from freqfm.kernels.cpu.team import available_threads, cores
 
 
 def validate_rows(estimator, X, y="no_validation", *, reset, **options):
@@ -199,18 +201,43 @@ def check_weights(name, weight):
 
 
 def count_threads(n_jobs):
-    """Return the number of threads that ``n_jobs`` stands for.
+    """Return the number of threads that ``n_jobs`` stands for, at most one for each core.
 
     None means all that the process may use: results do not depend on it. Negative numbers count
     from the number of cores down, as everywhere in joblib.
+
+    Raises
+    ------
+    TypeError
+        If it is neither an integer nor None.
+    ValueError
+        If it is 0.
     """
     if n_jobs is None:
         return available_threads()
+    if isinstance(n_jobs, (bool, np.bool_)) or not isinstance(n_jobs, Integral):
+        raise TypeError(
+            f"n_jobs={n_jobs!r} is not a number of threads; give a positive integer, -1 for all "
+            f"cores, or None."
+        )
     if n_jobs == 0:
         raise ValueError(
             "n_jobs=0 has no meaning; give a positive number of threads, -1 for all cores, or None."
         )
-    return n_jobs if n_jobs > 0 else joblib.effective_n_jobs(n_jobs)
+    n_cores = cores()
+    if n_jobs > n_cores:
+        _warn_of_crowd(int(n_jobs), n_cores)
+        return n_cores
+    return int(n_jobs) if n_jobs > 0 else min(joblib.effective_n_jobs(n_jobs), n_cores)
+
+
+@functools.cache
+def _warn_of_crowd(n_jobs, n_cores):
+    """Warn, once in a process, of more threads than cores."""
+    warn_user(
+        f"n_jobs={n_jobs} is more than the {n_cores} cores that this process may use; {n_cores} "
+        f"threads are used. The result is the same."
+    )
 
 
 def check_count(name, value):

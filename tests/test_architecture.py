@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import freqfm
-from freqfm._jit import COMPILED
+from freqfm._code_cache import COMPILED
 
 PACKAGE = Path(freqfm.__file__).parent
 
@@ -16,14 +16,16 @@ BELOW_AXES = {"_jit", "_components", "exceptions", "scalars", "kernels"}
 MAY_IMPORT = {
     "exceptions": set(),
     "_signals": set(),
+    "_warnings": set(),
     "callbacks": set(),
-    "_jit": set(),
+    "_code_cache": {"_warnings"},
+    "_jit": {"_code_cache"},
     "_components": set(),
     "_versions": {"_jit", "kernels"},
-    "_validation": {"exceptions", "kernels"},
+    "_validation": {"_warnings", "exceptions", "kernels"},
     "datasets": {"_columns", "exceptions"},
     "scalars": {"_jit"},
-    "kernels": {"_jit", "_signals", "scalars"},
+    "kernels": {"_jit", "_warnings", "scalars"},
     **{axis: BELOW_AXES for axis in AXES},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
@@ -393,7 +394,7 @@ def train(task, phase, trial, callbacks=None, number=0):
     number : int, default=0
         Of the phase, if a fit has several.
     """
-    with task:
+    with announced_compilation(task.model.verbose), task:
         loop = EpochLoop(task.model, task, phase)
         if callbacks:
             callbacks.begin_phase(number, loop)

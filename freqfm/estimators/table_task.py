@@ -1,5 +1,7 @@
 """What the training tasks of recommenders share: a team, and tables that an optimizer moves."""
 
+import contextlib
+
 import numpy as np
 
 from freqfm.kernels.cpu.blas import single_threaded_blas
@@ -67,17 +69,17 @@ class TableTask:
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
         self._team = Team(n_threads)
-        self._blas = None
+        self._entered = None
 
     def __enter__(self):
-        self._blas = single_threaded_blas()
-        self._blas.__enter__()
-        self._team.__enter__()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(single_threaded_blas())
+            stack.enter_context(self._team)
+            self._entered = stack.pop_all()
         return self
 
     def __exit__(self, *exception):
-        self._team.__exit__(*exception)
-        self._blas.__exit__(*exception)
+        self._entered.__exit__(*exception)
 
     def _clock(self, n_batches):
         """Return the steps of an epoch."""

@@ -15,6 +15,7 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.blas import add_product, product_with_transposed
 from freqfm.kernels.cpu.tables import (
+    NO_UNIT,
     apply_gradients,
     catch_up,
     gather_dropped_row,
@@ -232,7 +233,7 @@ def alignment_train(
             total_loss += loss * batch_weight
             total_weight += batch_weight
         apply_gradients(
-            rank, size, n, user_occurrences, user_gradients, 0, users, user_rule, hyper, step,
+            rank, size, n, user_occurrences, user_gradients, NO_UNIT, users, user_rule, hyper, step,
             clock, mean,
         )  # fmt: skip
         apply_gradients(
@@ -241,11 +242,11 @@ def alignment_train(
         )  # fmt: skip
         if objective.margins:
             apply_gradients(
-                rank, size, n, user_occurrences, scratch.margin_gradients, 0, user_margins,
+                rank, size, n, user_occurrences, scratch.margin_gradients, NO_UNIT, user_margins,
                 user_rule, hyper, step, clock, mean,
             )  # fmt: skip
             apply_gradients(
-                rank, size, n, item_occurrences, scratch.margin_gradients, 0, item_margins,
+                rank, size, n, item_occurrences, scratch.margin_gradients, NO_UNIT, item_margins,
                 item_rule, hyper, step, clock, mean,
             )  # fmt: skip
             wait(barrier, size)

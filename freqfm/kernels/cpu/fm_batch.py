@@ -40,6 +40,9 @@ LINK = np.dtype(
 
 _ONE = np.uint64(1)
 
+# Of the type of tokens, so that nothing compiles once more for the intercept.
+_FIRST = np.uint64(0)
+
 
 class Rows(NamedTuple):
     """The training rows, see ``packing``, and how an epoch visits them.
@@ -213,8 +216,9 @@ def step_intercept(
         if code == RATE_GIVEN:
             code = RATE_CONSTANT
         rate = row_rate(
-            code, stepping.count_code, stepping.hyper, state.intercept[2:], 0, weight, curvature
-        )
+            code, stepping.count_code, stepping.hyper, state.intercept[2:], _FIRST, weight,
+            curvature,
+        )  # fmt: skip
         if code == RATE_COUNTED:
             # Every row holds the intercept: beyond 2 its first step would overshoot.
             rate = min(rate, np.float32(2.0 / curvature))
@@ -224,7 +228,7 @@ def step_intercept(
             np.float32(rate / correction),
             root_correction,
             intercept,
-            0,
+            _FIRST,
             np.float32(slope * scale),
             state.intercept[0:1],
             state.intercept[1:2],

@@ -8,6 +8,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, kernel, scalar
 from freqfm.kernels.cpu.tables import (
+    NO_UNIT,
     apply_gradients,
     catch_up,
     gather_dropped_row,
@@ -200,7 +201,7 @@ def pairwise_train(
                 total_loss += scratch.row_sums[r, 0]
                 total_weight += scratch.row_sums[r, 1]
         apply_gradients(
-            rank, size, n_rows, user_occurrences, gradients, 0, users, user_rule, hyper, step,
+            rank, size, n_rows, user_occurrences, gradients, NO_UNIT, users, user_rule, hyper, step,
             clock, mean,
         )  # fmt: skip
         apply_gradients(

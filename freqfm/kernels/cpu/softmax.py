@@ -16,6 +16,7 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, kernel
 from freqfm.kernels.cpu.blas import add_product_of_transposed
 from freqfm.kernels.cpu.softmax_rows import (
+    FIRST,
     Batch,
     finish_row,
     gather_negatives,
@@ -23,7 +24,7 @@ from freqfm.kernels.cpu.softmax_rows import (
     list_tokens,
     score_tile,
 )
-from freqfm.kernels.cpu.tables import apply_gradients, catch_up
+from freqfm.kernels.cpu.tables import NO_UNIT, apply_gradients, catch_up
 from freqfm.kernels.cpu.team import wait
 from freqfm.scalars.codes import (
     CATCH_UP_NONE,
@@ -136,7 +137,7 @@ def softmax_train(
             begin = m * rank // size
             end = m * (rank + 1) // size
             gather_negatives(
-                begin, end, n_pairs, 0, objective, corrections, items.weights, scratch,
+                begin, end, n_pairs, FIRST, objective, corrections, items.weights, scratch,
                 item_occurrences,
             )  # fmt: skip
             for j in range(begin, end):
@@ -182,7 +183,7 @@ def softmax_train(
                     statistics[u, 1] += scratch.row_sums[r, 1]
                     statistics[u, 2] += scratch.row_sums[r, 3]
         apply_gradients(
-            rank, size, n_rows, user_occurrences, scratch.user_gradients, 0, users, user_rule,
+            rank, size, n_rows, user_occurrences, scratch.user_gradients, NO_UNIT, users, user_rule,
             hyper, step, clock, mean,
         )  # fmt: skip
         apply_gradients(

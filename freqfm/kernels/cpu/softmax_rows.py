@@ -28,6 +28,9 @@ from freqfm.scalars.rng import hash64
 # they stay above the -87 at which float32 ends.
 _SAFE = np.float32(40)
 
+# In the types of what is passed elsewhere: for literals functions would be compiled once more.
+FIRST, _FALSE = np.int64(0), np.bool_(False)
+
 
 class Objective(NamedTuple):
     """What a batch minimises."""
@@ -116,7 +119,7 @@ def _exponentials_of_row(r, s, n, first, inverse, smallest_correction, objective
     if objective.statistics_wanted:
         top = ONE
         if not objective.cosine:
-            top = largest_logit(scores, s, n, ONE, corrections, first, False)
+            top = largest_logit(scores, s, n, ONE, corrections, first, _FALSE)
         total = sum_of_exponentials(scores, s, n, top)
         scratch.row_sums[r, 2] = top + math.log(total)
     drawn = objective.negatives_code == NEGATIVES_DRAWN
@@ -154,14 +157,14 @@ def score_tile(
         for r in range(begin, end):
             inverse = inverse_temperatures[np.uint64(epoch.row_users[batch.first_row + r]), 1]
             _exponentials_of_row(
-                r, r - start, m, 0, inverse, smallest_correction, objective, scratch
+                r, r - start, m, FIRST, inverse, smallest_correction, objective, scratch
             )
         add_product(tile, negatives, scratch.user_gradients[begin:end], ZERO)
         return
     negatives = scratch.negative_units[rank * m : (rank + 1) * m]
     for r in range(begin, end):
         gather_negatives(
-            0, m, batch.n_pairs + r * m, rank * m, objective, corrections, items, scratch,
+            FIRST, m, batch.n_pairs + r * m, rank * m, objective, corrections, items, scratch,
             occurrences,
         )  # fmt: skip
         row = scratch.scores[r - start : r - start + 1]

@@ -99,6 +99,9 @@ def empty_occurrences(n, width, size):
     )
 
 
+# Passed for ``n_unit``; of the type of the other numbers, so that nothing compiles twice.
+NO_UNIT = np.int64(0)
+
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)
 

@@ -19,6 +19,7 @@ from freqfm.kernels.cpu.blas import add_product, add_product_of_transposed, prod
 from freqfm.kernels.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.kernels.cpu.sampling import draw_negatives, log_q_of
 from freqfm.kernels.cpu.tables import (
+    NO_UNIT,
     apply_gradients,
     catch_up,
     gather_row,
@@ -103,7 +104,7 @@ def step_histories(
 ):
     """Move the rows of a table along the gradients (B, d) by the sums of histories."""
     apply_gradients(
-        rank, size, n, occurrences, gradients, 0, table, rule, hyper, step, clock, scale
+        rank, size, n, occurrences, gradients, NO_UNIT, table, rule, hyper, step, clock, scale
     )
 
 
@@ -111,7 +112,7 @@ def step_histories(
 def step_table(rank, size, barrier, gradients, table, rule, hyper, step, clock, weight):
     """Move every row of a table along its gradient."""
     for k in range(rank, table.weights.shape[0], size):
-        move_row(k, weight, ONE, gradients[k], table, rule, hyper, step, clock)
+        move_row(np.uint64(k), weight, 1.0, gradients[k], table, rule, hyper, step, clock)
 
 
 @scalar
@@ -144,7 +145,7 @@ def _largest(bits, b, n):
 def _gather_tile(first, last, n_unit, vectors, units):
     """Copy the vectors of a tile, with their first ``n_unit`` numbers at unit length."""
     for j in range(last - first):
-        gather_row(vectors, first + j, n_unit, units, j)
+        gather_row(vectors, np.uint64(first + j), n_unit, units, j)
 
 
 @scalar
@@ -224,8 +225,9 @@ def _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, 
         add_product(tile, used, scratch.chunk_gradients[c, :n_queries], ONE)
         add_product_of_transposed(tile, scratch.scaled[:n_queries], gradients[:n], ZERO)
         for j in range(n):
-            through_unit_row(gradients[j], table.weights, first + j, n_unit)
-            move_row(first + j, n_queries, ONE, gradients[j], table, rule, hyper, step, clock)
+            k = np.uint64(first + j)
+            through_unit_row(gradients[j], table.weights, k, n_unit)
+            move_row(k, n_queries, 1.0, gradients[j], table, rule, hyper, step, clock)
 
 
 @kernel

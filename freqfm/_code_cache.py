@@ -1,0 +1,178 @@
+"""Compiled code on disk: where it is kept, whom it is trusted from, and what if it is damaged.
+
+A fit never fails because of it. What cannot be read is compiled again and overwritten; what cannot
+be written is compiled again in the next process. Reading it runs code, so a folder that somebody
+else can write to is not used.
+"""
+
+import functools
+import hashlib
+import os
+import pickle
+import stat
+import sys
+from pathlib import Path
+
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    UserProvidedCacheLocator,
+)
+
+from freqfm._warnings import warn_user
+
+#: The folders whose functions are compiled; nothing outside of them uses the decorators.
+COMPILED = ("kernels", "scalars")
+
+
+def _source_hash():
+    """Hash the sources that may be compiled: the version of the package's compiled code."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    decorators = [root / "_code_cache.py", root / "_jit.py"]
+    for path in [*decorators, *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_root():
+    """Return the folder of all compiled code: numba's if the user named one, else the user's."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(os.environ["NUMBA_CACHE_DIR"])
+    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        return Path(os.environ["LOCALAPPDATA"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+@functools.cache
+def cache_directory():
+    """Return the folder of this version's compiled code, or None if there is none to be used."""
+    try:
+        root = _cache_root()
+        folder = root / "freqfm" / _source_hash()
+        root.mkdir(parents=True, exist_ok=True)
+        for place in (folder.parent, folder):
+            place.mkdir(mode=0o700, exist_ok=True)
+        objection = _objection(root, folder)
+        if objection:
+            warn_user(
+                f"Compiled code is neither read from nor kept in {folder}: {objection}, who could "
+                f"put code there. Every process compiles for itself. Delete that folder, or set "
+                f"the environment variable NUMBA_CACHE_DIR to a folder that only you can write to."
+            )
+            return None
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError):
+        return None
+    return folder
+
+
+def _objection(root, folder):
+    """Return why somebody else could put files into the folder, or None."""
+    if os.name != "posix":
+        return None
+    me = os.geteuid()
+    # A group may write to ``root``, as where each user has a group of his own and new folders are
+    # writable by it; below, the folders are made here.
+    for place, writable, owners in (
+        (root, stat.S_IWOTH, {me, 0}),
+        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {me}),
+        (folder, stat.S_IWOTH | stat.S_IWGRP, {me}),
+    ):
+        status = place.stat()
+        if status.st_uid not in owners:
+            return f"{place} belongs to another user (uid {status.st_uid})"
+        sticky = place == root and status.st_mode & stat.S_ISVTX
+        if status.st_mode & writable and not sticky:
+            return f"others may write to {place}"
+    return None
+
+
+class _Locator(UserProvidedCacheLocator):
+    """Puts all kernels under one folder, without looking at it once for each of them."""
+
+    def __init__(self, py_func, py_file):
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        self._cache_path = str(cache_directory() / self.get_suitable_cache_subpath(py_file))
+
+    @classmethod
+    def from_function(cls, py_func, py_file):
+        return cls(py_func, py_file)
+
+    def ensure_cache_path(self):
+        os.makedirs(self.get_cache_path(), mode=0o700, exist_ok=True)
+
+
+class _Impl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]
+
+
+class _CheckedFile(IndexDataCacheFile):
+    """Keeps a checksum beside the code: LLVM would take much that is damaged, and run it."""
+
+    def _save_data(self, name, data):
+        code = self._dump(data)
+        super()._save_data(name, (hashlib.sha256(code).digest(), code))
+
+    def _load_data(self, name):
+        checksum, code = super()._load_data(name)
+        if hashlib.sha256(code).digest() != checksum:
+            raise ValueError(f"the checksum of {name} is wrong")
+        return pickle.loads(code)
+
+
+class KernelCache(FunctionCache):
+    """numba's cache of a function, which no damaged file and no full disk can stop.
+
+    Parameters
+    ----------
+    py_func : function
+        What is compiled; :func:`cache_directory` is not None.
+    """
+
+    _impl_class = _Impl
+
+    def __init__(self, py_func):
+        super().__init__(py_func)
+        locator, name = self._impl.locator, self._impl.filename_base
+        self._cache_file = _CheckedFile(self.cache_path, name, locator.get_source_stamp())
+
+    def load_overload(self, sig, target_context):
+        """Return what is on disk, or None if it is not there or damaged."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:
+            _warn_once("read", error)
+        try:
+            # Without an index, what is compiled now takes the place of what is there.
+            self.flush()
+        except Exception as error:
+            _warn_once("written", error)
+        return None
+
+    def save_overload(self, sig, data):
+        """Write to disk, if possible."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            _warn_once("written", error)
+
+
+_told = []
+
+
+def _warn_once(what, error):
+    """Tell once in a process that the cache does not work."""
+    if _told:
+        return
+    _told.append(what)
+    warn_user(
+        f"Compiled code in {cache_directory()} cannot be {what} ({type(error).__name__}: {error}). "
+        f"It is compiled again, and damaged files are overwritten where that is possible. If this "
+        f"comes again, delete the folder, and see whether the disk is full."
+    )
