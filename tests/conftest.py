@@ -5,6 +5,17 @@ import pytest
 from scipy import sparse
 
 from freqfm.datasets import make_clicks
+from freqfm.kernels.cpu import team
+
+
+@pytest.fixture(scope="session", autouse=True)
+def whole_teams():
+    """Let all threads that a test asks for take part, however few and busy the cores are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "free_cores", lambda wanted: wanted)
+        patch.setattr(team, "cores", lambda: 64)
+        patch.setattr("freqfm._validation.cores", lambda: 64)
+        yield
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 import faulthandler
 import multiprocessing
 import os
+import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -13,11 +15,16 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
-from freqfm import FMClassifier
+from freqfm import FastVAERecommender, FMClassifier, MFRecommender, RaFMClassifier, _validation
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
+from freqfm._validation import count_threads
+from freqfm.kernels.cpu import team as team_module
 from freqfm.kernels.cpu.team import Team, wait
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
+
+# What the fixture ``whole_teams`` replaces.
+free_cores, cores = team_module.free_cores, team_module.cores
 
 # Slots of two threads stand a cache line apart.
 STRIDE = 8
@@ -224,3 +231,231 @@ def test_run_returns_only_when_all_members_are_done():
     with Team(3) as team, pytest.raises(ArithmeticError):
         team.run(fail)
     assert done == [2]
+
+
+def fails_at(monkeypatch, nth):
+    """Let the ``nth`` thread that is started fail, as where a system has no more of them."""
+    start, started = threading.Thread.start, []
+
+    def start_or_fail(thread):
+        started.append(thread)
+        if len(started) == nth:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    return started
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_thread_that_cannot_start(rows, nth, monkeypatch):
+    X, y = rows
+    expected = fitted_scores(rows, 1)
+    model = FMClassifier(8, max_iter=3, batch_size=500, n_jobs=4, random_state=0)
+    started = fails_at(monkeypatch, nth)
+    with pytest.warns(UserWarning, match=f"Only {nth} of 4 threads could be started .*n_jobs"):
+        model.fit(X, y)
+    assert len(started) == nth
+    assert_array_equal(model.decision_function(X), expected)
+    assert not any(thread.name.startswith("freqfm") for thread in threading.enumerate())
+
+
+def test_interrupt_while_threads_start(monkeypatch):
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread):
+        start(thread)
+        if thread.name == "freqfm-2":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt), Team(4):
+        pass
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
+
+
+ESTIMATORS = {
+    "FM": lambda n: FMClassifier(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
+    "RaFM": lambda n: RaFMClassifier((2, 5), max_iter=2, batch_size=500, n_jobs=n, random_state=0),
+    "MF": lambda n: MFRecommender(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
+    "BPR": lambda n: MFRecommender(
+        8, loss="bpr", max_iter=2, batch_size=500, weight_decay=0.1, n_jobs=n, random_state=0
+    ),
+    "DirectAU": lambda n: MFRecommender(
+        8, loss="directau", max_iter=2, batch_size=500, n_jobs=n, random_state=0
+    ),
+    "DNS": lambda n: MFRecommender(
+        8, negative_sampler="dns", max_iter=2, batch_size=500, n_jobs=n, random_state=0
+    ),
+    "VAE": lambda n: FastVAERecommender(
+        8, max_iter=2, early_stopping=False, n_jobs=n, random_state=0
+    ),
+    "MIDX": lambda n: FastVAERecommender(
+        8, negative_sampler="midx_uniform", n_negatives=20, max_iter=2, early_stopping=False,
+        n_jobs=n, random_state=0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_team_that_changes_its_size_gives_the_same_bits(rows, name, monkeypatch):
+    # Scratch was allocated for three threads; one, two or three of them take part in a call.
+    X, y = rows
+    target = [] if hasattr(ESTIMATORS[name](1), "recommend") else [y]
+    sizes, present = [], []
+
+    def free(wanted):
+        sizes.append(1 + len(sizes) * 5 % 7 % wanted)
+        return sizes[-1]
+
+    def arrays(model):
+        # Several epochs' work, and several calls of the kernels even where one epoch is a call.
+        model.fit(X, *target).partial_fit(X, *target).partial_fit(X, *target)
+        found = [model.loss_curve_]
+        for attribute in ("factors_", "user_factors_", "item_factors_"):
+            table = getattr(model, attribute, [])
+            found += table if isinstance(table, list) else [table]
+        return found
+
+    expected = arrays(ESTIMATORS[name](1))
+    monkeypatch.setattr(team_module, "_BELIEVED", 0)
+    monkeypatch.setattr(team_module, "free_cores", free)
+    monkeypatch.setattr(
+        Team,
+        "_present_size",
+        lambda team, ask=Team._present_size: present.append(ask(team)) or present[-1],
+    )
+    for one, other in zip(arrays(ESTIMATORS[name](3)), expected, strict=True):
+        assert_array_equal(one, other)
+    assert set(present) == {1, 2, 3}
+
+
+def test_busy_cores_are_left_to_others(monkeypatch):
+    looks = []
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+
+    def running(*answers):
+        answers = list(answers)
+        looks.clear()
+        monkeypatch.setattr(
+            team_module, "_running_threads", lambda: looks.append(1) or answers.pop(0)
+        )
+
+    running(1)
+    assert free_cores(3) == 3
+    running(3, 3, 3)
+    assert free_cores(3) == 2
+    # A thread that ran for a moment only.
+    running(3, 2)
+    assert free_cores(3) == 3
+    running(9, 9, 9)
+    assert free_cores(3) == 0
+    assert len(looks) == 3
+
+    def unknown():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(team_module, "_running_threads", unknown)
+    assert free_cores(3) == 3
+
+
+def test_one_thread_works_where_no_core_is_free(monkeypatch):
+    monkeypatch.setattr(team_module, "free_cores", lambda wanted: 0)
+    sizes = []
+    with Team(3) as team:
+        team.run(lambda rank, size, barrier: sizes.append((rank, size)))
+    assert sizes == [(0, 1)]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/loadavg"), reason="only Linux tells")
+def test_threads_of_the_machine_are_counted():
+    assert 1 <= team_module._running_threads() < 10_000
+
+
+@pytest.fixture
+def interrupts():
+    """Return a function that starts a thread which interrupts ``Team.run``, and nothing else."""
+    inside = {Team.run.__code__, Team._present_size.__code__}
+
+    def interrupt(signum, frame):
+        if frame.f_code in inside:
+            raise KeyboardInterrupt
+
+    def send(n, delay):
+        time.sleep(delay)
+        for _ in range(n):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            time.sleep(0.0002)
+
+    def start(n, delay):
+        sender = threading.Thread(target=send, args=(n, delay))
+        sender.start()
+        return sender
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield start
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
+@pytest.mark.parametrize("n_signals", [20, 100])
+def test_nobody_works_after_an_interrupt(n_signals, interrupts):
+    slots = np.zeros(3 * STRIDE, dtype=np.int64)
+    with Team(3) as team:
+        team.run(keep_step, slots, 1)
+        for i in range(10):
+            sender = interrupts(n_signals, 0.0005 * i)
+            with pytest.raises(KeyboardInterrupt):
+                while sender.is_alive():
+                    team.run(keep_step, slots, 2_000)
+            at_work = team._barrier[team_module._AT_WORK :].any()
+            sender.join()
+            assert not at_work
+        assert team.run(keep_step, slots, 10) == 0
+
+
+def test_cores_by_affinity_and_quota(monkeypatch):
+    monkeypatch.setattr("joblib.cpu_count", lambda: 3)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 8)
+    monkeypatch.setattr(team_module, "cores", cores.__wrapped__)
+    assert team_module.available_threads() == 3
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
+    assert team_module.available_threads() == 2
+
+
+@pytest.mark.parametrize("n_jobs", [3, 100_000, 2**40])
+def test_more_threads_than_cores(n_jobs, monkeypatch):
+    monkeypatch.setattr(_validation, "cores", lambda: 2)
+    _validation._warn_of_crowd.cache_clear()
+    with pytest.warns(UserWarning, match=f"n_jobs={n_jobs} .* 2 cores .* 2 threads") as told:
+        assert count_threads(n_jobs) == 2
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert count_threads(n_jobs) == 2
+        assert count_threads(2) == 2
+        assert count_threads(-1) <= 2
+
+
+def test_fit_with_more_threads_than_cores(rows, monkeypatch):
+    monkeypatch.setattr(_validation, "cores", lambda: 2)
+    _validation._warn_of_crowd.cache_clear()
+    with pytest.warns(UserWarning, match="n_jobs=100000"):
+        scores = fitted_scores(rows, 100_000)
+    assert_array_equal(scores, fitted_scores(rows, 1))
+
+
+@pytest.mark.parametrize("n_jobs", [True, False, 1.5, "2"])
+def test_n_jobs_that_is_no_number_of_threads(n_jobs):
+    with pytest.raises(TypeError, match=f"n_jobs={n_jobs!r} is not a number of threads.*-1"):
+        count_threads(n_jobs)
+
+
+@pytest.mark.parametrize("estimator", [FMClassifier, MFRecommender, FastVAERecommender])
+def test_fit_refuses_booleans_as_n_jobs(estimator, rows):
+    X, y = rows
+    with pytest.raises(TypeError, match="n_jobs=True"):
+        estimator(n_jobs=True).fit(X, y)

@@ -1,0 +1,248 @@
+"""Compiled code on disk: damaged, on a full disk, without rights, in a folder others write to."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import freqfm
+from freqfm import _code_cache
+from freqfm._jit import JIT_DISABLED, cache_directory
+
+ROOT = Path(freqfm.__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+
+# Compiles two tiny kernels, or loads them; prints what they return, whether they were loaded, and
+# warnings.
+TINY = """
+import json
+import os
+import sys
+import warnings
+
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from freqfm import _jit
+
+    exec(os.environ.get("BEFORE", ""))
+
+    @_jit.kernel
+    def add(x):
+        for i in range(x.shape[0]):
+            x[i] += i
+
+    @_jit.kernel
+    def double(x):
+        for i in range(x.shape[0]):
+            x[i] *= 2
+
+    import numpy as np
+
+    exec(os.environ.get("AFTER", ""))
+
+    x = np.ones(3)
+    add(x)
+    double(x)
+
+hits = [sum(k.stats.cache_hits.values()) for k in (add, double)]
+warned = [[str(w.message), w.category.__name__, w.filename] for w in told]
+folder = _jit.cache_directory()
+print(json.dumps([x.tolist(), hits, warned, folder and str(folder)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "tiny.py"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(script, tmp_path_factory):
+    """Return a cache that holds both kernels."""
+    cache = tmp_path_factory.mktemp("filled") / "cache"
+    assert run(script, cache)[:2] == ([0, 0], [])
+    return cache
+
+
+@pytest.fixture
+def cache(filled, tmp_path):
+    """Return a copy of the cache, to be spoilt."""
+    return shutil.copytree(filled, tmp_path / "cache")
+
+
+def run(script, cache, **code):
+    """Run the script in a fresh process; return cache hits, warnings and the folder."""
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(cache), **code},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    values, hits, warned, folder = json.loads(done.stdout)
+    assert values == [2, 4, 6]
+    assert all(category == "UserWarning" for _, category, _ in warned)
+    assert all(file == str(script) for *_, file in warned)
+    return hits, [message for message, *_ in warned], folder
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def overwrite(path):
+    path.write_bytes(b"no longer compiled code" * 100)
+
+
+def flip_bits(path):
+    # In the middle of the code, where neither pickle nor LLVM needs to notice.
+    content = bytearray(path.read_bytes())
+    for i in range(len(content) // 2, len(content) // 2 + 20):
+        content[i] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_cache_is_used(script, cache):
+    assert run(script, cache)[:2] == ([1, 1], [])
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, overwrite, flip_bits])
+def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage):
+    (index,), (code,) = cache.rglob("*add*.nbi"), cache.rglob("*double*.nbc")
+    damage(index)
+    damage(code)
+    hits, warned, folder = run(script, cache)
+    assert hits == [0, 0]
+    # Once for both kernels.
+    assert len(warned) == 1
+    assert folder in warned[0] and "cannot be read" in warned[0]
+    assert run(script, cache)[:2] == ([1, 1], [])
+
+
+FULL_DISK = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs limits of resources")
+def test_full_disk(script, tmp_path):
+    cache = tmp_path / "cache"
+    # An index has room, compiled code has none.
+    hits, warned, folder = run(script, cache, BEFORE=FULL_DISK.format(most=2_000))
+    assert hits == [0, 0]
+    assert len(warned) == 1
+    assert folder in warned[0] and "cannot be written" in warned[0] and "full" in warned[0]
+    assert not list(cache.rglob("*.tmp.*"))
+    assert run(script, cache)[:2] == ([0, 0], [])
+    assert run(script, cache)[0] == [1, 1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs limits of resources")
+def test_damaged_files_on_a_full_disk(script, cache):
+    for file in cache.rglob("*.nb?"):
+        overwrite(file)
+    hits, warned, _ = run(script, cache, BEFORE=FULL_DISK.format(most=0))
+    assert hits == [0, 0]
+    assert len(warned) == 1
+
+
+GONE = """
+_jit.cache_directory()
+import shutil
+shutil.rmtree(os.environ["NUMBA_CACHE_DIR"])
+open(os.environ["NUMBA_CACHE_DIR"], "w").close()
+"""
+
+
+@pytest.mark.parametrize("when", ["BEFORE", "AFTER"])
+def test_folder_that_is_lost_after_import(script, cache, when):
+    # A file in its place keeps out even root.
+    hits, warned, folder = run(script, cache, **{when: GONE})
+    assert hits == [0, 0]
+    assert len(warned) == 1 and folder in warned[0]
+
+
+IS_ROOT = os.name == "posix" and os.geteuid() == 0
+
+# What numba imports when it compiles may be root's too.
+DROP_PRIVILEGES = """
+import numba
+numba.njit(lambda x: x)(1)
+os.seteuid(65534)
+"""
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can drop privileges")
+def test_privileges_dropped_after_import(script, cache):
+    hits, warned, _ = run(script, cache, AFTER=DROP_PRIVILEGES)
+    assert hits == [0, 0]
+    assert len(warned) == 1 and "PermissionError" in warned[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
+def test_folder_that_others_may_write_to_is_refused(script, cache):
+    (folder,) = (cache / "freqfm").iterdir()
+    folder.chmod(0o777)
+    hits, warned, used = run(script, cache)
+    assert (hits, used) == ([0, 0], None)
+    assert len(warned) == 1
+    assert f"others may write to {folder}" in warned[0] and "NUMBA_CACHE_DIR" in warned[0]
+
+
+@pytest.fixture
+def folders(monkeypatch, tmp_path):
+    """Return a cache's folders, from the root on, and a function that asks for its use."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(_code_cache, "_told", [])
+    ask = cache_directory.__wrapped__
+    folder = ask()
+    return [folder.parents[1], folder.parent, folder], ask
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
+def test_folders_are_made_for_their_owner_alone(folders):
+    (_, *own), ask = folders
+    assert ask() == own[-1]
+    assert [place.stat().st_mode & 0o777 for place in own] == [0o700, 0o700]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
+@pytest.mark.parametrize("place, mode", [(0, 0o777), (1, 0o777), (1, 0o770), (2, 0o702)])
+def test_rights_that_are_refused(folders, place, mode):
+    places, ask = folders
+    places[place].chmod(mode)
+    with pytest.warns(UserWarning, match=f"others may write to {places[place]}, .*NUMBA_CACHE_DIR"):
+        assert ask() is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
+@pytest.mark.parametrize("place, mode", [(0, 0o1777), (0, 0o775), (1, 0o755), (2, 0o755)])
+def test_rights_that_are_taken(folders, place, mode):
+    places, ask = folders
+    places[place].chmod(mode)
+    assert ask() == places[-1]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can give folders away")
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_folder_of_another_user_is_refused(folders, place):
+    places, ask = folders
+    os.chown(places[place], 65534, -1)
+    told = re.escape(f"{places[place]} belongs to another user (uid 65534)")
+    with pytest.warns(UserWarning, match=told):
+        assert ask() is None
