@@ -12,6 +12,7 @@ import functools
 import numba
 import numpy as np
 from numba.core import event
+from numba.core.registry import CPUDispatcher
 
 from freqfm._code_cache import KernelCache, cache_directory
 
@@ -34,10 +35,6 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Kernels allocate nothing, so they need no runtime to count references to arrays; with it, every
 # inlined helper that takes arrays would touch their counters, which all threads share.
 _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
-
-# What only kernels call needs no way in from Python, or from C; that is a third of what the first
-# fit would compile.
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
@@ -67,14 +64,41 @@ class _Announcer(event.Listener):
         pass
 
 
+class _Inner(CPUDispatcher):
+    """A function that kernels call: compiled without a way in from Python, or from C.
+
+    These would be a third of what the first fit compiles. Where Python does call it, which only
+    tests do, it is compiled once more, with a way in.
+    """
+
+    @functools.cached_property
+    def _for_python(self):
+        return numba.njit(**_OPTIONS)(self.py_func)
+
+    def _compile_for_args(self, *args, **kwargs):
+        return self._for_python
+
+    def add_overload(self, compiled):
+        """Keep what was compiled from Python, which would find it by its types and crash."""
+        self.overloads[tuple(compiled.signature.args)] = compiled
+
+
+def _inner(function, **options):
+    if JIT_DISABLED:
+        return function
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options = {"nopython": True, "boundscheck": None, **wrappers, **_OPTIONS, **options}
+    return _Inner(py_func=function, targetoptions=options)
+
+
 def scalar(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
-    return numba.njit(forceinline=True, **_INNER, **_OPTIONS)(function)
+    return _inner(function, forceinline=True)
 
 
 def stage(function):
     """Compile a long part of several kernels once; they call it."""
-    return numba.njit(**_INNER, **_OPTIONS)(function)
+    return _inner(function)
 
 
 def kernel(function):
