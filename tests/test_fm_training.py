@@ -117,7 +117,7 @@ def test_stops_when_the_loss_stands_still(log):
 
 def test_verbose(log, capsys):
     X, y = log
-    FMClassifier(max_iter=2, random_state=0).fit(X, y)
+    FMClassifier(max_iter=2, early_stopping=True, random_state=0).fit(X, y)
     assert capsys.readouterr().out == ""
     FMClassifier(max_iter=2, early_stopping=True, verbose=1, random_state=0).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
@@ -203,13 +203,14 @@ class _Interrupting:
 def test_interrupt_between_epochs_leaves_the_last_whole_epoch(log, monkeypatch):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
+    expected = FMClassifier(max_iter=3, **options).fit(X, y)
     model = FMClassifier(max_iter=50, verbose=1, **options)
     monkeypatch.setattr("sys.stdout", _Interrupting(3))
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     monkeypatch.undo()
     assert model.n_iter_ == 3
-    assert_same_model(model, FMClassifier(max_iter=3, **options).fit(X, y))
+    assert_same_model(model, expected)
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ import freqfm
 
 report = {"light": sorted({"numba", "sklearn", "scipy"} & set(sys.modules))}
 
+import contextlib
+import io
 import itertools
 
 import numba
@@ -35,6 +37,7 @@ from scipy import sparse
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm._jit import KERNELS, n_signatures
+from freqfm.kernels.cpu.tables import apply_gradients
 from freqfm.kernels.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
@@ -98,6 +101,7 @@ def use_everything():
             init=["normal", "xavier"][i % 2],
             n_jobs=n_jobs,
             random_state=[i, np.random.default_rng(i)][i % 2],
+            verbose=i == 0,
         )
         model.fit(X, target, sample_weight=sample_weight)
         if hasattr(model, "predict_proba"):
@@ -167,12 +171,15 @@ def stats():
     }
 
 
-with event.install_recorder("numba:compile") as recorder:
+printed = io.StringIO()
+with event.install_recorder("numba:compile") as recorder, contextlib.redirect_stdout(printed):
     use_everything()
     use_recommenders()
     use_samplers()
     use_autoencoders()
+report["printed"] = printed.getvalue()
 report["compiled"] = len(recorder.buffer)
+report["signatures_of_a_stage"] = len(apply_gradients.signatures)
 report["signatures"] = n_signatures()
 report["stats"] = stats()
 report["teams"] = sorted(teams)
@@ -240,6 +247,35 @@ def test_second_process_compiles_nothing(reports):
     assert misses_and_hits == [{(1, 0)}, {(0, 1)}]
     assert reports[0]["compiled"] > 0
     assert reports[1]["compiled"] == 0
+
+
+def test_compilation_is_announced(reports):
+    # One fit was verbose, the first.
+    told = [[line for line in r["printed"].splitlines() if "compil" in line] for r in reports]
+    assert told == [["compiling fm_train (once)", "compiling fm_score (once)"], []]
+    assert "epoch" in reports[1]["printed"]
+
+
+def test_stages_compile_once(reports):
+    # For rows at unit length and for others, which differ by a number and not by its type.
+    assert reports[0]["signatures_of_a_stage"] == 1
+
+
+def test_inner_functions_have_no_way_in_from_python():
+    @_jit.stage
+    def add_one(x):
+        return x + 1
+
+    @_jit.kernel
+    def add_two(x):
+        return add_one(add_one(x))
+
+    _jit.KERNELS.remove(add_two)
+    assert add_two(1) == 3
+    (compiled,) = add_one.overloads.values()
+    assert "wrapper" not in compiled.library.get_llvm_str()
+    # A test may call it all the same.
+    assert add_one(1) == 2 and add_one(0.5) == 1.5
 
 
 def test_import_restores_numba_cache_directory(reports):
