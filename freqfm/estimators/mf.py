@@ -94,7 +94,7 @@ class MFRecommender(MFFit):
     verbose : int, default=0
         1 prints a line per epoch.
     n_jobs : int, default=None
-        Threads; None uses all cores. The result does not depend on it.
+        Threads, at most one a core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
 

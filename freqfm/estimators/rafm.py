@@ -91,7 +91,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     verbose : int, default=0
         1 prints the loss, the validation score and the time left after every epoch.
     n_jobs : int, default=None
-        Number of threads; None or -1 uses all cores. The result is the same, to the bit.
+        Number of threads, at most one a core; None or -1 uses all cores. The result is the
+        same, to the bit.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the start, the order of rows and the validation part.
 
@@ -315,7 +316,8 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     verbose : int, default=0
         1 prints the loss, the validation score and the time left after every epoch.
     n_jobs : int, default=None
-        Number of threads; None or -1 uses all cores. The result is the same, to the bit.
+        Number of threads, at most one a core; None or -1 uses all cores. The result is the
+        same, to the bit.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the start, the order of rows and the validation part.
 
