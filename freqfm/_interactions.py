@@ -1,7 +1,5 @@
 """Tables of interactions, as users hold them, and which of their columns mean what."""
 
-import sys
-import warnings
 from collections import Counter
 from numbers import Integral
 
@@ -10,6 +8,7 @@ from sklearn.utils import check_array
 
 from freqfm._columns import is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
+from freqfm._warnings import warn_user
 
 # Where tables without names have the columns.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
@@ -301,10 +300,7 @@ def _warn_once(message):
     """Warn the caller of the package, unless the same was said before."""
     if message in _told:
         return
-    frame, level = sys._getframe(1), 2
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("freqfm."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)
+    warn_user(message)
     _told.add(message)
 
 

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "metrics": {*BELOW_AXES, "_validation"},
     "_columns": set(),
     "_ids": set(),
-    "_interactions": {"_columns", "_ids"},
+    "_interactions": {"_warnings", "_columns", "_ids"},
     "model_selection": {"_ids", "_interactions", "_validation", "exceptions", "metrics"},
     "displays": {"metrics", "model_selection"},
     "estimators": {
