@@ -172,7 +172,7 @@ class Team:
         self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
         crowded = size > available_threads()
         self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
-        self._inboxes, self._threads = [], []
+        self._inboxes, self._threads, self._ended = [], [], queue.SimpleQueue()
         self._present, self._believed_until = 1, -np.inf
 
     def __enter__(self):
@@ -195,7 +195,10 @@ class Team:
     def _start(self, rank):
         inbox = queue.SimpleQueue()
         thread = threading.Thread(
-            target=_serve, args=(inbox, self._barrier, rank), name=f"freqfm-{rank}", daemon=True
+            target=_serve,
+            args=(inbox, self._ended, self._barrier, rank),
+            name=f"freqfm-{rank}",
+            daemon=True,
         )
         try:
             thread.start()
@@ -207,12 +210,11 @@ class Team:
         self._threads.append(thread)
 
     def __exit__(self, *exception):
-        for rank, inbox in enumerate(self._inboxes, 1):
-            self._barrier[_AT_WORK + rank * _LINE] = 1
+        for inbox in self._inboxes:
             inbox.put(None)
-        # Not ``join`` alone: interrupted, it could break a thread's lock.
-        if self._inboxes:
-            _wait_until_idle(self._barrier, 1 + len(self._inboxes))
+        # Not ``join`` alone: a signal meanwhile could make it raise RuntimeError.
+        for _ in self._inboxes:
+            self._ended.get()
         for thread in self._threads:
             thread.join()
         self._inboxes, self._threads = [], []
@@ -256,7 +258,7 @@ class Team:
         return self._present
 
 
-def _serve(inbox, barrier, rank):
+def _serve(inbox, ended, barrier, rank):
     """Run kernels as a member of a team, until there are no more."""
     while (call := inbox.get()) is not None:
         kernel, size, args, errors = call
@@ -268,4 +270,4 @@ def _serve(inbox, barrier, rank):
         # The arrays are the caller's again.
         del call, kernel, args, errors
         barrier[_AT_WORK + rank * _LINE] = 0
-    barrier[_AT_WORK + rank * _LINE] = 0
+    ended.put(rank)
