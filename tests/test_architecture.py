@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "_validation": {"_warnings", "exceptions", "kernels"},
     "datasets": {"_columns", "exceptions"},
     "scalars": {"_jit"},
-    "kernels": {"_jit", "_warnings", "scalars"},
+    "kernels": {"_jit", "_signals", "_warnings", "scalars"},
     **{axis: BELOW_AXES for axis in AXES},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},

@@ -260,13 +260,13 @@ def test_thread_that_cannot_start(rows, nth, monkeypatch):
     assert not any(thread.name.startswith("freqfm") for thread in threading.enumerate())
 
 
-def test_interrupt_while_threads_start(monkeypatch):
+def test_interrupt_while_threads_start(monkeypatch, interrupts):
     start = threading.Thread.start
 
     def start_and_interrupt(thread):
         start(thread)
         if thread.name == "freqfm-2":
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
     before = set(threading.enumerate())
@@ -377,12 +377,14 @@ def test_threads_of_the_machine_are_counted():
 
 @pytest.fixture
 def interrupts():
-    """Return a function that starts a thread which interrupts ``Team.run``, and nothing else."""
-    inside = {Team.run.__code__, Team._present_size.__code__}
+    """Return a function that starts a thread which interrupts teams, and nothing else."""
+    inside = {Team.run.__code__, Team.__enter__.__code__}
 
     def interrupt(signum, frame):
-        if frame.f_code in inside:
-            raise KeyboardInterrupt
+        while frame is not None:
+            if frame.f_code in inside:
+                raise KeyboardInterrupt
+            frame = frame.f_back
 
     def send(n, delay):
         time.sleep(delay)

@@ -24,6 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, kernel, scalar
+from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
 # Slots of the barrier array, cache lines apart: threads that have arrived, the number of the
@@ -106,7 +107,7 @@ def _look_again(looks, barrier):
 
 @kernel
 def _wait_until_idle(barrier, size):
-    """Return once no member is at work. As compiled code, it is not interrupted by signals."""
+    """Return once no member is at work."""
     for rank in range(1, size):
         looks = 0
         while _atomic_load(barrier, _AT_WORK + rank * _LINE) != 0:
@@ -172,13 +173,14 @@ class Team:
         self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
         crowded = size > available_threads()
         self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
-        self._inboxes, self._threads, self._ended = [], [], queue.SimpleQueue()
+        self._inboxes, self._threads = [], []
         self._present, self._believed_until = 1, -np.inf
 
     def __enter__(self):
         try:
-            for rank in range(1, self.size):
-                self._start(rank)
+            with hold_signals():
+                for rank in range(1, self.size):
+                    self._start(rank)
         except (RuntimeError, MemoryError) as error:
             warn_user(
                 f"Only {1 + len(self._inboxes)} of {self.size} threads could be started ({error}). "
@@ -187,51 +189,41 @@ class Team:
         except BaseException:
             self.__exit__()
             raise
-        if self._inboxes:
-            # Compiled by now, or else a signal could interrupt that.
-            _wait_until_idle(self._barrier, 1)
         return self
 
     def _start(self, rank):
         inbox = queue.SimpleQueue()
         thread = threading.Thread(
-            target=_serve,
-            args=(inbox, self._ended, self._barrier, rank),
-            name=f"freqfm-{rank}",
-            daemon=True,
+            target=_serve, args=(inbox, self._barrier, rank), name=f"freqfm-{rank}", daemon=True
         )
-        try:
-            thread.start()
-        except BaseException:
-            # It may have started all the same, if a signal came.
-            inbox.put(None)
-            raise
+        thread.start()
         self._inboxes.append(inbox)
         self._threads.append(thread)
 
     def __exit__(self, *exception):
-        for inbox in self._inboxes:
-            inbox.put(None)
-        # Not ``join`` alone: a signal meanwhile could make it raise RuntimeError.
-        for _ in self._inboxes:
-            self._ended.get()
-        for thread in self._threads:
-            thread.join()
-        self._inboxes, self._threads = [], []
+        with hold_signals():
+            for inbox in self._inboxes:
+                inbox.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._inboxes, self._threads = [], []
 
     def run(self, kernel, *args):
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
 
-        Nobody is at work any more when it returns or raises, however often it is interrupted.
+        Nobody is at work any more when it returns or raises; signals are held back meanwhile.
         """
-        size, barrier = self._present_size(), self._barrier
+        size = self._present_size()
         if size == 1:
-            return kernel(0, 1, barrier, *args)
+            return kernel(0, 1, self._barrier, *args)
+        with hold_signals():
+            return self._run(size, kernel, args)
+
+    def _run(self, size, kernel, args):
+        barrier, errors = self._barrier, []
         barrier[[_ARRIVED, _MEETING, _CALLED_OFF]] = 0
-        errors = []
         try:
             for rank, inbox in enumerate(self._inboxes[: size - 1], 1):
-                # Between these two lines Python (from 3.11 on) looks at no signals.
                 barrier[_AT_WORK + rank * _LINE] = 1
                 inbox.put((kernel, size, args, errors))
             result = kernel(0, size, barrier, *args)
@@ -258,7 +250,7 @@ class Team:
         return self._present
 
 
-def _serve(inbox, ended, barrier, rank):
+def _serve(inbox, barrier, rank):
     """Run kernels as a member of a team, until there are no more."""
     while (call := inbox.get()) is not None:
         kernel, size, args, errors = call
@@ -270,4 +262,3 @@ def _serve(inbox, ended, barrier, rank):
         # The arrays are the caller's again.
         del call, kernel, args, errors
         barrier[_AT_WORK + rank * _LINE] = 0
-    ended.put(rank)
