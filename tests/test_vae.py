@@ -165,6 +165,21 @@ def test_cold_users_and_items(log):
     assert np.isfinite(model.item_factors_).all()
 
 
+@pytest.mark.parametrize("cls", [FastVAERecommender, MFRecommender])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_without_interactions_nothing_is_similar(log, cls, early_stopping):
+    X = log.toarray()
+    X[5], X[:, [9, 119]] = 0, 0
+    model = cls(6, max_iter=2, early_stopping=early_stopping, random_state=0).fit(X)
+    for similar, cold in ((model.similar_items, [9, 119]), (model.similar_users, [5])):
+        found, cosines = similar([0, cold[0]], 1000)
+        assert not np.isin(found, cold).any()
+        assert (found[1] == -1).all() and (cosines[1] == -np.inf).all()
+        # All others but itself are there.
+        assert (found[0] >= 0).sum() == X.shape[similar == model.similar_items] - len(cold) - 1
+        assert similar(cold[0], 2)[0].tolist() == [-1, -1]
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 5), (3, 2)])
 @pytest.mark.parametrize("sampler", ["full", "midx_uniform", "midx_popularity", "uniform", "dns"])
 def test_tiny_data(shape, sampler):

@@ -383,13 +383,15 @@ class BaseRecommender(
         ----------
         items : int or array-like of int of shape (n_items,)
         n_recommendations : int, default=10
-            How many; an item is not counted as similar to itself.
+            How many; an item is not counted as similar to itself. Items without interactions
+            are similar to none.
 
         Returns
         -------
         similar : ndarray of shape (n_items, n_recommendations), int64
             In descending order; -1 where there are too few. One-dimensional for a single item.
         cosines : ndarray of the same shape, float32
+            -inf where there is no item.
         """
         return self._similar("items", items, n_recommendations)
 
@@ -400,13 +402,15 @@ class BaseRecommender(
         ----------
         users : int or array-like of int of shape (n_users,)
         n_recommendations : int, default=10
-            How many; a user is not counted as similar to itself.
+            How many; a user is not counted as similar to itself. Users without interactions
+            are similar to none.
 
         Returns
         -------
         similar : ndarray of shape (n_users, n_recommendations), int64
             In descending order; -1 where there are too few. One-dimensional for a single user.
         cosines : ndarray of the same shape, float32
+            -inf where there is no user.
         """
         return self._similar("users", users, n_recommendations)
 
@@ -415,6 +419,8 @@ class BaseRecommender(
         k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
+        # The vector of an item or user without interactions is where it started, and means nothing.
+        n_interactions = self.item_counts_ if axis == "items" else np.diff(self._seen_indptr)
         itself = _csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
@@ -429,9 +435,12 @@ class BaseRecommender(
             table,
             k,
             exclude=itself,
+            candidates=n_interactions > 0,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
         )
+        cold = n_interactions[chosen] == 0
+        similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
 
