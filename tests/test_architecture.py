@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "model_selection": {"_ids", "_interactions", "_validation", "exceptions", "metrics"},
     "displays": {"metrics", "model_selection"},
     "estimators": {
+        "_warnings",
         *BELOW_AXES,
         *AXES,
         "_ids",

@@ -5,9 +5,11 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from freqfm._jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
+from freqfm._warnings import warn_user
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.exceptions import DivergenceError
@@ -53,6 +55,7 @@ __all__ = [
     "FitCallbacks",
     "Phase",
     "attempt",
+    "refit",
     "train",
     "with_callbacks",
 ]
@@ -60,6 +63,9 @@ __all__ = [
 
 # Weights are squared and summed in float32; those of larger vectors would overflow.
 _LARGEST = 1e18
+
+# What tells of the epochs in which the best one was looked for.
+_OF_SEARCH = ("loss_curve_", "validation_scores_", "n_iter_")
 
 # What scikit-learn keeps on the estimator for the time of a call of fit.
 _OF_CALLBACKS = ("_callback_fit_ctx", "_skl_callbacks_to_teardown")
@@ -212,9 +218,27 @@ class EpochLoop:
 
     def is_over(self):
         """Return whether nothing is left to be trained."""
-        if self.epoch >= self._first_epoch + self.phase.n_epochs:
+        if self._has_used_all():
             return True
         return self.phase.patience is not None and self._since_best >= self.phase.patience
+
+    def _has_used_all(self):
+        return self.epoch >= self._first_epoch + self.phase.n_epochs
+
+    def warn_if_improving(self):
+        """Warn if all epochs were used and one of the last, half of the patience, was better."""
+        phase, estimator = self.phase, self.estimator
+        # With warm_start the next call goes on.
+        if phase.patience is None or not self._has_used_all() or estimator.warm_start:
+            return
+        if 2 * self._since_best <= phase.patience:
+            watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
+            warn_user(
+                f"{type(estimator).__name__}: max_iter={phase.n_epochs} ended the fit while the "
+                f"{watched} still improved. Raise max_iter, or set n_iter_no_change=None if you "
+                f"want so many epochs.",
+                ConvergenceWarning,
+            )
 
     def _record(self, loss, score):
         self.epoch += 1
@@ -325,9 +349,9 @@ class FitCallbacks:
             check_fingerprint(estimator, self._fingerprint, unfinished["fingerprint"])
         for checkpoint in self._checkpoints:
             checkpoint.check_folder()
-        self._data = {**data, "metadata": None}
         self._context = self._epoch = self._task = None
         if callbacks and hasattr(estimator, "_init_callback_context"):
+            self._data = {**data, "metadata": None}
             self._context = estimator._init_callback_context(max_subtasks=n_epochs)
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 
@@ -340,15 +364,15 @@ class FitCallbacks:
             Its place among the loops of this fit.
         loop : EpochLoop
         """
-        self._number, self._task = number, loop.task
+        self._number, self._task, self._epoch = number, loop.task, None
         if self._unfinished and self._unfinished["phase"] == number:
             loop.go_on(self._unfinished["loop"])
             loop.task.restore_extra(self._unfinished["extra"])
             self._unfinished = None
 
     def begin_epoch(self):
-        """Tell scikit-learn's callbacks that an epoch begins."""
-        if self._context is not None:
+        """Tell scikit-learn's callbacks that an epoch begins, if it is one of the first phase."""
+        if self._context is not None and self._number == 0:
             self._epoch = self._context.subcontext(task_name="epoch")
             self._epoch.call_on_fit_task_begin(estimator=self._estimator, **self._data)
 
@@ -399,3 +423,36 @@ def train(task, phase, trial, callbacks=None, number=0):
         if callbacks:
             callbacks.begin_phase(number, loop)
         loop.run(trial, callbacks)
+    loop.warn_if_improving()
+
+
+def refit(estimator, begin, callbacks, going_on):
+    """Train a new model, for as many epochs as were best while some data were held out.
+
+    The curves remain those of the search for that epoch. If training fails or is interrupted, so
+    does the model.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Trained with data held out.
+    begin : callable
+        ``begin(reset)`` returns the task on all data, with a new model if ``reset``.
+    callbacks : FitCallbacks
+        Of them only checkpoints hear of these epochs.
+    going_on : bool
+        Whether the model is that of an unfinished call of this function.
+    """
+    with attempt(estimator):
+        if not going_on:
+            names = (*_OF_SEARCH, "best_iter_")
+            estimator._search = {name: getattr(estimator, name) for name in names}
+        search = estimator._search
+        if estimator.verbose:
+            print(f"fitting all data for {search['best_iter_']} epochs")
+        with release_signals():
+            task = begin(not going_on)
+        train(task, Phase(search["best_iter_"]), Attempt(), callbacks, number=1)
+        for name in _OF_SEARCH:
+            setattr(estimator, name, search[name])
+        del estimator._search

@@ -44,14 +44,18 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out part of the rows, stop when the area under the ROC curve on them stands
-        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on,
-        if every class has rows enough.
-        Without it, training stops when the training loss stands still.
-    validation_fraction : float, default=0.1
-        Share of the rows held out, with the classes in equal shares.
-    n_iter_no_change : int, default=10
-        Epochs without an improvement by ``tol`` before training stops. None never stops.
+        Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
+        then train a new model on all rows for so many epochs. "auto" does so from 300 rows on, if
+        every class has rows enough. Without it, training stops when the training loss stands still.
+        With ``X_val`` in ``fit``
+        these rows take the place of the part, and the model of the best epoch is kept as it is; so
+        it is with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out, with the classes in equal shares. "auto" is a tenth; for less
+        than 10,000 rows 1,000 of them, or a third if there are less than 3,000.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
+        early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
         Least improvement that counts.
     shuffle : bool, default=True
@@ -62,7 +66,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     warm_start : bool, default=False
         Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
-        best epoch after every call).
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
         1 prints the loss, the validation score and the time left after every epoch.
     n_jobs : int, default=None
@@ -86,15 +90,15 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if ``X`` has string column names.
     n_iter_ : int
-        Epochs trained, over all calls.
+        Epochs trained, over all calls; without those of the model trained anew on all rows.
     best_iter_ : int
-        The epoch whose model this is: the best one with early stopping, else the last.
+        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
+        best one with early stopping, else the last.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Mean training loss of every epoch, without the penalty, summed over the classes; each
-        batch counts with the model it met.
+        Mean training loss of every epoch, of the rows not held out, without the penalty, summed
+        over the classes; each batch counts with the model it met.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
-        ``roc_auc`` on the held-out rows after every epoch, with early stopping; for three classes
-        or more ``roc_auc_ovr``, the mean over the classes.
+        ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
         Weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int
@@ -158,8 +162,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         fit_intercept=True,
         fit_linear=True,
         early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
+        validation_fraction="auto",
+        n_iter_no_change="auto",
         tol=1e-4,
         shuffle=True,
         class_weight=None,
@@ -229,13 +233,17 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out part of the rows, stop when R^2 on them stands
-        still, and restore the model of the best epoch. "auto" does so from 10,001 rows on.
-        Without it, training stops when the training loss stands still.
-    validation_fraction : float, default=0.1
-        Share of the rows held out.
-    n_iter_no_change : int, default=10
-        Epochs without an improvement by ``tol`` before training stops. None never stops.
+        Whether to hold out part of the rows, find the epoch whose R^2 on them is best, and then
+        train a new model on all rows for so many epochs. "auto" does so from 300 rows on.
+        Without it, training stops when the training loss stands still. With ``X_val`` in ``fit``
+        these rows take the place of the part, and the model of the best epoch is kept as it is; so
+        it is with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out. "auto" is a tenth; for less than 10,000 rows 1,000 of them, or
+        a third if there are less than 3,000.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
+        early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
         Least improvement that counts.
     shuffle : bool, default=True
@@ -244,7 +252,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     warm_start : bool, default=False
         Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
-        best epoch after every call).
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
         1 prints the loss, the validation score and the time left after every epoch.
     n_jobs : int, default=None
@@ -266,14 +274,15 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if ``X`` has string column names.
     n_iter_ : int
-        Epochs trained, over all calls.
+        Epochs trained, over all calls; without those of the model trained anew on all rows.
     best_iter_ : int
-        The epoch whose model this is: the best one with early stopping, else the last.
+        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
+        best one with early stopping, else the last.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Mean training loss of every epoch, without the penalty; each batch counts
-        with the model it met.
+        Mean training loss of every epoch, of the rows not held out, without the penalty; each batch
+        counts with the model it met.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
-        ``r2`` on the held-out rows after every epoch, with early stopping.
+        ``r2`` of the validation rows after every epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
         Weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int
@@ -332,8 +341,8 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         fit_intercept=True,
         fit_linear=True,
         early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
+        validation_fraction="auto",
+        n_iter_no_change="auto",
         tol=1e-4,
         shuffle=True,
         warm_start=False,

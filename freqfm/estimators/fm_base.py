@@ -24,6 +24,7 @@ from freqfm.estimators.base import (
     FitCallbacks,
     Phase,
     attempt,
+    refit,
     train,
     with_callbacks,
 )
@@ -35,9 +36,16 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
 
 __all__ = ["BaseFM"]
 
-# From how many rows on early_stopping="auto" sets a validation part aside; scikit-learn's gradient
-# boosting uses the same number.
-_AUTO_EARLY_STOPPING = 10_000
+# From how many rows on early_stopping="auto" sets a validation part aside.
+_AUTO_EARLY_STOPPING = 300
+
+# validation_fraction="auto" is a tenth, or for small data so many rows, or of fewer still a third:
+# few rows cannot tell one epoch from another, and all of them are trained on in the end.
+_VALIDATION_ROWS = 1_000
+
+# n_iter_no_change="auto" is so many epochs, and with a validation part so many steps at least:
+# where an epoch is a step or two, the factors are slow to leave their start.
+_PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
 class BaseFM(CallbackSupportMixin, BaseEstimator):
@@ -60,8 +68,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         "fit_intercept": ["boolean"],
         "fit_linear": ["boolean"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), None],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), StrOptions({"auto"})],
+        "n_iter_no_change": [
+            Interval(Integral, 1, None, closed="left"),
+            None,
+            StrOptions({"auto"}),
+        ],
         "tol": NON_NEGATIVE,
         "shuffle": ["boolean"],
         "warm_start": ["boolean"],
@@ -176,15 +188,15 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
 
     @abstractmethod
-    def _row_weights(self, y, weight, partial):
-        """Return the rows' weights times those of their classes."""
+    def _row_weights(self, y, weight, y_train, partial):
+        """Return the rows' weights times those of their classes, which ``y_train`` may decide."""
 
     @abstractmethod
     def _validation_score(self, target, scores, weight):
         """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
 
     @with_callbacks
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
         """Fit the model.
 
         Parameters
@@ -195,6 +207,14 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
             A row of weight w counts as w rows, in the loss and in the tokens' counts.
+        X_val : {array-like, sparse matrix} of shape (n_val, n_features), default=None
+            Validation rows for early stopping, in place of a random part of ``X``: rows that are
+            later in time, for instance. They are not trained on. A ``Pipeline`` transforms them
+            with ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,), default=None
+            Their targets.
+        sample_weight_val : array-like of shape (n_val,), default=None
+            Their weights.
 
         Returns
         -------
@@ -207,39 +227,59 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             to do.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` ended the fit while it still improved.
         """
         self._validate_params()
-        reset = not (self.warm_start and hasattr(self, "factors_"))
-        return self._train(X, y, sample_weight, None, reset, self.max_iter, self.early_stopping)
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None)
+            # A fit is one phase; with a validation part of its rows, a second one trains on all.
+            in_refit = unfinished is not None and unfinished["phase"] == 1
+            reset = not (unfinished or (self.warm_start and hasattr(self, "factors_")))
+            with release_signals():
+                rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
+                own = self._with_own_validation(rows, X_val, y_val, sample_weight_val)
+                training = own or self._split(rows, labels)
+                # Rows held out from a warm start stay unseen: the next call holds them out again.
+                refits = training.held_out is not None and not (own or self.warm_start)
+                callbacks = self._callbacks(training, unfinished)
+                score_name = None if training.held_out is None else self._score_name
+                phase = Phase(self.max_iter, self._patience(training), score_name)
+                task = None if in_refit else self._begin(training, optimizer, reset)
+            if not in_refit:
+                train(task, phase, trial, callbacks)
+            if refits:
+                del task, training, own
+                refit(self, lambda reset: self._begin(rows, optimizer, reset), callbacks, in_refit)
+            with release_signals():
+                callbacks.end_fit()
+        return self
 
     def _train_once(self, X, y, sample_weight, classes=None):
         """Train one epoch for ``partial_fit``."""
-        return self._train(X, y, sample_weight, classes, not hasattr(self, "factors_"), 1, None)
-
-    def _train(self, X, y, sample_weight, classes, reset, n_epochs, early_stopping):
-        partial = early_stopping is None
+        reset = not hasattr(self, "factors_")
         with attempt(self) as trial:
-            unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
-            reset = reset and unfinished is None
             with release_signals():
-                rows, optimizer = self._prepare(X, y, sample_weight, classes, reset, early_stopping)
-                callbacks = None if partial else self._callbacks(rows, n_epochs, unfinished)
-                counts = _count_tokens(rows.X, rows.weight)
-                if reset:
-                    self._init_model(rows, counts, optimizer)
-                else:
-                    self._take_over(optimizer)
-                task = self._task(self, optimizer, rows, self._n_threads(rows.X))
-            self.token_counts_ = counts + self.token_counts_ if partial and not reset else counts
-            score_name = self._score_name if rows.held_out else None
-            patience = None if partial else self.n_iter_no_change
-            train(task, Phase(n_epochs, patience, score_name), trial, callbacks)
-            if callbacks:
-                with release_signals():
-                    callbacks.end_fit()
+                rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
+                counts = 0 if reset else self.token_counts_
+                task = self._begin(rows, optimizer, reset)
+            self.token_counts_ = counts + self.token_counts_
+            train(task, Phase(1), trial)
         return self
 
-    def _callbacks(self, rows, n_epochs, unfinished):
+    def _begin(self, rows, optimizer, reset):
+        """Return the task that trains a new model, or the one there is, on rows."""
+        self.token_counts_ = _count_tokens(rows.X, rows.weight)
+        if reset:
+            self._init_model(rows, self.token_counts_, optimizer)
+        else:
+            self._take_over(optimizer)
+        return self._task(self, optimizer, rows, self._n_threads(rows.X))
+
+    def _callbacks(self, rows, unfinished):
         X, target, weight = rows.held_out or (None, None, None)
         hashed = {
             "X": rows.X,
@@ -249,19 +289,27 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             "y (validation part)": target,
             "sample_weight (validation part)": weight,
         }
-        return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, n_epochs, unfinished)
+        return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
 
-    def _prepare(self, X, y, sample_weight, classes, reset, early_stopping):
-        """Check what the user gave; return the rows to train on and the optimizer."""
+    def _patience(self, rows):
+        """Return after how many epochs without improvement training stops."""
+        if self.n_iter_no_change != "auto":
+            return self.n_iter_no_change
+        n_batches = -(-rows.X.shape[0] // self.batch_size)
+        n_steps = 0 if rows.held_out is None else _PATIENCE_STEPS
+        return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
+
+    def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
+        """Check what the user gave; return the rows, their labels or None, and the optimizer."""
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
         target, labels = self._encode_target(y, classes, reset)
         sample_weight = validate_weights(sample_weight, X)
-        weight = self._row_weights(y, sample_weight, partial=early_stopping is None)
+        weight = self._row_weights(y, sample_weight, y, partial)
         if not weight.all():
             # A row of weight zero is no row.
             rows = np.flatnonzero(weight)
             X, y, target, weight = take_rows(X, rows), y[rows], target[:, rows], weight[rows]
-            sample_weight, labels = sample_weight[rows], None if labels is None else labels[rows]
+            labels = None if labels is None else labels[rows]
         optimizer = resolve(
             "optimizer",
             self.optimizer,
@@ -271,39 +319,74 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         )
         if reset:
             self._seed = draw_seed(self.random_state)
-        train, validation = self._split(target, labels, early_stopping)
-        if validation is None:
-            return TrainingRows(X, y, target, weight, None), optimizer
-        held_out = take_rows(X, validation), target[:, validation], sample_weight[validation]
-        rows = TrainingRows(
-            take_rows(X, train), y[train], target[:, train], weight[train], held_out
-        )
-        return rows, optimizer
+        return TrainingRows(X, y, target, weight, None), labels, optimizer
 
-    def _split(self, target, labels, early_stopping):
-        """Return the indices of the training and of the validation rows, or None and None."""
-        n_outputs, n_rows = target.shape
+    def _with_own_validation(self, rows, X_val, y_val, weight):
+        """Return ``rows`` with a validation set that the user gave; None if there is none."""
+        names = "X_val", "y_val", "sample_weight_val"
+        values = X_val, y_val, weight
+        given = [name for name, value in zip(names, values, strict=True) if value is not None]
+        if not given:
+            return None
+        for name in ("X_val", "y_val"):
+            if name not in given:
+                raise ValueError(
+                    f"fit was given {', '.join(given)}, but no {name}; a validation set "
+                    f"is both X_val and y_val."
+                )
+        if not self.early_stopping:
+            raise ValueError(
+                "fit was given X_val and y_val, but early_stopping=False would ignore them; set "
+                "early_stopping='auto' or True, or give no validation set."
+            )
+        try:
+            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
+            target, _ = self._encode_target(y, None, reset=False)
+            weight = validate_weights(weight, X)
+            weight = self._row_weights(y, weight, rows.y, partial=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
+        return rows._replace(held_out=(X, target, weight))
+
+    def _split(self, rows, labels):
+        """Return the rows with a validation part held out, or all of them without early stopping.
+
+        ``labels`` are what to stratify by, or None.
+        """
+        n_outputs, n_rows = rows.target.shape
+        share = self.validation_fraction
+        if share == "auto":
+            share = max(0.1, min(1 / 3, _VALIDATION_ROWS / n_rows))
         rarest = n_rows
         if labels is not None:
             rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
         # Two rows of every class, or two rows, are the least that can be scored.
-        enough = rarest * min(self.validation_fraction, 1 - self.validation_fraction) >= 2
+        enough = rarest * min(share, 1 - share) >= 2
+        early_stopping = self.early_stopping
         if early_stopping == "auto":
-            early_stopping = n_rows > _AUTO_EARLY_STOPPING and enough
+            early_stopping = n_rows >= _AUTO_EARLY_STOPPING and enough
         if not early_stopping:
-            return None, None
+            return rows
         if not enough:
             group = "the data" if labels is None else "the rarest class"
             raise ValueError(
-                f"early_stopping=True with validation_fraction={self.validation_fraction} needs "
+                f"early_stopping=True with validation_fraction={share:g} needs "
                 f"two rows of every class on both sides of the split, but {group} has {rarest} of "
                 f"{n_rows} rows. Set early_stopping=False, or give more rows."
             )
-        return train_test_split(
+        train, held_out = train_test_split(
             np.arange(n_rows),
-            test_size=self.validation_fraction,
+            test_size=share,
             stratify=labels,
             random_state=self._seed,
+        )
+        X, y, target, weight, _ = rows
+        return TrainingRows(
+            take_rows(X, train),
+            y[train],
+            target[:, train],
+            weight[train],
+            (take_rows(X, held_out), target[:, held_out], weight[held_out]),
         )
 
     def _init_model(self, rows, counts, optimizer):

@@ -1,9 +1,8 @@
 """What factorization machines predict: classes, by the log loss, or real numbers."""
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -20,6 +19,7 @@ class ClassTargets(ClassifierMixin):
 
     _parameter_constraints = {"class_weight": [dict, StrOptions({"balanced"}), None]}
     _loss = LogLoss()
+    _score_name = "neg_log_loss"
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Train one epoch on these rows, from where training stands.
@@ -50,10 +50,6 @@ class ClassTargets(ClassifierMixin):
         self._validate_params()
         return self._train_once(X, y, sample_weight, classes)
 
-    @property
-    def _score_name(self):
-        return "roc_auc" if len(self.classes_) == 2 else "roc_auc_ovr"
-
     def _encode_target(self, y, classes, reset):
         y = _check_labels("y", y)
         if classes is not None:
@@ -81,7 +77,7 @@ class ClassTargets(ClassifierMixin):
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         return np.stack([labels == k for k in outputs]).astype(np.float32), labels
 
-    def _row_weights(self, y, weight, partial):
+    def _row_weights(self, y, weight, y_train, partial):
         if self.class_weight is None:
             return weight
         if partial and self.class_weight == "balanced":
@@ -89,13 +85,16 @@ class ClassTargets(ClassifierMixin):
                 "class_weight='balanced' needs all rows, which partial_fit does not see; compute "
                 "the weights with sklearn.utils.compute_class_weight and pass them as a dict."
             )
-        per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y_train)
         return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
 
     def _validation_score(self, target, scores, weight):
-        return np.mean(
-            [roc_auc_score(t, s, sample_weight=weight) for t, s in zip(target, scores, strict=True)]
-        )
+        scores = scores.astype(np.float64)
+        if len(scores) == 1:
+            loss = np.logaddexp(0.0, scores[0]) - target[0] * scores[0]
+        else:
+            loss = -(target * _log_proba(scores.T).T).sum(axis=0)
+        return -np.average(loss, weights=weight)
 
     def decision_function(self, X):
         """Return the scores: log-odds of the second class, or of each class against the rest.
@@ -127,10 +126,7 @@ class ClassTargets(ClassifierMixin):
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.column_stack([expit(-scores), expit(scores)])
-        # Shifting by the row's largest log keeps rows whose sigmoids all vanish.
-        logs = -np.logaddexp(0.0, -scores)
-        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
-        return odds / odds.sum(axis=1, keepdims=True)
+        return np.exp(_log_proba(scores))
 
     def predict_log_proba(self, X):
         """Return the logarithms of the probabilities of the classes.
@@ -146,8 +142,7 @@ class ClassTargets(ClassifierMixin):
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
+        return _log_proba(scores)
 
     def predict(self, X):
         """Return the class of the largest score.
@@ -212,11 +207,15 @@ class RealTargets(RegressorMixin):
             )
         return target, None
 
-    def _row_weights(self, y, weight, partial):
+    def _row_weights(self, y, weight, y_train, partial):
         return weight
 
     def _validation_score(self, target, scores, weight):
-        return r2_score(target[0], scores[0], sample_weight=weight)
+        target = target[0].astype(np.float64)
+        loss = np.average((target - scores[0]) ** 2, weights=weight)
+        variance = np.average((target - np.average(target, weights=weight)) ** 2, weights=weight)
+        # Rows of one and the same target still tell one model from another.
+        return 1.0 - loss / (variance if variance > 0 else 1.0)
 
     def predict(self, X):
         """Return the predicted targets.
@@ -230,3 +229,9 @@ class RealTargets(RegressorMixin):
         y : ndarray of shape (n_samples,)
         """
         return self._scores(X)[0].astype(np.float64)
+
+
+def _log_proba(scores):
+    """Return the logarithms of the sigmoids of scores, divided by their sums over the classes."""
+    logs = -np.logaddexp(0.0, -scores)
+    return logs - logsumexp(logs, axis=1, keepdims=True)

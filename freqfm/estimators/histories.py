@@ -7,7 +7,7 @@ from scipy import sparse
 
 from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, canonical_csr, count_threads, take_rows
-from freqfm.estimators.base import FitCallbacks, Phase, train
+from freqfm.estimators.base import FitCallbacks, Phase, refit, train
 from freqfm.estimators.recommender import BaseRecommender, unit_rows
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
@@ -80,11 +80,15 @@ class HistoryFit(BaseRecommender):
     def _callbacks(self, X, n_epochs, unfinished):
         return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
 
-    def _train_phase(self, task, n_epochs, held_out, trial, callbacks):
+    def _train_phases(self, task, n_epochs, held_out, trial, callbacks, begin_refit=None):
+        """Train ``task``, unless it is None; then what ``begin_refit`` returns, see ``refit``."""
         phase = Phase(n_epochs)
         if held_out is not None:
             phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
-        train(task, phase, trial, callbacks)
+        if task is not None:
+            train(task, phase, trial, callbacks)
+        if begin_refit is not None:
+            refit(self, begin_refit, callbacks, going_on=task is None)
         if callbacks:
             with release_signals():
                 callbacks.end_fit()

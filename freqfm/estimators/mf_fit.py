@@ -55,7 +55,7 @@ class MFFit(HistoryFit):
                 task = self._new_task(axes, train_part, held_out)
                 n_epochs = 1 if partial else int(self.max_iter or axes.loss.max_iter)
                 callbacks = None if partial else self._callbacks(X, n_epochs, unfinished)
-            self._train_phase(task, n_epochs, held_out, trial, callbacks)
+            self._train_phases(task, n_epochs, held_out, trial, callbacks)
         return self
 
     def _prepare(self, X, reset, partial, unfinished=None):

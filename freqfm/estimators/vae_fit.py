@@ -59,6 +59,7 @@ class VAEFit(HistoryFit):
         with attempt(self) as trial:
             unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
             reset = reset and unfinished is None
+            in_refit = unfinished is not None and unfinished["phase"] == 1
             with release_signals():
                 X = self._validate_interactions(X, reset, partial)
                 if reset:
@@ -72,11 +73,21 @@ class VAEFit(HistoryFit):
                     self._take_over(train_part, counts, axes)
                 # What is held out is known all the same: it is not to be recommended.
                 self._remember(X, partial and not reset)
-                task = self._new_task(axes, train_part, held_out)
+                task = None if in_refit else self._new_task(axes, train_part, held_out)
                 n_epochs = 1 if partial else int(self.max_iter)
                 callbacks = None if partial else self._callbacks(X, n_epochs, unfinished)
-            self._train_phase(task, n_epochs, held_out, trial, callbacks)
+            # Interactions held out from a warm start stay unseen, for the next call to hold out.
+            refits = held_out is not None and not self.warm_start
+            begin_refit = (lambda reset: self._begin_refit(X, reset)) if refits else None
+            self._train_phases(task, n_epochs, held_out, trial, callbacks, begin_refit)
         return self
+
+    def _begin_refit(self, X, reset):
+        """Return the task that trains on all interactions, with a new model if ``reset``."""
+        axes = self._resolve_axes(X)
+        if reset:
+            self._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
+        return self._new_task(axes, X, None)
 
     def _new_task(self, axes, X, held_out):
         n_known = len(self._seen_indices) - (0 if held_out is None else held_out.nnz)
