@@ -249,7 +249,8 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
 
     X, y = log
     watch = Watch()
-    model = FMClassifier(max_iter=10, random_state=0).set_callbacks(watch).fit(X, y)
+    model = FMClassifier(max_iter=10, early_stopping=False, random_state=0)
+    model.set_callbacks(watch).fit(X, y)
     assert model.n_iter_ == 3 and len(watch.scores) == 3
     assert watch.scores[0] < watch.scores[-1]
     assert watch.scores[-1] == pytest.approx(roc_auc_score(y, model.decision_function(X)))

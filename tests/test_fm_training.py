@@ -6,17 +6,26 @@ import time
 
 import numpy as np
 import pytest
-from helpers import FITTED, assert_same_model
+from helpers import BOTH, FITTED, assert_same_model, model_of, outputs
 from numpy.testing import assert_array_equal
 from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_regression
-from sklearn.exceptions import FitFailedWarning, NotFittedError
-from sklearn.metrics import roc_auc_score
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
+from sklearn.metrics import log_loss, r2_score
 from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder
 
-from freqfm import DivergenceError, FMClassifier, FMRegressor
-from freqfm.datasets import make_clicks
+from freqfm import (
+    DivergenceError,
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+)
+from freqfm.datasets import make_clicks, make_interactions
 from freqfm.estimators.base import Attempt, EpochLoop, Phase
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
@@ -27,6 +36,7 @@ from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 def test_ten_epochs_equal_ten_fits_of_one(log, optimizer):
     X, y = log
     options = {"optimizer": optimizer, "n_iter_no_change": None, "random_state": 0}
+    options["early_stopping"] = False
     once = FMClassifier(max_iter=10, **options).fit(X, y)
     warm = FMClassifier(max_iter=1, warm_start=True, **options)
     part = FMClassifier(**options)
@@ -44,7 +54,7 @@ def test_ten_epochs_equal_ten_fits_of_one(log, optimizer):
 
 def test_regressor_continues_too(log):
     X, y = log
-    once = FMRegressor(max_iter=4, n_iter_no_change=None, random_state=0).fit(X, y)
+    once = FMRegressor(max_iter=4, early_stopping=False, random_state=0).fit(X, y)
     part = FMRegressor(random_state=0)
     for _ in range(4):
         part.partial_fit(X, y)
@@ -77,29 +87,180 @@ def test_continuing_with_another_shape_of_state_is_an_error(log, change):
 # Stopping
 
 
-def test_early_stopping_restores_the_best_epoch(log):
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_early_stopping_finds_the_best_epoch_and_then_trains_on_all_rows(log, warm_start):
     X, y = log
-    options = {"validation_fraction": 0.25, "early_stopping": True, "random_state": 0}
-    model = FMClassifier(optimizer="adagrad", learning_rate=0.3, **options).fit(X, y)
+    options = {"optimizer": "adagrad", "learning_rate": 0.3, "random_state": 0}
+    model = FMClassifier(validation_fraction=0.25, warm_start=warm_start, **options).fit(X, y)
     scores = model.validation_scores_
-    assert len(scores) == model.n_iter_ < 100
+    assert len(scores) == len(model.loss_curve_) == model.n_iter_ < 100
     assert model.best_iter_ == scores.argmax() + 1 < model.n_iter_
-    _, held_out = train_test_split(
-        np.arange(len(y)), test_size=0.25, stratify=y, random_state=model._seed
-    )
-    restored = roc_auc_score(y[held_out], model.decision_function(X[held_out]))
-    assert restored == pytest.approx(scores.max(), abs=1e-9)
-    stopped = FMClassifier(
-        optimizer="adagrad", learning_rate=0.3, max_iter=model.best_iter_, **options
-    ).fit(X, y)
-    assert_array_equal(stopped.factors_, model.factors_)
+    options |= {"max_iter": model.best_iter_, "early_stopping": False, "n_iter_no_change": None}
+    if warm_start:
+        # The rows held out stay unseen.
+        train, held_out = train_test_split(
+            np.arange(len(y)), test_size=0.25, stratify=y, random_state=model._seed
+        )
+        restored = log_loss(y[held_out], model.predict_proba(X[held_out]))
+        assert restored == pytest.approx(-scores.max(), abs=1e-6)
+        X, y = X[train], y[train]
+    expected = FMClassifier(**options).fit(X, y)
+    for name in ("intercept_", "coef_", "factors_", "token_counts_"):
+        assert_array_equal(getattr(model, name), getattr(expected, name), err_msg=name)
 
 
 def test_early_stopping_auto_depends_on_the_number_of_rows():
-    X, y = make_clicks(10_001, (100, 50), random_state=0)
+    X, y = make_clicks(300, (30, 20), random_state=0)
     assert len(FMClassifier(max_iter=2).fit(X, y).validation_scores_) == 2
     assert len(FMClassifier(max_iter=2).fit(X[1:], y[1:]).validation_scores_) == 0
     assert len(FMRegressor(max_iter=2).fit(X, y).validation_scores_) == 2
+    rare = np.arange(300) < 5
+    assert len(FMClassifier(max_iter=2).fit(X, rare).validation_scores_) == 0
+
+
+@pytest.mark.parametrize("n, held_out", [(600, 200), (4000, 1000), (20_000, 2000)])
+def test_small_data_hold_out_a_larger_share(n, held_out, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        FMRegressor, "_validation_score", lambda self, t, s, w: seen.append(len(w)) or 0.0
+    )
+    FMRegressor(max_iter=1).fit(np.random.default_rng(0).random((n, 2)), np.arange(n) / n)
+    assert seen == [held_out]
+
+
+def test_patience_is_in_steps_where_epochs_are_short():
+    X = np.random.default_rng(0).random((3000, 2))
+    y = np.random.default_rng(1).random(3000)
+    options = {"max_iter": 70, "tol": 10.0, "random_state": 0}
+    for batch_size, n_epochs in ((10_000, 51), (1000, 26), (100, 11)):
+        assert FMRegressor(batch_size=batch_size, **options).fit(X, y).n_iter_ == n_epochs
+    assert FMRegressor(n_iter_no_change=3, **options).fit(X, y).n_iter_ == 4
+
+
+def test_multiclass_early_stopping_watches_the_log_loss(log):
+    X, _ = log
+    y = np.asarray(X[:, :3].sum(axis=1)).ravel() + 2 * X[:, 3].toarray().ravel()
+    model = FMClassifier(max_iter=3).fit(X[:300], y[:300], X_val=X[300:900], y_val=y[300:900])
+    loss = log_loss(y[300:900], model.predict_proba(X[300:900]), labels=model.classes_)
+    assert model.validation_scores_.max() == pytest.approx(-loss, rel=1e-5)
+
+
+def test_targets_that_are_constant_where_held_out_still_stop_early():
+    X = np.random.default_rng(0).random((400, 2))
+    model = FMRegressor(max_iter=30, random_state=0)
+    model.fit(X, 1 - X[:, 0], X_val=np.zeros((1, 2)), y_val=[1.0])
+    assert model.best_iter_ > 1 and model.validation_scores_[0] < model.validation_scores_[-1] < 1
+
+
+def test_a_refit_that_is_interrupted_leaves_the_best_epoch(log, monkeypatch):
+    X, y = log
+    options = {"max_iter": 8, "random_state": 0}
+    expected = FMClassifier(warm_start=True, **options).fit(X, y)
+    model = FMClassifier(verbose=1, **options)
+    # Eight epochs, the line between, and two epochs of the refit.
+    monkeypatch.setattr("sys.stdout", _Interrupting(11))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    monkeypatch.undo()
+    assert_same_model(model, expected)
+
+
+def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
+    X, y = log
+    for model in (FMClassifier(max_iter=2), FMClassifier(max_iter=2, early_stopping=False)):
+        with pytest.warns(ConvergenceWarning, match="max_iter=2.*still improved") as record:
+            model.fit(X, y)
+        assert record[0].filename == __file__
+    with pytest.warns(ConvergenceWarning) as record:
+        make_pipeline(MaxAbsScaler(), FMRegressor(max_iter=2)).fit(X, y)
+    assert record[0].filename == __file__
+    X = make_interactions(60, 40, 600, random_state=0)
+    for cls in (MFRecommender, FastVAERecommender):
+        with pytest.warns(ConvergenceWarning, match="ndcg still improved"):
+            cls(max_iter=2, early_stopping=True, random_state=0).fit(X)
+
+
+def test_no_warning_where_the_epochs_were_asked_for(log, recwarn):
+    X, y = log
+    FMClassifier().fit(X, y)
+    FMClassifier(max_iter=2, n_iter_no_change=None).fit(X, y)
+    FMClassifier(max_iter=2, warm_start=True).fit(X, y)
+    FMClassifier().partial_fit(X, y, classes=[0, 1])
+    MFRecommender(max_iter=2).fit(make_interactions(60, 40, 600, random_state=0))
+    assert not [w for w in recwarn if w.category is ConvergenceWarning]
+
+
+# A validation set of one's own
+
+
+@BOTH
+def test_own_validation_set_is_watched_and_not_trained_on(log, cls):
+    X, y = log
+    model = model_of(cls, max_iter=5)
+    model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
+    assert len(model.validation_scores_) == 5
+    options = {"early_stopping": False, "max_iter": model.best_iter_}
+    expected = model_of(cls, **options).fit(X[:2000], y[:2000])
+    assert_array_equal(outputs(model, X)[0], outputs(expected, X)[0])
+    if hasattr(model, "predict_proba"):
+        loss = log_loss(y[2000:], model.predict_proba(X[2000:]))
+    else:
+        loss = -r2_score(y[2000:], model.predict(X[2000:]))
+    assert model.validation_scores_.max() == pytest.approx(-loss, rel=1e-4)
+
+
+def test_own_validation_set_equals_the_same_split(log):
+    X, y = log
+    weight = np.random.default_rng(0).random(len(y)) + 0.5
+    options = {"max_iter": 20, "random_state": 0, "class_weight": "balanced", "warm_start": True}
+    split = FMClassifier(validation_fraction=0.25, **options).fit(X, y, weight)
+    a, b = train_test_split(np.arange(len(y)), test_size=0.25, stratify=y, random_state=split._seed)
+    own = FMClassifier(**{**options, "class_weight": None})
+    per_class = len(y) / 2 / np.bincount(y)
+    weight *= per_class[y]
+    own.fit(X[a], y[a], weight[a], X_val=X[b], y_val=y[b], sample_weight_val=weight[b])
+    assert_same_model(own, split)
+    assert_array_equal(own.validation_scores_, split.validation_scores_)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"X_val": np.eye(3)}, "X_val, but no y_val"),
+        ({"y_val": [0, 1]}, "y_val, but no X_val"),
+        ({"sample_weight_val": [0, 1]}, "but no X_val"),
+        ({"X_val": np.eye(2), "y_val": [0, 1]}, "X_val, y_val.*2 features"),
+        ({"X_val": np.eye(3), "y_val": [0, 1]}, "X_val, y_val.*inconsistent"),
+        ({"X_val": np.eye(3), "y_val": [0, 1, 2]}, "X_val, y_val.*y holds"),
+        ({"X_val": np.eye(3), "y_val": [0, 1, 1], "early_stopping": False}, "early_stopping=False"),
+    ],
+)
+def test_bad_validation_sets(given, words):
+    early_stopping = given.get("early_stopping", "auto")
+    given = {name: value for name, value in given.items() if name != "early_stopping"}
+    model = FMClassifier(early_stopping=early_stopping)
+    with pytest.raises(ValueError, match=words):
+        model.fit(np.eye(3), [0, 1, 1], **given)
+    with pytest.raises(NotFittedError):
+        model.predict(np.eye(3))
+
+
+def test_own_validation_set_goes_through_a_pipeline():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(5, size=(600, 3)).astype(str)
+    y = (rows[:, 0] == rows[:, 1]).astype(int)
+    train, later = slice(400), slice(400, None)
+    with config_context(enable_metadata_routing=True):
+        model = FMClassifier(max_iter=5, random_state=0).set_fit_request(X_val=True, y_val=True)
+        pipeline = Pipeline([("onehot", OneHotEncoder()), ("fm", model)], transform_input=["X_val"])
+        pipeline.fit(rows[train], y[train], X_val=rows[later], y_val=y[later])
+    expected = FMClassifier(max_iter=5, random_state=0).fit(
+        pipeline[0].transform(rows[train]),
+        y[train],
+        X_val=pipeline[0].transform(rows[later]),
+        y_val=y[later],
+    )
+    assert_same_model(pipeline[-1], expected)
 
 
 def test_early_stopping_needs_every_class_on_both_sides():
@@ -121,8 +282,8 @@ def test_verbose(log, capsys):
     assert capsys.readouterr().out == ""
     FMClassifier(max_iter=2, early_stopping=True, verbose=1, random_state=0).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    for word in ("epoch   2/2", "loss 0.", "validation roc_auc 0.", "s left"):
+    assert len(lines) == 5 and lines[2] == "fitting all data for 2 epochs"
+    for word in ("epoch   2/2", "loss 0.", "validation neg_log_loss -0.", "s left"):
         assert word in lines[1]
     FMRegressor(max_iter=1, early_stopping=True, verbose=1).fit(X, y)
     assert "validation r2 " in capsys.readouterr().out
