@@ -117,6 +117,21 @@ class Killing(Checkpoint):
 # Bitwise equality
 
 
+@pytest.mark.parametrize("name", ["fm", "fm_balanced", "fm_regressor", "rafm", "vae"])
+@pytest.mark.parametrize("n_saved", [1, 2])
+def test_a_fit_that_is_killed_while_it_trains_on_all_data_goes_on(name, n_saved, data, tmp_path):
+    model = clone(MODELS[name]).set_params(max_iter=4)
+    given = data_of(model, data)
+    expected = clone(model).fit(*given)
+    n_saved = min(n_saved, expected.best_iter_)
+    with pytest.raises(Killed):
+        model.set_callbacks(Killing(tmp_path / "file", expected.n_iter_ + n_saved)).fit(*given)
+    again = resume(tmp_path / "file")
+    assert again.n_iter_ == n_saved
+    again.predict(given[0])
+    assert_same(learned(again.fit(*given)), learned(expected))
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n_saved", [1, 3])
 def test_resumed_fit_equals_the_uninterrupted_one(name, n_saved, data, tmp_path):

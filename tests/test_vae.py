@@ -216,11 +216,27 @@ def test_warm_start_is_one_fit(log):
         parts.set_params(optimizer="adam", similarity="dot").fit(log)
 
 
-def test_early_stopping_restores_the_best(log, capsys):
-    model = make(early_stopping=True, max_iter=60, n_iter_no_change=3, verbose=1).fit(log)
-    assert model.n_iter_ < 60
+def test_early_stopping_finds_the_best_epoch_and_then_trains_on_all(log, capsys):
+    options = {"max_iter": 60, "n_iter_no_change": 3, "learning_rate": 0.005}
+    model = make(early_stopping=True, verbose=1, **options).fit(log)
+    assert len(model.loss_curve_) == model.n_iter_ < 60
     assert model.best_iter_ == np.argmax(model.validation_scores_) + 1
-    assert "validation ndcg" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert model.best_iter_ > 5
+    assert "validation ndcg" in out and f"fitting all data for {model.best_iter_} epochs" in out
+    expected = make(**{**options, "max_iter": model.best_iter_}).fit(log)
+    for one, other in zip(model._tables().values(), expected._tables().values(), strict=True):
+        assert_array_equal(one, other)
+
+
+def test_withheld_diagonal_of_a_checkerboard_is_found():
+    # implicit's test: even users have the even items, odd users the odd, but not their own number.
+    n = 128
+    X = (np.add.outer(np.arange(n), np.arange(n)) % 2 == 0) & ~np.eye(n, dtype=bool)
+    for seed in range(3):
+        model = FastVAERecommender(3, random_state=seed).fit(X.astype(np.float32))
+        items, _ = model.recommend(users=np.arange(n), n_recommendations=1)
+        assert_array_equal(items[:, 0], np.arange(n))
 
 
 def test_held_out_items_are_not_recommended(log):

@@ -426,7 +426,7 @@ def train(task, phase, trial, callbacks=None, number=0):
     loop.warn_if_improving()
 
 
-def refit(estimator, begin, callbacks, going_on):
+def refit(estimator, begin, callbacks, going_on, least=1):
     """Train a new model, for as many epochs as were best while some data were held out.
 
     The curves remain those of the search for that epoch. If training fails or is interrupted, so
@@ -442,17 +442,20 @@ def refit(estimator, begin, callbacks, going_on):
         Of them only checkpoints hear of these epochs.
     going_on : bool
         Whether the model is that of an unfinished call of this function.
+    least : int, default=1
+        Epochs to train at least, even if fewer were best.
     """
     with attempt(estimator):
         if not going_on:
             names = (*_OF_SEARCH, "best_iter_")
             estimator._search = {name: getattr(estimator, name) for name in names}
         search = estimator._search
+        n_epochs = max(search["best_iter_"], least)
         if estimator.verbose:
-            print(f"fitting all data for {search['best_iter_']} epochs")
+            print(f"fitting all data for {n_epochs} epochs")
         with release_signals():
             task = begin(not going_on)
-        train(task, Phase(search["best_iter_"]), Attempt(), callbacks, number=1)
+        train(task, Phase(n_epochs), Attempt(), callbacks, number=1)
         for name in _OF_SEARCH:
             setattr(estimator, name, search[name])
         del estimator._search

@@ -22,6 +22,11 @@ _VALIDATION_USERS = 5000
 _AUTO_EARLY_STOPPING = 200_000
 
 
+# So many epochs a model of all interactions is trained at least: where the first few already rank
+# what is held out as well as can be, chance decides which of them is best.
+_LEAST_EPOCHS = 5
+
+
 class HistoryFit(BaseRecommender):
     """A recommender that keeps the histories it was fitted on."""
 
@@ -88,7 +93,8 @@ class HistoryFit(BaseRecommender):
         if task is not None:
             train(task, phase, trial, callbacks)
         if begin_refit is not None:
-            refit(self, begin_refit, callbacks, going_on=task is None)
+            least = min(n_epochs, _LEAST_EPOCHS)
+            refit(self, begin_refit, callbacks, task is None, least)
         if callbacks:
             with release_signals():
                 callbacks.end_fit()
