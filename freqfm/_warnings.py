@@ -4,7 +4,7 @@ import sys
 import warnings
 
 # Whose frames lie between a user's call and its warning.
-_INNER = ("freqfm", "numba", "sklearn", "threading")
+_INNER = ("freqfm", "joblib", "numba", "sklearn", "threading")
 
 
 def warn_user(message, category=UserWarning):

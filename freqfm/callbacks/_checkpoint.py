@@ -59,11 +59,11 @@ class Checkpoint:
     >>> X, y = make_clicks(1000, (50, 20), random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "fm.checkpoint")
-    ...     model = FMClassifier(max_iter=5, random_state=0).set_callbacks(Checkpoint(path))
+    ...     model = FMClassifier(random_state=0).set_callbacks(Checkpoint(path))
     ...     model = model.fit(X, y)  # suppose that this was killed
     ...     model = resume(path).fit(X, y)
     >>> model.n_iter_
-    5
+    53
     """
 
     def __init__(self, path, every=1):

@@ -40,7 +40,7 @@ class LossCurveDisplay:
     >>> from freqfm.datasets import make_clicks
     >>> from freqfm.displays import LossCurveDisplay
     >>> X, y = make_clicks(2000, (50, 20), random_state=0)
-    >>> model = FMClassifier(max_iter=5, early_stopping=True, random_state=0).fit(X, y)
+    >>> model = FMClassifier(random_state=0).fit(X, y)
     >>> display = LossCurveDisplay.from_estimator(model)
     >>> len(display.loss_curve) == len(display.validation_scores)
     True

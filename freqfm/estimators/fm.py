@@ -109,6 +109,11 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     DivergenceError
         From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
 
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
+
     See Also
     --------
     FMRegressor : The same model for real targets.
@@ -292,6 +297,11 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     ------
     DivergenceError
         From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
 
     See Also
     --------

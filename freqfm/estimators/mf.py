@@ -131,6 +131,11 @@ class MFRecommender(MFFit):
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
 
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, with early stopping, if ``max_iter`` ended it while the NDCG still improved.
+
     See Also
     --------
     InteractionRecommender : Takes (user, item) pairs with any ids.

@@ -143,6 +143,11 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     DivergenceError
         From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
 
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
+
     See Also
     --------
     RaFMRegressor : The same model for real targets.
@@ -369,6 +374,11 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     ------
     DivergenceError
         From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
 
     See Also
     --------

@@ -112,9 +112,10 @@ class FastVAERecommender(VAEFit):
     n_recommendations : int, default=10
         Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
-        best epoch. "auto" does so below 200,000 interactions, where an autoencoder soon learns them
-        by heart. Without it all interactions are trained on.
+        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
+        new model on all interactions for as many epochs as were best, at least 5. With
+        ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
+        interactions, where an autoencoder soon learns them by heart.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
@@ -152,7 +153,8 @@ class FastVAERecommender(VAEFit):
     temperature_ : float
         The temperature of the last epoch.
     n_iter_, best_iter_ : int
-        Epochs trained, and the one whose weights the model has.
+        Epochs trained, without those of the new model on all interactions; and the one whose
+        weights the model has, or how many the new model was trained for.
     optimizer_state_nbytes_ : int
         Bytes of the optimizer's state.
     n_features_in_ : int
@@ -166,6 +168,11 @@ class FastVAERecommender(VAEFit):
         On axes that do not fit together, and on data that cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, with early stopping, if ``max_iter`` ended it while the NDCG still improved.
 
     See Also
     --------
