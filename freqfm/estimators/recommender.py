@@ -435,7 +435,7 @@ class BaseRecommender(
             table,
             k,
             exclude=itself,
-            candidates=n_interactions > 0,
+            candidates=None if n_interactions.all() else n_interactions > 0,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
         )

@@ -84,7 +84,7 @@ class VAEFit(HistoryFit):
 
     def _begin_refit(self, X, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
-        axes = self._resolve_axes(X)
+        axes = self._resolve_axes(X, reset=True)
         if reset:
             self._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
         return self._new_task(axes, X, None)
