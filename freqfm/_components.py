@@ -1,6 +1,7 @@
 """Pluggable components: objects that hold hyper-parameters, found by name or given as instances."""
 
 import difflib
+from itertools import takewhile
 from numbers import Real
 
 from sklearn.base import BaseEstimator
@@ -19,6 +20,81 @@ class Component(BaseEstimator):
     """
 
     _parameter_constraints: dict = {}
+
+    #: Whether compiled code computes what the component stands for. Then a user's class may change
+    #: constants of one of the package's, and methods that estimators call, but has no formula.
+    _compiled = False
+    #: Names that only the package's own classes may set: codes, and what has to agree with them.
+    _fixed: tuple = ()
+
+
+def _is_ours(cls):
+    return cls.__module__.split(".")[0] == "freqfm"
+
+
+def set_by_user(component):
+    """Return the names that classes outside of the package, and the instance, give a component."""
+    names = set(vars(component))
+    for cls in takewhile(lambda cls: not _is_ours(cls), type(component).__mro__):
+        names |= set(vars(cls))
+    return names
+
+
+def refuse_names(axis, component, names, reason):
+    """Raise if a user's class, or the instance, sets one of these names: it would be ignored."""
+    names = sorted(set_by_user(component) & set(names))
+    if names:
+        raise TypeError(
+            f"{axis} is a {type(component).__name__} that sets {', '.join(names)}, which would be "
+            f"ignored: {reason}."
+        )
+
+
+def refuse_ignored(axis, component, base):
+    """Raise if training would ignore a part of a component of a user's own class.
+
+    Of a loss or an optimizer compiled code knows nothing but a code and some numbers. So a class
+    from outside of the package has to derive from one of its losses or optimizers, may change their
+    constants and the methods that estimators call, and must not bring methods, or parameters, that
+    nobody asks for.
+
+    Parameters
+    ----------
+    axis : str
+        Name of the constructor parameter, for error messages.
+    component : Component
+    base : type
+        The class that every component of this axis derives from.
+
+    Raises
+    ------
+    TypeError
+        If something would be ignored: it names the class, and what.
+    """
+    cls = type(component)
+    shipped = next(filter(_is_ours, cls.__mro__))
+    if component._compiled and shipped is base:
+        raise TypeError(
+            f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
+            f"formula would be ignored: compiled code knows only freqfm's own classes. Derive from "
+            f"one of these to change its constants, or add the class to the package as "
+            f"CONTRIBUTING.rst tells."
+        )
+    reason = f"compiled code knows only freqfm's own classes; {shipped.__name__} would be trained"
+    refuse_names(axis, component, component._fixed, reason)
+    if not component._compiled:
+        return
+    known = {*dir(shipped), *shipped._get_param_names()}
+    given = set_by_user(component)
+    methods = {name for name in given if _is_code(getattr(cls, name, None))}
+    new = {name for name in given - known if not name.startswith("_")}
+    # A method that estimators do call may read new parameters.
+    called = {name for name in methods & known if not name.startswith("__")}
+    refuse_names(axis, component, new & methods if called else new, reason)
+
+
+def _is_code(value):
+    return callable(value) or isinstance(value, property)
 
 
 def resolve(axis, value, base, registry, parameters=()):
@@ -47,7 +123,8 @@ def resolve(axis, value, base, registry, parameters=()):
     ValueError
         If the name is unknown, or if parameters accompany an instance.
     TypeError
-        If ``value`` is neither a name nor a component of this axis.
+        If ``value`` is neither a name nor a component of this axis, or is of a user's class of
+        which a part would be ignored.
     """
     given = [(own, name, number) for own, name, number in parameters if number is not None]
     if isinstance(value, str):
@@ -77,6 +154,7 @@ def resolve(axis, value, base, registry, parameters=()):
                 f"which has its own. Leave one of the two out."
             )
         component = value
+    refuse_ignored(axis, component, base)
     component._validate_params()
     return component
 

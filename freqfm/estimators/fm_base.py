@@ -9,7 +9,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import NON_NEGATIVE, POSITIVE, name_to_instance, resolve
+from freqfm._components import (
+    NON_NEGATIVE,
+    POSITIVE,
+    name_to_instance,
+    refuse_ignored,
+    resolve,
+)
 from freqfm._signals import release_signals
 from freqfm._validation import (
     as_kernel_array,
@@ -301,6 +307,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Check what the user gave; return the rows, their labels or None, and the optimizer."""
+        refuse_ignored("_loss", self._loss, Loss)
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
         target, labels = self._encode_target(y, classes, reset)
         sample_weight = validate_weights(sample_weight, X)

@@ -4,7 +4,7 @@ from numbers import Real
 
 import numpy as np
 
-from freqfm._components import resolve
+from freqfm._components import refuse_names, resolve, set_by_user
 from freqfm.estimators.mf_task import Axes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -207,4 +207,22 @@ def _sampler(model, loss):
             f"n_negatives={model.n_negatives} has no use with negative_sampler={value!r}, which "
             f"takes all there are; leave it at None."
         )
+    _refuse_ignored_draws(sampler)
     return sampler
+
+
+def _refuse_ignored_draws(sampler):
+    """Raise if a user's sampler says how to draw where it is not asked, or only what it drew."""
+    axis, name = "negative_sampler", type(sampler).__name__
+    if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
+        raise TypeError(
+            f"{axis} is a {name} whose negatives_code={sampler.negatives_code!r} is none of those "
+            f"in freqfm.scalars.codes."
+        )
+    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+        refuse_names(axis, sampler, ["draw"], "negatives of this kind are drawn by compiled code")
+    elif type(sampler).draw is Uniform.draw and "proposal" in set_by_user(sampler):
+        raise TypeError(
+            f"{axis} is a {name} that sets proposal and draws as Uniform, which does not look at "
+            f"it; override draw too."
+        )

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._validation import as_kernel_array
 from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.table_task import TableTask
 from freqfm.initializers import Initializer
@@ -277,9 +278,7 @@ class MFTask(TableTask):
             n_lists = last - first
             if self._own:
                 n_lists = int(pair_starts[last] - pair_starts[first])
-            negatives = axes.sampler.draw(
-                (n_lists, self._n_negatives), self.X.shape[1], self._proposal, generator
-            )
+            negatives = self._draw_lists((n_lists, self._n_negatives), generator)
         if self._family == "pairwise":
             return self._team.run(
                 pairwise_train,
@@ -304,6 +303,22 @@ class MFTask(TableTask):
             *tables,
             *common,
         )
+
+    def _draw_lists(self, shape, generator):
+        """Return lists of negatives from a sampler that does not look at the query."""
+        sampler, n_items = self.axes.sampler, self.X.shape[1]
+        negatives = sampler.draw(shape, n_items, self._proposal, generator)
+        if sampler.negatives_code in (codes.NEGATIVES_IN_BATCH, codes.NEGATIVES_FULL):
+            return negatives
+        negatives = np.asarray(negatives)
+        fits = negatives.shape == shape and negatives.dtype.kind in "iu"
+        if not (fits and negatives.min() >= 0 and negatives.max() < n_items):
+            raise ValueError(
+                f"draw of {type(sampler).__name__} must return items in [0, {n_items - 1}], "
+                f"integers of shape {shape}; got an array of shape {negatives.shape} and type "
+                f"{negatives.dtype}, or items out of range."
+            )
+        return as_kernel_array(negatives, np.int32)
 
     def _objective(self):
         """Return what a softmax minimises, for kernels."""

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from freqfm._components import resolve
+from freqfm._components import refuse_names, resolve
 from freqfm._signals import release_signals
 from freqfm._validation import as_kernel_array, count_threads, draw_seed
 from freqfm.estimators.base import attempt
@@ -122,30 +122,7 @@ class VAEFit(HistoryFit):
             OPTIMIZERS,
             [("learning_rate", "learning_rate", rate)],
         )
-        wanted = self.negative_sampler
-        if isinstance(wanted, str) and wanted == "auto":
-            wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
-        midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
-        n_codewords = self.n_codewords if midx else None
-        if isinstance(wanted, str) and midx and n_codewords is None:
-            n_codewords = _N_CODEWORDS
-        sampler = resolve(
-            "negative_sampler",
-            wanted,
-            Sampler,
-            SAMPLERS,
-            [("n_codewords", "n_codewords", n_codewords)],
-        )
-        if isinstance(sampler, InBatch):
-            raise ValueError(
-                f"negative_sampler={self.negative_sampler!r} has no meaning here, where a batch "
-                f"holds users; choose 'full', 'midx_popularity' or another that draws items."
-            )
-        if self.n_codewords is not None and not isinstance(sampler, MIDX):
-            raise ValueError(
-                f"n_codewords={self.n_codewords} belongs to MIDX samplers; with "
-                f"negative_sampler={self.negative_sampler!r} leave it at None."
-            )
+        sampler = self._resolve_sampler(n_items)
         full = sampler.negatives_code == codes.NEGATIVES_FULL
         if self.optimizer == "adam" and not full:
             # An item that is drawn now and then has small gradients of either sign. Only moments
@@ -167,6 +144,35 @@ class VAEFit(HistoryFit):
             batch_size=batch_size,
             kl_weight=kl_weight,
         )
+
+    def _resolve_sampler(self, n_items):
+        wanted = self.negative_sampler
+        if isinstance(wanted, str) and wanted == "auto":
+            wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
+        midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
+        n_codewords = self.n_codewords if midx else None
+        if isinstance(wanted, str) and midx and n_codewords is None:
+            n_codewords = _N_CODEWORDS
+        sampler = resolve(
+            "negative_sampler",
+            wanted,
+            Sampler,
+            SAMPLERS,
+            [("n_codewords", "n_codewords", n_codewords)],
+        )
+        reason = "FastVAERecommender draws by what proposal returns"
+        refuse_names("negative_sampler", sampler, ["draw"], reason)
+        if isinstance(sampler, InBatch):
+            raise ValueError(
+                f"negative_sampler={self.negative_sampler!r} has no meaning here, where a batch "
+                f"holds users; choose 'full', 'midx_popularity' or another that draws items."
+            )
+        if self.n_codewords is not None and not isinstance(sampler, MIDX):
+            raise ValueError(
+                f"n_codewords={self.n_codewords} belongs to MIDX samplers; with "
+                f"negative_sampler={self.negative_sampler!r} leave it at None."
+            )
+        return sampler
 
     def _resolve_temperature(self):
         cosine, value = self.similarity == "cosine", self.temperature

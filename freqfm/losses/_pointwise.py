@@ -13,6 +13,9 @@ __all__ = ["LogLoss", "Loss", "SquaredError"]
 class Loss(Component):
     """Base class of losses of one score and one target."""
 
+    _compiled = True
+    _fixed = ("code",)
+
     #: The code by which kernels know the loss.
     code: int
 

@@ -20,6 +20,9 @@ class RankingLoss(Component):
     A subclass says which kernel computes it and what it needs of the other axes.
     """
 
+    _compiled = True
+    _fixed = ("family",)
+
     #: "softmax", "pairwise" or "alignment": the kernel.
     family: str
     #: How scores are compared and ranked unless the estimator says otherwise.

@@ -34,6 +34,12 @@ class Optimizer(Component):
     ``_slots``, and says how wide its state is. Kernels do the rest.
     """
 
+    _compiled = True
+    _fixed = (
+        "step_code", "rate_code", "count_code", "hyper", "corrections", "state_widths",
+        "init_state", "_slots",
+    )  # fmt: skip
+
     #: How a row moves along its gradient, see ``freqfm.scalars.codes``.
     step_code = codes.STEP_SGD
     #: Where a row's learning rate comes from.

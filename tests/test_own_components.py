@@ -1,0 +1,283 @@
+"""Components of a user's own classes: they count, or fit says what would be ignored."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
+from freqfm.datasets import make_interactions
+from freqfm.initializers import Initializer
+from freqfm.losses import BPR, BSL, DirectAU, LogLoss, Loss, RankingLoss, Softmax, SquaredError
+from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
+from freqfm.samplers import MIDX, Full, Sampler, Uniform
+from freqfm.scalars import codes
+from freqfm.temperatures import Temperature
+
+X = make_interactions(20, 12, 100, random_state=0)
+
+
+class Hinge(RankingLoss):
+    family = "pairwise"
+    n_negatives = 1
+
+
+class HingeOfBPR(BPR):
+    def loss(self, positive, negative):
+        return max(0.0, 1 - positive + negative)
+
+
+class MarginOfBPR(BPR):
+    def __init__(self, margin=1.0):
+        self.margin = margin
+
+
+class PairwiseSoftmax(Softmax):
+    family = "pairwise"
+
+
+class OtherStep(Optimizer):
+    step_code = 99
+
+
+class OwnStep(SGD):
+    def step(self, parameter, gradient):
+        return parameter
+
+
+class Momentum(SGD):
+    def __init__(self, learning_rate=1.0, momentum=0.9):
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+
+
+class WithoutState(Adagrad):
+    def state_widths(self, n_components):
+        return 0, 0
+
+
+class StepOfAdam(SGD):
+    step_code = codes.STEP_ADAM
+
+
+class OtherRate(SGD):
+    rate_code = 99
+
+
+class Instead:
+    """Items by the sampler's own rule: the first ones."""
+
+    def draw(self, shape, n_items, proposal, generator):
+        return np.zeros(shape, dtype=np.int32)
+
+
+class First(Instead, Uniform):
+    pass
+
+
+class FirstOfMIDX(Instead, MIDX):
+    pass
+
+
+class FirstOfAll(Instead, Full):
+    pass
+
+
+class OddItems(Uniform):
+    def proposal(self, counts):
+        return super().proposal(counts)
+
+
+class NewPlace(Uniform):
+    negatives_code = 99
+
+
+def refuses(model, what):
+    with pytest.raises(TypeError, match=what):
+        model.fit(X)
+    assert not hasattr(model, "item_factors_")
+
+
+@pytest.mark.parametrize(
+    "params, what",
+    [
+        ({"loss": Hinge()}, "Hinge, which derives from RankingLoss itself"),
+        ({"loss": HingeOfBPR()}, "HingeOfBPR that sets loss.*BPR would be trained"),
+        ({"loss": MarginOfBPR()}, "MarginOfBPR that sets margin"),
+        ({"loss": PairwiseSoftmax()}, "PairwiseSoftmax that sets family"),
+        ({"optimizer": OtherStep()}, "OtherStep, which derives from Optimizer itself"),
+        ({"optimizer": OwnStep()}, "OwnStep that sets step"),
+        ({"optimizer": Momentum()}, "Momentum that sets momentum"),
+        ({"optimizer": WithoutState()}, "WithoutState that sets state_widths"),
+        ({"optimizer": StepOfAdam()}, "StepOfAdam that sets step_code"),
+        ({"optimizer": OtherRate()}, "OtherRate that sets rate_code"),
+        ({"negative_sampler": FirstOfMIDX()}, "FirstOfMIDX that sets draw"),
+        ({"negative_sampler": FirstOfAll()}, "FirstOfAll that sets draw"),
+        ({"negative_sampler": OddItems()}, "OddItems that sets proposal"),
+        ({"negative_sampler": NewPlace()}, "NewPlace whose negatives_code=99"),
+    ],
+)
+def test_recommender_names_what_it_would_ignore(params, what):
+    refuses(MFRecommender(4, max_iter=1, **params), what)
+
+
+@pytest.mark.parametrize("sampler", [First(), FirstOfMIDX(), FirstOfAll()])
+def test_autoencoder_asks_no_sampler_to_draw(sampler):
+    refuses(
+        FastVAERecommender(4, max_iter=1, negative_sampler=sampler),
+        f"{type(sampler).__name__} that sets draw",
+    )
+
+
+@pytest.mark.parametrize("optimizer", [OtherStep(), OwnStep(), OtherRate(), WithoutState()])
+def test_other_estimators_refuse_optimizers(optimizer, clicks):
+    refuses(FastVAERecommender(4, max_iter=1, optimizer=optimizer), type(optimizer).__name__)
+    with pytest.raises(TypeError, match=type(optimizer).__name__):
+        FMClassifier(3, optimizer=optimizer).fit(*clicks)
+
+
+def test_an_instance_with_another_code_is_refused(clicks):
+    optimizer = SGD()
+    optimizer.step_code = codes.STEP_ADAM
+    with pytest.raises(TypeError, match="SGD that sets step_code"):
+        FMClassifier(3, optimizer=optimizer).fit(*clicks)
+
+
+class PseudoHuber(Loss):
+    code = 99
+
+    def base_score(self, target, weight):
+        return 0.0
+
+
+class Renumbered(SquaredError):
+    code = 99
+
+
+class OwnFormula(LogLoss):
+    def value(self, score, target):
+        return abs(score - target)
+
+
+@pytest.mark.parametrize(
+    "loss, what",
+    [
+        (PseudoHuber(), "PseudoHuber, which derives from Loss itself"),
+        (Renumbered(), "Renumbered that sets code"),
+        (OwnFormula(), "OwnFormula that sets value"),
+    ],
+)
+def test_machines_name_what_they_would_ignore(loss, what, clicks):
+    class Robust(FMRegressor):
+        _loss = loss
+
+    with pytest.raises(TypeError, match=what):
+        Robust(3, max_iter=1).fit(*clicks)
+
+
+class Zero(SquaredError):
+    def base_score(self, target, weight):
+        return 0.0
+
+
+class Rates(FASGD):
+    """Rates by a rule, and a parameter, of its own."""
+
+    def __init__(self, learning_rate=3.0, power=1.0):
+        super().__init__(learning_rate)
+        self.power = power
+
+    def _init_per_row(self, n_tokens, counts):
+        return np.full(n_tokens, self.learning_rate / 10**self.power, dtype=np.float32)
+
+
+def test_machines_use_what_they_ask_for(clicks):
+    class FromZero(FMRegressor):
+        _loss = Zero()
+
+    X, y = clicks
+    model = FromZero(3, max_iter=1, optimizer=SGD(1e-9), random_state=0).fit(X, y)
+    assert abs(model.intercept_[0]) < 1e-6 < abs(y.mean())
+
+    rates = FMRegressor(3, max_iter=2, optimizer=Rates(1.0), random_state=0).fit(X, y)
+    given = FASGD(1.0, max_step=0.1, counts=np.ones(X.shape[1]))
+    same = FMRegressor(3, max_iter=2, optimizer=given, random_state=0).fit(X, y)
+    assert_array_equal(rates.coef_, same.coef_)
+
+
+class Large(BSL):
+    """A factor by a rule, and a parameter, of its own."""
+
+    n_negatives = 16
+    max_iter = 2
+
+    def __init__(self, twice=1.0):
+        super().__init__()
+        self.twice = twice
+
+    def factor(self, n_users, n_items, n_positives):
+        return 2 * self.twice
+
+
+class Near(DirectAU):
+    batch_size = 30
+
+
+class Ones(Initializer):
+    def draw(self, shape, generator, counts=None):
+        return np.full(shape, 1 / shape[1], dtype=np.float32)
+
+
+class Rising(Temperature):
+    def refresh(self, epoch, inverse, state, snapshot):
+        inverse[:] = 1 + epoch
+
+
+def fit(**params):
+    return MFRecommender(4, **{"max_iter": 2, "random_state": 0, **params}).fit(X)
+
+
+def test_recommender_uses_what_it_asks_for():
+    of_own = fit(loss=Large(), max_iter=None)
+    assert_array_equal(of_own.item_factors_, fit(loss=BSL(2.0), n_negatives=16).item_factors_)
+    near = fit(loss=Near())
+    assert_array_equal(near.item_factors_, fit(loss="directau", batch_size=30).item_factors_)
+    warm = fit(temperature=Rising())
+    assert_array_equal(warm.user_temperatures_, np.full(20, 0.5, dtype=np.float32))
+    still = fit(init=Ones(), optimizer=SGD(1e-9))
+    np.testing.assert_allclose(still.item_factors_, 0.25, rtol=1e-4)
+    drawn = fit(negative_sampler=First(), loss="bpr")
+    assert (drawn.item_factors_ != fit(loss="bpr").item_factors_).any()
+
+
+class TooFew(Uniform):
+    def draw(self, shape, n_items, proposal, generator):
+        return np.zeros((1, 1), dtype=np.int32)
+
+
+class TooLarge(Uniform):
+    def draw(self, shape, n_items, proposal, generator):
+        return np.full(shape, n_items)
+
+
+class Fractions(Uniform):
+    def draw(self, shape, n_items, proposal, generator):
+        return np.full(shape, 0.5)
+
+
+class Undrawn(Sampler):
+    negatives_code = codes.NEGATIVES_SHARED
+
+    def proposal(self, counts):
+        return Uniform().proposal(counts)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bpr"])
+@pytest.mark.parametrize("sampler", [TooFew(), TooLarge(), Fractions()])
+def test_draws_must_be_items(sampler, loss):
+    with pytest.raises(ValueError, match=f"draw of {type(sampler).__name__} must return items"):
+        fit(loss=loss, negative_sampler=sampler)
+
+
+def test_a_shared_sampler_without_draw_is_refused():
+    with pytest.raises(ValueError, match="draw of Undrawn must return items"):
+        fit(negative_sampler=Undrawn())
