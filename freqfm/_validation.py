@@ -1,6 +1,7 @@
 """Checks of what users pass in, and its conversion to what kernels read."""
 
 import functools
+import os
 from numbers import Integral
 
 import joblib
@@ -10,7 +11,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._warnings import warn_user
+from freqfm.kernels.cpu.packing import gather_rows_of
 from freqfm.kernels.cpu.team import available_threads, cores
+
+# Entries, and rows, of a large matrix that are looked at at a time.
+_ENTRIES, _ROWS = 1 << 20, 1 << 16
 
 
 def validate_rows(estimator, X, y="no_validation", *, reset, **options):
@@ -39,7 +44,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     """
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
-        _check_structure(X)
+        check_structure(X)
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
         _check_numbers("y", y)
     checked = validate_data(
@@ -48,7 +53,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     X, y = (checked, None) if isinstance(y, str) else checked
     if converted:
         # Again: scipy converts other formats without looking at their indices.
-        _check_structure(X)
+        check_structure(X)
     return canonical_csr(X), y
 
 
@@ -62,16 +67,101 @@ def _check_numbers(name, values):
         raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
 
 
-def _check_structure(X):
+_OF_OWNER = object()
+
+
+class LearnedArrays:
+    """Compares the arrays of a model with what compiled code, which does not look, relies on.
+
+    Learned attributes can be assigned, and are read from files. Every method raises a ValueError
+    that names the attribute. Shapes are compared in constant time; only ``indices`` looks at
+    numbers.
+
+    Parameters
+    ----------
+    owner : object
+        The estimator or component.
+    advice : str
+        What the user can do.
+    """
+
+    def __init__(self, owner, advice="It is not what fit left: fit or load the model again"):
+        self._owner = owner
+        self._advice = advice
+        self._agreed = []
+
+    def get(self, name):
+        """Return an attribute."""
+        try:
+            return getattr(self._owner, name)
+        except AttributeError:
+            raise self._error(name, "is missing") from None
+
+    def size(self, name):
+        """Return an attribute that is a positive integer."""
+        size = self.get(name)
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise self._error(name, f"is {size!r}, no positive integer")
+        self._agreed.append(name)
+        return int(size)
+
+    def array(self, name, shape, kinds="fiu", value=_OF_OWNER):
+        """Return the shape of an attribute that is an array, of a type whose kind is in ``kinds``.
+
+        An axis of length None may have any length. ``value`` is the array, if it is a part of an
+        attribute: then ``name`` is only what it is called.
+        """
+        array = self.get(name) if value is _OF_OWNER else value
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+            found = getattr(array, "dtype", type(array).__name__)
+            numbers = "numbers" if "f" in kinds else "integers"
+            raise self._error(name, f"is of type {found}, no array of {numbers}")
+        if array.shape != shape and not (
+            array.ndim == len(shape)
+            and all(n is None or n == own for n, own in zip(shape, array.shape, strict=True))
+        ):
+            wanted = str(tuple("any" if n is None else n for n in shape)).replace("'", "")
+            others = f" by {', '.join(self._agreed)}" if self._agreed else ""
+            raise self._error(name, f"has shape {array.shape}, but needs {wanted}{others}")
+        self._agreed.append(name)
+        return array.shape
+
+    def arrays(self, name, arrays, shapes):
+        """Check a dict of arrays, of which those that need no room may be empty in any way."""
+        self.require(isinstance(arrays, dict), name, f"holds a {type(arrays).__name__}, no dict")
+        for key, shape in shapes.items():
+            self.require(key in arrays, name, f"has no {key!r}")
+            if 0 in shape and np.size(arrays[key]) == 0:
+                shape = (None,) * len(shape)
+            self.array(f"{name}[{key!r}]", shape, value=arrays[key])
+
+    def indices(self, name, indices, n):
+        """Raise unless integers lie in [0, n)."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= n):
+            raise self._error(
+                name, f"holds {indices.min()} to {indices.max()}, outside [0, {n - 1}]"
+            )
+
+    def require(self, true, name, found):
+        """Raise unless something holds."""
+        if not true:
+            raise self._error(name, found)
+
+    def _error(self, name, found):
+        owner = type(self._owner).__name__
+        return ValueError(f"{name} of {owner} {found}. {self._advice}.")
+
+
+def check_structure(X, name="X"):
     """Raise if a sparse matrix points outside itself; scipy's compiled code would not notice."""
     if X.ndim != 2:
         raise ValueError(
-            f"X is a sparse array of {X.ndim} dimension(s); give one of shape "
-            f"(n_samples, n_features), for a single row X.reshape(1, -1)."
+            f"{name} is a sparse array of {X.ndim} dimension(s); give one of shape "
+            f"(n_samples, n_features), for a single row {name}.reshape(1, -1)."
         )
     if X.format == "coo":
-        _check_indices(X.row, X.shape[0], "row")
-        _check_indices(X.col, X.shape[1], "column")
+        _check_indices(X.row, X.shape[0], "row", name)
+        _check_indices(X.col, X.shape[1], "column", name)
     if X.format not in ("csr", "csc", "bsr"):
         return
     major, minor = ("column", "row") if X.format == "csc" else ("row", "column")
@@ -90,25 +180,25 @@ def _check_structure(X):
         or (indptr[1:] < indptr[:-1]).any()
     ):
         raise ValueError(
-            f"X is not a well-formed {X.format} matrix: its indptr must be integers that rise from "
-            f"0 to at most {n_stored}, the number of stored entries, in {n_major} steps (one per "
-            f"{major}), and it must have as many data as indices. Build it from "
+            f"{name} is not a well-formed {X.format} matrix: its indptr must be integers that rise "
+            f"from 0 to at most {n_stored}, the number of stored entries, in {n_major} steps (one "
+            f"per {major}), and it must have as many data as indices. Build it from "
             f"(values, (rows, columns)) triples instead."
         )
-    _check_indices(X.indices[: indptr[-1]], n_minor, minor)
+    _check_indices(X.indices[: indptr[-1]], n_minor, minor, name)
 
 
-def _check_indices(indices, n, axis):
+def _check_indices(indices, n, axis, name):
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise ValueError(
-            f"X holds {axis} indices of type {indices.dtype} and shape {indices.shape}; they must "
-            f"be a vector of integers."
+            f"{name} holds {axis} indices of type {indices.dtype} and shape {indices.shape}; they "
+            f"must be a vector of integers."
         )
     if len(indices) and (indices.min() < 0 or indices.max() >= n):
         bad = indices.min() if indices.min() < 0 else indices.max()
         raise ValueError(
-            f"X holds the {axis} index {bad}, but its shape has room for {n}; indices must lie in "
-            f"[0, {n - 1}]. Give X its true shape, or encode its ids first."
+            f"{name} holds the {axis} index {bad}, but its shape has room for {n}; indices must "
+            f"lie in [0, {n - 1}]. Give {name} its true shape, or encode its ids first."
         )
 
 
@@ -139,10 +229,30 @@ def take_rows(X, rows):
 
     Not ``X[rows]``: older scipy cannot index with an indptr wider than the indices.
     """
-    lengths = np.diff(X.indptr)[rows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.repeat(X.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
-    return _csr(X.data[entries], X.indices[entries], indptr, (len(rows), X.shape[1]))
+    rows = np.asarray(rows)
+    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+    gather_rows_of(X, rows, indptr[1:], indices, data)
+    return _csr(data, indices, indptr, (len(rows), X.shape[1]))
+
+
+def count_columns(X, weight=None):
+    """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
+
+    Part by part: NumPy would turn all indices to 64 bits at once.
+    """
+    counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
+    if weight is None:
+        for begin in range(0, X.nnz, _ENTRIES):
+            np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
+        return counts
+    for first in range(0, X.shape[0], _ROWS):
+        indptr = X.indptr[first : first + _ROWS + 1]
+        weights = np.repeat(weight[first : first + _ROWS], np.diff(indptr))
+        # In the order of the entries, whatever the parts are.
+        np.add.at(counts, X.indices[indptr[0] : indptr[-1]], weights)
+    return counts
 
 
 def _csr(data, indices, indptr, shape):
@@ -166,14 +276,19 @@ def as_kernel_array(array, dtype=np.float32):
 
 def _is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
-    n_stored = X.indptr[-1]
-    if not X.data[:n_stored].all():
-        return False
-    rises = np.diff(X.indices[:n_stored]) > 0
-    starts = X.indptr[1:-1]
-    # Between two rows an index may fall.
-    rises[starts[(starts > 0) & (starts < n_stored)] - 1] = True
-    return bool(rises.all())
+    n_stored, starts = X.indptr[-1], X.indptr[1:-1]
+    for begin in range(0, n_stored, _ENTRIES):
+        end = min(begin + _ENTRIES, n_stored)
+        if not X.data[begin:end].all():
+            return False
+        # From the entry before on; between two rows an index may fall.
+        first = max(begin, 1)
+        rises = X.indices[first:end] > X.indices[first - 1 : end - 1]
+        here = starts[slice(*np.searchsorted(starts, [first, end]))]
+        rises[here - first] = True
+        if not rises.all():
+            return False
+    return True
 
 
 def validate_weights(sample_weight, X):
@@ -255,6 +370,39 @@ def check_count(name, value):
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
     return int(value)
+
+
+def physical_memory():
+    """Return the bytes of memory that the machine has, swap included; None where it is unknown."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            swap = next(line for line in lines if line.startswith("SwapTotal"))
+        return memory + 1024 * int(swap.split()[1])
+    except (OSError, StopIteration):
+        return memory
+
+
+def check_memory(n_weights, what, advice):
+    """Raise if the weights of a model, and the copy kept while training, exceed all memory.
+
+    That is the least that training writes, so what fits is never refused.
+
+    Parameters
+    ----------
+    n_weights : int
+    what, advice : str
+        For the error.
+    """
+    memory, n_bytes = physical_memory(), 8 * n_weights
+    if memory is not None and n_bytes > memory:
+        raise ValueError(
+            f"{what} would take {n_bytes / 1e9:,.0f} GB of memory at least, but this machine has "
+            f"{memory / 1e9:,.0f} GB. {advice}"
+        )
 
 
 def draw_seed(random_state):

@@ -21,7 +21,6 @@ MAY_IMPORT = {
     "_code_cache": {"_warnings"},
     "_jit": {"_code_cache"},
     "_components": set(),
-    "_warnings": set(),
     "_versions": {"_jit", "kernels"},
     "_validation": {"_warnings", "exceptions", "kernels"},
     "datasets": {"_columns", "exceptions"},

@@ -18,7 +18,10 @@ from freqfm._components import (
 )
 from freqfm._signals import release_signals
 from freqfm._validation import (
+    LearnedArrays,
     as_kernel_array,
+    check_memory,
+    count_columns,
     count_threads,
     draw_seed,
     take_rows,
@@ -170,12 +173,28 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Set the factors of all outputs; return the states of their optimizers."""
 
     @abstractmethod
+    def _count_outputs(self, learned):
+        """Return how many outputs the model has, by checked attributes."""
+
+    @abstractmethod
+    def _check_factors(self, learned, outputs, n_features):
+        """Check the factors, whose shape begins with ``outputs``; see ``LearnedArrays``."""
+
+    @abstractmethod
+    def _state_shapes(self, optimizer):
+        """Return the shapes of an output's optimizer state, by the names of its arrays."""
+
+    @abstractmethod
     def _check_same_shape(self):
         """Raise if the parameters ask for other factors than those of the model to continue."""
 
     @abstractmethod
     def _longest_vector(self):
         """Return the most factors of a feature that stand in one table."""
+
+    @abstractmethod
+    def _fewest_factors(self):
+        """Return the least factors of a feature that the parameters ask for."""
 
     @abstractmethod
     def _weights_per_token(self):
@@ -244,7 +263,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             unfinished = self.__dict__.pop("_unfinished", None)
             # A fit is one phase; with a validation part of its rows, a second one trains on all.
             in_refit = unfinished is not None and unfinished["phase"] == 1
-            reset = not (unfinished or (self.warm_start and hasattr(self, "factors_")))
+            reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
             with release_signals():
                 rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
                 own = self._with_own_validation(rows, X_val, y_val, sample_weight_val)
@@ -266,7 +285,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _train_once(self, X, y, sample_weight, classes=None):
         """Train one epoch for ``partial_fit``."""
-        reset = not hasattr(self, "factors_")
+        reset = not hasattr(self, "coef_")
         with attempt(self) as trial:
             with release_signals():
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
@@ -278,7 +297,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _begin(self, rows, optimizer, reset):
         """Return the task that trains a new model, or the one there is, on rows."""
-        self.token_counts_ = _count_tokens(rows.X, rows.weight)
+        self.token_counts_ = count_columns(rows.X, rows.weight)
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
         else:
@@ -307,9 +326,13 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Check what the user gave; return the rows, their labels or None, and the optimizer."""
+        if not reset:
+            self._check_learned()
         refuse_ignored("_loss", self._loss, Loss)
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
         target, labels = self._encode_target(y, classes, reset)
+        if reset:
+            self._check_size(len(target))
         sample_weight = validate_weights(sample_weight, X)
         weight = self._row_weights(y, sample_weight, y, partial)
         if not weight.all():
@@ -423,6 +446,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _take_over(self, optimizer):
         """Prepare the model to be trained further; raise if a changed parameter forbids it."""
+        if type(optimizer).__name__ != self._optimizer_name:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
+                f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+        self._check_state(optimizer)
         # Arrays of a model that was loaded from a memory map cannot be trained in place.
         for name in self._weight_names:
             setattr(self, name, as_kernel_array(getattr(self, name)))
@@ -432,11 +461,43 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             for state in self._optimizer_state
         ]
         self._check_same_shape()
-        if type(optimizer).__name__ != self._optimizer_name:
-            raise ValueError(
-                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
-                f"the model to continue carries; set it back, or fit anew with warm_start=False."
-            )
+
+    def _check_learned(self):
+        """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``."""
+        check_is_fitted(self)
+        learned = LearnedArrays(self)
+        n_features = learned.size("n_features_in_")
+        n_outputs = self._count_outputs(learned)
+        outputs = () if n_outputs == 1 else (n_outputs,)
+        learned.array("intercept_", (n_outputs,))
+        learned.array("coef_", (*outputs, n_features))
+        self._check_factors(learned, outputs, n_features)
+        return learned
+
+    def _check_state(self, optimizer):
+        """Raise unless kernels can train on with the optimizer's state."""
+        learned = self._check_learned()
+        learned.array("_n_steps", (1,), "iu")
+        learned.indices("_n_steps", self._n_steps, 1 << 62)
+        learned.array("token_counts_", (self.n_features_in_,))
+        for name in ("loss_curve_", "validation_scores_"):
+            learned.array(name, (None,))
+        seed = learned.get("_seed")
+        learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
+        states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
+        fits = isinstance(states, list) and len(states) == n_outputs
+        learned.require(fits, "_optimizer_state", f"is no list of {n_outputs}, one for each output")
+        for state in states:
+            learned.arrays("_optimizer_state", state, self._state_shapes(optimizer))
+
+    def _check_size(self, n_outputs):
+        """Raise if the model cannot fit into memory."""
+        width = 1 + self._fewest_factors()
+        check_memory(
+            n_outputs * self.n_features_in_ * width,
+            f"{width - 1} factors and a weight for each of {self.n_features_in_} features",
+            "Hash X into fewer columns, or take fewer factors.",
+        )
 
     def _n_threads(self, X):
         n_threads = count_threads(self.n_jobs)
@@ -450,7 +511,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _scores(self, X):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
-        check_is_fitted(self)
+        self._check_learned()
         X, _ = validate_rows(self, X, reset=False)
         scores = self._score_rows(X, count_threads(self.n_jobs))
         if not np.isfinite(scores).all():
@@ -459,9 +520,3 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"scale it like the rows that the model was trained on."
             )
         return scores
-
-
-def _count_tokens(X, weight):
-    """Return the weight of the rows that hold each token."""
-    per_entry = np.repeat(weight, np.diff(X.indptr))
-    return np.bincount(X.indices, weights=per_entry, minlength=X.shape[1])

@@ -22,9 +22,16 @@ class PlainFactors:
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         shape = self.n_features_in_, int(self.n_components)
         self.factors_ = squeeze_outputs(
-            np.stack([initializer.draw(shape, generator, counts) for _ in range(n_outputs)])
+            np.stack([initializer.table(shape, generator, counts) for _ in range(n_outputs)])
         )
         return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
+
+    def _check_factors(self, learned, outputs, n_features):
+        *_, width = learned.array("factors_", (*outputs, n_features, None))
+        learned.require(width > 0, "factors_", "holds no factors")
+
+    def _state_shapes(self, optimizer):
+        return optimizer.state_shapes(self.n_features_in_, self.factors_.shape[-1])
 
     def _check_same_shape(self):
         if self.factors_.shape[-1] != self.n_components:
@@ -34,6 +41,9 @@ class PlainFactors:
             )
 
     def _longest_vector(self):
+        return int(self.n_components)
+
+    def _fewest_factors(self):
         return int(self.n_components)
 
     def _weights_per_token(self):

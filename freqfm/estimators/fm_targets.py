@@ -42,7 +42,7 @@ class ClassTargets(ClassifierMixin):
         -------
         self : object
         """
-        if classes is None and not hasattr(self, "factors_"):
+        if classes is None and not hasattr(self, "coef_"):
             raise ValueError(
                 "classes=None in the first call to partial_fit; pass all classes that will ever "
                 "occur, for instance classes=[0, 1]."
@@ -76,6 +76,11 @@ class ClassTargets(ClassifierMixin):
         labels = np.searchsorted(self.classes_, y)
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         return np.stack([labels == k for k in outputs]).astype(np.float32), labels
+
+    def _count_outputs(self, learned):
+        (n_classes,) = learned.array("classes_", (None,), "biufOSUT")
+        learned.require(n_classes > 1, "classes_", f"holds {n_classes} classes")
+        return 1 if n_classes == 2 else n_classes
 
     def _row_weights(self, y, weight, y_train, partial):
         if self.class_weight is None:
@@ -206,6 +211,9 @@ class RealTargets(RegressorMixin):
                 f"constant, for instance with sklearn's TransformedTargetRegressor."
             )
         return target, None
+
+    def _count_outputs(self, learned):
+        return 1
 
     def _row_weights(self, y, weight, y_train, partial):
         return weight

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import take_rows
 from freqfm.kernels.cpu.fm import fm_train
 from freqfm.kernels.cpu.fm_batch import BATCH_ROW, LINK, Objective, Rows, Scratch, Stepping
-from freqfm.kernels.cpu.packing import pack_entries, pack_samples
+from freqfm.kernels.cpu.packing import pack_rows
 from freqfm.kernels.cpu.team import Team
 
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look
@@ -70,21 +69,23 @@ class FMTask:
     def __init__(self, model, optimizer, rows, n_threads):
         self.model = model
         self.optimizer = optimizer
-        X, target, weight = rows.X, rows.target, rows.weight
+        X, target, weight, order = rows.X, rows.target, rows.weight, None
         self._held_out = rows.held_out
         self._block_bits = _BLOCK_BITS if model.shuffle and len(weight) >= _BLOCKED_FROM else 0
+        self._weight_sum = weight.sum()
         if self._block_bits:
             order = np.random.default_rng(model._seed).permutation(len(weight))
-            X, target, weight = take_rows(X, order), target[:, order], weight[order]
+            target, self._weight_sum = target[:, order], weight[order].sum()
         self._n_threads = n_threads
         self._target = target
-        self._weight_sum = weight.sum()
         self._n_rows, self._n_tokens = X.shape
         self._batch_size = min(int(model.batch_size), self._n_rows)
         self._n_batches = -(-self._n_rows // self._batch_size)
+        most = self._most_entries(np.diff(X.indptr))
+        samples, entries = pack_rows(X, weight, order)
         self._rows = Rows(
-            samples=pack_samples(X, weight),
-            entries=pack_entries(X),
+            samples=samples,
+            entries=entries,
             batch_size=self._batch_size,
             n_blocks=(self._n_rows >> self._block_bits) if model.shuffle else 0,
             block_bits=self._block_bits,
@@ -106,21 +107,22 @@ class FMTask:
             average=bool(optimizer.average),
             hyper=optimizer.hyper(),
         )
-        lengths = np.diff(X.indptr)
-        # No batch holds more entries than the longest rows together.
-        most = int(
-            np.partition(lengths, self._n_rows - self._batch_size)[-self._batch_size :].sum()
-        )
-        if most > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"batch_size={model.batch_size} would put {most} entries of X into one batch; "
-                f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
-            )
         entries_per_batch = max(1, X.nnz // self._n_batches)
         weights_per_batch = entries_per_batch * (model._weights_per_token() + 8)
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // weights_per_batch)
         self._scratch = self._allocate(most)
         self._team = Team(n_threads)
+
+    def _most_entries(self, lengths):
+        """Return a bound on the entries of a batch: those of the longest rows together."""
+        lengths.partition(self._n_rows - self._batch_size)
+        most = int(lengths[-self._batch_size :].sum())
+        if most > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"batch_size={self._batch_size} would put {most} entries of X into one batch; "
+                f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
+            )
+        return most
 
     def _allocate(self, most):
         """Return scratch for batches of at most ``most`` entries."""

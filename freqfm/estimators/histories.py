@@ -1,12 +1,20 @@
 """What recommenders share in fitting: interactions checked, held out, and kept as histories."""
 
 from abc import abstractmethod
+from numbers import Integral
 
 import numpy as np
 from scipy import sparse
 
 from freqfm._signals import release_signals
-from freqfm._validation import as_kernel_array, canonical_csr, count_threads, take_rows
+from freqfm._validation import (
+    LearnedArrays,
+    as_kernel_array,
+    canonical_csr,
+    count_columns,
+    count_threads,
+    take_rows,
+)
 from freqfm.estimators.base import FitCallbacks, Phase, refit, train
 from freqfm.estimators.recommender import BaseRecommender, unit_rows
 from freqfm.metrics import ndcg_at_k
@@ -119,8 +127,45 @@ class HistoryFit(BaseRecommender):
         self._seen_indptr, self._seen_indices = X.indptr.copy(), X.indices.copy()
         graded = weights and bool((X.data != 1).any())
         self._seen_weights = X.data.copy() if graded else np.zeros(0, dtype=np.float32)
-        self.item_counts_ = np.bincount(X.indices, minlength=X.shape[1])
+        self.item_counts_ = count_columns(X)
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
+
+    def _check_histories(self):
+        """Raise unless the model can be trained further: all histories, and small arrays too."""
+        learned, n_seen = self._check_learned(), len(self._seen_indices)
+        learned.indices("_seen_indptr", self._seen_indptr, n_seen + 1)
+        learned.require((np.diff(self._seen_indptr) >= 0).all(), "_seen_indptr", "falls")
+        learned.indices("_seen_indices", self._seen_indices, self.n_features_in_)
+        n_rows = len(self._inverse)
+        for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
+            learned.array(name, shape)
+        learned.array("_n_steps", (1,), "iu")
+        learned.indices("_n_steps", self._n_steps, 1 << 62)
+        for name in ("loss_curve_", "validation_scores_"):
+            learned.array(name, (None,))
+        seed = learned.get("_seed")
+        learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
+        learned.array("_codewords", (None, None))
+        return learned
+
+    def _check_states(self, axes):
+        """Raise unless kernels can train on with the optimizer's state."""
+        learned = LearnedArrays(self)
+        states = learned.get("_states")
+        for name, table in self._tables().items():
+            fits = isinstance(states, dict) and name in states
+            learned.require(fits, "_states", f"has no {name!r}")
+            width = table.shape[1] if table.ndim == 2 else 1
+            shapes = axes.optimizer.state_shapes(len(table), width)
+            learned.arrays(
+                f"_states[{name!r}]",
+                states[name],
+                {
+                    "per_row": shapes["per_row"],
+                    "first": shapes["factors_first"],
+                    "second": shapes["factors_second"],
+                },
+            )
 
     def _optimizer_arrays(self):
         """Return the arrays of the optimizer's state."""

@@ -143,10 +143,15 @@ class MFRecommender(MFFit):
     Notes
     -----
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer's state (twice as much again for
-    Adam), while training a copy of both (two with early stopping), about 12 bytes per interaction
-    while training and 4 afterwards, and a batch's scores, at most about 16 MB plus 64 n_negatives
-    numbers. Negatives that are drawn for each user take some 20 bytes for each row of a batch and
-    negative, and the state of the sampler, see there.
+    Adam), while training a copy of both (two with early stopping), about 40 bytes per interaction
+    while training and 4 afterwards, 100 per user, and a batch's scores, at most about 16 MB plus 64
+    n_negatives numbers. Negatives that are drawn for each user take some 20 bytes for each row of a
+    batch and negative, and the state of the sampler, see there.
+
+    Time of an epoch: some 4 n_negatives d multiplications for each interaction, where negatives are
+    shared, and a copy of vectors and state, users and items without interactions included. With 5
+    million users, a million items and the defaults, vectors and Adam's state take 4.6 GB and the
+    copy as much, so number users and items without gaps. ``verbose=1`` tells the time left.
 
     Weight decay of scope "full" is the penalty's gradient in every step. For SGD, FA-SGD and CF-SGD
     steps that a row has missed are one power of 1 - rate * weight_decay; for Adagrad, and for
@@ -316,6 +321,18 @@ class MFRecommender(MFFit):
         if self._family == "alignment":
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse[:, 1]
+
+    def _check_vectors(self, learned):
+        n_users, n_items = self._n_users, self.n_features_in_
+        _, width = learned.array("item_factors_", (n_items, None))
+        learned.require(width > 0, "item_factors_", "holds no numbers")
+        learned.array("user_factors_", (n_users, width))
+        learned.array("_inverse", (n_users, 2))
+        learned.array("_fold_constants", (3,))
+        (n_chosen,) = learned.array("_others", (None,), "iu")
+        learned.require(n_chosen > 0, "_others", "is empty")
+        n_others = n_users if learned.get("_family") == "alignment" else n_items
+        learned.indices("_others", self._others, n_others)
 
     @property
     def _unit_columns(self):

@@ -4,8 +4,11 @@ import numpy as np
 
 from freqfm._signals import release_signals
 from freqfm._validation import (
+    LearnedArrays,
     as_kernel_array,
     canonical_csr,
+    check_memory,
+    count_columns,
     count_threads,
     draw_seed,
     take_rows,
@@ -44,12 +47,16 @@ class MFFit(HistoryFit):
             unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
             reset = reset and unfinished is None
             with release_signals():
+                if not reset:
+                    self._check_histories()
                 X, axes = self._prepare(X, reset, partial, unfinished)
                 train_part, held_out = (X, None) if partial else self._hold_out(X)
                 if reset:
                     self._init_model(train_part, axes)
                 elif unfinished is None:
                     self._take_over(train_part, axes, partial)
+                else:
+                    self._check_states(axes)
                 # What is held out is known all the same: it is not to be recommended.
                 self._remember(X, axes, reset, partial)
                 task = self._new_task(axes, train_part, held_out)
@@ -63,12 +70,21 @@ class MFFit(HistoryFit):
         X = self._validate_interactions(X, reset, partial)
         n_users = 0 if reset else len(self.user_factors_)
         if reset:
+            self._check_size(X.shape)
             self._seed = draw_seed(self.random_state)
             self._n_known = 0
         elif unfinished is None:
             self._n_known = len(self._seen_indices)
         shape = max(X.shape[0], n_users), X.shape[1]
         return X, resolve_axes(self, X.nnz, shape, max(X.nnz, self._n_known))
+
+    def _check_size(self, shape):
+        """Raise if the model cannot fit into memory."""
+        check_memory(
+            sum(shape) * int(self.n_components),
+            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
+            "Take fewer components, or number users and items without gaps.",
+        )
 
     def _new_task(self, axes, X, held_out):
         X = pad_rows(X, len(self.user_factors_))
@@ -89,10 +105,10 @@ class MFFit(HistoryFit):
         """Return rows for tokens of the given counts, a stream of random numbers for each side."""
         initializer = axes.initializer.of_side(side)
         generator = np.random.default_rng([self._seed, side == "item", first])
-        return initializer.draw((len(counts), int(self.n_components)), generator, counts)
+        return initializer.table((len(counts), int(self.n_components)), generator, counts)
 
     def _init_model(self, X, axes):
-        counts = {"user": np.diff(X.indptr), "item": np.bincount(X.indices, minlength=X.shape[1])}
+        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
         for name in ("user_margins_", "item_margins_"):
             self.__dict__.pop(name, None)
         self._states = {}
@@ -128,6 +144,7 @@ class MFFit(HistoryFit):
                     f"{now!r} differs from {getattr(self, attribute)}, with which the model to "
                     f"continue was trained; set it back, or fit anew with warm_start=False."
                 )
+        self._check_states(axes)
         if self.user_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
@@ -138,7 +155,7 @@ class MFFit(HistoryFit):
                 f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
                 f"users. Use partial_fit for new users, or fit anew with warm_start=False."
             )
-        counts = {"user": np.diff(X.indptr), "item": np.bincount(X.indices, minlength=X.shape[1])}
+        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
         folded = self._fold_in_new_users(X)
         states = {}
         for side, count in counts.items():
@@ -181,6 +198,14 @@ class MFFit(HistoryFit):
         history.resize(len(new), len(self.item_factors_))
         directions = fold_in_directions(self, canonical_csr(history), count_threads(self.n_jobs))
         return np.float32(typical_length(self)) * directions
+
+    def _check_states(self, axes):
+        """Raise unless kernels can train on with the optimizer's state, and with margins."""
+        learned = LearnedArrays(self)
+        sides = ("user", "item") if getattr(axes.loss, "margins", False) else ()
+        for side in sides:
+            learned.array(f"{side}_margins_", (len(getattr(self, f"{side}_factors_")),))
+        super()._check_states(axes)
 
     def _remember(self, X, axes, reset, partial):
         """Keep what recommending needs: histories, counts, and how to rank."""

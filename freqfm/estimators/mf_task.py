@@ -89,7 +89,8 @@ class MFTask(TableTask):
         longest = int(degrees.max()) if self._block is None else self._block
         self._most_pairs = min(self._batch_size + longest, X.nnz)
         if axes.sampler is not None and not self._drawn:
-            self._proposal = axes.sampler.proposal(self._counts)
+            proposal = axes.sampler.proposal(self._counts)
+            self._proposal = self._checked(proposal, model.item_factors_.shape[1])
         self.constant = 1.0
         if self._family == "softmax":
             self.constant = loss.factor(np.count_nonzero(degrees), X.shape[1], X.nnz)
@@ -198,7 +199,8 @@ class MFTask(TableTask):
             begins = order * self._block
             lengths = np.minimum(begins + self._block, n_pairs) - begins
         ends = np.cumsum(lengths)
-        pairs = np.repeat(begins - ends + lengths, lengths) + np.arange(n_pairs)
+        pairs = np.repeat(begins - ends + lengths, lengths)
+        pairs += np.arange(n_pairs)
         users = self._user_of[pairs]
         if self._block == 1:
             starts = np.arange(n_pairs)
@@ -234,7 +236,8 @@ class MFTask(TableTask):
             vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
             seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
             last = self._proposal or recall_codewords(model._codewords)
-            self._proposal = sampler.proposal(self._counts, vectors, seed, last)
+            proposal = sampler.proposal(self._counts, vectors, seed, last)
+            self._proposal = self._checked(proposal, vectors.shape[1])
             model._codewords = self._proposal.codewords
         self._draw_scratch = draw_scratch(self._proposal, self._n_threads)
 

@@ -4,10 +4,9 @@ import copy
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE
-from freqfm._validation import as_kernel_array
+from freqfm._validation import LearnedArrays, as_kernel_array
 from freqfm.estimators.fm_factors import squeeze_outputs
 from freqfm.estimators.fm_task import FMTask, score_rows
 from freqfm.estimators.rafm_layout import Layout, assign_levels
@@ -40,7 +39,8 @@ class RaFMTask(FMTask):
         )
 
     def _more_arguments(self):
-        return self._dependence, self.model._state_layout, self._levels
+        layout = as_kernel_array(self.model._state_layout, np.int64)
+        return self._dependence, layout, self._levels
 
 
 class RankedFactors:
@@ -84,7 +84,7 @@ class RankedFactors:
         -------
         model : estimator of the same class
         """
-        check_is_fitted(self)
+        self._check_learned()
         if rank not in self.ranks_:
             raise ValueError(
                 f"rank={rank!r} is not one of the ranks {self.ranks_.tolist()}; choose one of them."
@@ -166,6 +166,34 @@ class RankedFactors:
             raise ValueError("counts must be finite and non-negative; found others.")
         return given
 
+    def _check_factors(self, learned, outputs, n_features):
+        learned.array("ranks_", (None,), "iu")
+        ranks, rises = self.ranks_, np.diff(self.ranks_)
+        fits = len(ranks) and ranks[0] > 0 and (rises > 0).all()
+        learned.require(fits, "ranks_", "does not hold increasing ranks")
+        learned.array("feature_ranks_", (n_features,), "iu")
+        learned.array("factor_rows_", (n_features,), "iu")
+        highest = self.feature_ranks_.max()
+        fits = highest <= ranks[-1]
+        learned.require(fits, "feature_ranks_", f"holds {highest}, above the highest of ranks_")
+        prefix = learned.get("_prefix")
+        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, no bool")
+        layout, rows = self._layout(), self.factor_rows_
+        # A feature's row is the same in all tables that it has; that of its own rank is shortest.
+        fits = rows.min() >= 0 and (rows < layout.n_rows[layout.levels]).all()
+        learned.require(fits, "factor_rows_", "holds rows beyond those of feature_ranks_")
+        learned.array("_factors", (*outputs, layout.n_weights))
+
+    def _state_shapes(self, optimizer):
+        return self._layout().state_shapes(optimizer)
+
+    def _check_state(self, optimizer):
+        super()._check_state(optimizer)
+        expected = self._layout().state_layout(optimizer)
+        LearnedArrays(self).array("_state_layout", expected.shape, "iu")
+        if not np.array_equal(self._state_layout, expected):
+            LearnedArrays(self).require(False, "_state_layout", "does not tell where ranks_ stand")
+
     def _check_same_shape(self):
         prefix = self.rank_sharing == "truncate"
         if not np.array_equal(self._checked_ranks(), self.ranks_) or prefix != self._prefix:
@@ -178,6 +206,9 @@ class RankedFactors:
 
     def _longest_vector(self):
         return int(self._layout().widths.max())
+
+    def _fewest_factors(self):
+        return int(self._checked_ranks()[0])
 
     def _weights_per_token(self):
         # At most; frequent features, which have all ranks, are most of a row.

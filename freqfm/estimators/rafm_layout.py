@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from freqfm._validation import as_kernel_array
 from freqfm.kernels.cpu.rafm import Factors
 
 __all__ = ["Layout", "assign_levels"]
@@ -81,7 +82,7 @@ class Layout:
         if rows is None:
             rows = np.empty(len(levels), dtype=np.int32)
             rows[np.argsort(-levels, kind="stable")] = np.arange(len(levels))
-        self.rows = rows
+        self.rows = as_kernel_array(rows, np.int32)
         ends = np.cumsum(self.n_rows * self.widths)
         self.starts = ends - self.n_rows * self.widths
         self.n_weights = int(ends[-1])
@@ -106,7 +107,7 @@ class Layout:
         ordered[self.rows] = counts
         return np.concatenate(
             [
-                initializer.draw((int(n), int(d)), generator, ordered[:n]).ravel()
+                initializer.table((int(n), int(d)), generator, ordered[:n]).ravel()
                 for n, d in zip(self.n_rows, self.widths, strict=True)
             ]
         )
@@ -115,12 +116,19 @@ class Layout:
         """Return the optimizer's state before the first batch, that of the tables in 1-D arrays."""
         if len(self.widths) == 1:
             return optimizer.init_state(len(counts), int(self.widths[0]), counts)
-        state = optimizer.init_state(len(counts), 1, counts)
-        first, second = (self._state_widths(optimizer) * self.n_rows[:, None]).sum(axis=0)
+        state, shapes = optimizer.init_state(len(counts), 1, counts), self.state_shapes(optimizer)
         return state._replace(
-            factors_first=np.zeros(first, dtype=np.float32),
-            factors_second=np.zeros(second, dtype=np.float32),
+            factors_first=np.zeros(shapes["factors_first"], dtype=np.float32),
+            factors_second=np.zeros(shapes["factors_second"], dtype=np.float32),
         )
+
+    def state_shapes(self, optimizer):
+        """Return the shapes of the optimizer's state by name, see ``init_state``."""
+        if len(self.widths) == 1:
+            return optimizer.state_shapes(len(self.levels), int(self.widths[0]))
+        first, second = (self._state_widths(optimizer) * self.n_rows[:, None]).sum(axis=0)
+        shapes = optimizer.state_shapes(len(self.levels), 1)
+        return {**shapes, "factors_first": (int(first),), "factors_second": (int(second),)}
 
     def state_layout(self, optimizer):
         """Return where the state of each table begins and how wide it is, (n_ranks, 4), int64."""

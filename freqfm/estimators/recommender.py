@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._components import name_to_instance
 from freqfm._interactions import refuse_table
 from freqfm._validation import (
+    LearnedArrays,
     _csr,
     canonical_csr,
     check_count,
@@ -68,6 +69,32 @@ class BaseRecommender(
     def _similarity_table(self, axis):
         """Return a table of all "users" or "items", and how many of its columns are compared."""
 
+    @abstractmethod
+    def _check_vectors(self, learned):
+        """Check what users' and items' vectors come from, see ``LearnedArrays``."""
+
+    def _check_learned(self):
+        """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``.
+
+        Indices are checked as they are used, since there may be many: see ``_places_of``.
+        """
+        check_is_fitted(self)
+        learned = LearnedArrays(self)
+        n_items = learned.size("n_features_in_")
+        learned.array("item_counts_", (n_items,))
+        (n_bounds,) = learned.array("_seen_indptr", (None,), "iu")
+        learned.require(n_bounds > 0, "_seen_indptr", "is empty")
+        learned.array("_seen_indices", (None,), "iu")
+        learned.array("_seen_weights", (None,))
+        n_weights, n_seen = len(self._seen_weights), len(self._seen_indices)
+        last = self._seen_indptr[-1]
+        found = f"ends at {last}, but _seen_indices has length {n_seen}"
+        learned.require(last == n_seen, "_seen_indptr", found)
+        fits = n_weights in (0, n_seen)
+        learned.require(fits, "_seen_weights", f"has length {n_weights}, not 0 or {n_seen}")
+        self._check_vectors(learned)
+        return learned
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -119,14 +146,25 @@ class BaseRecommender(
         return X
 
     def _places_of(self, users):
-        """Return the indptr of the histories of users, and where they stand in those kept."""
-        starts, ends = self._seen_indptr[users], self._seen_indptr[users + 1]
+        """Return the indptr and the items of users' histories, and where they stand in those kept.
+
+        These are few; all kept ones are looked at before training only.
+        """
+        starts = self._seen_indptr[users].astype(np.int64)
+        ends = self._seen_indptr[users + 1].astype(np.int64)
+        learned, n_seen = LearnedArrays(self), len(self._seen_indices)
+        fits = not len(users) or (starts.min() >= 0 and ends.max() <= n_seen)
+        fits = fits and (starts <= ends).all()
+        learned.require(fits, "_seen_indptr", f"does not rise from 0 to {n_seen}")
         indptr = np.concatenate([[0], np.cumsum(ends - starts)])
-        return indptr, np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+        at = np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+        items = self._seen_indices[at]
+        learned.indices("_seen_indices", items, self.n_features_in_)
+        return indptr, items, at
 
     def _queries(self, X, users):
         """Return query vectors and the history of the users that are asked for."""
-        check_is_fitted(self)
+        self._check_learned()
         if (X is None) == (users is None):
             raise ValueError(
                 "recommend needs either X, rows of histories, or users=, indices of users seen in "
@@ -141,8 +179,7 @@ class BaseRecommender(
             X = self._validate_history(X)
             return self._fold_in(X), X
         users = validate_ids("users", users, self._n_users)
-        indptr, at = self._places_of(users)
-        indices = self._seen_indices[at]
+        indptr, indices, _ = self._places_of(users)
         ones = np.ones(len(indices), dtype=np.float32)
         shape = len(users), self.n_features_in_
         return self._user_vectors(users), _csr(ones, indices, indptr, shape)
@@ -266,7 +303,7 @@ class BaseRecommender(
             Each row is folded in: it depends on that row and the trained items alone. A row without
             items gives zeros.
         """
-        check_is_fitted(self)
+        self._check_learned()
         return self._fold_in(self._validate_history(X))
 
     def predict(self, X):
@@ -306,7 +343,7 @@ class BaseRecommender(
         TypeError, ValueError
             If ``y`` is of another shape, or holds anything but numbers.
         """
-        check_is_fitted(self)
+        self._check_learned()
         X = self._validate_history(X)
         if y is None:
             X, y = holdout_by_content(X, fraction=_HELD_OUT)
@@ -330,7 +367,7 @@ class BaseRecommender(
         scores : ndarray of shape (n_pairs,), float32
             What ``recommend`` ranks by.
         """
-        check_is_fitted(self)
+        self._check_learned()
         users = validate_ids("users", users, self._n_users)
         items = validate_ids("items", items, self.n_features_in_)
         if len(users) != len(items):
@@ -373,7 +410,7 @@ class BaseRecommender(
         >>> bool(items[0] == best)
         True
         """
-        check_is_fitted(self)
+        self._check_learned()
         return self._user_vectors(np.arange(self._n_users)), np.array(self._item_vectors())
 
     def similar_items(self, items, n_recommendations=10):
@@ -415,7 +452,7 @@ class BaseRecommender(
         return self._similar("users", users, n_recommendations)
 
     def _similar(self, axis, ids, n_recommendations):
-        check_is_fitted(self)
+        self._check_learned()
         k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
@@ -448,7 +485,7 @@ class BaseRecommender(
 def unit_rows(table):
     """Return the rows of a table at unit length; rows of zeros stay."""
     length = np.linalg.norm(table, axis=1, keepdims=True)
-    return (table / np.where(length > 0, length, 1)).astype(np.float32)
+    return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")
 
 
 def _to_be_found(y, shape):

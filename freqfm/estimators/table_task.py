@@ -4,10 +4,12 @@ import contextlib
 
 import numpy as np
 
+from freqfm._validation import LearnedArrays, count_columns
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import Proposal
 from freqfm.kernels.cpu.tables import Clock, Rule, Table, catch_up_all, row_scratch
 from freqfm.kernels.cpu.team import Team
+from freqfm.samplers._base import check_proposal
 from freqfm.scalars import codes
 from freqfm.temperatures import Snapshot
 
@@ -65,7 +67,7 @@ class TableTask:
         self.optimizer = axes.optimizer
         self.validation_score = score
         self._n_threads = n_threads
-        self._counts = np.bincount(X.indices, minlength=X.shape[1])
+        self._counts = count_columns(X)
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
         self._team = Team(n_threads)
@@ -106,6 +108,13 @@ class TableTask:
         for table in tables:
             gradients = row_scratch(table.weights.shape[1], self._n_threads)
             self._team.run(catch_up_all, step, clock, self._rule, hyper, table, gradients)
+
+    def _checked(self, proposal, width):
+        """Return what a sampler proposes if kernels can draw from it."""
+        sampler, n_items = self.axes.sampler, self.X.shape[1]
+        learned = LearnedArrays(sampler, "Return what compiled code can draw from")
+        check_proposal(learned, "proposal", proposal, n_items, width)
+        return proposal
 
     def _refresh_temperatures(self, epoch):
         strategy, model = self.axes.temperature, self.model

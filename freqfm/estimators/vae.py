@@ -189,7 +189,7 @@ class FastVAERecommender(VAEFit):
 
     Memory: 4 (h + d + 1) bytes for each item, h being ``hidden_layer_sizes[0]``, the optimizer's
     state (twice as much again for Adam), while training a copy of both (two with early stopping),
-    and the histories: about 12 bytes per interaction while training, 4 afterwards, or 8 if the
+    and the histories: about 24 bytes per interaction while training, 4 afterwards, or 8 if the
     values of ``X`` are not all one. Nothing grows with users times items: "full" holds scores of a
     batch and 512 items at a time for each thread, draws take some 20 bytes for each user of a batch
     and draw, and 8 more for each thread.
@@ -367,7 +367,7 @@ class FastVAERecommender(VAEFit):
         embeddings : ndarray of shape (n_users, n_components), float32
             A row without items gives zeros.
         """
-        check_is_fitted(self)
+        self._check_learned()
         X = self._validate_history(X)
         return self._mean(X.indptr, X.indices, X.data)
 
@@ -380,6 +380,22 @@ class FastVAERecommender(VAEFit):
         """The temperature of the last epoch."""
         check_is_fitted(self)
         return float(1 / self._inverse[0, 0])
+
+    def _check_vectors(self, learned):
+        n_items = self.n_features_in_
+        _, n_inputs = learned.array("input_factors_", (n_items, None))
+        learned.array("_inverse", (1, 2))
+        layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")
+        fits = isinstance(layers, list) and len(layers) > n_hidden
+        learned.require(fits, "layers_", f"is no list of more than {n_hidden} arrays")
+        learned.array("layers_[0]", (1, n_inputs), value=layers[0])
+        for i, layer in enumerate(layers[1:], 1):
+            _, n_inputs = learned.array(f"layers_[{i}]", (n_inputs + 1, None), value=layer)
+            if i == n_hidden:
+                # Means and log-variances.
+                learned.require(n_inputs % 2 == 0, f"layers_[{i}]", "has an odd number of columns")
+                n_inputs //= 2
+        learned.array("item_factors_", (n_items, n_inputs + 1))
 
     @property
     def _unit_columns(self):

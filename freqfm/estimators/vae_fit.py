@@ -6,7 +6,13 @@ import numpy as np
 
 from freqfm._components import refuse_names, resolve
 from freqfm._signals import release_signals
-from freqfm._validation import as_kernel_array, count_threads, draw_seed
+from freqfm._validation import (
+    as_kernel_array,
+    check_memory,
+    count_columns,
+    count_threads,
+    draw_seed,
+)
 from freqfm.estimators.base import attempt
 from freqfm.estimators.histories import HistoryFit, grow_state, level_rows, new_state, pad_rows
 from freqfm.estimators.mf_axes import resolve_temperature
@@ -61,16 +67,21 @@ class VAEFit(HistoryFit):
             reset = reset and unfinished is None
             in_refit = unfinished is not None and unfinished["phase"] == 1
             with release_signals():
+                if not reset:
+                    self._check_histories()
                 X = self._validate_interactions(X, reset, partial)
                 if reset:
                     self._seed = draw_seed(self.random_state)
+                    self._check_memory(X.shape[1])
                 axes = self._resolve_axes(X, reset, unfinished)
                 train_part, held_out = (X, None) if partial else self._hold_out(X)
-                counts = np.bincount(train_part.indices, minlength=X.shape[1])
+                counts = count_columns(train_part)
                 if reset:
                     self._init_model(train_part, counts, axes)
                 elif unfinished is None:
                     self._take_over(train_part, counts, axes)
+                else:
+                    self._check_states(axes)
                 # What is held out is known all the same: it is not to be recommended.
                 self._remember(X, partial and not reset)
                 task = None if in_refit else self._new_task(axes, train_part, held_out)
@@ -211,6 +222,15 @@ class VAEFit(HistoryFit):
             sizes.append([int(size) for size in given])
         return sizes
 
+    def _check_memory(self, n_items):
+        (n_inputs, *_), decoder = self._sizes()
+        width = n_inputs + (decoder[-1] if decoder else int(self.n_components)) + 1
+        check_memory(
+            n_items * width,
+            f"vectors of {n_items} items, {width} numbers each,",
+            "Take smaller layers, or number items without gaps.",
+        )
+
     def _draw_rows(self, n_items, counts, first=0):
         """Return rows of inputs and items for new items."""
         generator = np.random.default_rng([self._seed, 1, first])
@@ -262,6 +282,7 @@ class VAEFit(HistoryFit):
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
                 f"the model to continue carries; set it back, or fit anew with warm_start=False."
             )
+        self._check_states(axes)
         if axes.cosine != self._cosine:
             raise ValueError(
                 f"similarity={self.similarity!r} differs from that of the model to continue; set "
@@ -325,8 +346,7 @@ class VAEFit(HistoryFit):
 
     def _history_of(self, users):
         """Return starts, items and values of users seen in fit."""
-        bounds, at = self._places_of(users)
-        items = self._seen_indices[at]
+        bounds, items, at = self._places_of(users)
         if len(self._seen_weights):
             return bounds, items, self._seen_weights[at]
         return bounds, items, np.ones(len(items), dtype=np.float32)

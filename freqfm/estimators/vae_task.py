@@ -187,9 +187,11 @@ class VAETask(TableTask):
             return
         if not isinstance(sampler, QuerySampler):
             if self._proposal is None:
-                self._proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
+                proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
+                self._proposal = self._checked(proposal, model.item_factors_.shape[1])
         elif self._proposal is None or epoch % sampler.refresh == 0:
-            self._proposal = self._propose(model._seed + epoch)
+            proposal = self._propose(model._seed + epoch)
+            self._proposal = self._checked(proposal, model.item_factors_.shape[1])
             model._codewords = self._proposal.codewords
         self._scratch = self._drawn_scratch()
 

@@ -29,6 +29,22 @@ class Initializer(Component):
             How often each token occurs; of interest to initializers that look at it.
         """
 
+    def table(self, shape, generator, counts=None):
+        """Return what ``draw`` returns if it is a table of that shape, as kernels read it.
+
+        Raises
+        ------
+        ValueError
+            If it is not.
+        """
+        table = np.asarray(self.draw(shape, generator, counts))
+        if table.shape != shape or table.dtype.kind not in "fiu":
+            raise ValueError(
+                f"draw of {type(self).__name__} must return numbers of shape {shape}; got an array "
+                f"of shape {table.shape} and type {table.dtype}."
+            )
+        return np.require(table, np.float32, ["C", "A", "W"])
+
     def of_side(self, side):
         """Return the initializer of a recommender's users ("user") or items ("item")."""
         return self

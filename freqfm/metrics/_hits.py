@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import _check_structure, canonical_csr, check_count
+from freqfm._validation import canonical_csr, check_count, check_structure
 
 # Entries of a ranking that are looked up at once, 8 bytes each and a few times over.
 _ENTRIES_AT_ONCE = 1 << 20
@@ -72,9 +72,9 @@ def as_csr(name, matrix):
         raise TypeError(f"{name} holds {matrix.dtype}; give numbers, 0 where there is no item.")
     try:
         if sparse.issparse(matrix):
-            _check_structure(matrix)
+            check_structure(matrix)
         matrix = sparse.csr_array(matrix)
-        _check_structure(matrix)
+        check_structure(matrix)
         if not np.isfinite(matrix.data).all():
             raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
         with np.errstate(over="ignore"):  # values do not matter

@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._interactions import Table, is_frame
-from freqfm._validation import _check_structure, draw_seed
+from freqfm._validation import check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 
@@ -174,7 +174,7 @@ class _Matrix:
 
     def __init__(self, X):
         if sparse.issparse(X):
-            _check_structure(X)
+            check_structure(X)
             X = sparse.csr_array(X)
             # Anew, for one type of indices, and as flags may lie if arrays were changed since.
             X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)

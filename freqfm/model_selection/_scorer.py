@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._interactions import refuse_table
-from freqfm._validation import _check_structure
+from freqfm._validation import check_structure
 from freqfm.model_selection._holdout import check_fraction, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
 
@@ -118,7 +118,10 @@ class _RankingScorer:
     def _rank(self, transformers, recommender, X, y):
         """Return the relevant items and the rankings of the rows that have something held out."""
         refuse_table(X)
-        X = X if sparse.issparse(X) else check_array(X, ensure_all_finite=False, input_name="X")
+        if sparse.issparse(X):
+            check_structure(X)
+        else:
+            X = check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:
             history, relevant = holdout_by_content(X, self.fraction, self.seed)
         else:
@@ -148,7 +151,7 @@ def _held_out_items(X, y):
             f"y must be a sparse matrix of held-out items with X's shape {X.shape}; got one of "
             f"{found}. Pass y=None to hold out part of X."
         )
-    _check_structure(y)
+    check_structure(y, "y")
     y = sparse.csr_array(y, copy=True)
     y.sum_duplicates()
     y.eliminate_zeros()

@@ -36,8 +36,8 @@ class Optimizer(Component):
 
     _compiled = True
     _fixed = (
-        "step_code", "rate_code", "count_code", "hyper", "corrections", "state_widths",
-        "init_state", "_slots",
+        "step_code", "rate_code", "count_code", "hyper", "corrections", "state_shapes",
+        "state_widths", "init_state", "_slots",
     )  # fmt: skip
 
     #: How a row moves along its gradient, see ``freqfm.scalars.codes``.
@@ -87,19 +87,31 @@ class Optimizer(Component):
         counts : ndarray of shape (n_tokens,)
             How many training rows hold each token.
         """
+        shapes = self.state_shapes(n_tokens, n_components)
+        arrays = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+        per_row = np.asarray(self._init_per_row(n_tokens, counts), dtype=np.float32)
+        if per_row.shape != shapes["per_row"]:
+            raise ValueError(
+                f"_init_per_row of {type(self).__name__} must return an array of shape "
+                f"{shapes['per_row']}; got {per_row.shape}."
+            )
+        return OptimizerState(**{**arrays, "per_row": per_row})
+
+    def state_shapes(self, n_tokens, n_components):
+        """Return the shapes of the arrays of an :class:`OptimizerState`, by name."""
         first, second = self.state_widths(n_components)
 
-        def zeros(*shape):
-            return np.zeros(shape if all(shape) else (0,) * len(shape), dtype=np.float32)
+        def shape(*sizes):
+            return sizes if all(sizes) else (0,) * len(sizes)
 
-        return OptimizerState(
-            per_row=self._init_per_row(n_tokens, counts),
-            intercept=np.zeros(3, dtype=np.float32),
-            linear_first=zeros(n_tokens if first else 0),
-            linear_second=zeros(n_tokens if second else 0),
-            factors_first=zeros(n_tokens, first),
-            factors_second=zeros(n_tokens, second),
-        )
+        return {
+            "per_row": (0 if self.rate_code == codes.RATE_CONSTANT else n_tokens,),
+            "intercept": (3,),
+            "linear_first": (n_tokens if first else 0,),
+            "linear_second": (n_tokens if second else 0,),
+            "factors_first": shape(n_tokens, first),
+            "factors_second": shape(n_tokens, second),
+        }
 
     def _init_per_row(self, n_tokens, counts):
         return np.zeros(0, dtype=np.float32)

@@ -1,7 +1,7 @@
 """What a sampler is, to people and to estimators."""
 
 from abc import abstractmethod
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 from scipy.special import logsumexp
@@ -9,10 +9,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm._components import Component
-from freqfm._validation import draw_seed
+from freqfm._validation import LearnedArrays, draw_seed
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import Proposal, draw_for_queries, draw_scratch
 from freqfm.scalars import codes
+
+# Fields of a proposal that need not be whole numbers.
+_FLOATS = ("alpha", "temperature")
 
 POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
 
@@ -127,6 +130,9 @@ class Sampler(Component):
 
     def _check_queries(self, queries):
         check_is_fitted(self, "proposal_")
+        learned = LearnedArrays(self)
+        shape = learned.array("item_vectors_", (None, None), "f")
+        check_proposal(learned, "proposal_", self.proposal_, *shape)
         queries = check_array(queries, dtype=np.float32, order="C", input_name="queries")
         width = self.item_vectors_.shape[1]
         if queries.shape[1] != width:
@@ -180,6 +186,79 @@ class QuerySampler(Sampler):
 def recall_codewords(codewords):
     """Return what is left of the last proposal of an earlier call; None if it had no codewords."""
     return Proposal(codewords=codewords) if len(codewords) else None
+
+
+def check_proposal(learned, name, proposal, n_items, width):
+    """Raise unless compiled code can draw items from a proposal.
+
+    Parameters
+    ----------
+    learned : LearnedArrays
+        Of whom the error is to name.
+    name : str
+        What to call the proposal.
+    proposal : Proposal
+    n_items, width : int
+        Shape of the item vectors.
+    """
+    learned.require(isinstance(proposal, Proposal), name, f"is a {type(proposal).__name__}")
+    for field, default in Proposal._field_defaults.items():
+        value = getattr(proposal, field)
+        if isinstance(default, np.ndarray):
+            learned.array(f"{name}.{field}", (None,) * default.ndim, default.dtype.kind, value)
+            fits = value.dtype == default.dtype
+        else:
+            fits = isinstance(value, Real) and (isinstance(value, Integral) or field in _FLOATS)
+        learned.require(fits, f"{name}.{field}", f"is {value!r}, of another type than it has to be")
+    known = proposal.code in range(codes.PROPOSAL_WEIGHTED + 1)
+    learned.require(known, f"{name}.code", f"is {proposal.code}, none of freqfm.scalars.codes")
+    found = f"is {proposal.n_items}, but item_vectors_ has {n_items} rows"
+    learned.require(proposal.n_items == n_items, f"{name}.n_items", found)
+    for field in ("n_candidates", "leaf_size"):
+        learned.require(getattr(proposal, field) > 0, f"{name}.{field}", "is not positive")
+    for field, shape in _shapes_for(proposal, n_items, width).items():
+        learned.array(f"{name}.{field}", shape, "iuf", getattr(proposal, field))
+    learned.indices(f"{name}.cell_items", proposal.cell_items, n_items)
+    if proposal.code == codes.PROPOSAL_CELLS:
+        starts = proposal.cell_starts
+        fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
+        learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
+        learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), len(proposal.codewords))
+        learned.indices(f"{name}.cell_of", proposal.cell_of, len(proposal.cell_codes))
+        learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
+    if proposal.code == codes.PROPOSAL_QUADRATIC:
+        n_nodes = len(proposal.nodes)
+        fits = n_nodes > 1 and n_nodes & (n_nodes - 1) == 0
+        learned.require(fits, f"{name}.nodes", f"has {n_nodes} rows, no power of two")
+        fits = proposal.leaf_size == -(-n_items // (n_nodes >> 1))
+        learned.require(fits, f"{name}.leaf_size", f"is {proposal.leaf_size} for {n_nodes} nodes")
+
+
+def _shapes_for(proposal, n_items, width):
+    """Return the shapes of the arrays that a proposal of some code needs."""
+    vectors, log_q = (n_items, width), (n_items,) if len(proposal.log_q) else (0,)
+    n_cells = len(proposal.cell_codes)
+    return {
+        codes.PROPOSAL_UNIFORM: {"log_q": log_q},
+        codes.PROPOSAL_GIVEN: {"cumulative": (n_items,), "log_q": (n_items,)},
+        codes.PROPOSAL_CELLS: {
+            "log_q": log_q,
+            "codewords": (None, width),
+            "cell_log_weights": (n_cells,),
+            "cell_starts": (n_cells + 1,),
+            "cell_items": (n_items,),
+            "cell_of": (n_items,),
+            "aliases": (n_items, 5) if len(proposal.aliases) else (0, None),
+        },
+        codes.PROPOSAL_SOFTMAX: {"log_q": log_q, "vectors": vectors, "cell_items": (n_items,)},
+        codes.PROPOSAL_QUADRATIC: {
+            "log_q": log_q,
+            "vectors": vectors,
+            "nodes": (None, width * (width + 1) // 2),
+        },
+        codes.PROPOSAL_BEST: {"log_q": log_q, "vectors": vectors},
+        codes.PROPOSAL_WEIGHTED: {"log_q": log_q, "vectors": vectors},
+    }[proposal.code]
 
 
 def _check_counts(counts, n_items):

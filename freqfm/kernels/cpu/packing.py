@@ -11,23 +11,61 @@ SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.fl
 ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
 
 
-def pack_entries(X):
-    """Return the tokens and values of a CSR matrix side by side, with one spare entry at the end.
+# Entries that are gathered at a time: their places take 8 bytes each, and some times over.
+_ENTRIES = 1 << 20
 
-    The spare entry lets a kernel look at the first entry of an empty last row.
+
+def gather_rows_of(X, rows, ends, indices, data):
+    """Copy some rows of a CSR matrix, part by part.
+
+    Parameters
+    ----------
+    X : csr_array
+    rows : ndarray of int of shape (n_rows,)
+    ends : ndarray of shape (n_rows,)
+        Gets where each row ends in the copy.
+    indices, data : ndarray
+        Get the entries.
     """
-    entries = np.zeros(X.nnz + 1, dtype=ENTRY)
-    entries["token"][:-1] = X.indices
-    entries["value"][:-1] = X.data
-    return entries
+    step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
+    begin = 0
+    for first in range(0, len(rows), step):
+        own = rows[first : first + step]
+        starts = X.indptr[own]
+        lengths = X.indptr[own + 1] - starts
+        own_ends = begin + np.cumsum(lengths)
+        ends[first : first + step] = own_ends
+        part = slice(begin, own_ends[-1])
+        at = np.arange(part.start, part.stop)
+        at += np.repeat(starts - own_ends + lengths, lengths)
+        indices[part], data[part] = X.indices[at], X.data[at]
+        begin = part.stop
 
 
-def pack_samples(X, weight):
-    """Return the starts and weights of the rows, and one more start as the end.
+def pack_rows(X, weight, rows=None):
+    """Return the starts and weights of rows, and their tokens and values side by side.
 
-    Targets are filled in for the output that is to be trained.
+    Each has one more element at the end: there the last row ends, and a kernel may look at the
+    first entry of a last row that is empty. Targets are filled in for the output that is to be
+    trained.
+
+    Parameters
+    ----------
+    X : csr_array
+    weight : ndarray
+        Of all rows.
+    rows : ndarray of shape (n_rows,), default=None
+        The rows that are packed, in this order; None for all.
     """
-    samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
-    samples["start"] = X.indptr
-    samples["weight"][:-1] = weight
-    return samples
+    if rows is None:
+        samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
+        entries = np.zeros(X.nnz + 1, dtype=ENTRY)
+        samples["start"], samples["weight"][:-1] = X.indptr, weight
+        entries["token"][:-1], entries["value"][:-1] = X.indices, X.data
+        return samples, entries
+    samples = np.zeros(len(rows) + 1, dtype=SAMPLE)
+    samples["weight"][:-1] = weight[rows]
+    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+    entries = np.zeros(n_entries + 1, dtype=ENTRY)
+    gather_rows_of(X, rows, samples["start"][1:], entries["token"], entries["value"])
+    return samples, entries

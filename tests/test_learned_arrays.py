@@ -1,0 +1,144 @@
+"""Learned attributes that fit did not leave: an error that names them, never a crash."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import attacks
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from freqfm import FMClassifier, MFRecommender
+from freqfm.datasets import make_interactions
+from freqfm.initializers import Initializer
+from freqfm.losses import MAWU
+from freqfm.model_selection import make_ranking_scorer
+from freqfm.optimizers import FASGD
+from freqfm.samplers import SAMPLERS, QuerySampler, Uniform
+
+X = make_interactions(30, 12, 180, random_state=0)
+
+
+@pytest.mark.parametrize(
+    "names", [list(attacks.MACHINES), list(attacks.RECOMMENDERS), list(SAMPLERS)], ids=len
+)
+def test_broken_models_are_refused(names):
+    script = Path(attacks.__file__)
+    done = subprocess.run(
+        [sys.executable, script, *names], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not done.stdout
+    assert all(f"attack {name}\n" in done.stderr for name in names)
+
+
+@pytest.mark.parametrize(
+    "field, bad", [("indptr", [0, 5, 1 << 40]), ("indices", [0, 1, -5]), ("indices", [0, 1, 99])]
+)
+def test_excluded_items_must_be_well_formed(field, bad):
+    model = MFRecommender(4, max_iter=1, random_state=0).fit(X)
+    ones = np.ones(3, dtype=np.float32)
+    exclude = sparse.csr_array((ones, np.array([0, 1, 2]), np.array([0, 1, 3])), shape=(2, 12))
+    model.recommend(X[:2], exclude=exclude)
+    setattr(exclude, field, np.array(bad))
+    with pytest.raises(ValueError, match="exclude"):
+        model.recommend(X[:2], exclude=exclude)
+    with pytest.raises(ValueError, match="exclude"):
+        model.recommend(users=[0, 1], exclude=exclude)
+    with pytest.raises(ValueError, match="well-formed|index"):
+        make_ranking_scorer()(model, exclude, X[:2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        np.asfortranarray,
+        lambda array: array.astype(np.float64),
+        lambda array: np.repeat(array, 2, axis=0)[::2],
+        lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    ],
+    ids=["Fortran", "float64", "strides", "read-only"],
+)
+@pytest.mark.parametrize("loss", ["bsl", "bpr"])
+def test_arrays_of_another_layout_serve_as_well(change, loss):
+    model = MFRecommender(4, max_iter=1, loss=loss, random_state=0).fit(X)
+    expected = model.recommend(X)
+    model.item_factors_ = change(model.item_factors_)
+    model.user_factors_ = change(model.user_factors_)
+    for one, other in zip(model.recommend(X), expected, strict=True):
+        assert_allclose(one, other, atol=1e-5)
+    model.partial_fit(X)
+
+
+def test_memory_mapped_models_go_on(clicks, tmp_path):
+    model = FMClassifier(3, max_iter=1, random_state=0).fit(*clicks)
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    assert_array_equal(mapped.predict_proba(clicks[0]), model.predict_proba(clicks[0]))
+    assert_array_equal(mapped.partial_fit(*clicks).factors_, model.partial_fit(*clicks).factors_)
+
+
+def test_optimizer_state_from_a_file_is_checked(clicks):
+    sio = pytest.importorskip("skops.io")
+    model = FMClassifier(3, optimizer="adam", max_iter=1, random_state=0).fit(*clicks)
+    model._optimizer_state[0]["factors_second"] = np.zeros((1, 1), dtype=np.float32)
+    loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.FMClassifier"])
+    with pytest.raises(ValueError, match=r"_optimizer_state\['factors_second'\] of FMClassifier"):
+        loaded.partial_fit(*clicks)
+
+
+def test_margins_cannot_come_later():
+    model = MFRecommender(4, loss=MAWU(margins=False), max_iter=1, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="user_margins_ of MFRecommender is missing"):
+        model.set_params(loss__margins=True, warm_start=True).fit(X)
+
+
+class Small(Initializer):
+    def draw(self, shape, generator, counts=None):
+        return np.zeros((1, 1), dtype=np.float32)
+
+
+class Unrated(FASGD):
+    def _init_per_row(self, n_tokens, counts):
+        return np.zeros(1, dtype=np.float32)
+
+
+class Pointing(QuerySampler):
+    """A proposal with one field that is wrong."""
+
+    def __init__(self, field="cell_of", value=99):
+        self.field = field
+        self.value = value
+
+    refresh = 1
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        proposal = SAMPLERS["midx_popularity"](n_codewords=2).proposal(counts, vectors, seed)
+        array = getattr(proposal, self.field).copy()
+        array.reshape(-1)[-1] = self.value
+        return proposal._replace(**{self.field: array})
+
+
+class ShortLaw(Uniform):
+    def proposal(self, counts):
+        return super().proposal(counts)._replace(log_q=np.zeros(1, dtype=np.float32))
+
+    def draw(self, shape, n_items, proposal, generator):
+        return super().draw(shape, n_items, proposal, generator)
+
+
+def test_arrays_of_a_users_components_are_checked(clicks):
+    with pytest.raises(ValueError, match=r"draw of Small must return numbers of shape \(12, 3"):
+        FMClassifier(3, init=Small()).fit(*clicks)
+    with pytest.raises(ValueError, match="draw of Small must return numbers of shape"):
+        MFRecommender(3, init=Small()).fit(X)
+    with pytest.raises(ValueError, match="_init_per_row of Unrated must return"):
+        FMClassifier(3, optimizer=Unrated()).fit(*clicks)
+    for field in ("cell_items", "cell_codes", "cell_of", "cell_starts"):
+        with pytest.raises(ValueError, match=rf"proposal.{field} of Pointing"):
+            MFRecommender(4, max_iter=1, negative_sampler=Pointing(field)).fit(X)
+    with pytest.raises(ValueError, match=r"proposal.log_q of ShortLaw has shape \(1,\)"):
+        MFRecommender(4, max_iter=1, negative_sampler=ShortLaw()).fit(X)

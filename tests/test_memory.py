@@ -1,0 +1,131 @@
+"""What training takes: parts at a time, and a clear error where a model cannot fit."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+)
+from freqfm import _validation as validation
+from freqfm._validation import canonical_csr, count_columns, take_rows
+from freqfm.kernels.cpu import packing
+
+MOST = np.iinfo(np.int32).max
+
+
+def wide(n_columns):
+    """Return a matrix with a few entries in the first and the last column."""
+    columns = np.array([0, n_columns - 1, 0, n_columns - 1])
+    return sparse.csr_array((np.ones(4), ([0, 0, 1, 2], columns)), shape=(3, n_columns))
+
+
+@pytest.mark.parametrize(
+    "model, what",
+    [
+        (FastVAERecommender(), "vectors of 2147483647 items, 265 numbers each, would take"),
+        (MFRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
+        (FMRegressor(), "16 factors and a weight for each of 2147483647 features would take"),
+        (RaFMClassifier(), "8 factors and a weight for each of 2147483647 features would take"),
+    ],
+)
+def test_models_that_cannot_fit_are_refused(model, what, monkeypatch):
+    monkeypatch.setattr(validation, "physical_memory", lambda: 1 << 34)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=what):
+        model.fit(wide(MOST), [0, 1, 1])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+    assert not hasattr(model, "n_features_in_")
+
+
+@pytest.mark.parametrize(
+    "model", [FMClassifier(10**15), MFRecommender(10**15), FastVAERecommender(10**15)]
+)
+def test_absurd_sizes_are_refused(model):
+    with pytest.raises(ValueError, match="GB of memory at least, but this machine has"):
+        model.fit(wide(5), [0, 1, 1])
+
+
+def test_what_memory_is_unknown_is_tried(monkeypatch):
+    monkeypatch.delattr(validation.os, "sysconf", raising=False)
+    assert validation.physical_memory() is None
+    MFRecommender(2, max_iter=1).fit(wide(5))
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Let large matrices be looked at in parts of some entries and rows."""
+    monkeypatch.setattr(validation, "_ENTRIES", 7)
+    monkeypatch.setattr(validation, "_ROWS", 5)
+    monkeypatch.setattr(packing, "_ENTRIES", 7)
+
+
+def test_parts_make_no_difference(parts, clicks):
+    X = canonical_csr(clicks[0])
+    dense = X.toarray()
+    rows = np.random.default_rng(0).permutation(60)[:41]
+    weight = np.random.default_rng(1).random(60)
+    taken = take_rows(X, rows)
+    assert_array_equal(taken.toarray(), dense[rows])
+    assert (taken.indices.dtype, taken.indptr.dtype) == (np.int32, np.int64)
+    assert take_rows(X, rows[:0]).shape == (0, 12)
+    assert_array_equal(count_columns(X), (dense != 0).sum(axis=0))
+    of_entries = np.repeat(weight, np.diff(X.indptr))
+    # To the bit.
+    expected = np.bincount(X.indices, weights=of_entries, minlength=12)
+    assert_array_equal(count_columns(X, weight), expected)
+    samples, entries = packing.pack_rows(X, weight, rows)
+    assert_array_equal(samples["start"], taken.indptr)
+    assert_array_equal(samples["weight"][:-1], weight[rows].astype(np.float32))
+    assert_array_equal(entries["token"][:-1], taken.indices)
+    assert_array_equal(entries["value"][:-1], taken.data)
+
+
+def test_what_is_not_canonical_is_found_in_any_part(parts):
+    X = canonical_csr(sparse.random_array((40, 9), density=0.5, rng=np.random.default_rng(0)))
+    assert validation._is_canonical(X)
+    lengths = np.diff(X.indptr)
+    for at in range(X.nnz):
+        broken = X.copy()
+        broken.data[at] = 0
+        assert not validation._is_canonical(broken)
+    for at in np.setdiff1d(np.arange(1, X.nnz), X.indptr):
+        broken = X.copy()
+        broken.indices[at] = broken.indices[at - 1]
+        assert not validation._is_canonical(broken)
+    assert lengths.max() > 1
+
+
+def peak_of(call):
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_machines_take_what_is_said(monkeypatch):
+    for module, name in ((validation, "_ENTRIES"), (validation, "_ROWS"), (packing, "_ENTRIES")):
+        monkeypatch.setattr(module, name, 1 << 10)
+    n, n_tokens, length, batch_size = 40_000, 1_000, 50, 16
+    rng = np.random.default_rng(0)
+    indices = rng.integers(n_tokens // length, size=(n, length), dtype=np.int32)
+    indices += np.arange(length, dtype=np.int32) * (n_tokens // length)
+    indptr = np.arange(0, n * length + 1, length, dtype=np.int32)
+    X = sparse.csr_array((np.ones(n * length, np.float32), indices.ravel(), indptr))
+    y = np.arange(n) % 2
+    model = FMClassifier(
+        1, max_iter=1, batch_size=batch_size, early_stopping=False, n_jobs=1, random_state=0
+    )
+    model.fit(X[:100], y[:100])
+    said = 8 * X.nnz + 48 * n + 2 * 4 * 3 * n_tokens + 4 * n_tokens
+    assert peak_of(lambda: model.fit(X, y)) < said + 2e6
