@@ -227,10 +227,17 @@ def test_other_data_and_parameters_are_refused(data, tmp_path):
     assert clone(resume(path)).set_callbacks().set_params(batch_size=7).fit(X, y).n_iter_ == 5
 
 
-def test_partial_fit_starts_from_the_checkpoint(data, tmp_path):
+@pytest.mark.parametrize("name", ["fm_all_rows", "mf", "vae_kernel"])
+def test_partial_fit_starts_from_the_checkpoint(name, data, tmp_path):
+    given = data_of(MODELS[name], data)
     with pytest.raises(Killed):
-        clone(MODELS["fm_all_rows"]).set_callbacks(Killing(tmp_path / "file", 2)).fit(*data[0])
-    assert resume(tmp_path / "file").partial_fit(*data[0]).n_iter_ == 3
+        clone(MODELS[name]).set_callbacks(Killing(tmp_path / "file", 2)).fit(*given)
+    model = resume(tmp_path / "file").partial_fit(*given)
+    assert model.n_iter_ == 3
+    # The unfinished fit is given up: this is a fit of its own.
+    assert_same(
+        learned(model.set_callbacks().fit(*given)), learned(clone(MODELS[name]).fit(*given))
+    )
 
 
 def test_what_cannot_be_stored_is_refused_before_training(data, tmp_path):

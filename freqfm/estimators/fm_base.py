@@ -287,6 +287,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Train one epoch for ``partial_fit``."""
         reset = not hasattr(self, "coef_")
         with attempt(self) as trial:
+            self.__dict__.pop("_unfinished", None)
             with release_signals():
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
                 counts = 0 if reset else self.token_counts_

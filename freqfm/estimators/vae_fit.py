@@ -63,7 +63,10 @@ class VAEFit(HistoryFit):
 
     def _train(self, X, reset, partial):
         with attempt(self) as trial:
-            unfinished = self.__dict__.pop("_unfinished", None) if not partial else None
+            unfinished = self.__dict__.pop("_unfinished", None)
+            if partial:
+                # It trains further from the last epoch that was written.
+                unfinished = None
             reset = reset and unfinished is None
             in_refit = unfinished is not None and unfinished["phase"] == 1
             with release_signals():
@@ -97,7 +100,7 @@ class VAEFit(HistoryFit):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
         axes = self._resolve_axes(X, reset=True)
         if reset:
-            self._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
+            self._init_model(X, count_columns(X), axes)
         return self._new_task(axes, X, None)
 
     def _new_task(self, axes, X, held_out):
