@@ -92,7 +92,7 @@ class Freqfm:
         )
         X = model._validate_interactions(X, True, False)
         model._seed = draw_seed(model.random_state)
-        axes = model._resolve_axes(X)
+        axes = model._resolve_axes(X, True)
         model._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
         model._remember(X, more=False)
         for array in model._optimizer_arrays():
