@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,7 @@ def resident():
 
 def run(name, scale):
     """Fit a case in this process and print a line of JSON."""
+    warnings.simplefilter("ignore")  # an epoch is not meant to converge
     small, arguments, _ = CASES[name](2e-4)
     small.fit(*arguments)
     model, arguments, said = CASES[name](scale)
