@@ -122,8 +122,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
     and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 48 per row; with early
-    stopping 8 more per entry, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
+    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 56 per row; with early
+    stopping 8 and 24 more, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
     bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit indices is copied before.
 
     How the defaults were chosen is told in the user guide.
@@ -311,8 +311,8 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
     and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 48 per row; with early
-    stopping 8 more per entry, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
+    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 56 per row; with early
+    stopping 8 and 24 more, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
     bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit indices is copied before.
 
     How the defaults were chosen is told in the user guide.
