@@ -143,8 +143,13 @@ def rows():
 
 def fitted_scores(rows, n_jobs, seed=0):
     X, y = rows
-    model = FMClassifier(8, max_iter=3, batch_size=500, n_jobs=n_jobs, random_state=seed)
-    return model.fit(X, y).decision_function(X)
+    return small_model(n_jobs, seed).fit(X, y).decision_function(X)
+
+
+def small_model(n_jobs, seed=0):
+    """Return a model whose fit is one team's, as without early stopping nothing is scored."""
+    options = {"max_iter": 3, "batch_size": 500, "early_stopping": False, "random_state": seed}
+    return FMClassifier(8, n_jobs=n_jobs, **options)
 
 
 def test_large_enough_for_a_team(rows, monkeypatch):
@@ -251,7 +256,7 @@ def fails_at(monkeypatch, nth):
 def test_thread_that_cannot_start(rows, nth, monkeypatch):
     X, y = rows
     expected = fitted_scores(rows, 1)
-    model = FMClassifier(8, max_iter=3, batch_size=500, n_jobs=4, random_state=0)
+    model = small_model(4)
     started = fails_at(monkeypatch, nth)
     with pytest.warns(UserWarning, match=f"Only {nth} of 4 threads could be started .*n_jobs"):
         model.fit(X, y)

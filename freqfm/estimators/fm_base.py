@@ -321,7 +321,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return after how many epochs without improvement training stops."""
         if self.n_iter_no_change != "auto":
             return self.n_iter_no_change
-        n_batches = -(-rows.X.shape[0] // self.batch_size)
+        n_batches = -(-rows.X.shape[0] // int(self.batch_size))
         n_steps = 0 if rows.held_out is None else _PATIENCE_STEPS
         return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
 
