@@ -1,0 +1,579 @@
+"""Calls that work, for fuzz.py to break: what runs, its arguments, and what answers are like.
+
+A function per target takes a random generator and returns a Call.
+"""
+
+import copy
+import functools
+import pickle
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import _faults as faults
+import numpy as np
+from _faults import pick
+from scipy import sparse
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
+
+import freqfm
+from freqfm import callbacks, datasets, metrics, model_selection
+from freqfm.metrics._ranking import top_k
+
+_RNG = np.random.default_rng(0)
+N_USERS, N_ITEMS, N_FEATURES, N_ROWS = 12, 9, 7, 30
+HISTORIES = np.round(_RNG.random((N_USERS, N_ITEMS)) * 1.6)
+HISTORIES[np.arange(N_USERS), np.arange(N_USERS) % N_ITEMS] = 1
+HELD_OUT = ((HISTORIES == 0) & (_RNG.random(HISTORIES.shape) < 0.5)) * 1.0
+ROWS = np.round(_RNG.random((N_ROWS, N_FEATURES)) * 2)
+TARGET, WEIGHT = np.arange(N_ROWS) % 2, np.arange(1.0, N_ROWS + 1)
+RANKED = np.argsort(_RNG.random(HISTORIES.shape), axis=1)[:, :4]
+TABLE = [
+    (f"u{u}", f"i{i}", float(HISTORIES[u, i]), int(7 * u + i))
+    for u, i in np.argwhere(HISTORIES > 0).tolist()
+]
+
+_SIZES = {"max_iter": 2, "random_state": 0, "n_jobs": 1}
+_FM, _RAFM = {"n_components": 3, **_SIZES}, {"ranks": (2, 3), "rank_assignment": [9], **_SIZES}
+FM = {"FMClassifier": _FM, "FMRegressor": _FM, "RaFMClassifier": _RAFM, "RaFMRegressor": _RAFM}
+_MF, _VAE = {"n_components": 3, **_SIZES}, {"hidden_layer_sizes": (4,), "n_components": 3, **_SIZES}
+RECOMMENDERS = {"MFRecommender": _MF, "FastVAERecommender": _VAE}
+
+#: Where files are written.
+FOLDER = tempfile.TemporaryDirectory()
+
+
+class Call(NamedTuple):
+    """A call that works, how its arguments can be broken, and what its answer must be like."""
+
+    run: object
+    #: By name: the value, the function of _faults that breaks it, and that function's options.
+    args: dict
+    #: Takes the answer and the names of the arguments that are as they should be.
+    check: object = lambda answer, intact: None
+    #: What errors may name, besides arguments.
+    names: tuple = ()
+
+
+def require(condition, message):
+    """Raise if an answer is wrong in form."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def check_finite(answer, intact):
+    """All numbers of an array or a list of arrays."""
+    for array in answer if isinstance(answer, (tuple, list)) else [answer]:
+        array = np.asarray(array)
+        require(array.dtype.kind not in "fc" or np.isfinite(array).all(), "not finite")
+
+
+def check_probabilities(answer, intact):
+    """Finite numbers, of which matrices are probabilities."""
+    check_finite(answer, intact)
+    for array in answer if isinstance(answer, list) else [answer]:
+        require(np.ndim(array) < 2 or np.allclose(array.sum(axis=1), 1), "does not sum to one")
+
+
+def check_items(n_items, histories=None):
+    """Of (items, scores): in range, each once, in order, and none that a user has."""
+
+    def check(answer, intact):
+        items, scores = map(np.atleast_2d, answer)
+        require(items.shape == scores.shape, "shapes of items and scores differ")
+        require(((items >= -1) & (items < n_items)).all(), "item out of range")
+        require(((items == -1) == np.isneginf(scores)).all(), "-1 and -inf do not go together")
+        require((scores[:, 1:] <= scores[:, :-1]).all(), "not in descending order")
+        for row, found in enumerate(items):
+            found = found[found >= 0]
+            require(len(np.unique(found)) == len(found), "an item twice")
+            if histories is not None and {"X", "users", "exclude_seen"} <= intact:
+                require(not histories[row, found].any(), "an item seen before")
+
+    return check
+
+
+def check_named(answer, intact):
+    """Of (ids, scores), where None is no id."""
+    found, scores = answer
+    require(np.shape(found) == np.shape(scores), "shapes of ids and scores differ")
+    require(not np.isnan(scores).any(), "NaN among scores")
+
+
+@functools.cache
+def _fitted(name):
+    cls = getattr(freqfm, name)
+    if name == "InteractionRecommender":
+        return cls(freqfm.MFRecommender(**_MF)).fit(TABLE)
+    return (
+        cls(**FM[name]).fit(ROWS, TARGET)
+        if name in FM
+        else cls(**RECOMMENDERS[name]).fit(HISTORIES)
+    )
+
+
+def fitted(name):
+    """Return a model that a case may change."""
+    return copy.deepcopy(_fitted(name))
+
+
+def outputs(model):
+    """Return all that a factorization machine predicts."""
+    names = ("predict", "predict_proba", "decision_function")
+    return [getattr(model, name)(ROWS) for name in names if hasattr(model, name)]
+
+
+def fm_fit(rng):
+    """Fits of factorization machines."""
+    name = pick(rng, [*FM])
+    cls, partial = getattr(freqfm, name), rng.random() < 0.3
+    labels = name.endswith("Classifier")
+    classes = {"classes": [0, 1]} if labels else {}
+
+    def run(X, y, params, sample_weight=None):
+        if partial:
+            return outputs(cls(**params).partial_fit(X, y, sample_weight=sample_weight, **classes))
+        return outputs(cls(**params).fit(X, y, sample_weight))
+
+    options = {"cls": cls, "fixed": ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]}
+    args = {
+        "X": (ROWS, faults.matrix, {"rows": True, "columns": True}),
+        "y": (TARGET, faults.vector, {"labels": labels}),
+        "params": (FM[name], faults.params, options),
+        "sample_weight": (WEIGHT, faults.vector, {"positive": True, "optional": True}),
+    }
+    if rng.random() < 0.5:
+        del args["sample_weight"]
+    # Predictions ask for as many columns as fits had.
+    return Call(run, args, check_probabilities, (*cls().get_params(), "classes"))
+
+
+def fm_use(rng):
+    """Predictions of factorization machines, and what else they do once they are fitted."""
+    name = pick(rng, [*FM])
+    model = fitted(name)
+    methods = [m for m in ("predict", "predict_proba", "decision_function") if hasattr(model, m)]
+    method = pick(rng, [*methods, "score", "partial_fit"])
+    run = getattr(model, method)
+    args = {"X": (ROWS, faults.matrix, {"rows": method not in methods})}
+    if method not in methods:
+        args["y"] = (TARGET, faults.vector, {"labels": name.endswith("Classifier")})
+        weights = {"positive": True, "optional": True}
+        args["sample_weight"] = (WEIGHT, faults.vector, weights)
+    if method == "partial_fit":
+        return Call(lambda **a: outputs(model.partial_fit(**a)), args, check_probabilities)
+    return Call(run, args, check_finite)
+
+
+def _recommender_fit(rng, name):
+    cls, partial = getattr(freqfm, name), rng.random() < 0.3
+
+    def run(X, params):
+        model = cls(**params)
+        model = model.partial_fit(X) if partial else model.fit(X)
+        return [*model.recommend(users=[0], n_recommendations=4), *model.similar_items([0], 2)]
+
+    def check(answer, intact):
+        for part in (answer[:2], answer[2:]):
+            check_items(N_ITEMS if "X" in intact else 2**31)(part, intact)
+
+    options = {"cls": cls, "fixed": ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]}
+    args = {
+        "X": (HISTORIES, faults.matrix, {"columns": False, "positive": True}),
+        "params": (RECOMMENDERS[name], faults.params, options),
+    }
+    return Call(run, args, check, tuple(cls().get_params()))
+
+
+def mf_fit(rng):
+    """Fits of matrix factorization."""
+    return _recommender_fit(rng, "MFRecommender")
+
+
+def vae_fit(rng):
+    """Fits of the autoencoder."""
+    return _recommender_fit(rng, "FastVAERecommender")
+
+
+def recommend(rng):
+    """Recommendations by users or histories, with candidates and exclusions, also by a pipeline."""
+    model, users = fitted(pick(rng, [*RECOMMENDERS])), np.array([3, 0, 5])
+    sparse_only, items = rng.random() < 0.3, {"n": N_ITEMS, "optional": True}
+    some = {
+        "n_recommendations": (4, faults.count, {"optional": True}),
+        "exclude_seen": (True, faults.flag, {}),
+        "candidates": (np.array([1, 4, 8, 2]), faults.ids, items),
+        "exclude": (np.array([4, 0]), faults.ids, items),
+    }
+    if rng.random() < 0.5:
+        excluded = sparse.csr_array(HELD_OUT[users])
+        some["exclude"] = (excluded, faults.matrix, {"rows": True, "sparse_only": True})
+    args = {name: arg for name, arg in some.items() if rng.random() < 0.6}
+    by_history = rng.random() < 0.5
+    if by_history:
+        options = {"positive": True, "sparse_only": sparse_only}
+        args["X"] = (HISTORIES[users], faults.matrix, options)
+    else:
+        args["users"] = (users, faults.ids, {"n": N_USERS})
+
+    def check(answer, intact):
+        check_items(N_ITEMS, HISTORIES[users])(answer, intact | ({"X", "users", *some} - {*args}))
+        if "candidates" in args and "candidates" in intact:
+            require(np.isin(answer[0], [1, 4, 8, 2, -1]).all(), "not a candidate")
+
+    if by_history and rng.random() < 0.2:
+        pipeline = make_pipeline(MaxAbsScaler().fit(HISTORIES), model)
+        return Call(lambda X, **options: freqfm.recommend(pipeline, X, **options), args, check)
+    return Call(model.recommend, args, check)
+
+
+def recommender_use(rng):
+    """What else recommenders do once they are fitted."""
+    name = pick(rng, [*RECOMMENDERS])
+    model, n, of_items = fitted(name), (3, faults.count, {}), check_items(N_ITEMS)
+    users = (np.array([0, 3, 11]), faults.ids, {"n": N_USERS})
+    items = (np.array([8, 0, 4]), faults.ids, {"n": N_ITEMS})
+    X = (HISTORIES, faults.matrix, {"positive": True})
+    more = (HISTORIES, faults.matrix, {"positive": True, "columns": False})
+    pair = {"user": (3, faults.ids, {"n": N_USERS}), "item": (4, faults.ids, {"n": N_ITEMS})}
+    y = (HELD_OUT, faults.matrix, {"rows": True})
+    calls = [
+        (model.similar_items, {"items": items, "n": n}, of_items),
+        (model.similar_users, {"users": users, "n": n}, check_items(N_USERS)),
+        (model.predict_pairs, {"users": users, "items": items}, check_finite),
+        (model.transform, {"X": X}, check_finite),
+        (
+            lambda X: (items := model.predict(X), np.where(items < 0, -np.inf, 0)),
+            {"X": X},
+            of_items,
+        ),
+        (model.score, {"X": X}, None),
+        (model.score, {"X": X, "y": y}, check_finite),
+        (lambda X: model.partial_fit(X).recommend(users=[0]), {"X": more}, check_items(2**31)),
+    ]
+    if name == "MFRecommender":
+        calls.append((lambda **a: model.explain(**a)["score"], pair, check_finite))
+    return Call(*pick(rng, calls))
+
+
+def table_fit(rng):
+    """Fits to tables."""
+
+    def run(X, params):
+        model = freqfm.InteractionRecommender(freqfm.MFRecommender(**_MF), **params).fit(X)
+        return model.recommend(model.user_ids_[:3], n_recommendations=3)
+
+    def check(answer, intact):
+        check_named(answer, intact)
+        known = {None, *(row[1] for row in TABLE)}
+        require(intact != {"X", "params"} or {*answer[0].ravel()} <= known, "unknown ids")
+
+    options = {"cls": freqfm.InteractionRecommender, "fixed": ("estimator",)}
+    args = {"X": (TABLE, faults.table, {}), "params": ({}, faults.params, options)}
+    return Call(run, args, check, ("user", "users", "item", "items", "value", "values", "k"))
+
+
+def table_use(rng):
+    """What recommenders of named items do once they are fitted."""
+    model, n = fitted("InteractionRecommender"), (3, faults.count, {})
+    users, items = (["u3", "u0"], faults.table_ids, {}), (["i8", "i1"], faults.table_ids, {})
+    some = {
+        "users": users,
+        "n_recommendations": n,
+        "exclude_seen": (True, faults.flag, {}),
+        "candidates": (["i1", "i5", "i8"], faults.table_ids, {}),
+        "exclude": (["i2"], faults.table_ids, {}),
+    }
+    X, good = (TABLE, faults.table, {}), {"good": ("u3", "i1")}
+    pair = {"user": ("u3", faults.anything, good), "item": ("i1", faults.anything, good)}
+    calls = [
+        (model.recommend, some, check_named),
+        (model.similar_items, {"items": items, "n": n}, check_named),
+        (model.similar_users, {"users": users, "n": n}, check_named),
+        (model.predict_pairs, {"users": users, "items": items}, check_finite),
+        (model.predict, {"X": X}, check_finite),
+        (model.score, {"X": X}, check_finite),
+        (lambda X: model.partial_fit(X).recommend(["u1"]), {"X": X}, check_named),
+        (lambda **a: model.explain(**a)["score"], pair, check_finite),
+    ]
+    return Call(*pick(rng, calls), ("id", "ids", "estimator"))
+
+
+def sampler(rng):
+    """Samplers by themselves."""
+    made = pick(rng, faults.COMPONENTS[-13:-5])()
+    cls = getattr(made, "func", type(made))
+
+    def run(params, item_vectors, counts, queries, n):
+        sampler = cls(**params).fit(item_vectors, counts, random_state=0)
+        return sampler.log_proba(queries), *sampler.sample(queries, n, random_state=0)
+
+    def check(answer, intact):
+        require(np.allclose(np.exp(answer[0]).sum(axis=1), 1, atol=1e-3), "does not sum to one")
+        require(((answer[1] >= 0) & (answer[1] < answer[0].shape[1])).all(), "item out of range")
+
+    args = {
+        "params": ({}, faults.params, {"cls": cls}),
+        "item_vectors": (HISTORIES.T[:, :4], faults.matrix, {"rows": True}),
+        "counts": (1.0 + np.arange(N_ITEMS), faults.vector, {"positive": True, "optional": True}),
+        "queries": (np.ones((5, 4)), faults.matrix, {}),
+        "n": (6, faults.count, {}),
+    }
+    return Call(run, args, check, tuple(cls().get_params()))
+
+
+def metric(rng):
+    """Metrics of rankings and probabilities."""
+    name = pick(rng, metrics.__all__)
+    if name == "normalized_entropy":
+        args = {
+            "y_true": (TARGET, faults.vector, {}),
+            "y_proba": (np.linspace(0.1, 0.9, N_ROWS), faults.vector, {}),
+            "sample_weight": (WEIGHT, faults.vector, {"optional": True, "positive": True}),
+        }
+        return Call(metrics.normalized_entropy, args, check_finite)
+    args = {
+        "relevant": (HELD_OUT, faults.matrix, {"rows": True}),
+        "ranked": (RANKED, faults.ranking, {"n": N_ITEMS}),
+        "k": (3, faults.count, {"optional": True}),
+    }
+    if name in ("stratified_ndcg_at_k", "ranking_report"):
+        options = {"positive": True, "optional": name == "ranking_report"}
+        args["item_counts"] = (HISTORIES.sum(axis=0), faults.vector, options)
+        args["edges"] = ((0.2, 0.5), faults.anything, {"good": ((0, 1),)})
+
+    def check(answer, intact):
+        values = answer.values() if isinstance(answer, dict) else [answer]
+        require(all(0 <= value <= 1 for value in values), "out of range")
+
+    return Call(getattr(metrics, name), args, check)
+
+
+def ranking_top_k(rng):
+    """The best items of queries."""
+    args = {
+        "queries": (np.ones((5, 4)), faults.matrix, {"finite": False}),
+        "items": (HISTORIES.T[:, :4], faults.matrix, {"finite": False}),
+        "k": (3, faults.count, {}),
+        "exclude": (HELD_OUT[:5], faults.matrix, {"rows": True}),
+        "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
+        "n_threads": (1, faults.count, {"optional": True}),
+    }
+    return Call(top_k, args, check_items(2 * N_ITEMS))
+
+
+def splitter(rng):
+    """Splitters of interactions."""
+    count, column = faults.count, ("auto", faults.anything, {"good": (None, 0, 2, "x")})
+    some = {
+        "WarmStartKFold": {
+            "n_splits": (2, count, {"least": 2}),
+            "shuffle": (True, faults.flag, {}),
+        },
+        "LeaveLastOut": {"n": (1, count, {}), "time": column},
+        "GlobalTimeSplit": {
+            "n_splits": (1, count, {}),
+            "test_fraction": (0.3, faults.fraction, {}),
+            "time": column,
+            "drop_cold": (True, faults.flag, {}),
+        },
+    }
+    name = pick(rng, [*some])
+    args = {"X": (TABLE, faults.table, {}), **some[name], "user": column}
+
+    def run(X, **params):
+        splits = getattr(model_selection, name)(**params).split(X)
+        return [part for split in splits for part in split]
+
+    def check(answer, intact):
+        for train, test in zip(answer[::2], answer[1::2], strict=True):
+            require(len(train) and len(test) and not {*train} & {*test}, "folds overlap")
+
+    return Call(run, args, check, ("users", "items", "values", "times", "item"))
+
+
+def holdout(rng):
+    """Parts of histories that are held out."""
+    args = {"X": (HISTORIES, faults.matrix, {"columns": False})}
+    args["fraction"] = (0.3, faults.fraction, {})
+    if rng.random() < 0.5:
+        args["min_history"] = (1, faults.count, {"least": 0})
+        args["random_state"] = (0, faults.anything, {"good": (None, 0, 2, True)})
+        run = model_selection.holdout_interactions
+    else:
+        args["seed"] = (0, faults.count, {"least": -1})
+        run = model_selection.holdout_by_content
+
+    def check(answer, intact):
+        history, held_out = (part.toarray() for part in answer)
+        require(not ((history != 0) & (held_out != 0)).any(), "held out and kept")
+        require("X" not in intact or (history + held_out == HISTORIES).all(), "something is lost")
+
+    return Call(run, args, check)
+
+
+def scorer(rng):
+    """Scorers of rankings."""
+    model = fitted(pick(rng, [*RECOMMENDERS]))
+    args = {
+        "X": (HISTORIES, faults.matrix, {"positive": True}),
+        "metric": ("ndcg", faults.anything, {}),
+        "k": (3, faults.count, {}),
+        "fraction": (0.3, faults.fraction, {}),
+        "y": (HELD_OUT, faults.matrix, {"rows": True}),
+    }
+    if rng.random() < 0.5:
+        del args["y"]
+
+    def run(X, metric, k, fraction, y=None):
+        return model_selection.make_ranking_scorer(metric, k=k, fraction=fraction)(model, X, y)
+
+    return Call(run, args, lambda answer, intact: require(0 <= answer <= 1, "out of range"))
+
+
+def made_data(rng):
+    """Data that are made."""
+    args = {"random_state": (0, faults.anything, {"good": (None, 0, 2, True)})}
+    if rng.random() < 0.5:
+        args |= {"n_users": (20, faults.count, {}), "n_items": (15, faults.count, {})}
+        args["n_interactions"] = (120, faults.count, {})
+        return Call(datasets.make_interactions, args)
+    good = {"good": (2, 10**12, 2**70, [1], (0, 1))}
+    args |= {"n_samples": (20, faults.count, {}), "n_tokens": ((5, 3), faults.anything, good)}
+    return Call(lambda **a: datasets.make_clicks(**a)[0], args)
+
+
+def _lines(*columns):
+    return b"".join(
+        ("\t".join(map(str, row)) + "\n").encode() for row in zip(*columns, strict=True)
+    )
+
+
+_USERS, _ITEMS = np.nonzero(HISTORIES)
+FILES = {
+    "lists.txt": _lines(map(str, range(3)), ["1 2 3", "", "4 0"]).replace(b"\t", b" "),
+    "u.data": _lines(_USERS, _ITEMS, _USERS % 5 + 1, 881250949 + 7 * _ITEMS),
+    "ratings.csv": _lines(_USERS, _ITEMS, _USERS % 5 + 0.5, 7 * _ITEMS).replace(b"\t", b","),
+    "rows.libfm": _lines(
+        TARGET, np.full(N_ROWS, "1:1"), [f"{2 + i % 5}:0.5" for i in range(N_ROWS)]
+    ),
+    "criteo.tsv": _lines(TARGET, *[np.full(N_ROWS, "3")] * 13, *[np.full(N_ROWS, "68fd")] * 26),
+}
+_LOADERS = {"rows.libfm": datasets.load_libfm, "criteo.tsv": datasets.load_criteo_tsv}
+
+
+def loader(rng):
+    """Loaders of damaged files, compressed or not."""
+    name = pick(rng, [*FILES, "X.npz"])
+    compressed, before = name != "X.npz" and rng.random() < 0.3, rng.random() < 0.5
+    path = Path(FOLDER.name) / (name + ".gz" * compressed)
+    load = _LOADERS.get(name, datasets.load_interactions)
+    if name == "X.npz":
+        sparse.save_npz(path, sparse.csr_array(HISTORIES))
+    content = path.read_bytes() if name == "X.npz" else FILES[name]
+    if compressed and before:
+        content = faults.gzip.compress(content, mtime=0)
+
+    def run(content):
+        path.write_bytes(faults.gzip.compress(content) if compressed and not before else content)
+        answer = load(path)
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    def check(answer, intact):
+        answer = answer["data"] if name == "criteo.tsv" else answer
+        require(np.isfinite(answer.data).all(), "not finite")
+        answer.check_format(full_check=True)
+
+    broken = faults.archive if name == "X.npz" else faults.content
+    return Call(run, {"content": (content, broken, {})}, check, (path.name,))
+
+
+@functools.cache
+def _checkpoint(name):
+    cls, params = getattr(freqfm, name), {**FM, **RECOMMENDERS}[name]
+    path = Path(FOLDER.name) / name
+    model = cls(**{**params, "max_iter": 3}).set_callbacks(callbacks.Checkpoint(path, every=2))
+    model.fit(*((ROWS, TARGET) if name in FM else (HISTORIES,)))
+    return path.read_bytes()
+
+
+def checkpoint(rng):
+    """Fits that go on from a damaged file."""
+    name = pick(rng, [*FM, *RECOMMENDERS])
+    path = Path(FOLDER.name) / "model.checkpoint"
+
+    def run(content):
+        path.write_bytes(content)
+        model = callbacks.resume(path).fit(*((ROWS, TARGET) if name in FM else (HISTORIES,)))
+        return outputs(model) if name in FM else model.recommend(users=[0, 1])
+
+    args = {"content": (_checkpoint(name), faults.archive, {})}
+    names = (path.name, "X", "y", *vars(_fitted(name)))
+    return Call(run, args, check_finite if name in FM else check_items(N_ITEMS), names)
+
+
+def _find_array(rng, holder):
+    """Return a place below some attributes that holds an array: (its dict or list, the key)."""
+    key = pick(rng, [k for k in holder if k.endswith("_") or k.startswith("_")])
+    for _ in range(3):
+        value = holder[key]
+        if hasattr(value, "__dict__") and not isinstance(value, (np.ndarray, type)):
+            value = vars(value)
+        if isinstance(value, (list, dict)) and value:
+            holder, key = (
+                value,
+                pick(rng, [*value] if isinstance(value, dict) else range(len(value))),
+            )
+    return holder, key
+
+
+def _uses(model):
+    """Return what can be done with a model, and how its answer is checked."""
+    if not hasattr(model, "recommend"):
+        return [
+            (lambda: outputs(model), check_finite),
+            (lambda: outputs(model.partial_fit(ROWS, TARGET)), check_finite),
+        ]
+    named = hasattr(model, "user_ids_")
+    users, items = (["u0", "u3"], ["i1", "i2"]) if named else ([0, 3], [1, 2])
+    of_items, of_users = (
+        (check_named,) * 2 if named else (check_items(N_ITEMS), check_items(N_USERS))
+    )
+    more = TABLE if named else HISTORIES
+    uses = [
+        (lambda: model.recommend(users=users), of_items),
+        (lambda: model.recommend(users=users, candidates=items), of_items),
+        (lambda: model.similar_items(items, 3), of_items),
+        (lambda: model.similar_users(users, 3), of_users),
+        (lambda: model.predict_pairs(users, items), check_finite),
+        (lambda: model.partial_fit(more).recommend(users=users), of_items),
+    ]
+    by_history = [
+        (lambda: model.recommend(HISTORIES), of_items),
+        (lambda: model.transform(HISTORIES), None),
+    ]
+    return uses if named else uses + by_history
+
+
+def changed_model(rng):
+    """Models whose learned attributes were changed, by hand or in a file."""
+    name = pick(rng, [*FM, *RECOMMENDERS, "InteractionRecommender"])
+    model = fitted(name)
+    part = model.estimator_ if hasattr(model, "estimator_") and rng.random() < 0.5 else model
+    holder, key = _find_array(rng, vars(part))
+    stored, (run, check) = rng.random() < 0.2, pick(rng, [*enumerate(_uses(model))])
+    names = (*vars(part), *vars(model), "fit", "model")
+
+    def change_and_use(changed):
+        holder[key] = changed
+        used = pickle.loads(pickle.dumps(model)) if stored else model
+        return _uses(used)[run][0]()
+
+    return Call(change_and_use, {"changed": (holder[key], faults.array, {})}, check[1], names)
+
+
+TARGETS = [fm_fit, fm_use, mf_fit, vae_fit, recommend, recommender_use, table_fit, table_use]
+TARGETS += [sampler, metric, ranking_top_k, splitter, holdout, scorer, made_data, loader]
+TARGETS += [checkpoint, changed_model]
+TARGETS = {target.__name__: target for target in TARGETS}
