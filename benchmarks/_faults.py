@@ -9,7 +9,7 @@ import gzip
 import io
 import math
 import zipfile
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 import pandas as pd
@@ -186,7 +186,15 @@ def _structures(rng, A):
     return X, SAME if name in ("flags", "halves") else REFUSE
 
 
-def vector(rng, v, *, positive=False, labels=False, optional=False):
+def matrix_or_table(rng, A):
+    """A matrix for functions that take lists and frames for tables of interactions."""
+    value, expect = matrix(rng, A, columns=False)
+    table = isinstance(value, (list, tuple)) or hasattr(value, "columns")
+    objects = getattr(getattr(value, "dtype", None), "kind", "O") in "OUST"
+    return value, ANY if expect is SAME and (table or objects) else expect
+
+
+def vector(rng, v, *, positive=False, labels=False, optional=False, largest=3.4e38):
     """Targets, weights or counts: a number, or label, for each row of something else."""
     v = np.asarray(v)
     changed, words, bad = (
@@ -196,7 +204,7 @@ def vector(rng, v, *, positive=False, labels=False, optional=False):
     )
     changed[rng.integers(len(v))] = bad
     words[0] = pick(rng, ["a", None, [1], 1j, b"x"])
-    refuse = not bad < INF or (not labels and bad > 3.4e38) or (positive and bad < 0)
+    refuse = not bad < INF or (not labels and bad > largest) or (positive and bad < 0)
     text = [np.resize(["b", "a"], len(v)), v.astype("M8[s]")]
     return choose(
         rng,
@@ -268,7 +276,9 @@ def flag(rng, value):
 def anything(rng, value, *, good=()):
     """Something else altogether."""
     bad = pick(rng, GARBAGE)
-    return bad, ANY if any(type(bad) is type(x) and bad == x for x in good) else REFUSE
+    whole = isinstance(bad, Integral)
+    good = [x for x in good if type(x) is type(bad) or (whole and isinstance(x, Integral))]
+    return bad, ANY if any(bad == x for x in good) else REFUSE
 
 
 def params(rng, value, *, cls, fixed=()):
@@ -298,22 +308,22 @@ def _garbage(rng, owner, fixed=()):
         return {}, ANY
     name, bad = pick(rng, names), pick(rng, GARBAGE)
     if constraints[name] == "no_validation":
-        return {name: bad}, ANY if bad is None or np.isreal(bad) is True else REFUSE
+        return {name: bad}, ANY if bad is None or isinstance(bad, Real) else REFUSE
     if not any(make_constraint(c).is_satisfied_by(bad) for c in constraints[name]):
         return {name: bad}, REFUSE
     return {name: 2 if name in WORK and isinstance(bad, Integral) and bad > 2 else bad}, ANY
 
 
-def table(rng, rows):
-    """Interactions of (user, item, value, time) as a list of tuples."""
+def table(rng, rows, *, valued=True):
+    """Interactions of (user, item, value, time) as a list of tuples; values may be ignored."""
     frame = pd.DataFrame(rows, columns=["user", "item", "value", "time"])
     role, codes = pick(rng, ["user", "item"]), frame["user"].factorize()[0]
-    at, column = int(rng.integers(len(rows))), pick(rng, [0, 1, 2])
+    at, column = int(rng.integers(len(rows))), pick(rng, [0, 1, 2][: 2 + valued])
     broken, mixed = frame.astype(object).to_numpy(), frame.astype(object).to_numpy()
     broken[at, column] = pick(rng, [None, NAN, [1], {}, 1j])
     mixed[at, column] = pick(rng, [3, 2.5, (1, 2), b"x", True, 10**30])
     bad = pick(rng, [NAN, INF, -1.0, 1e39, 0.0])
-    valued = frame.assign(value=frame["value"].where(frame.index != at, bad))
+    revalued = frame.assign(value=frame["value"].where(frame.index != at, bad))
     kinds = [codes.astype(t) for t in ("int8", "uint64", "f4", "f8", "M8[D]", complex, "S5", bool)]
     kinds += [pd.Categorical(frame[role]), codes + 2**60, pd.array(codes, dtype="Int64")]
     kinds += [frame[role] + "\0", frame[role].astype("string"), [(c,) for c in codes]]
@@ -336,7 +346,7 @@ def table(rng, rows):
         + [pl.from_pandas(frame).lazy(), frame[:0], frame[["user"]], frame.to_numpy()[None]]
         + [iter(rows), frame.to_dict("list"), frame.to_dict("records"), sparse.csr_array(np.eye(3))]
         + [3, "x", [], [()], [[]], {}, object()]
-        + [pick(rng, frames[:3])(valued)] * 3 * (not 0 <= bad < 1e39),
+        + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not 0 <= bad < 1e39),
         [*others, frame[:1], frame[["user", "item"]], mixed, frame.to_numpy().astype(str)]
         + [mixed.tolist(), mixed.T, frame.to_records(index=False), np.eye(3), ["ab", "cd"]]
         + [_or_none(pick(rng, frames), pick(rng, others))] * 10,
@@ -406,7 +416,7 @@ def array(rng, value):
     other = [low, low, value[:-1], value[:0], np.append(value, value), np.concatenate([value] * 2)]
     other += [value.T, value[None], value[..., :-1], value.tolist(), None]
     same = [value.repeat(2, axis=-1)[..., ::2], np.asfortranarray(value)]
-    return choose(rng, same, other=other + [value.astype(t) for t in types])
+    return choose(rng, same, other=other + [_or_none(value.astype, t) for t in types])
 
 
 def archive(rng, data):

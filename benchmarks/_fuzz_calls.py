@@ -158,8 +158,15 @@ def fm_use(rng):
     run = getattr(model, method)
     args = {"X": (ROWS, faults.matrix, {"rows": method not in methods})}
     if method not in methods:
-        args["y"] = (TARGET, faults.vector, {"labels": name.endswith("Classifier")})
-        weights = {"positive": True, "optional": True}
+        # The scores of regressors are scikit-learn's, which takes more for numbers.
+        labels = name.endswith("Classifier") or method == "score"
+        args["y"] = (TARGET, faults.vector, {"labels": labels})
+        # Scores are computed in float64.
+        weights = {
+            "positive": True,
+            "optional": True,
+            "largest": 3.4e38 if method != "score" else 1e308,
+        }
         args["sample_weight"] = (WEIGHT, faults.vector, weights)
     if method == "partial_fit":
         return Call(lambda **a: outputs(model.partial_fit(**a)), args, check_probabilities)
@@ -292,7 +299,7 @@ def table_use(rng):
         (model.similar_items, {"items": items, "n": n}, check_named),
         (model.similar_users, {"users": users, "n": n}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
-        (model.predict, {"X": X}, check_finite),
+        (model.predict, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
         (model.score, {"X": X}, check_finite),
         (lambda X: model.partial_fit(X).recommend(["u1"]), {"X": X}, check_named),
         (lambda **a: model.explain(**a)["score"], pair, check_finite),
@@ -304,6 +311,7 @@ def sampler(rng):
     """Samplers by themselves."""
     made = pick(rng, faults.COMPONENTS[-13:-5])()
     cls = getattr(made, "func", type(made))
+    counts = {"positive": True, "optional": True, "largest": 1e308}
 
     def run(params, item_vectors, counts, queries, n):
         sampler = cls(**params).fit(item_vectors, counts, random_state=0)
@@ -316,7 +324,7 @@ def sampler(rng):
     args = {
         "params": ({}, faults.params, {"cls": cls}),
         "item_vectors": (HISTORIES.T[:, :4], faults.matrix, {"rows": True}),
-        "counts": (1.0 + np.arange(N_ITEMS), faults.vector, {"positive": True, "optional": True}),
+        "counts": (1.0 + np.arange(N_ITEMS), faults.vector, counts),
         "queries": (np.ones((5, 4)), faults.matrix, {}),
         "n": (6, faults.count, {}),
     }
@@ -365,7 +373,7 @@ def ranking_top_k(rng):
 
 def splitter(rng):
     """Splitters of interactions."""
-    count, column = faults.count, ("auto", faults.anything, {"good": (None, 0, 2, "x")})
+    count, column = faults.count, ("auto", faults.anything, {"good": (None, 0, 2, -1, "x")})
     some = {
         "WarmStartKFold": {
             "n_splits": (2, count, {"least": 2}),
@@ -380,10 +388,11 @@ def splitter(rng):
         },
     }
     name = pick(rng, [*some])
-    args = {"X": (TABLE, faults.table, {}), **some[name], "user": column}
+    args = {"X": (TABLE, faults.table, {"valued": False}), **some[name], "user": column}
 
     def run(X, **params):
-        splits = getattr(model_selection, name)(**params).split(X)
+        seed = {"random_state": 0} if name == "WarmStartKFold" else {}
+        splits = getattr(model_selection, name)(**params, **seed).split(X)
         return [part for split in splits for part in split]
 
     def check(answer, intact):
@@ -395,20 +404,26 @@ def splitter(rng):
 
 def holdout(rng):
     """Parts of histories that are held out."""
-    args = {"X": (HISTORIES, faults.matrix, {"columns": False})}
+    args = {"X": (HISTORIES, faults.matrix_or_table, {})}
+    named = rng.random() < 0.3
+    if named:
+        args["X"] = (TABLE, faults.table, {"valued": False})
     args["fraction"] = (0.3, faults.fraction, {})
     if rng.random() < 0.5:
         args["min_history"] = (1, faults.count, {"least": 0})
         args["random_state"] = (0, faults.anything, {"good": (None, 0, 2, True)})
         run = model_selection.holdout_interactions
     else:
-        args["seed"] = (0, faults.count, {"least": -1})
+        args["seed"] = (0, faults.anything, {"good": (-1, 0, 2, 10**12, 2**70)})
         run = model_selection.holdout_by_content
 
     def check(answer, intact):
+        if not sparse.issparse(answer[0]):
+            return require(len(answer[0]) and len(answer[1]), "nothing is held out")
         history, held_out = (part.toarray() for part in answer)
         require(not ((history != 0) & (held_out != 0)).any(), "held out and kept")
-        require("X" not in intact or (history + held_out == HISTORIES).all(), "something is lost")
+        whole = "X" not in intact or (history + held_out == HISTORIES).all()
+        return require(whole, "something is lost")
 
     return Call(run, args, check)
 
@@ -421,7 +436,7 @@ def scorer(rng):
         "metric": ("ndcg", faults.anything, {}),
         "k": (3, faults.count, {}),
         "fraction": (0.3, faults.fraction, {}),
-        "y": (HELD_OUT, faults.matrix, {"rows": True}),
+        "y": (sparse.csr_array(HELD_OUT), faults.matrix, {"rows": True, "sparse_only": True}),
     }
     if rng.random() < 0.5:
         del args["y"]

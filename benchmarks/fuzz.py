@@ -61,7 +61,7 @@ def run_case(seed, number, show=False):
     for broken in rng.permutation([*args])[:n_faults].tolist():
         value, fault, options = call.args[broken]
         args[broken], expected[broken] = fault(rng, value, **options)
-    faulty = ", ".join(f"{name}={args[name]!r:.150}" for name in expected).replace("\n", " ")
+    faulty = ", ".join(f"{name}={shown(args[name])}" for name in expected)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -69,20 +69,28 @@ def run_case(seed, number, show=False):
         except Exception as raised:
             answer, error = None, raised
     if show:
-        print(f"{name}({faulty}), expected: {expected}\nanswer: {answer!r}\n")
+        print(f"{name}({faulty}), expected: {expected}\nanswer: {shown(answer, 2000)}\n")
         traceback.print_exception(error)
     names = [*call.args, *call.names, *inspect.signature(call.run).parameters, *ALWAYS_CLEAR]
+    if error is not None:
+        return *judge_error(error, names, expected), faulty
     problem = judge_warnings(caught, names)
     if problem:
         return "unclear", problem, faulty
-    if error is not None:
-        return *judge_error(error, names, expected), faulty
     twin = None
     if expected and {*expected.values()} == {SAME}:
         # The call without its faults, all drawn anew.
         call = TARGETS[name](draw(seed, number)[1])
         twin = call.run(**{name: arg[0] for name, arg in call.args.items()})
     return *judge_answer(answer, twin, call, expected), faulty
+
+
+def shown(value, length=150):
+    """Return how a value looks, in one line."""
+    try:
+        return re.sub(r"\s+", " ", repr(value))[:length]
+    except Exception:  # of matrices whose arrays are wrong
+        return object.__repr__(value)
 
 
 def judge_warnings(caught, names):
@@ -121,14 +129,14 @@ def holds(message, names):
 def judge_answer(answer, twin, call, expected):
     """Return whether an answer may be given, and if not, why."""
     if REFUSE in expected.values():
-        return "silent", f"accepted, with the answer {answer!r:.80}"
+        return "silent", f"accepted, with the answer {shown(answer, 80)}"
     try:
         if call.check is not None:
             call.check(answer, {*call.args} - {*expected})
         if twin is not None:
             assert_same(answer, twin)
     except AssertionError as error:
-        return "silent", f"{error!s:.200} ({answer!r:.80})"
+        return "silent", f"{shown(str(error), 200)} ({shown(answer, 80)})"
     return "answer", ""
 
 

@@ -95,9 +95,9 @@ class Table:
                 f"X has {self.shape[1]} feature(s) (shape={self.shape}) while a minimum of 2 is "
                 f"required: a column of users and a column of items."
             )
-        places = {role: self._given(role, key) for role, key in wanted.items() if key != "auto"}
+        places = {role: self._given(role, key) for role, key in wanted.items() if not _is_auto(key)}
         for role, key in wanted.items():
-            if key == "auto":
+            if _is_auto(key):
                 places[role] = (self._usual_place if self.names is None else self._usual_name)(
                     role, places
                 )
@@ -108,7 +108,7 @@ class Table:
                     f"{role} and {others[0]} would both be column {place} of X; tell them apart by "
                     f"{role}=... and {others[0]}=..."
                 )
-        if wanted.get("value") == "auto":
+        if _is_auto(wanted.get("value")):
             self._tell_values(places)
         return places
 
@@ -273,6 +273,11 @@ class Table:
         values = natural(self._columns[place])
         check_present(values, "X's column of times")
         return unique_codes(values, "X's column of times")[1]
+
+
+def _is_auto(key):
+    # Arrays compare element by element.
+    return isinstance(key, str) and key == "auto"
 
 
 def is_frame(X):

@@ -440,3 +440,30 @@ def validate_ids(name, ids, n):
             f"to by their histories, recommend(X); new items come with partial_fit."
         )
     return array.astype(np.int64)
+
+
+def as_array(name, values):
+    """Return what NumPy makes of values, or an error that names them.
+
+    Raises
+    ------
+    ValueError
+        If NumPy makes no array of them, as of rows of several lengths.
+    """
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be read as an array: {error}") from None
+
+
+def check_flag(name, value):
+    """Return True or False.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is anything else, "no" for instance.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r} must be True or False.")
+    return bool(value)

@@ -5,6 +5,8 @@ All take hits and return one number per user, NaN for users without held-out ite
 
 import numpy as np
 
+from freqfm._validation import as_array
+
 STRATA = ("popular", "neutral", "unpopular")
 
 
@@ -89,7 +91,7 @@ def strata(item_counts, edges, hits):
         If ``item_counts`` are not one non-negative number per item, or ``edges`` do not rise
         from 0 to 1.
     """
-    item_counts = np.asarray(item_counts)
+    item_counts = as_array("item_counts", item_counts)
     if item_counts.dtype.kind not in "biuf":
         raise TypeError(f"item_counts holds {item_counts.dtype}; give a number for every item.")
     if item_counts.shape != (hits.n_items,):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import canonical_csr, check_count, check_structure
+from freqfm._validation import as_array, canonical_csr, check_count, check_structure
 
 # Entries of a ranking that are looked up at once, 8 bytes each and a few times over.
 _ENTRIES_AT_ONCE = 1 << 20
@@ -65,7 +65,7 @@ def as_csr(name, matrix):
         If it is not a well-formed matrix of finite numbers.
     """
     if not sparse.issparse(matrix):
-        matrix = np.asarray(matrix)
+        matrix = as_array(name, matrix)
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be a matrix; got an array of shape {matrix.shape}.")
     if matrix.dtype.kind not in "biuf":
@@ -86,7 +86,7 @@ def as_csr(name, matrix):
 def _check_ranked(ranked, shape):
     """Return rankings as an array if they can be those of ``shape`` users and items."""
     n_users, n_items = shape
-    ranked = np.asarray(ranked)
+    ranked = as_array("ranked", ranked)
     if ranked.ndim != 2 or ranked.shape[1] == 0:
         raise ValueError(
             f"ranked must have the shape (n_users, k) and at least one column; got {ranked.shape}."

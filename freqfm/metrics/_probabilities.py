@@ -4,6 +4,8 @@ import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import _check_sample_weight
 
+from freqfm._validation import as_array
+
 __all__ = ["normalized_entropy"]
 
 
@@ -51,8 +53,10 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
     >>> round(normalized_entropy([0, 0, 0, 1], [0.1, 0.1, 0.1, 0.7]), 4)
     0.2991
     """
-    y_true = column_or_1d(y_true)
-    y_proba = np.asarray(y_proba)
+    y_true = column_or_1d(as_array("y_true", y_true))
+    y_proba = as_array("y_proba", y_proba)
+    if sample_weight is not None:
+        sample_weight = _numbers("sample_weight", sample_weight)
     if y_proba.ndim == 2 and y_proba.shape[1] == 2:
         y_proba = y_proba[:, 1]
     if y_proba.ndim != 1:
@@ -61,7 +65,7 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
         )
     check_consistent_length(y_true, y_proba, sample_weight)
     if y_proba.dtype.kind != "f":
-        y_proba = y_proba.astype(np.float64)
+        y_proba = _numbers("y_proba", y_proba)
     if not ((y_proba >= 0) & (y_proba <= 1)).all():
         raise ValueError(
             f"y_proba lies between {y_proba.min():g} and {y_proba.max():g}; give probabilities, "
@@ -81,3 +85,14 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
     rate = np.average(clicked, weights=weight)
     entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
     return float(np.average(losses, weights=weight) / entropy)
+
+
+def _numbers(name, values):
+    """Return values as float64."""
+    values = as_array(name, values)
+    if values.dtype.kind not in "biufO":
+        raise TypeError(f"{name} holds {values.dtype}; give numbers.")
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} does not hold numbers: {error}.") from None

@@ -73,7 +73,7 @@ def holdout_interactions(
     >>> held_out
     [('ann', 'tea'), ('bob', 'tea')]
     """
-    if not isinstance(min_history, Integral) or min_history < 0:
+    if not isinstance(min_history, Integral) or isinstance(min_history, bool) or min_history < 0:
         raise ValueError(f"min_history={min_history!r} must be an integer of at least 0.")
     source = _open(X, user, item)
     generator = np.random.default_rng(draw_seed(random_state))
@@ -132,11 +132,11 @@ def holdout_by_content(X, fraction=0.2, seed=0, *, user="auto", item="auto"):
     >>> bool((held_out[[0]] != held_out[[2]]).nnz)
     False
     """
-    if not isinstance(seed, Integral):
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
         raise ValueError(f"seed={seed!r} must be an integer.")
     source = _open(X, user, item)
     X = source.histories
-    salt = _mix(np.array([seed % 2**64], dtype=np.uint64))
+    salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
     hashes = _mix(source.item_numbers() ^ salt)
     # A sum knows no order, and wraps around; rows without entries would spoil reduceat.
     filled = np.flatnonzero(np.diff(X.indptr))
@@ -182,7 +182,12 @@ class _Matrix:
             X.sum_duplicates()
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
-            X = sparse.csr_array(X)
+            _check_numbers(X)
+            # scipy takes no numbers in the byte order of other machines.
+            X = sparse.csr_array(X.astype(X.dtype.newbyteorder("="), copy=False))
+        _check_numbers(X)
+        if not np.isfinite(X.data).all():
+            raise ValueError("X holds NaN or infinity (inf); give 0 where there is no interaction.")
         X.eliminate_zeros()
         self.histories = X
 
@@ -198,6 +203,11 @@ class _Matrix:
         X = self.histories
         indptr = np.concatenate([[0], np.cumsum(mask)])[X.indptr]
         return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
+
+
+def _check_numbers(X):
+    if X.dtype.kind not in "biuf":
+        raise TypeError(f"X holds {X.dtype}; give numbers, 0 where there is no interaction.")
 
 
 class _Interactions:
@@ -234,7 +244,8 @@ def _choose(X, keys, fraction, min_history):
     """Return a mask of those entries of each row whose keys, 64 random bits, start lowest."""
     lengths = np.diff(X.indptr)
     wanted = np.maximum(np.round(fraction * lengths), 1).astype(lengths.dtype)
-    wanted = np.minimum(wanted, np.maximum(lengths - min_history, 0))
+    # No row is longer than all entries.
+    wanted = np.minimum(wanted, np.maximum(lengths - min(int(min_history), X.nnz), 0))
     rows = np.repeat(np.arange(len(lengths)), lengths)
     # One sort of row and half a key as one number takes an eighth of the time of a lexsort. It is
     # stable, so that of equal halves the lower column comes first, wherever the row is.

@@ -79,7 +79,7 @@ def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
     >>> make_ranking_scorer("recall", k=20)
     make_ranking_scorer('recall', k=20, fraction=0.2, seed=0)
     """
-    if metric not in METRICS:
+    if not isinstance(metric, str) or metric not in METRICS:
         near = difflib.get_close_matches(str(metric), METRICS, n=2, cutoff=0.4) or sorted(METRICS)
         raise ValueError(
             f"metric={metric!r} is not known; did you mean {' or '.join(map(repr, near))}? "
@@ -87,7 +87,7 @@ def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
         )
     if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
         raise ValueError(f"k={k!r} must be an integer of at least 1.")
-    if not isinstance(seed, Integral):
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
         raise ValueError(f"seed={seed!r} must be an integer.")
     return _RankingScorer(metric, int(k), check_fraction("fraction", fraction), int(seed))
 

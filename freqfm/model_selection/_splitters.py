@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
 from freqfm._interactions import Table
-from freqfm._validation import draw_seed
+from freqfm._validation import check_flag, draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
 __all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]
@@ -109,12 +109,15 @@ class WarmStartKFold(_InteractionSplitter):
         return _check_count("n_splits", self.n_splits, 2)
 
     def _masks(self, table):
+        shuffle = check_flag("shuffle", self.shuffle)
         n_splits = self.get_n_splits()
         (users, items), _ = self._codes(table)
         pairs, pair_of_row = np.unique(users * (items.max() + 1) + items, return_inverse=True)
         users, items = np.divmod(pairs, items.max() + 1)
+        # However many folds there are to be, no more can be filled.
+        n_splits = min(n_splits, len(pairs) + 1)
         order = np.arange(len(pairs))
-        if self.shuffle:
+        if shuffle:
             generator = np.random.default_rng(draw_seed(self.random_state))
             order = generator.permutation(len(pairs))
             users_order = generator.permutation(users.max() + 1)
@@ -123,9 +126,9 @@ class WarmStartKFold(_InteractionSplitter):
         sizes = np.bincount(fold[fold >= 0], minlength=n_splits)
         if not sizes.all():
             raise ValueError(
-                f"n_splits={n_splits} is too large for X: only {sizes.sum()} of its {len(pairs)} "
-                f"pairs of user and item can be tested, the rest being the last that is known of a "
-                f"user or an item. Give more interactions or ask for fewer folds."
+                f"n_splits={self.n_splits} is too large for X: only {sizes.sum()} of its "
+                f"{len(pairs)} pairs of user and item can be tested, the rest being the last that "
+                f"is known of a user or an item. Give more interactions or ask for fewer folds."
             )
         fold = fold[pair_of_row]
         for k in range(n_splits):
@@ -217,6 +220,7 @@ class LeaveLastOut(_InteractionSplitter):
 
     def _masks(self, table):
         n = _check_count("n", self.n, 1)
+        drop_repeated = check_flag("drop_repeated", self.drop_repeated)
         (users, items), places = self._codes(table, time=self.time)
         order = np.lexsort((_times(table, places), users))
         counts = np.bincount(users)
@@ -225,13 +229,13 @@ class LeaveLastOut(_InteractionSplitter):
         test = np.zeros(len(users), dtype=bool)
         test[order] = (later < n) & (counts[users[order]] > n)
         train = ~test
-        if self.drop_repeated:
+        if drop_repeated:
             test &= ~_repeated(users, items, train)
         if not test.any():
             raise ValueError(
                 f"n={n} leaves nothing to test: no user of X has more than {n} interaction(s)"
-                f"{', with the last of new items' if self.drop_repeated else ''}. Lower n, or give "
-                f"more interactions{', or set drop_repeated=False' if self.drop_repeated else ''}."
+                f"{', with the last of new items' if drop_repeated else ''}. Lower n, or give "
+                f"more interactions{', or set drop_repeated=False' if drop_repeated else ''}."
             )
         yield train, test
 
@@ -309,6 +313,8 @@ class GlobalTimeSplit(_InteractionSplitter):
     def _masks(self, table):
         n_splits = self.get_n_splits()
         fraction = check_fraction("test_fraction", self.test_fraction)
+        drop_cold = check_flag("drop_cold", self.drop_cold)
+        drop_repeated = check_flag("drop_repeated", self.drop_repeated)
         if n_splits * fraction >= 1:
             raise ValueError(
                 f"n_splits={n_splits} times test_fraction={fraction} is {n_splits * fraction:g}, "
@@ -324,12 +330,12 @@ class GlobalTimeSplit(_InteractionSplitter):
         for start, end in pairwise(points):
             train = times < start
             test = (times >= start) & (times < end)
-            if self.drop_cold:
+            if drop_cold:
                 for ids in (users, items):
                     seen = np.zeros(ids.max() + 1, dtype=bool)
                     seen[ids[train]] = True
                     test &= seen[ids]
-            if self.drop_repeated:
+            if drop_repeated:
                 test &= ~_repeated(users, items, train)
             if not (train.any() and test.any()):
                 part = "test" if train.any() else "train on"
