@@ -77,10 +77,11 @@ def choose(rng, same=(), refuse=(), other=()):
     return pick(rng, options + [(value, ANY) for value in other])
 
 
-def matrix(rng, A, *, rows=False, columns=True, positive=False, finite=True, sparse_only=False):
+def matrix(rng, A, *, rows=False, columns=True, positive=False, largest=3e38, sparse_only=False):
     """Users x items, or rows x features.
 
-    ``rows`` and ``columns`` tell whether their numbers are given by something else.
+    ``rows`` and ``columns`` tell whether their numbers are given by something else; ``largest`` is
+    the largest number that may be accepted.
     """
     A = A.toarray() if sparse.issparse(A) else A
     kinds = [_types, _containers, _formats, _structures][2 * sparse_only :]
@@ -88,8 +89,7 @@ def matrix(rng, A, *, rows=False, columns=True, positive=False, finite=True, spa
     if fault in kinds:
         return fault(rng, A)
     if fault is _values:
-        value, expect = _values(rng, A, positive)
-        expect = expect if finite else ANY
+        value, expect = _values(rng, A, positive, largest)
     else:
         value, expect = _shapes(rng, A, rows, columns)
     if value.ndim == 2 and (sparse_only or rng.random() < 0.5):
@@ -97,12 +97,12 @@ def matrix(rng, A, *, rows=False, columns=True, positive=False, finite=True, spa
     return value, expect
 
 
-def _values(rng, A, positive):
+def _values(rng, A, positive, largest):
     A = A.copy()
     bad = pick(rng, [NAN, INF, -INF, 1e39, -1.0, 0.0, 1e-300, 1e38, -1e38])
     A[rng.integers(len(A)), rng.integers(A.shape[1])] = bad
     A *= bad != 0 or rng.random() < 0.5
-    return A, REFUSE if not abs(bad) < 3.4e38 or (positive and bad < 0) else ANY
+    return A, REFUSE if not abs(bad) <= largest or (positive and bad < 0) else ANY
 
 
 def _shapes(rng, A, rows, columns):
@@ -188,13 +188,13 @@ def _structures(rng, A):
 
 def matrix_or_table(rng, A):
     """A matrix for functions that take lists and frames for tables of interactions."""
-    value, expect = matrix(rng, A, columns=False)
+    value, expect = matrix(rng, A, columns=False, largest=1e308)
     table = isinstance(value, (list, tuple)) or hasattr(value, "columns")
     objects = getattr(getattr(value, "dtype", None), "kind", "O") in "OUST"
     return value, ANY if expect is SAME and (table or objects) else expect
 
 
-def vector(rng, v, *, positive=False, labels=False, optional=False, largest=3.4e38):
+def vector(rng, v, *, positive=False, labels=False, optional=False, largest=3e38):
     """Targets, weights or counts: a number, or label, for each row of something else."""
     v = np.asarray(v)
     changed, words, bad = (

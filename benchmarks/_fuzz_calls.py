@@ -165,7 +165,7 @@ def fm_use(rng):
         weights = {
             "positive": True,
             "optional": True,
-            "largest": 3.4e38 if method != "score" else 1e308,
+            "largest": 1e308 if method == "score" else 3e38,
         }
         args["sample_weight"] = (WEIGHT, faults.vector, weights)
     if method == "partial_fit":
@@ -335,14 +335,15 @@ def metric(rng):
     """Metrics of rankings and probabilities."""
     name = pick(rng, metrics.__all__)
     if name == "normalized_entropy":
+        weights = {"optional": True, "positive": True, "largest": 1e308}
         args = {
-            "y_true": (TARGET, faults.vector, {}),
+            "y_true": (TARGET, faults.vector, {"labels": True}),
             "y_proba": (np.linspace(0.1, 0.9, N_ROWS), faults.vector, {}),
-            "sample_weight": (WEIGHT, faults.vector, {"optional": True, "positive": True}),
+            "sample_weight": (WEIGHT, faults.vector, weights),
         }
         return Call(metrics.normalized_entropy, args, check_finite)
     args = {
-        "relevant": (HELD_OUT, faults.matrix, {"rows": True}),
+        "relevant": (HELD_OUT, faults.matrix, {"rows": True, "largest": 1e308}),
         "ranked": (RANKED, faults.ranking, {"n": N_ITEMS}),
         "k": (3, faults.count, {"optional": True}),
     }
@@ -361,8 +362,8 @@ def metric(rng):
 def ranking_top_k(rng):
     """The best items of queries."""
     args = {
-        "queries": (np.ones((5, 4)), faults.matrix, {"finite": False}),
-        "items": (HISTORIES.T[:, :4], faults.matrix, {"finite": False}),
+        "queries": (np.ones((5, 4)), faults.matrix, {"largest": np.inf}),
+        "items": (HISTORIES.T[:, :4], faults.matrix, {"largest": np.inf}),
         "k": (3, faults.count, {}),
         "exclude": (HELD_OUT[:5], faults.matrix, {"rows": True}),
         "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
@@ -419,7 +420,7 @@ def holdout(rng):
 
     def check(answer, intact):
         if not sparse.issparse(answer[0]):
-            return require(len(answer[0]) and len(answer[1]), "nothing is held out")
+            return require(len(answer[0]), "all is held out")
         history, held_out = (part.toarray() for part in answer)
         require(not ((history != 0) & (held_out != 0)).any(), "held out and kept")
         whole = "X" not in intact or (history + held_out == HISTORIES).all()

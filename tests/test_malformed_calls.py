@@ -68,9 +68,11 @@ def test_held_out_parts_of_what_are_no_numbers(hold_out, X):
         hold_out(X)
 
 
-def test_held_out_parts_in_another_byte_order():
+@pytest.mark.parametrize("dtype", [">f8", ">i4", np.float16, np.longdouble, bool])
+def test_held_out_parts_of_types_that_scipy_does_not_take(dtype):
+    X = HISTORIES.astype(dtype)
     for part, expected in zip(
-        holdout_by_content(HISTORIES.astype(">f8")), holdout_by_content(HISTORIES), strict=True
+        holdout_by_content(X), holdout_by_content(X.astype(float)), strict=True
     ):
         assert_array_equal(part.toarray(), expected.toarray())
 

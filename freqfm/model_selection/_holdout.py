@@ -183,8 +183,9 @@ class _Matrix:
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
             _check_numbers(X)
-            # scipy takes no numbers in the byte order of other machines.
-            X = sparse.csr_array(X.astype(X.dtype.newbyteorder("="), copy=False))
+            # scipy takes no numbers of half precision, nor in the byte order of other machines.
+            dtype = np.float32 if X.dtype == np.float16 else X.dtype.newbyteorder("=")
+            X = sparse.csr_array(X.astype(dtype, copy=False))
         _check_numbers(X)
         if not np.isfinite(X.data).all():
             raise ValueError("X holds NaN or infinity (inf); give 0 where there is no interaction.")
