@@ -102,7 +102,9 @@ def _values(rng, A, positive, largest):
     bad = pick(rng, [NAN, INF, -INF, 1e39, -1.0, 0.0, 1e-300, 1e38, -1e38])
     A[rng.integers(len(A)), rng.integers(A.shape[1])] = bad
     A *= bad != 0 or rng.random() < 0.5
-    return A, REFUSE if not abs(bad) <= largest or (positive and bad < 0) else ANY
+    return A, REFUSE if (largest < INF and not abs(bad) <= largest) or (
+        positive and bad < 0
+    ) else ANY
 
 
 def _shapes(rng, A, rows, columns):
@@ -191,6 +193,8 @@ def matrix_or_table(rng, A):
     value, expect = matrix(rng, A, columns=False, largest=1e308)
     table = isinstance(value, (list, tuple)) or hasattr(value, "columns")
     objects = getattr(getattr(value, "dtype", None), "kind", "O") in "OUST"
+    if sparse.issparse(value) and value.ndim == 2 and 0 in value.shape:
+        return value, ANY  # of nothing, nothing is held out
     return value, ANY if expect is SAME and (table or objects) else expect
 
 
@@ -314,7 +318,13 @@ def _garbage(rng, owner, fixed=()):
     return {name: 2 if name in WORK and isinstance(bad, Integral) and bad > 2 else bad}, ANY
 
 
-def table(rng, rows, *, valued=True):
+def table_kept(rng, rows):
+    """A table for functions that return one of the same kind, and do not look at values."""
+    value, expect = table(rng, rows, valued=False)
+    return value, ANY if expect is SAME else expect
+
+
+def table(rng, rows, *, valued=True, positive=True):
     """Interactions of (user, item, value, time) as a list of tuples; values may be ignored."""
     frame = pd.DataFrame(rows, columns=["user", "item", "value", "time"])
     role, codes = pick(rng, ["user", "item"]), frame["user"].factorize()[0]
@@ -346,7 +356,7 @@ def table(rng, rows, *, valued=True):
         + [pl.from_pandas(frame).lazy(), frame[:0], frame[["user"]], frame.to_numpy()[None]]
         + [iter(rows), frame.to_dict("list"), frame.to_dict("records"), sparse.csr_array(np.eye(3))]
         + [3, "x", [], [()], [[]], {}, object()]
-        + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not 0 <= bad < 1e39),
+        + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not -(not positive) <= bad < 1e39),
         [*others, frame[:1], frame[["user", "item"]], mixed, frame.to_numpy().astype(str)]
         + [mixed.tolist(), mixed.T, frame.to_records(index=False), np.eye(3), ["ab", "cd"]]
         + [_or_none(pick(rng, frames), pick(rng, others))] * 10,

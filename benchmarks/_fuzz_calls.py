@@ -246,8 +246,8 @@ def recommender_use(rng):
     pair = {"user": (3, faults.ids, {"n": N_USERS}), "item": (4, faults.ids, {"n": N_ITEMS})}
     y = (HELD_OUT, faults.matrix, {"rows": True})
     calls = [
-        (model.similar_items, {"items": items, "n": n}, of_items),
-        (model.similar_users, {"users": users, "n": n}, check_items(N_USERS)),
+        (model.similar_items, {"items": items, "n_recommendations": n}, of_items),
+        (model.similar_users, {"users": users, "n_recommendations": n}, check_items(N_USERS)),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.transform, {"X": X}, check_finite),
         (
@@ -296,11 +296,11 @@ def table_use(rng):
     pair = {"user": ("u3", faults.anything, good), "item": ("i1", faults.anything, good)}
     calls = [
         (model.recommend, some, check_named),
-        (model.similar_items, {"items": items, "n": n}, check_named),
-        (model.similar_users, {"users": users, "n": n}, check_named),
+        (model.similar_items, {"items": items, "n_recommendations": n}, check_named),
+        (model.similar_users, {"users": users, "n_recommendations": n}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.predict, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
-        (model.score, {"X": X}, check_finite),
+        (model.score, {"X": (TABLE, faults.table, {"positive": False})}, check_finite),
         (lambda X: model.partial_fit(X).recommend(["u1"]), {"X": X}, check_named),
         (lambda **a: model.explain(**a)["score"], pair, check_finite),
     ]
@@ -408,7 +408,7 @@ def holdout(rng):
     args = {"X": (HISTORIES, faults.matrix_or_table, {})}
     named = rng.random() < 0.3
     if named:
-        args["X"] = (TABLE, faults.table, {"valued": False})
+        args["X"] = (TABLE, faults.table_kept, {})
     args["fraction"] = (0.3, faults.fraction, {})
     if rng.random() < 0.5:
         args["min_history"] = (1, faults.count, {"least": 0})

@@ -1,5 +1,6 @@
 """Checks of what users pass in, and its conversion to what kernels read."""
 
+import contextlib
 import functools
 import os
 from numbers import Integral
@@ -47,9 +48,11 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         check_structure(X)
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
         _check_numbers("y", y)
-    checked = validate_data(
-        estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
-    )
+    with named("X"):
+        refuse_dates("X", X)
+        checked = validate_data(
+            estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
+        )
     X, y = (checked, None) if isinstance(y, str) else checked
     if converted:
         # Again: scipy converts other formats without looking at their indices.
@@ -63,8 +66,30 @@ def _check_numbers(name, values):
         values = np.asarray(values)
         if values.dtype.kind in "OSTU":
             values.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
+    refuse_dates(name, values)
+
+
+def refuse_dates(name, values):
+    """Raise if there are dates or durations, of which scikit-learn makes some number."""
+    # Of each column of a frame, else of all.
+    columns = getattr(values, "dtypes", None) if hasattr(values, "columns") else None
+    for dtype in [getattr(values, "dtype", None)] if columns is None else columns:
+        if getattr(dtype, "kind", None) in ("m", "M"):
+            raise TypeError(
+                f"{name} holds {dtype}; give numbers: convert dates and durations yourself, to "
+                f"days for instance."
+            )
+
+
+@contextlib.contextmanager
+def named(name):
+    """Turn the error for an integer that is larger than any float into one that names it."""
+    try:
+        yield
+    except OverflowError as error:
+        raise ValueError(f"{name} holds a number beyond the largest float ({error}).") from None
 
 
 _OF_OWNER = object()
@@ -299,6 +324,7 @@ def validate_weights(sample_weight, X):
     ValueError
         If weights are negative, not finite, not one per row, all zero, or beyond float32.
     """
+    refuse_dates("sample_weight", sample_weight)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return check_weights("sample_weight", weight)
 
@@ -363,12 +389,14 @@ def check_count(name, value):
     TypeError
         If ``value`` is not an integer; a bool is none.
     ValueError
-        If it is less than 1.
+        If it is less than 1, or more than there can be items, whose numbers are int32.
     """
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}={value!r} must be an integer.")
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
+    if value > np.iinfo(np.int32).max:
+        raise ValueError(f"{name}={value} must be at most {np.iinfo(np.int32).max}.")
     return int(value)
 
 
@@ -423,7 +451,7 @@ def validate_ids(name, ids, n):
     ValueError
         If one is out of range, or they are not one-dimensional.
     """
-    array = np.atleast_1d(np.asarray(ids))
+    array = np.atleast_1d(as_array(name, ids))
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.dtype.kind not in "iu":
@@ -440,6 +468,14 @@ def validate_ids(name, ids, n):
             f"to by their histories, recommend(X); new items come with partial_fit."
         )
     return array.astype(np.int64)
+
+
+def validate_id(name, index, n):
+    """Return a single index into ``range(n)`` as an int; see :func:`validate_ids`."""
+    indices = validate_ids(name, index, n)
+    if np.ndim(index) != 0:
+        raise ValueError(f"{name} must be a single index; got {index!r}.")
+    return int(indices[0])
 
 
 def as_array(name, values):

@@ -1,10 +1,12 @@
-"""Malformed arguments of splitters, holdouts, scorers and metrics: errors that name them."""
+"""Malformed arguments that benchmarks/fuzz.py has found: errors that name them."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
+from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender
+from freqfm.datasets import load_interactions, make_clicks
 from freqfm.metrics import ndcg_at_k, normalized_entropy, ranking_report
 from freqfm.model_selection import (
     GlobalTimeSplit,
@@ -14,6 +16,7 @@ from freqfm.model_selection import (
     holdout_interactions,
     make_ranking_scorer,
 )
+from freqfm.samplers import MIDX, Uniform
 
 TABLE = [(user, item, 1.0, 3 * user + item) for user in range(6) for item in range(4)]
 HISTORIES = np.array([[1.0, 2, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]])
@@ -122,3 +125,117 @@ def test_probabilities_and_weights_are_numbers(values):
         normalized_entropy(y, values)
     with pytest.raises(TypeError, match="sample_weight .*numbers"):
         normalized_entropy(y, [0.5] * 4, values)
+
+
+LARGE = np.array([[1, 10**400], [1, 1]], dtype=object)
+
+
+@pytest.mark.parametrize("unit", ["M8[D]", "m8[s]"])
+def test_dates_are_no_numbers(unit):
+    X, y = HISTORIES.astype(np.int64).astype(unit), [0, 1, 0]
+    dates = np.arange(3).astype(unit)
+    for call, name in (
+        (lambda: FMClassifier().fit(X, y), "X"),
+        (lambda: FMRegressor().fit(HISTORIES, dates), "y"),
+        (
+            lambda: FMClassifier().fit(HISTORIES, y, dates),
+            "sample_weight",
+        ),
+        (lambda: MFRecommender().fit(X), "X"),
+        (lambda: Uniform().fit(X), "item_vectors"),
+        (lambda: Uniform().fit(HISTORIES, X[:, 0]), "counts"),
+        (lambda: Uniform().fit(HISTORIES).sample(X, 1), "queries"),
+    ):
+        with pytest.raises(TypeError, match=f"{name} holds (datetime|timedelta)64"):
+            call()
+
+
+def test_integers_beyond_all_floats():
+    for call, name in (
+        (lambda: FMClassifier().fit(LARGE, [0, 1]), "X"),
+        (lambda: MFRecommender().fit(LARGE), "X"),
+        (lambda: Uniform().fit(LARGE), "item_vectors"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} holds a number beyond the largest float"):
+            call()
+    with pytest.raises(ValueError, match="y must hold numbers"):
+        FMRegressor().fit(HISTORIES[:2], LARGE[0])
+
+
+def test_vectors_too_long_for_products():
+    with pytest.raises(ValueError, match="item_vectors holds vectors too long"):
+        MIDX().fit(HISTORIES * 1e38)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return MFRecommender(2, max_iter=1, random_state=0).fit(HISTORIES)
+
+
+@pytest.mark.parametrize("n", [2**31, 10**12, 2**70])
+def test_more_items_than_there_can_be(model, n):
+    for call, name in (
+        (lambda: model.recommend(users=[0], n_recommendations=n), "n_recommendations"),
+        (lambda: model.similar_items([0], n), "n_recommendations"),
+        (lambda: Uniform().fit(HISTORIES).sample(HISTORIES, n), "n"),
+        (lambda: make_ranking_scorer(k=n), "k"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}={n} must be at most 2147483647"):
+            call()
+
+
+@pytest.mark.parametrize("flag", ["no", "", 0, None, [1], np.array([True, False])])
+def test_exclude_seen_is_true_or_false(model, flag):
+    table = InteractionRecommender(MFRecommender(2, max_iter=1)).fit(TABLE)
+    for call in (model.recommend, table.recommend):
+        with pytest.raises(TypeError, match="exclude_seen=.* must be True or False"):
+            call(users=[0], exclude_seen=flag)
+
+
+@pytest.mark.parametrize("item", [1.0, 1.5, "1", None, [1], [[1]], 99, -1])
+def test_one_item_and_one_user_are_explained(model, item):
+    with pytest.raises((TypeError, ValueError), match="item"):
+        model.explain(0, item)
+    with pytest.raises((TypeError, ValueError), match="user"):
+        model.explain(item, 0)
+    with pytest.raises((TypeError, ValueError), match="user"):
+        model.explain(item, 0, X=HISTORIES)
+
+
+def test_ids_of_several_lengths(model):
+    ragged = [[1, 2], [1]]
+    for call, name in (
+        (lambda: model.recommend(ragged), "X"),
+        (lambda: model.recommend(users=ragged), "users"),
+        (lambda: model.recommend(users=[0], candidates=ragged), "candidates"),
+        (lambda: model.similar_items(ragged), "items"),
+        (lambda: model.score(HISTORIES, ragged), "y"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} cannot be read as an array"):
+            call()
+
+
+def test_scorers_look_at_the_structure_of_matrices(model):
+    X = sparse.coo_array(HISTORIES)
+    X.coords = (X.coords[0].copy(), np.where(X.coords[1] == 3, 2**20, X.coords[1]))
+    y = sparse.csr_array(np.eye(3, 4))
+    with pytest.raises(ValueError, match="X holds the column index 1048576"):
+        make_ranking_scorer(k=1)(model, X, y)
+    y.data[0] = np.nan
+    with pytest.raises(ValueError, match="y cannot be used: it holds NaN"):
+        make_ranking_scorer(k=1)(model, sparse.csr_array(HISTORIES), y)
+
+
+def test_tokens_of_clicks_are_no_text():
+    with pytest.raises(ValueError, match="n_tokens is b'x'"):
+        make_clicks(5, b"x")
+
+
+@pytest.mark.parametrize("name", ["indices", "indptr"])
+@pytest.mark.parametrize("dtype", [complex, float])
+def test_indices_in_files_are_integers(tmp_path, name, dtype):
+    sparse.save_npz(tmp_path / "X.npz", sparse.csr_array(HISTORIES))
+    arrays = dict(np.load(tmp_path / "X.npz"))
+    np.savez(tmp_path / "X.npz", **{**arrays, name: arrays[name].astype(dtype)})
+    with pytest.raises(ValueError, match=rf"X.npz .*its {name} are (float|complex)"):
+        load_interactions(tmp_path / "X.npz")

@@ -136,6 +136,7 @@ def _load_npz(path, shape):
     """The matrix of a file of scipy.sparse.save_npz."""
     with open(path, "rb") as file:
         try:
+            _check_types(file)
             # This reader never unpickles.
             X = load_npz(file)
             if X.ndim != 2:
@@ -166,6 +167,15 @@ def _load_npz(path, shape):
             )
         X.resize(shape)
     return X
+
+
+def _check_types(file):
+    """Raise a ValueError if indices are no integers: SciPy would cut them."""
+    with np.load(file, allow_pickle=False) as arrays:
+        for name in {"indices", "indptr", "row", "col", "offsets"}.intersection(arrays):
+            if arrays[name].dtype.kind not in "iu":
+                raise ValueError(f"its {name} are {arrays[name].dtype}, not integers")
+    file.seek(0)
 
 
 def _check_indices(X):

@@ -217,7 +217,7 @@ def _one_hot(tokens, n_features):
 def _check_n_tokens(n_tokens):
     """n_tokens as a list of int."""
     try:
-        sizes = list(n_tokens)
+        sizes = [] if isinstance(n_tokens, (str, bytes)) else list(n_tokens)
     except TypeError:
         sizes = []
     if not sizes:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._ids import ids_of
 from freqfm._signals import release_signals
-from freqfm._validation import check_count
+from freqfm._validation import check_count, check_flag
 from freqfm.estimators.base import CallbackSupportMixin, attempt
 from freqfm.estimators.interaction_encoding import InteractionEncodingMixin
 from freqfm.exceptions import DivergenceError
@@ -282,7 +282,7 @@ class InteractionRecommender(
         check_is_fitted(self)
         options = {
             "n_recommendations": check_count("n_recommendations", n_recommendations),
-            "exclude_seen": exclude_seen,
+            "exclude_seen": check_flag("exclude_seen", exclude_seen),
         }
         if candidates is not None:
             options["candidates"] = self._known_items("candidates", candidates)

@@ -7,7 +7,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
-from freqfm._validation import count_threads, take_rows
+from freqfm._validation import count_threads, take_rows, validate_id
 from freqfm.estimators.base import with_callbacks
 from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.mf_fit import MFFit
@@ -380,6 +380,9 @@ class MFRecommender(MFFit):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, what
             is not due to single items; and ``score``, the sum of both.
         """
-        queries, history = self._queries(X, [user] if X is None else None)
-        row = 0 if X is None else int(user)
+        check_is_fitted(self)
+        users = None if X is not None else [validate_id("user", user, self._n_users)]
+        queries, history = self._queries(X, users)
+        row = 0 if X is None else validate_id("user", user, len(queries))
+        item = validate_id("item", item, self.n_features_in_)
         return explain_score(self, queries[row], take_rows(history, [row]), item)

@@ -12,8 +12,10 @@ from freqfm._interactions import refuse_table
 from freqfm._validation import (
     LearnedArrays,
     _csr,
+    as_array,
     canonical_csr,
     check_count,
+    check_flag,
     count_threads,
     take_rows,
     validate_ids,
@@ -171,7 +173,7 @@ class BaseRecommender(
                 "fit; " + ("neither was given." if X is None else "both were given.")
             )
         if X is not None:
-            if not sparse.issparse(X) and np.ndim(X) < 2 and np.asarray(X).dtype.kind in "iu":
+            if _is_vector_of_int(X):
                 raise ValueError(
                     f"X={X!r} is no matrix of histories, (n_users, n_items); did you mean "
                     f"users={X!r}?"
@@ -233,7 +235,7 @@ class BaseRecommender(
         if n_recommendations is None:
             n_recommendations = self.n_recommendations
         k = check_count("n_recommendations", n_recommendations)
-        hidden = history if exclude_seen else None
+        hidden = history if check_flag("exclude_seen", exclude_seen) else None
         for_all = None
         if sparse.issparse(exclude):
             hidden = self._hide(hidden, exclude, history.shape)
@@ -488,9 +490,16 @@ def unit_rows(table):
     return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")
 
 
+def _is_vector_of_int(X):
+    if sparse.issparse(X):
+        return False
+    X = as_array("X", X)
+    return X.ndim < 2 and X.dtype.kind in "iu"
+
+
 def _to_be_found(y, shape):
     """Return the items to be found, given as a matrix or as one item for each user."""
-    y = y if sparse.issparse(y) else np.asarray(y)
+    y = y if sparse.issparse(y) else as_array("y", y)
     n_users, n_items = shape
     if y.shape != shape and y.shape in ((n_users,), (n_users, 1)) and not sparse.issparse(y):
         items = validate_ids("y", y.ravel(), n_items)

@@ -5,7 +5,7 @@ from numbers import Integral
 
 import numpy as np
 
-from freqfm._validation import as_kernel_array, check_count
+from freqfm._validation import as_array, as_kernel_array, check_count
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.team import Team, available_threads
 from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
@@ -168,7 +168,11 @@ def _rank(queries, items, unit_columns, excluded, k, n_threads):
 
 def _as_matrix(name, array):
     """Return a float32 matrix for the kernel."""
-    array = as_kernel_array(array)
+    array = as_array(name, array)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {array.dtype}; give a dense matrix of numbers.")
+    with np.errstate(over="ignore"):  # an infinite score is one
+        array = as_kernel_array(array)
     if array.ndim != 2:
         raise ValueError(
             f"{name} must have the shape (n, n_components); got {array.shape}. Give a single row "
@@ -201,7 +205,7 @@ def _excluded(exclude, shape):
 
 def _candidate_items(candidates, n_items):
     """Return the indices of the candidates, sorted, each once."""
-    candidates = np.asarray(candidates)
+    candidates = as_array("candidates", candidates)
     if candidates.ndim != 1:
         raise ValueError(
             f"candidates must be a vector of indices or a mask; got the shape {candidates.shape}."
@@ -218,7 +222,7 @@ def _candidate_items(candidates, n_items):
 
 def _indices(name, indices, n_items):
     """Return indices of items, sorted, each once."""
-    indices = np.asarray(indices)
+    indices = as_array(name, indices)
     if indices.ndim != 1:
         raise ValueError(f"{name} must be a vector of indices; got the shape {indices.shape}.")
     if len(indices) == 0:

@@ -9,7 +9,8 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._interactions import refuse_table
-from freqfm._validation import check_structure
+from freqfm._validation import check_count, check_structure
+from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
 
@@ -85,11 +86,11 @@ def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
             f"metric={metric!r} is not known; did you mean {' or '.join(map(repr, near))}? "
             f"Known names: {', '.join(map(repr, sorted(METRICS)))}."
         )
-    if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
-        raise ValueError(f"k={k!r} must be an integer of at least 1.")
     if not isinstance(seed, Integral) or isinstance(seed, bool):
         raise ValueError(f"seed={seed!r} must be an integer.")
-    return _RankingScorer(metric, int(k), check_fraction("fraction", fraction), int(seed))
+    return _RankingScorer(
+        metric, check_count("k", k), check_fraction("fraction", fraction), int(seed)
+    )
 
 
 class _RankingScorer:
@@ -151,8 +152,4 @@ def _held_out_items(X, y):
             f"y must be a sparse matrix of held-out items with X's shape {X.shape}; got one of "
             f"{found}. Pass y=None to hold out part of X."
         )
-    check_structure(y, "y")
-    y = sparse.csr_array(y, copy=True)
-    y.sum_duplicates()
-    y.eliminate_zeros()
-    return y
+    return as_csr("y", y)

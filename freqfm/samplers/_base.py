@@ -9,7 +9,14 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm._components import Component
-from freqfm._validation import LearnedArrays, draw_seed
+from freqfm._validation import (
+    LearnedArrays,
+    as_kernel_array,
+    check_count,
+    draw_seed,
+    named,
+    refuse_dates,
+)
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.sampling import Proposal, draw_for_queries, draw_scratch
 from freqfm.scalars import codes
@@ -68,8 +75,14 @@ class Sampler(Component):
         self : object
         """
         self._validate_params()
-        vectors = check_array(item_vectors, dtype=np.float32, order="C", input_name="item_vectors")
-        vectors = np.require(vectors, requirements=["C", "A", "W"])
+        vectors = _as_vectors("item_vectors", item_vectors)
+        with np.errstate(over="ignore"):
+            longest = np.einsum("jf,jf->j", vectors, vectors).max()
+        if not np.isfinite(longest):
+            raise ValueError(
+                "item_vectors holds vectors too long for their products to be numbers of float32; "
+                "scale them."
+            )
         counts = _check_counts(counts, len(vectors))
         with single_threaded_blas():
             self.proposal_ = self._proposal_of(vectors, counts, draw_seed(random_state))
@@ -118,10 +131,9 @@ class Sampler(Component):
             The logarithm of the probability of each, as in ``log_proba``.
         """
         queries = self._check_queries(queries)
-        if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-            raise ValueError(f"n must be a positive integer, the draws for each query; got {n!r}.")
+        n = check_count("n", n)
         proposal = self.proposal_
-        ids = np.zeros((len(queries), int(n)), dtype=np.int32)
+        ids = np.zeros((len(queries), n), dtype=np.int32)
         log_q = np.zeros(ids.shape, dtype=np.float32)
         numbers, sums = draw_scratch(proposal, 1)
         key = np.uint64(draw_seed(random_state))
@@ -133,7 +145,7 @@ class Sampler(Component):
         learned = LearnedArrays(self)
         shape = learned.array("item_vectors_", (None, None), "f")
         check_proposal(learned, "proposal_", self.proposal_, *shape)
-        queries = check_array(queries, dtype=np.float32, order="C", input_name="queries")
+        queries = _as_vectors("queries", queries)
         width = self.item_vectors_.shape[1]
         if queries.shape[1] != width:
             raise ValueError(
@@ -141,7 +153,7 @@ class Sampler(Component):
                 f"{type(self).__name__} was fitted on have {width}; give one row of {width} "
                 f"numbers for each query."
             )
-        return np.require(queries, requirements=["C", "A", "W"])
+        return queries
 
 
 class QuerySampler(Sampler):
@@ -261,9 +273,17 @@ def _shapes_for(proposal, n_items, width):
     }[proposal.code]
 
 
+def _as_vectors(name, array):
+    refuse_dates(name, array)
+    with named(name):
+        array = check_array(array, dtype=np.float32, order="C", input_name=name)
+    return as_kernel_array(array)
+
+
 def _check_counts(counts, n_items):
     if counts is None:
         return np.ones(n_items)
+    refuse_dates("counts", counts)
     counts = check_array(counts, ensure_2d=False, dtype=np.float64, input_name="counts")
     if counts.shape != (n_items,):
         raise ValueError(
