@@ -158,17 +158,12 @@ def fm_use(rng):
     run = getattr(model, method)
     args = {"X": (ROWS, faults.matrix, {"rows": method not in methods})}
     if method not in methods:
-        # The scores of regressors are scikit-learn's, which takes more for numbers.
+        # What scikit-learn's scores take for numbers, and what for weights, is its own affair.
         labels = name.endswith("Classifier") or method == "score"
         args["y"] = (TARGET, faults.vector, {"labels": labels})
-        # Scores are computed in float64.
-        weights = {
-            "positive": True,
-            "optional": True,
-            "largest": 1e308 if method == "score" else 3e38,
-        }
-        args["sample_weight"] = (WEIGHT, faults.vector, weights)
     if method == "partial_fit":
+        weights = {"positive": True, "optional": True}
+        args["sample_weight"] = (WEIGHT, faults.vector, weights)
         return Call(lambda **a: outputs(model.partial_fit(**a)), args, check_probabilities)
     return Call(run, args, check_finite)
 
@@ -215,7 +210,8 @@ def recommend(rng):
     }
     if rng.random() < 0.5:
         excluded = sparse.csr_array(HELD_OUT[users])
-        some["exclude"] = (excluded, faults.matrix, {"rows": True, "sparse_only": True})
+        options = {"rows": True, "sparse_only": True, "largest": 1e308}
+        some["exclude"] = (excluded, faults.matrix, options)
     args = {name: arg for name, arg in some.items() if rng.random() < 0.6}
     by_history = rng.random() < 0.5
     if by_history:
@@ -244,7 +240,7 @@ def recommender_use(rng):
     X = (HISTORIES, faults.matrix, {"positive": True})
     more = (HISTORIES, faults.matrix, {"positive": True, "columns": False})
     pair = {"user": (3, faults.ids, {"n": N_USERS}), "item": (4, faults.ids, {"n": N_ITEMS})}
-    y = (HELD_OUT, faults.matrix, {"rows": True})
+    y = (HELD_OUT, faults.matrix, {"rows": True, "largest": 1e308})
     calls = [
         (model.similar_items, {"items": items, "n_recommendations": n}, of_items),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_items(N_USERS)),
@@ -256,7 +252,7 @@ def recommender_use(rng):
             of_items,
         ),
         (model.score, {"X": X}, None),
-        (model.score, {"X": X, "y": y}, check_finite),
+        (model.score, {"X": X, "y": y}, None),
         (lambda X: model.partial_fit(X).recommend(users=[0]), {"X": more}, check_items(2**31)),
     ]
     if name == "MFRecommender":
@@ -304,7 +300,7 @@ def table_use(rng):
         (lambda X: model.partial_fit(X).recommend(["u1"]), {"X": X}, check_named),
         (lambda **a: model.explain(**a)["score"], pair, check_finite),
     ]
-    return Call(*pick(rng, calls), ("id", "ids", "estimator"))
+    return Call(*pick(rng, calls), ("id", "ids", "estimator", "users", "items"))
 
 
 def sampler(rng):
@@ -348,8 +344,10 @@ def metric(rng):
         "k": (3, faults.count, {"optional": True}),
     }
     if name in ("stratified_ndcg_at_k", "ranking_report"):
-        options = {"positive": True, "optional": name == "ranking_report"}
+        options = {"positive": True, "optional": name == "ranking_report", "largest": 1e308}
         args["item_counts"] = (HISTORIES.sum(axis=0), faults.vector, options)
+        if name == "ranking_report":
+            args["k"] = (3, faults.anything, {"good": (None, 2, [1], (0, 1), 10**12, 2**70)})
         args["edges"] = ((0.2, 0.5), faults.anything, {"good": ((0, 1),)})
 
     def check(answer, intact):
@@ -365,7 +363,7 @@ def ranking_top_k(rng):
         "queries": (np.ones((5, 4)), faults.matrix, {"largest": np.inf}),
         "items": (HISTORIES.T[:, :4], faults.matrix, {"largest": np.inf}),
         "k": (3, faults.count, {}),
-        "exclude": (HELD_OUT[:5], faults.matrix, {"rows": True}),
+        "exclude": (HELD_OUT[:5], faults.matrix, {"rows": True, "largest": 1e308}),
         "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
         "n_threads": (1, faults.count, {"optional": True}),
     }
@@ -432,12 +430,13 @@ def holdout(rng):
 def scorer(rng):
     """Scorers of rankings."""
     model = fitted(pick(rng, [*RECOMMENDERS]))
+    y_options = {"rows": True, "sparse_only": True, "largest": 1e308}
     args = {
         "X": (HISTORIES, faults.matrix, {"positive": True}),
         "metric": ("ndcg", faults.anything, {}),
         "k": (3, faults.count, {}),
         "fraction": (0.3, faults.fraction, {}),
-        "y": (sparse.csr_array(HELD_OUT), faults.matrix, {"rows": True, "sparse_only": True}),
+        "y": (sparse.csr_array(HELD_OUT), faults.matrix, y_options),
     }
     if rng.random() < 0.5:
         del args["y"]

@@ -197,7 +197,8 @@ def supervise(first, last, options):
         if len(running) != 2 or (status > 0 and not hang):
             raise RuntimeError(f"fuzz.py itself failed at {running}:\n{trace}")
         where = re.findall(r'File "(.*)", line (\d+) in (\w+)', trace)[:3]
-        record(*running, "hang" if hang else "crash", f"status {status}, {where}", "")
+        words = shown(trace[:200], 200)
+        record(*running, "hang" if hang else "crash", f"status {status}, {words}, {where}", "")
         first = running[0] + 1
     return counts
 

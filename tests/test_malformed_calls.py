@@ -137,10 +137,7 @@ def test_dates_are_no_numbers(unit):
     for call, name in (
         (lambda: FMClassifier().fit(X, y), "X"),
         (lambda: FMRegressor().fit(HISTORIES, dates), "y"),
-        (
-            lambda: FMClassifier().fit(HISTORIES, y, dates),
-            "sample_weight",
-        ),
+        (lambda: FMClassifier().fit(HISTORIES, y, dates), "sample_weight"),
         (lambda: MFRecommender().fit(X), "X"),
         (lambda: Uniform().fit(X), "item_vectors"),
         (lambda: Uniform().fit(HISTORIES, X[:, 0]), "counts"),

@@ -9,6 +9,7 @@ from scipy import sparse
 from freqfm._signals import release_signals
 from freqfm._validation import (
     LearnedArrays,
+    as_array,
     as_kernel_array,
     canonical_csr,
     count_columns,
@@ -41,7 +42,8 @@ class HistoryFit(BaseRecommender):
     _writes_checkpoints = True
 
     def _validate_interactions(self, X, reset, partial):
-        grown = partial and not reset and np.ndim(X) == 2 and X.shape[1] > self.n_features_in_
+        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
+        grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
         X = self._validate_history(X, reset=reset or grown)
         if not X.nnz:
             raise ValueError(

@@ -509,4 +509,5 @@ def _to_be_found(y, shape):
             f"y has shape {y.shape}; it must hold the items to be found, with X's shape {shape} "
             f"or as {n_users} indices of items. Pass y=None to hide a part of X instead."
         )
-    return as_csr("y", y)
+    y = as_csr("y", y)
+    return _csr(np.ones(y.nnz), y.indices, y.indptr, shape)

@@ -58,7 +58,7 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
     if sample_weight is not None:
         sample_weight = _numbers("sample_weight", sample_weight)
     if y_proba.ndim == 2 and y_proba.shape[1] == 2:
-        y_proba = y_proba[:, 1]
+        y_proba = _of_larger(y_proba)
     if y_proba.ndim != 1:
         raise ValueError(
             f"y_proba must have the shape (n_samples,) or (n_samples, 2); got {y_proba.shape}."
@@ -85,6 +85,17 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
     rate = np.average(clicked, weights=weight)
     entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
     return float(np.average(losses, weights=weight) / entropy)
+
+
+def _of_larger(y_proba):
+    """Return the second column of the probabilities of two classes."""
+    sums = _numbers("y_proba", y_proba).sum(axis=1)
+    if not np.allclose(sums, 1, atol=1e-3):
+        raise ValueError(
+            f"y_proba has two columns, whose sums lie between {sums.min():g} and {sums.max():g}; "
+            f"give the probabilities of both classes, which add up to 1, or of the larger alone."
+        )
+    return y_proba[:, 1]
 
 
 def _numbers(name, values):
