@@ -236,3 +236,50 @@ def test_indices_in_files_are_integers(tmp_path, name, dtype):
     np.savez(tmp_path / "X.npz", **{**arrays, name: arrays[name].astype(dtype)})
     with pytest.raises(ValueError, match=rf"X.npz .*its {name} are (float|complex)"):
         load_interactions(tmp_path / "X.npz")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("user_ids_", None),
+        ("user_ids_", np.arange(5)),
+        ("item_ids_", np.arange(3)),
+        ("item_ids_", np.arange(4)[None]),
+        ("_user_order", np.arange(5)),
+        ("_user_order", np.array([0, 1, 2, 3, 4, 10**6])),
+        ("_item_order", np.arange(4.0)),
+    ],
+)
+def test_ids_that_fit_did_not_leave(name, value):
+    model = InteractionRecommender(MFRecommender(2, max_iter=1, random_state=0)).fit(TABLE)
+    setattr(model, name, value)
+    # Of two arrays of other lengths, either may be the one that was changed.
+    role = name.strip("_").split("_")[0]
+    with pytest.raises(ValueError, match=f"^_?{role}_(ids_|order) of InteractionRecommender "):
+        model.recommend(users=[0, 5], n_recommendations=4, exclude_seen=False, candidates=[0, 3])
+
+
+def test_labels_may_be_dates():
+    y = np.array(["2025-01-01", "2026-01-01", "2025-01-01"], dtype="M8[D]")
+    model = FMClassifier(2, max_iter=1).fit(HISTORIES, y)
+    assert set(model.predict(HISTORIES)) <= set(y)
+
+
+def test_probabilities_of_both_classes_add_up_to_one():
+    with pytest.raises(ValueError, match=r"y_proba has two columns, whose sums lie between"):
+        normalized_entropy([0, 1], [[0.2, 0.2], [0.9, 0.9]])
+    both = normalized_entropy([0, 1], [[0.8, 0.2], [0.1, 0.9]])
+    assert both == normalized_entropy([0, 1], [0.2, 0.9])
+
+
+def test_values_of_items_to_be_found_do_not_matter(model):
+    y = np.zeros((3, 4))
+    y[:, 1] = 1e300
+    assert model.score(HISTORIES, y) == model.score(HISTORIES, y > 0)
+
+
+def test_histories_as_tuples(model):
+    rows = tuple(map(tuple, HISTORIES))
+    one = MFRecommender(2, max_iter=1, random_state=0).fit(HISTORIES).partial_fit(rows)
+    other = MFRecommender(2, max_iter=1, random_state=0).fit(HISTORIES).partial_fit(HISTORIES)
+    assert_array_equal(one.item_factors_, other.item_factors_)

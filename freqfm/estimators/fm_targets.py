@@ -78,7 +78,7 @@ class ClassTargets(ClassifierMixin):
         return np.stack([labels == k for k in outputs]).astype(np.float32), labels
 
     def _count_outputs(self, learned):
-        (n_classes,) = learned.array("classes_", (None,), "biufOSUT")
+        (n_classes,) = learned.array("classes_", (None,), "biufOSUTmM")
         learned.require(n_classes > 1, "classes_", f"holds {n_classes} classes")
         return 1 if n_classes == 2 else n_classes
 

@@ -4,8 +4,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-from freqfm._ids import as_ids, check_known, extend_ids, find_codes, unique_codes
+from freqfm._ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
 from freqfm._interactions import Table
+from freqfm._validation import LearnedArrays
 
 __all__ = ["InteractionEncodingMixin"]
 
@@ -35,7 +36,21 @@ class InteractionEncodingMixin:
         setattr(self, f"_{role}_order", order)
 
     def _ids(self, role):
-        return getattr(self, f"{role}_ids_"), getattr(self, f"_{role}_order")
+        """Return ids and what sorts them, if they are what fit left or may be."""
+        learned, name, name_of_order = LearnedArrays(self), f"{role}_ids_", f"_{role}_order"
+        known, order = learned.get(name), learned.get(name_of_order)
+        vector = isinstance(known, np.ndarray) and known.ndim == 1 and len(known)
+        learned.require(vector, name, "is no vector of ids")
+        learned.array(name_of_order, known.shape, "iu")
+        learned.indices(name_of_order, order, len(known))
+        return known, order
+
+    def _named(self, role, codes):
+        """Return ids by code; None where the code is -1."""
+        known, _ = self._ids(role)
+        if np.max(codes, initial=-1) >= len(known):
+            LearnedArrays(self).require(False, f"{role}_ids_", f"holds {len(known)} ids, too few")
+        return ids_of(known, codes)
 
     def _read(self, X, reset, values=True):
         """Return ids of users and items, and values, of the rows of ``X``."""

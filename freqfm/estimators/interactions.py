@@ -12,7 +12,6 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._ids import ids_of
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
 from freqfm.estimators.base import CallbackSupportMixin, attempt
@@ -297,7 +296,7 @@ class InteractionRecommender(
         histories = self._histories("history", history)
         options |= self._excluded(exclude, histories.shape[0])
         found, scores = self.estimator_.recommend(histories, **options)
-        return _like(_is_nested("history", history), ids_of(self.item_ids_, found), scores)
+        return _like(_is_nested("history", history), self._named("item", found), scores)
 
     def _recommend_to(self, users, exclude, options):
         """Recommend to users by their ids, or to all."""
@@ -321,7 +320,7 @@ class InteractionRecommender(
                 query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
             items[rows], scores[rows] = self.estimator_.recommend(**query, **own, **options)
         many = users is None or np.ndim(users) > 0
-        return _like(many, ids_of(self.item_ids_, items), scores)
+        return _like(many, self._named("item", items), scores)
 
     def _excluded(self, exclude, n_users):
         """Return the recommender's option for what is excluded, if anything is."""
@@ -423,7 +422,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("item", items, "items")
         found, scores = self.estimator_.similar_items(codes, k)
-        return _like(np.ndim(items) > 0, ids_of(self.item_ids_, found), scores)
+        return _like(np.ndim(items) > 0, self._named("item", found), scores)
 
     def similar_users(self, users, n_recommendations=10):
         """Return the users most similar to given ones.
@@ -447,7 +446,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("user", users, "users")
         found, scores = self.estimator_.similar_users(codes, k)
-        return _like(np.ndim(users) > 0, ids_of(self.user_ids_, found), scores)
+        return _like(np.ndim(users) > 0, self._named("user", found), scores)
 
     @_if_inner_has("_embed")
     def transform(self, X=None, *, history=None):
@@ -545,7 +544,7 @@ class InteractionRecommender(
         (user,) = self._find("user", [user], "user")
         (item,) = self._find("item", [item], "item")
         explanation = Bunch(**self.estimator_.explain(int(user), int(item)))
-        explanation.history = ids_of(self.item_ids_, explanation.history)
+        explanation.history = self._named("item", explanation.history)
         return explanation
 
     def score(self, X, y=None):

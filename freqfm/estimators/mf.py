@@ -380,9 +380,7 @@ class MFRecommender(MFFit):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, what
             is not due to single items; and ``score``, the sum of both.
         """
-        check_is_fitted(self)
-        users = None if X is not None else [validate_id("user", user, self._n_users)]
-        queries, history = self._queries(X, users)
+        queries, history = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries))
         item = validate_id("item", item, self.n_features_in_)
         return explain_score(self, queries[row], take_rows(history, [row]), item)
