@@ -15,7 +15,7 @@ import numpy as np
 from _faults import pick
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.preprocessing import FunctionTransformer
 
 import freqfm
 from freqfm import callbacks, datasets, metrics, model_selection
@@ -226,7 +226,7 @@ def recommend(rng):
             require(np.isin(answer[0], [1, 4, 8, 2, -1]).all(), "not a candidate")
 
     if by_history and rng.random() < 0.2:
-        pipeline = make_pipeline(MaxAbsScaler().fit(HISTORIES), model)
+        pipeline = make_pipeline(FunctionTransformer(), model)
         return Call(lambda X, **options: freqfm.recommend(pipeline, X, **options), args, check)
     return Call(model.recommend, args, check)
 
@@ -257,7 +257,7 @@ def recommender_use(rng):
     ]
     if name == "MFRecommender":
         calls.append((lambda **a: model.explain(**a)["score"], pair, check_finite))
-    return Call(*pick(rng, calls))
+    return Call(*pick(rng, calls), ("users", "items"))
 
 
 def table_fit(rng):
@@ -338,8 +338,9 @@ def metric(rng):
             "sample_weight": (WEIGHT, faults.vector, weights),
         }
         return Call(metrics.normalized_entropy, args, check_finite)
+    relevant = {"rows": True, "columns": False, "largest": 1e308}
     args = {
-        "relevant": (HELD_OUT, faults.matrix, {"rows": True, "largest": 1e308}),
+        "relevant": (HELD_OUT, faults.matrix, relevant),
         "ranked": (RANKED, faults.ranking, {"n": N_ITEMS}),
         "k": (3, faults.count, {"optional": True}),
     }

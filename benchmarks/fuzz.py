@@ -94,9 +94,11 @@ def shown(value, length=150):
 
 
 def judge_warnings(caught, names):
-    """Return what NumPy or scipy warned of, which no user can make sense of, or None."""
+    """Return what NumPy or scipy warned of, other than in scikit-learn's scores, or None."""
     for warning in caught:
-        if issubclass(warning.category, RuntimeWarning) and not holds(str(warning.message), names):
+        ours = not warning.filename.startswith(str(Path(FOLDERS["sklearn"], "metrics")))
+        numeric = issubclass(warning.category, RuntimeWarning)
+        if ours and numeric and not holds(str(warning.message), names):
             return f"warning of {Path(warning.filename).name}:{warning.lineno}: {warning.message}"
     return None
 

@@ -16,7 +16,7 @@ from freqfm.model_selection import (
     holdout_interactions,
     make_ranking_scorer,
 )
-from freqfm.samplers import MIDX, Uniform
+from freqfm.samplers import MIDX, Popularity, Uniform
 
 TABLE = [(user, item, 1.0, 3 * user + item) for user in range(6) for item in range(4)]
 HISTORIES = np.array([[1.0, 2, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]])
@@ -112,6 +112,8 @@ def test_rows_of_several_lengths():
         ranking_report([[1, 0]], [[0, 1]], item_counts=ragged)
     with pytest.raises(ValueError, match="y_proba cannot be read as an array"):
         normalized_entropy([0, 1], ragged)
+    with pytest.raises(ValueError, match="k cannot be read as an array"):
+        ranking_report([[1, 0]], [[0, 1]], ragged)
     with pytest.raises(ValueError, match="y_true cannot be read as an array"):
         normalized_entropy(ragged, [0.5, 0.5])
 
@@ -276,6 +278,22 @@ def test_values_of_items_to_be_found_do_not_matter(model):
     y = np.zeros((3, 4))
     y[:, 1] = 1e300
     assert model.score(HISTORIES, y) == model.score(HISTORIES, y > 0)
+    scorer, y = make_ranking_scorer(k=2), sparse.csr_array(y)
+    assert scorer(model, HISTORIES, y) == scorer(model, HISTORIES, y != 0)
+    assert y.data.min() == 1e300
+
+
+def test_weights_of_popularity_are_numbers():
+    with pytest.raises(ValueError, match="exponent=1e\\+300 makes weights"):
+        Popularity(1e300).fit(HISTORIES)
+
+
+@pytest.mark.parametrize("counts", [None, np.ones(3), np.ones((2, 4))])
+def test_token_counts_that_fit_did_not_leave(counts):
+    model = FMClassifier(2, max_iter=1).fit(HISTORIES, [0, 1, 0])
+    model.token_counts_ = counts
+    with pytest.raises(ValueError, match="^token_counts_ of FMClassifier "):
+        model.partial_fit(HISTORIES, [0, 1, 0])
 
 
 def test_histories_as_tuples(model):

@@ -290,6 +290,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self.__dict__.pop("_unfinished", None)
             with release_signals():
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
+                if not reset:
+                    LearnedArrays(self).array("token_counts_", (self.n_features_in_,))
                 counts = 0 if reset else self.token_counts_
                 task = self._begin(rows, optimizer, reset)
             self.token_counts_ = counts + self.token_counts_

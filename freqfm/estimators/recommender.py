@@ -509,5 +509,4 @@ def _to_be_found(y, shape):
             f"y has shape {y.shape}; it must hold the items to be found, with X's shape {shape} "
             f"or as {n_users} indices of items. Pass y=None to hide a part of X instead."
         )
-    y = as_csr("y", y)
-    return _csr(np.ones(y.nnz), y.indices, y.indptr, shape)
+    return as_csr("y", y)

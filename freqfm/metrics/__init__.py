@@ -9,7 +9,7 @@ N for one user, and a mean over all users with N > 0.
 import numpy as np
 from sklearn.utils import Bunch
 
-from freqfm._validation import check_count
+from freqfm._validation import as_array, check_count
 from freqfm.metrics import _formulas
 from freqfm.metrics._hits import find_hits
 from freqfm.metrics._probabilities import normalized_entropy
@@ -347,7 +347,7 @@ def ranking_report(relevant, ranked, k=None, *, item_counts=None, edges=(0.05, 0
     ks = (
         [None]
         if k is None
-        else [check_count("k", one) for one in np.atleast_1d(np.asarray(k)).tolist()]
+        else [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
     )
     if not ks:
         raise ValueError("k names no number of places; give at least one.")

@@ -77,8 +77,11 @@ def as_csr(name, matrix):
         check_structure(matrix)
         if not np.isfinite(matrix.data).all():
             raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
-        with np.errstate(over="ignore"):  # values do not matter
-            return canonical_csr(matrix)
+        with np.errstate(over="ignore"):
+            matrix = canonical_csr(matrix)
+        # Values do not matter, and may be beyond float32. The data may be the caller's.
+        matrix.data = np.ones_like(matrix.data)
+        return matrix
     except ValueError as error:
         raise ValueError(f"{name} cannot be used: {error}") from None
 

@@ -83,7 +83,13 @@ class Popularity(Uniform):
 
     def proposal(self, counts):
         """Return the distribution over items, see :class:`Sampler`."""
-        weight = (np.asarray(counts, dtype=np.float64) + 1) ** self.exponent
+        with np.errstate(over="ignore"):
+            weight = (np.asarray(counts, dtype=np.float64) + 1) ** self.exponent
+        if not np.isfinite(weight.sum()):
+            raise ValueError(
+                f"exponent={self.exponent} makes weights of the counts, up to {np.max(counts):g}, "
+                f"that are beyond the largest float; lower it."
+            )
         return _given(weight / weight.sum())
 
     def draw(self, shape, n_items, proposal, generator):
