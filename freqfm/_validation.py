@@ -238,7 +238,7 @@ def canonical_csr(X):
             f"its ids into fewer columns, for instance with sklearn's FeatureHasher."
         )
     X = sparse.csr_array(X)
-    if not _is_canonical(X):
+    if not is_canonical(X):
         # Flags that a caller set before changing the arrays may lie: build the matrix anew.
         X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
         X.has_canonical_format = False
@@ -299,7 +299,7 @@ def as_kernel_array(array, dtype=np.float32):
     return np.require(array, dtype, ["C", "A", "W"])
 
 
-def _is_canonical(X):
+def is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
     n_stored, starts = X.indptr[-1], X.indptr[1:-1]
     for begin in range(0, n_stored, _ENTRIES):

@@ -92,16 +92,16 @@ def test_parts_make_no_difference(parts, clicks):
 
 def test_what_is_not_canonical_is_found_in_any_part(parts):
     X = canonical_csr(sparse.random_array((40, 9), density=0.5, rng=np.random.default_rng(0)))
-    assert validation._is_canonical(X)
+    assert validation.is_canonical(X)
     lengths = np.diff(X.indptr)
     for at in range(X.nnz):
         broken = X.copy()
         broken.data[at] = 0
-        assert not validation._is_canonical(broken)
+        assert not validation.is_canonical(broken)
     for at in np.setdiff1d(np.arange(1, X.nnz), X.indptr):
         broken = X.copy()
         broken.indices[at] = broken.indices[at - 1]
-        assert not validation._is_canonical(broken)
+        assert not validation.is_canonical(broken)
     assert lengths.max() > 1
 
 

@@ -4,8 +4,15 @@ import contextlib
 from numbers import Integral
 
 import numpy as np
+from scipy import sparse
 
-from freqfm._validation import as_array, as_kernel_array, check_count
+from freqfm._validation import (
+    as_array,
+    as_kernel_array,
+    check_count,
+    check_structure,
+    is_canonical,
+)
 from freqfm.kernels.cpu.blas import single_threaded_blas
 from freqfm.kernels.cpu.team import Team, available_threads
 from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
@@ -193,7 +200,8 @@ def _excluded(exclude, shape):
     """Return indptr and indices of the excluded items."""
     if exclude is None:
         return np.zeros(shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    exclude = as_csr("exclude", exclude)
+    if not _is_for_kernels(exclude):
+        exclude = as_csr("exclude", exclude)
     if exclude.shape != shape:
         hint = " It looks transposed." if exclude.shape == shape[::-1] else ""
         raise ValueError(
@@ -201,6 +209,17 @@ def _excluded(exclude, shape):
             f"{shape}, (n_queries, n_items).{hint}"
         )
     return exclude.indptr, exclude.indices
+
+
+def _is_for_kernels(X):
+    """Return whether a matrix is canonical CSR as kernels take it; to make another takes longer."""
+    if not isinstance(X, sparse.csr_array) or X.dtype != np.float32:
+        return False
+    types = X.indices.dtype, X.indptr.dtype
+    if types != (np.int32, np.int64) or not X.indices.flags.c_contiguous:
+        return False
+    check_structure(X, "exclude")
+    return X.indptr[-1] == len(X.indices) and is_canonical(X)
 
 
 def _candidate_items(candidates, n_items):
