@@ -52,7 +52,7 @@ def fits(ratings, n_epochs):
     clicks = sparse.csr_array((np.ones(y.sum(), np.float32), (users[y], items[y])))
     common = {"max_iter": n_epochs, "early_stopping": False, "random_state": 0}
     return {
-        "FM": lambda n: FMClassifier(n_jobs=n, **common).fit(rows, y),
+        "FM": lambda n: FMClassifier(n_jobs=n, n_iter_no_change=None, **common).fit(rows, y),
         "MF": lambda n: MFRecommender(n_jobs=n, **common).fit(clicks),
         "VAE": lambda n: FastVAERecommender(n_jobs=n, **common).fit(clicks),
     }
