@@ -119,7 +119,10 @@ def test_cache_is_used(script, cache):
     assert run(script, cache)[:2] == ([1, 1], [])
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, overwrite, flip_bits])
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, *(pytest.param(f, marks=pytest.mark.slow) for f in (empty, overwrite, flip_bits))],
+)
 def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage):
     (index,), (code,) = cache.rglob("*add*.nbi"), cache.rglob("*double*.nbc")
     damage(index)

@@ -219,20 +219,24 @@ def reports(tmp_path_factory):
     return [python(EVERYTHING, NUMBA_CACHE_DIR=folder) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_import_is_light(reports):
     assert reports[0]["light"] == []
 
 
+@pytest.mark.slow
 def test_import_compiles_nothing(reports):
     assert {"fm_train", "fm_score"} <= set(reports[0]["at_import"])
     for report in reports:
         assert set(report["at_import"].values()) == {0}
 
 
+@pytest.mark.slow
 def test_cuda_is_not_imported(reports):
     assert not reports[0]["cuda_imported"]
 
 
+@pytest.mark.slow
 def test_every_kernel_has_one_signature(reports):
     # Including teams, or else a second signature of theirs would go unnoticed.
     assert reports[0]["teams"] == [1, 2]
@@ -240,12 +244,14 @@ def test_every_kernel_has_one_signature(reports):
         assert set(report["signatures"].values()) == {1}, report["signatures"]
 
 
+@pytest.mark.slow
 def test_second_fit_compiles_nothing(reports):
     for report in reports:
         assert report["compiled_again"] == 0
         assert report["stats_again"] == report["stats"]
 
 
+@pytest.mark.slow
 def test_second_process_compiles_nothing(reports):
     misses_and_hits = [set(map(tuple, report["stats"].values())) for report in reports]
     assert misses_and_hits == [{(1, 0)}, {(0, 1)}]
@@ -253,6 +259,7 @@ def test_second_process_compiles_nothing(reports):
     assert reports[1]["compiled"] == 0
 
 
+@pytest.mark.slow
 def test_compilation_is_announced(reports):
     # One fit was verbose, the first.
     told = [[line for line in r["printed"].splitlines() if "compil" in line] for r in reports]
@@ -260,6 +267,7 @@ def test_compilation_is_announced(reports):
     assert "epoch" in reports[1]["printed"]
 
 
+@pytest.mark.slow
 def test_stages_compile_once(reports):
     # For rows at unit length and for others, which differ by a number and not by its type.
     assert reports[0]["types_of_n_unit"] == ["int64"]
@@ -282,6 +290,7 @@ def test_inner_functions_have_no_way_in_from_python():
     assert add_one(1) == 2 and add_one(0.5) == 1.5
 
 
+@pytest.mark.slow
 def test_import_restores_numba_cache_directory(reports):
     assert reports[0]["config_restored"]
 

@@ -22,6 +22,7 @@ from freqfm.samplers import SAMPLERS, QuerySampler, Uniform
 X = make_interactions(30, 12, 180, random_state=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [list(attacks.MACHINES), list(attacks.RECOMMENDERS), list(SAMPLERS)], ids=len
 )

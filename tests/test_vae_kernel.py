@@ -265,6 +265,7 @@ def drawn_ids(X, vectors, queries, sampler, n, key):
     return ids
 
 
+@pytest.mark.slow
 def test_sampled_gradient_is_unbiased_under_the_softmax_and_its_bias_shrinks_towards_it():
     rng = np.random.default_rng(2)
     X = sparse.csr_array(np.eye(4, 60, dtype=np.float32))
