@@ -77,6 +77,12 @@ def choose(rng, same=(), refuse=(), other=()):
     return pick(rng, options + [(value, ANY) for value in other])
 
 
+def optional_matrix(rng, A, **options):
+    """A matrix that may be left out."""
+    value, expect = matrix(rng, A, **options)
+    return value, ANY if value is None else expect
+
+
 def matrix(rng, A, *, rows=False, columns=True, positive=False, largest=3e38, sparse_only=False):
     """Users x items, or rows x features.
 
@@ -239,23 +245,20 @@ def ids(rng, v, *, n, optional=False):
     return choose(rng, [v.tolist(), tuple(v), v.astype(np.uint64), pd.Series(v)], refuse, other)
 
 
-def table_ids(rng, value):
-    """Strings that name users or items."""
+def table_ids(rng, value, *, nested=False):
+    """Strings that name users or items; ``nested``, where lists of them are allowed too."""
     same = [np.array(value), tuple(value), np.array(value, dtype=object), pd.Series(value)]
-    refuse = [
-        [*value, None],
-        [*value, NAN],
-        [value],
-        [[1], 2],
-        3,
-        2.5,
-        {},
-        object(),
-        b"x",
-        1j,
-        print,
-    ]
-    return choose(rng, same, refuse, [[*value, 3], [*value, "nobody"], value * 2, [], value[0]])
+    refuse = [[*value, None], [*value, NAN], [[1], 2], 3, 2.5, {}, object(), b"x", 1j, print]
+    other = [[*value, 3], [*value, "nobody"], value * 2, [], value[0]]
+    return choose(rng, same, refuse + [[value]] * (not nested), other + [[value]] * nested)
+
+
+def table_lists(rng, value):
+    """A list of ids for each of two users."""
+    same = [tuple(map(tuple, value)), [np.array(ids) for ids in value]]
+    refuse = [value[:1], value * 2, [[*value[0], None], value[1]], [value, value], [value[0], None]]
+    refuse += [[value[0], [[1], 2]], [value[0], {}], {}, 3, object(), print, [3, value[1]]]
+    return choose(rng, same, refuse, [value[0], "x", [], [[], value[1]], [["nobody"], value[0]]])
 
 
 def count(rng, value, *, optional=False, least=1):

@@ -34,11 +34,19 @@ TABLE = [
     for u, i in np.argwhere(HISTORIES > 0).tolist()
 ]
 
+
+def _parameters(component):
+    return getattr(component, "func", component)._parameter_constraints
+
+
 _SIZES = {"max_iter": 2, "random_state": 0, "n_jobs": 1}
 _FM, _RAFM = {"n_components": 3, **_SIZES}, {"ranks": (2, 3), "rank_assignment": [9], **_SIZES}
 FM = {"FMClassifier": _FM, "FMRegressor": _FM, "RaFMClassifier": _RAFM, "RaFMRegressor": _RAFM}
 _MF, _VAE = {"n_components": 3, **_SIZES}, {"hidden_layer_sizes": (4,), "n_components": 3, **_SIZES}
 RECOMMENDERS = {"MFRecommender": _MF, "FastVAERecommender": _VAE}
+
+#: Parameters of components, which errors name too.
+OF_COMPONENTS = {name for made in faults.COMPONENTS for name in _parameters(made)}
 
 #: Where files are written.
 FOLDER = tempfile.TemporaryDirectory()
@@ -70,10 +78,10 @@ def check_finite(answer, intact):
 
 
 def check_probabilities(answer, intact):
-    """Finite numbers, of which matrices are probabilities."""
+    """Of a factorization machine's outputs."""
     check_finite(answer, intact)
-    for array in answer if isinstance(answer, list) else [answer]:
-        require(np.ndim(array) < 2 or np.allclose(array.sum(axis=1), 1), "does not sum to one")
+    if len(answer) > 1:
+        require(np.allclose(answer[1].sum(axis=1), 1), "does not sum to one")
 
 
 def check_items(n_items, histories=None):
@@ -131,22 +139,31 @@ def fm_fit(rng):
     labels = name.endswith("Classifier")
     classes = {"classes": [0, 1]} if labels else {}
 
-    def run(X, y, params, sample_weight=None):
+    def run(X, y, params, **options):
         if partial:
-            return outputs(cls(**params).partial_fit(X, y, sample_weight=sample_weight, **classes))
-        return outputs(cls(**params).fit(X, y, sample_weight))
+            return outputs(cls(**params).partial_fit(X, y, **options, **classes))
+        return outputs(cls(**params).fit(X, y, **options))
 
     options = {"cls": cls, "fixed": ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]}
     args = {
         "X": (ROWS, faults.matrix, {"rows": True, "columns": True}),
         "y": (TARGET, faults.vector, {"labels": labels}),
-        "params": (FM[name], faults.params, options),
+        "params": (dict(FM[name]), faults.params, options),
         "sample_weight": (WEIGHT, faults.vector, {"positive": True, "optional": True}),
     }
-    if rng.random() < 0.5:
+    weighted, validated = rng.random(2) < 0.5
+    if validated and not partial:
+        # A validation set of more rows than are trained on.
+        args["X_val"] = (np.vstack([ROWS, ROWS]), faults.matrix, {"rows": True})
+        args["y_val"] = (np.append(TARGET, TARGET), faults.vector, {"labels": labels})
+        args["params"][0].update(early_stopping=True)
+    if not weighted:
         del args["sample_weight"]
+    elif "X_val" in args:
+        weights = (np.append(WEIGHT, WEIGHT), faults.vector, {"positive": True, "optional": True})
+        args["sample_weight_val"] = weights
     # Predictions ask for as many columns as fits had.
-    return Call(run, args, check_probabilities, (*cls().get_params(), "classes"))
+    return Call(run, args, check_probabilities, (*cls().get_params(), "classes", *OF_COMPONENTS))
 
 
 def fm_use(rng):
@@ -165,7 +182,7 @@ def fm_use(rng):
         weights = {"positive": True, "optional": True}
         args["sample_weight"] = (WEIGHT, faults.vector, weights)
         return Call(lambda **a: outputs(model.partial_fit(**a)), args, check_probabilities)
-    return Call(run, args, check_finite)
+    return Call(run, args, check_finite if method in methods else None)
 
 
 def _recommender_fit(rng, name):
@@ -185,7 +202,7 @@ def _recommender_fit(rng, name):
         "X": (HISTORIES, faults.matrix, {"columns": False, "positive": True}),
         "params": (RECOMMENDERS[name], faults.params, options),
     }
-    return Call(run, args, check, tuple(cls().get_params()))
+    return Call(run, args, check, (*cls().get_params(), *OF_COMPONENTS))
 
 
 def mf_fit(rng):
@@ -272,7 +289,7 @@ def table_fit(rng):
         known = {None, *(row[1] for row in TABLE)}
         require(intact != {"X", "params"} or {*answer[0].ravel()} <= known, "unknown ids")
 
-    options = {"cls": freqfm.InteractionRecommender, "fixed": ("estimator",)}
+    options = {"cls": freqfm.InteractionRecommender, "fixed": ("estimator", "value")}
     args = {"X": (TABLE, faults.table, {}), "params": ({}, faults.params, options)}
     return Call(run, args, check, ("user", "users", "item", "items", "value", "values", "k"))
 
@@ -288,10 +305,16 @@ def table_use(rng):
         "candidates": (["i1", "i5", "i8"], faults.table_ids, {}),
         "exclude": (["i2"], faults.table_ids, {}),
     }
+    history = (["i8", "i1"], faults.table_ids, {"nested": True})
+    lists = ([["i1", "i2"], ["i8"]], faults.table_lists, {})
     X, good = (TABLE, faults.table, {}), {"good": ("u3", "i1")}
     pair = {"user": ("u3", faults.anything, good), "item": ("i1", faults.anything, good)}
     calls = [
         (model.recommend, some, check_named),
+        (model.recommend, {"history": history, "n_recommendations": n}, check_named),
+        (model.recommend, {"users": users, "exclude": lists}, check_named),
+        (model.transform, {"history": history}, check_finite),
+        (model.transform, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
         (model.similar_items, {"items": items, "n_recommendations": n}, check_named),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
@@ -364,7 +387,7 @@ def ranking_top_k(rng):
         "queries": (np.ones((5, 4)), faults.matrix, {"largest": np.inf}),
         "items": (HISTORIES.T[:, :4], faults.matrix, {"largest": np.inf}),
         "k": (3, faults.count, {}),
-        "exclude": (HELD_OUT[:5], faults.matrix, {"rows": True, "largest": 1e308}),
+        "exclude": (HELD_OUT[:5], faults.optional_matrix, {"rows": True, "largest": 1e308}),
         "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
         "n_threads": (1, faults.count, {"optional": True}),
     }
@@ -441,6 +464,9 @@ def scorer(rng):
     }
     if rng.random() < 0.5:
         del args["y"]
+    else:
+        # Rows of which nothing is to be found are not looked at.
+        args["X"][2]["largest"] = np.inf
 
     def run(X, metric, k, fraction, y=None):
         return model_selection.make_ranking_scorer(metric, k=k, fraction=fraction)(model, X, y)

@@ -5,7 +5,13 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    InteractionRecommender,
+    MFRecommender,
+)
 from freqfm.datasets import load_interactions, make_clicks
 from freqfm.metrics import ndcg_at_k, normalized_entropy, ranking_report
 from freqfm.model_selection import (
@@ -112,6 +118,8 @@ def test_rows_of_several_lengths():
         ranking_report([[1, 0]], [[0, 1]], item_counts=ragged)
     with pytest.raises(ValueError, match="y_proba cannot be read as an array"):
         normalized_entropy([0, 1], ragged)
+    with pytest.raises(ValueError, match="hidden_layer_sizes cannot be read as an array"):
+        FastVAERecommender(hidden_layer_sizes=[[1], [2, 3]]).fit(HISTORIES)
     with pytest.raises(ValueError, match="k cannot be read as an array"):
         ranking_report([[1, 0]], [[0, 1]], ragged)
     with pytest.raises(ValueError, match="y_true cannot be read as an array"):
@@ -301,3 +309,23 @@ def test_histories_as_tuples(model):
     one = MFRecommender(2, max_iter=1, random_state=0).fit(HISTORIES).partial_fit(rows)
     other = MFRecommender(2, max_iter=1, random_state=0).fit(HISTORIES).partial_fit(HISTORIES)
     assert_array_equal(one.item_factors_, other.item_factors_)
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+def test_validation_rows_too_large_to_score(cls):
+    model = cls(2, max_iter=2, learning_rate=0.1, random_state=0, early_stopping=True)
+    with pytest.raises(ValueError, match="X_val, or the part of X .* overflow float32"):
+        model.fit(HISTORIES, [0, 1, 0], X_val=HISTORIES * 1e38, y_val=[0, 1, 0])
+    assert not hasattr(model, "coef_")
+
+
+def test_labels_that_cannot_be_sorted():
+    with pytest.raises(TypeError, match="y_true holds labels that cannot be sorted"):
+        normalized_entropy(np.array([None, 1, 0], dtype=object), [0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+def test_parameters_of_narrow_types(cls):
+    narrow = cls(np.int8(2), max_iter=np.int8(1), random_state=0).fit(HISTORIES)
+    usual = cls(2, max_iter=1, random_state=0).fit(HISTORIES)
+    assert_array_equal(narrow.item_factors_, usual.item_factors_)

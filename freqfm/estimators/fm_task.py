@@ -184,6 +184,11 @@ class FMTask:
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
         scores = self.model._score_rows(X, self._n_threads)
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                "X_val, or the part of X that early stopping sets aside, holds values so large "
+                "that scores of its rows overflow float32; scale them."
+            )
         return float(self.model._validation_score(target, scores, weight))
 
     def weights(self):

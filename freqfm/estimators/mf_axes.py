@@ -48,7 +48,7 @@ def resolve_axes(model, n_pairs, shape, n_known):
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
     initializer = _initializer(model)
-    stretch = _stretch(initializer, shape, model.n_components, n_known) if cosine else 1.0
+    stretch = _stretch(initializer, shape, int(model.n_components), n_known) if cosine else 1.0
     sampler = _sampler(model, loss)
     n_negatives = model.n_negatives
     if n_negatives is None:

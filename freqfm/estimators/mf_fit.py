@@ -117,7 +117,9 @@ class MFFit(HistoryFit):
         self._states = {}
         for side, count in counts.items():
             setattr(self, f"{side}_factors_", self._draw(axes, side, count))
-            self._states[f"{side}_factors"] = new_state(axes.optimizer, count, self.n_components)
+            self._states[f"{side}_factors"] = new_state(
+                axes.optimizer, count, int(self.n_components)
+            )
             if getattr(axes.loss, "margins", False):
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
                 self._states[f"{side}_margins"] = new_state(axes.optimizer, count, 1)
@@ -169,7 +171,7 @@ class MFFit(HistoryFit):
                 if not hasattr(self, name):
                     continue
                 if kind == "factors":
-                    rows, width = self._draw(axes, side, new, known), self.n_components
+                    rows, width = self._draw(axes, side, new, known), int(self.n_components)
                     if side == "user":
                         # Who has no known item stays where it was drawn.
                         placed = folded.any(axis=1)
@@ -216,5 +218,5 @@ class MFFit(HistoryFit):
         self._rank_by_cosine = rank_by_cosine(self, axes)
 
     def _n_threads(self, axes):
-        work = axes.batch_size * (axes.n_negatives + 8) * self.n_components
+        work = axes.batch_size * (axes.n_negatives + 8) * int(self.n_components)
         return count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1

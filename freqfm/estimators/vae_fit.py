@@ -7,6 +7,7 @@ import numpy as np
 from freqfm._components import refuse_names, resolve
 from freqfm._signals import release_signals
 from freqfm._validation import (
+    as_array,
     as_kernel_array,
     check_memory,
     count_columns,
@@ -214,7 +215,7 @@ class VAEFit(HistoryFit):
         """Return the sizes of the encoder's and the decoder's hidden layers."""
         sizes = []
         for name in ("hidden_layer_sizes", "decoder_layer_sizes"):
-            given = np.asarray(getattr(self, name))
+            given = as_array(name, getattr(self, name))
             empty_allowed = name == "decoder_layer_sizes"
             whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
             if not whole or (given < 1).any() or not (given.size or empty_allowed):

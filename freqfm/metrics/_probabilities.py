@@ -72,7 +72,10 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
             f"from 0 to 1, as predict_proba returns them."
         )
     weight = _check_sample_weight(sample_weight, y_true, dtype=np.float64, ensure_non_negative=True)
-    classes = np.unique(y_true[weight > 0])
+    try:
+        classes = np.unique(y_true[weight > 0])
+    except TypeError as error:
+        raise TypeError(f"y_true holds labels that cannot be sorted: {error}.") from None
     if len(classes) != 2:
         raise ValueError(
             f"y_true holds {len(classes)} class(es) at positive weight ({classes[:5].tolist()}); "
