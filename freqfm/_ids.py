@@ -175,6 +175,9 @@ def match_kind(known, values, name):
             whole = values.astype(np.int64)
         if _equal(whole, values):
             return match_kind(known, whole, name)
+        if (values % 1 == 0).all():
+            # Whole numbers beyond 64 bits.
+            return np.array([int(value) for value in values.tolist()], dtype=object)
     elif kinds[0] == "f" and kinds[1] in "biu":
         with np.errstate(over="ignore"):
             converted = values.astype(known.dtype)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fake_recommender import Counting
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from purchases import FRAMES, ITEMS, ROWS, USERS, frame
@@ -156,7 +156,18 @@ numbers = st.sampled_from(
 strings = st.text("ab\0", max_size=3)
 
 
+class FixedDraws:
+    """What hypothesis drew once, in the place of its data."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def draw(self, strategy):
+        return self.value
+
+
 @settings(deadline=None)
+@example(ids=[0], more=FixedDraws([2.0**53, 2**70]))
 @given(ids=st.lists(numbers, min_size=1) | st.lists(strings, min_size=1), more=st.data())
 def test_ids_stay_apart(ids, more):
     # Python tells exactly which ids are equal.
