@@ -466,7 +466,7 @@ def scorer(rng):
         del args["y"]
     else:
         # Rows of which nothing is to be found are not looked at.
-        args["X"][2]["largest"] = np.inf
+        args["X"] = (HISTORIES, faults.matrix, {"rows": True, "largest": np.inf})
 
     def run(X, metric, k, fraction, y=None):
         return model_selection.make_ranking_scorer(metric, k=k, fraction=fraction)(model, X, y)
