@@ -314,7 +314,7 @@ def table_use(rng):
         (model.recommend, {"history": history, "n_recommendations": n}, check_named),
         (model.recommend, {"users": users, "exclude": lists}, check_named),
         (model.transform, {"history": history}, check_finite),
-        (model.transform, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
+        (model.transform, {"X": (TABLE, faults.lenient(faults.table), {})}, check_finite),
         (model.similar_items, {"items": items, "n_recommendations": n}, check_named),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
@@ -371,7 +371,7 @@ def metric(rng):
         options = {"positive": True, "optional": name == "ranking_report", "largest": 1e308}
         args["item_counts"] = (HISTORIES.sum(axis=0), faults.vector, options)
         if name == "ranking_report":
-            args["k"] = (3, faults.anything, {"good": (None, 2, [1], (0, 1), 10**12, 2**70)})
+            args["k"] = ([1, 3], faults.lenient(faults.count), {})
         args["edges"] = ((0.2, 0.5), faults.anything, {"good": ((0, 1),)})
 
     def check(answer, intact):
@@ -466,7 +466,7 @@ def scorer(rng):
         del args["y"]
     else:
         # Rows of which nothing is to be found are not looked at.
-        args["X"] = (HISTORIES, faults.matrix, {"rows": True, "largest": np.inf})
+        args["X"] = (HISTORIES, faults.lenient(faults.matrix), {})
 
     def run(X, metric, k, fraction, y=None):
         return model_selection.make_ranking_scorer(metric, k=k, fraction=fraction)(model, X, y)

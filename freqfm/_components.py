@@ -97,6 +97,11 @@ def _is_code(value):
     return callable(value) or isinstance(value, property)
 
 
+def is_named(value, name):
+    """Return whether a user gave this name; arrays would compare element by element."""
+    return isinstance(value, str) and value == name
+
+
 def resolve(axis, value, base, registry, parameters=()):
     """Return the component that ``value`` names, or ``value`` itself if it is one.
 

@@ -329,3 +329,12 @@ def test_parameters_of_narrow_types(cls):
     narrow = cls(np.int8(2), max_iter=np.int8(1), random_state=0).fit(HISTORIES)
     usual = cls(2, max_iter=1, random_state=0).fit(HISTORIES)
     assert_array_equal(narrow.item_factors_, usual.item_factors_)
+
+
+@pytest.mark.parametrize("name", ["init", "optimizer", "loss", "temperature", "negative_sampler"])
+@pytest.mark.parametrize("value", [np.array([0.5, 2.0]), [1], {}, 1j])
+def test_components_are_names_or_instances(name, value):
+    for cls in (MFRecommender, FastVAERecommender, FMClassifier):
+        if name in cls().get_params():
+            with pytest.raises((TypeError, ValueError), match=name):
+                cls(**{name: value}).fit(HISTORIES, [0, 1, 0])

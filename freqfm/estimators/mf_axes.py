@@ -4,7 +4,7 @@ from numbers import Real
 
 import numpy as np
 
-from freqfm._components import refuse_names, resolve, set_by_user
+from freqfm._components import is_named, refuse_names, resolve, set_by_user
 from freqfm.estimators.mf_task import Axes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -99,7 +99,7 @@ def _batch_size(model, loss, n_pairs):
 
 def _initializer(model):
     scale = model.init_scale
-    if scale is None and model.init == "normal":
+    if scale is None and is_named(model.init, "normal"):
         scale = _NORMAL_SCALE
     return resolve("init", model.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)])
 
@@ -122,7 +122,7 @@ def _optimizer(model, loss, n_pairs, stretch):
     ones too.
     """
     rate = model.learning_rate
-    if rate is None and model.optimizer == "adam":
+    if rate is None and is_named(model.optimizer, "adam"):
         n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
         rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
     return resolve(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from freqfm._components import refuse_names, resolve
+from freqfm._components import is_named, refuse_names, resolve
 from freqfm._signals import release_signals
 from freqfm._validation import (
     as_array,
@@ -122,7 +122,7 @@ class VAEFit(HistoryFit):
         if batch_size is None:
             batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
         rate = self.learning_rate
-        if rate is None and self.optimizer == "adam":
+        if rate is None and is_named(self.optimizer, "adam"):
             n_steps = int(self.max_iter) * -(-n_users // int(batch_size))
             rate = float(np.clip(_TRAVEL / n_steps, _SLOWEST, _FASTEST))
         return int(batch_size), rate
@@ -139,7 +139,7 @@ class VAEFit(HistoryFit):
         )
         sampler = self._resolve_sampler(n_items)
         full = sampler.negatives_code == codes.NEGATIVES_FULL
-        if self.optimizer == "adam" and not full:
+        if is_named(self.optimizer, "adam") and not full:
             # An item that is drawn now and then has small gradients of either sign. Only moments
             # that decay in between keep Adam from taking a whole step each time.
             optimizer.lazy = False
