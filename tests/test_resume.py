@@ -350,12 +350,18 @@ def test_killed_at_random_moments(name, data, tmp_path):
     paths = {k: str(tmp_path / k) for k in ("data", "path", "done")}
     Path(paths["data"]).write_bytes(pickle.dumps(data))
     code = WORK.format(tests=str(Path(__file__).parent), name=name, **paths)
+    # The package that is tested here, whose kernels this compiles if need be.
     env = {**os.environ, "PYTHONPATH": str(Path(freqfm.__file__).parents[1])}
+    expected = clone(MODELS[name]).fit(*data_of(MODELS[name], data))
     generator = random.Random(name)
     n_kills = 0
     while not os.path.exists(paths["done"]):
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", code], env=env, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-u", "-c", code],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout.readline() == "ready\n"
         # Long enough that some epochs end, once compiled code is loaded.
@@ -372,7 +378,6 @@ def test_killed_at_random_moments(name, data, tmp_path):
             model.predict(data_of(model, data)[0])
             # An epoch is written before it is reported.
             assert model.n_iter_ >= max(seen, default=0)
-    expected = clone(MODELS[name]).fit(*data_of(MODELS[name], data))
     state = pickle.loads(Path(paths["done"]).read_bytes())
     state = {k: state[k] for k in learned(expected)}
     assert_same(state, learned(expected))
