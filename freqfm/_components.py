@@ -2,11 +2,13 @@
 
 import difflib
 from itertools import takewhile
-from numbers import Real
+from numbers import Integral, Real
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
+# Numbers of items, and what is counted of them, are int32.
+POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
 POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
 NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]

@@ -338,3 +338,11 @@ def test_components_are_names_or_instances(name, value):
         if name in cls().get_params():
             with pytest.raises((TypeError, ValueError), match=name):
                 cls(**{name: value}).fit(HISTORIES, [0, 1, 0])
+
+
+@pytest.mark.parametrize("n", [2**31, 2**70])
+@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+def test_more_negatives_than_there_can_be(cls, n):
+    for name in ("n_negatives", "batch_size"):
+        with pytest.raises(ValueError, match=f"'{name}' parameter .* int in the range"):
+            cls(**{name: n}).fit(HISTORIES)

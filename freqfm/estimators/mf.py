@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import NON_NEGATIVE, POSITIVE
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._validation import count_threads, take_rows, validate_id
 from freqfm.estimators.base import with_callbacks
 from freqfm.estimators.histories import unit_rows
@@ -14,8 +14,6 @@ from freqfm.estimators.mf_fit import MFFit
 from freqfm.estimators.mf_users import explain_score, fold_in_rows
 
 __all__ = ["MFRecommender"]
-
-_POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
 
 
 class MFRecommender(MFFit):
@@ -179,26 +177,26 @@ class MFRecommender(MFFit):
     """
 
     _parameter_constraints: dict = {
-        "n_components": _POSITIVE_INTEGER,
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
         "loss": "no_validation",  # names and instances are resolved in fit
         "similarity": [StrOptions({"auto", "cosine", "dot"})],
         "ranking": [StrOptions({"auto", "cosine", "dot"})],
         "temperature": "no_validation",
         "negative_sampler": "no_validation",
-        "n_negatives": [*_POSITIVE_INTEGER, None],
+        "n_negatives": [*POSITIVE_INTEGER, None],
         "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
-        "max_iter": [*_POSITIVE_INTEGER, None],
-        "batch_size": [*_POSITIVE_INTEGER, None],
+        "max_iter": [*POSITIVE_INTEGER, None],
+        "batch_size": [*POSITIVE_INTEGER, None],
         "user_dropout": [Interval(Real, 0, 1, closed="left"), None],
         "weight_decay": NON_NEGATIVE,
         "weight_decay_scope": [StrOptions({"full", "batch"})],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
-        "n_recommendations": _POSITIVE_INTEGER,
+        "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": _POSITIVE_INTEGER,
+        "n_iter_no_change": POSITIVE_INTEGER,
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
         "verbose": ["verbose"],

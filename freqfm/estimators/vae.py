@@ -6,15 +6,13 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import NON_NEGATIVE, POSITIVE
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm.estimators.base import with_callbacks
 from freqfm.estimators.histories import unit_rows
 from freqfm.estimators.vae_fit import VAEFit
 from freqfm.estimators.vae_net import decode
 
 __all__ = ["FastVAERecommender"]
-
-_POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
 
 
 class FastVAERecommender(VAEFit):
@@ -218,30 +216,30 @@ class FastVAERecommender(VAEFit):
     """
 
     _parameter_constraints: dict = {
-        "n_components": _POSITIVE_INTEGER,
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
         "activation": [StrOptions({"tanh", "relu"})],
         "similarity": [StrOptions({"cosine", "dot"})],
         "temperature": "no_validation",
         "negative_sampler": "no_validation",  # names and instances are resolved in fit
-        "n_negatives": [*_POSITIVE_INTEGER, None],
-        "n_codewords": [*_POSITIVE_INTEGER, None],
+        "n_negatives": [*POSITIVE_INTEGER, None],
+        "n_codewords": [*POSITIVE_INTEGER, None],
         "kl_weight": [*NON_NEGATIVE, StrOptions({"reference"})],
-        "kl_warm_up": _POSITIVE_INTEGER,
-        "n_samples": _POSITIVE_INTEGER,
+        "kl_warm_up": POSITIVE_INTEGER,
+        "n_samples": POSITIVE_INTEGER,
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "dropout_on": [StrOptions({"input", "hidden"})],
         "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
-        "max_iter": _POSITIVE_INTEGER,
-        "batch_size": [*_POSITIVE_INTEGER, None],
+        "max_iter": POSITIVE_INTEGER,
+        "batch_size": [*POSITIVE_INTEGER, None],
         "weight_decay": NON_NEGATIVE,
         "weight_decay_scope": [StrOptions({"full", "batch"})],
-        "n_recommendations": _POSITIVE_INTEGER,
+        "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [*_POSITIVE_INTEGER, None],
+        "n_iter_no_change": [*POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
         "verbose": ["verbose"],

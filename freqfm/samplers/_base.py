@@ -5,7 +5,6 @@ from numbers import Integral, Real
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm._components import Component
@@ -23,8 +22,6 @@ from freqfm.scalars import codes
 
 # Fields of a proposal that need not be whole numbers.
 _FLOATS = ("alpha", "temperature")
-
-POSITIVE_INTEGER = [Interval(Integral, 1, None, closed="left")]
 
 
 class Sampler(Component):

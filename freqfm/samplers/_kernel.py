@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from freqfm._components import POSITIVE
+from freqfm._components import POSITIVE, POSITIVE_INTEGER
 from freqfm.kernels.cpu.sampling import Proposal
-from freqfm.samplers._base import POSITIVE_INTEGER, QuerySampler
+from freqfm.samplers._base import QuerySampler
 from freqfm.scalars import codes
 
 # Products of so many numbers are held at a time while the tree is built.

@@ -6,9 +6,10 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from freqfm._components import POSITIVE_INTEGER
 from freqfm.kernels.cpu.aliases import build_aliases
 from freqfm.kernels.cpu.sampling import Proposal
-from freqfm.samplers._base import POSITIVE_INTEGER, QuerySampler
+from freqfm.samplers._base import QuerySampler
 from freqfm.samplers._quantization import quantize, subspaces
 from freqfm.scalars import codes
 
