@@ -130,7 +130,8 @@ def holds(message, names):
 
 def judge_answer(answer, twin, call, expected):
     """Return whether an answer may be given, and if not, why."""
-    if REFUSE in expected.values():
+    # Two faults may make up for each other, such as twice as many users and lists for them.
+    if [*expected.values()] == [REFUSE]:
         return "silent", f"accepted, with the answer {shown(answer, 80)}"
     try:
         if call.check is not None:

@@ -188,7 +188,7 @@ def level_rows(indptr, weights):
 
     The factors are powers of two, one for each row, so that no bit of a share changes.
     """
-    if not len(weights) or (weights.min() > 1e-9 and weights.max() < 1e9):
+    if not len(weights) or (float(weights.min()) > 1e-9 and float(weights.max()) < 1e9):
         return weights
     lengths = np.diff(indptr)
     filled = lengths > 0

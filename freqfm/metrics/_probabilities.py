@@ -86,6 +86,11 @@ def normalized_entropy(y_true, y_proba, sample_weight=None):
     clicked = y_true == classes[1]
     losses = -np.log(np.where(clicked, chance, 1 - chance))
     rate = np.average(clicked, weights=weight)
+    if not 0 < rate < 1:
+        raise ValueError(
+            f"sample_weight gives nearly all weight to one class: the base rate rounds to "
+            f"{rate:g}, for which normalized entropy is not defined."
+        )
     entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
     return float(np.average(losses, weights=weight) / entropy)
 
