@@ -80,16 +80,17 @@ def calls(rng, n_items, n_users, d, n_jobs):
     return functions
 
 
-def measure(functions, rounds):
-    """Return seconds of each round, by name."""
+def measure(functions, rounds, n_calls):
+    """Return seconds of a call in each round, the mean of several in a row, by name."""
     seconds = {name: [] for name in functions}
     for round_ in range(rounds + 2):
         for name, function in functions.items():
             started = time.perf_counter()
-            function()
+            for _ in range(n_calls):
+                function()
             # The first rounds load and compile.
             if round_ >= 2:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append((time.perf_counter() - started) / n_calls)
     return {name: np.array(times) for name, times in seconds.items()}
 
 
@@ -98,15 +99,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small table, to see that it runs")
     parser.add_argument("--rounds", type=int, default=31)
+    help_of_calls = "in a row; with 1, caches hold the data of another function"
+    parser.add_argument("--calls", type=int, default=10, help=help_of_calls)
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
     args = parser.parse_args()
     n_items, n_users = (5_000, 50) if args.quick else (500_000, 2_000)
     rounds = 3 if args.quick else args.rounds
     rng = np.random.default_rng(0)
-    seconds = measure(calls(rng, n_items, n_users, 64, args.n_jobs), rounds)
+    functions = calls(rng, n_items, n_users, 64, args.n_jobs)
+    seconds = measure(functions, rounds, args.calls)
     first, *_ = seconds
-    print(f"{n_items:,} items, d = 64, n_jobs={args.n_jobs}, {rounds} rounds")
+    print(f"{n_items:,} items, d = 64, n_jobs={args.n_jobs}, {rounds} rounds of {args.calls} calls")
     print(f"{'':34}{'ms':>9}{'ratio':>9}   quartiles")
     report = {}
     for name, times in seconds.items():
