@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ __all__ = [
     "FitCallbacks",
     "Phase",
     "attempt",
+    "check_progress",
     "refit",
     "train",
     "with_callbacks",
@@ -403,6 +405,21 @@ class FitCallbacks:
             reconstruction_attributes=self._task.attributes,
             **self._data,
         )
+
+
+def check_progress(learned):
+    """Raise unless a model holds what every fit that goes on reads of earlier epochs.
+
+    Parameters
+    ----------
+    learned : LearnedArrays
+    """
+    learned.array("_n_steps", (1,), "iu")
+    learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
+    for name in ("loss_curve_", "validation_scores_"):
+        learned.array(name, (None,))
+    seed = learned.get("_seed")
+    learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
 
 
 def train(task, phase, trial, callbacks=None, number=0):

@@ -33,6 +33,7 @@ from freqfm.estimators.base import (
     FitCallbacks,
     Phase,
     attempt,
+    check_progress,
     refit,
     train,
     with_callbacks,
@@ -480,13 +481,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def _check_state(self, optimizer):
         """Raise unless kernels can train on with the optimizer's state."""
         learned = self._check_learned()
-        learned.array("_n_steps", (1,), "iu")
-        learned.indices("_n_steps", self._n_steps, 1 << 62)
+        check_progress(learned)
         learned.array("token_counts_", (self.n_features_in_,))
-        for name in ("loss_curve_", "validation_scores_"):
-            learned.array(name, (None,))
-        seed = learned.get("_seed")
-        learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
         learned.require(fits, "_optimizer_state", f"is no list of {n_outputs}, one for each output")

@@ -1,7 +1,6 @@
 """What recommenders share in fitting: interactions checked, held out, and kept as histories."""
 
 from abc import abstractmethod
-from numbers import Integral
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +15,7 @@ from freqfm._validation import (
     count_threads,
     take_rows,
 )
-from freqfm.estimators.base import FitCallbacks, Phase, refit, train
+from freqfm.estimators.base import FitCallbacks, Phase, check_progress, refit, train
 from freqfm.estimators.recommender import BaseRecommender, unit_rows
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
@@ -92,6 +91,11 @@ class HistoryFit(BaseRecommender):
     def _vectors_of(self, users, X):
         """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
 
+    def _unfinished_fit(self, partial):
+        """Return the state of a fit to go on with, from a checkpoint; ``partial_fit`` drops it."""
+        unfinished = self.__dict__.pop("_unfinished", None)
+        return None if partial else unfinished
+
     def _callbacks(self, X, n_epochs, unfinished):
         return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
 
@@ -141,12 +145,7 @@ class HistoryFit(BaseRecommender):
         n_rows = len(self._inverse)
         for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
             learned.array(name, shape)
-        learned.array("_n_steps", (1,), "iu")
-        learned.indices("_n_steps", self._n_steps, 1 << 62)
-        for name in ("loss_curve_", "validation_scores_"):
-            learned.array(name, (None,))
-        seed = learned.get("_seed")
-        learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
+        check_progress(learned)
         learned.array("_codewords", (None, None))
         return learned
 

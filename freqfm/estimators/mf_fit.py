@@ -44,10 +44,7 @@ class MFFit(HistoryFit):
 
     def _train(self, X, reset, partial):
         with attempt(self) as trial:
-            unfinished = self.__dict__.pop("_unfinished", None)
-            if partial:
-                # It trains further from the last epoch that was written.
-                unfinished = None
+            unfinished = self._unfinished_fit(partial)
             reset = reset and unfinished is None
             with release_signals():
                 if not reset:

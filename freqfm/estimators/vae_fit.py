@@ -64,10 +64,7 @@ class VAEFit(HistoryFit):
 
     def _train(self, X, reset, partial):
         with attempt(self) as trial:
-            unfinished = self.__dict__.pop("_unfinished", None)
-            if partial:
-                # It trains further from the last epoch that was written.
-                unfinished = None
+            unfinished = self._unfinished_fit(partial)
             reset = reset and unfinished is None
             in_refit = unfinished is not None and unfinished["phase"] == 1
             with release_signals():
