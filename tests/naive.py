@@ -80,12 +80,13 @@ class NaiveFM:
     ``optimizer`` is a dict: name, learning_rate, and whatever else the formula needs.
     """
 
-    def __init__(self, intercept, coef, factors, loss, optimizer, alpha_linear=0, alpha_factors=0):
+    def __init__(self, intercept, coef, factors, loss, optimizer, alphas=(0, 0), shares=1.0):
         self.b = np.array([intercept], dtype=np.float64)
         self.w = np.array(coef, dtype=np.float64)
         self.V = np.array(factors, dtype=np.float64)
         self.loss, self.opt = loss, optimizer
-        self.alpha_linear, self.alpha_factors = alpha_linear, alpha_factors
+        # Penalties on a token's weight and factors, for each of so many shares of its rows.
+        (self.alpha_linear, self.alpha_factors), self.shares = alphas, shares
         self.counts = np.zeros(len(self.w))
         self.b_count = 0.0
         self.t = 0
@@ -97,13 +98,14 @@ class NaiveFM:
         slope = weight * loss_slope(self.loss, scores, y)
         touched = (X != 0).astype(float)
         n = touched.T @ weight
+        shared = n * self.shares
         sums = X @ self.V
         g_V = np.zeros_like(self.V)
         for s in range(len(y)):
             for k in range(X.shape[1]):
                 g_V[k] += slope[s] * X[s, k] * (sums[s] - X[s, k] * self.V[k])
-        g_V += self.alpha_factors * n[:, None] * self.V
-        g_w = X.T @ slope + self.alpha_linear * n * self.w
+        g_V += self.alpha_factors * shared[:, None] * self.V
+        g_w = X.T @ slope + self.alpha_linear * shared * self.w
         per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + (sums**2).sum(axis=1))
         per_row = per_row * (0.25 if self.loss == "log_loss" else 1.0)
         self.curvature = np.abs(X).T @ per_row

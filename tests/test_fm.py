@@ -38,7 +38,13 @@ def test_learns_xor(optimizer):
     a, b = np.tile([0, 0, 1, 1], 250), np.tile([0, 1, 0, 1], 250)
     X = OneHotEncoder().fit_transform(np.column_stack([a, b]))
     model = FMClassifier(
-        4, optimizer=optimizer, batch_size=50, init_scale=0.1, alpha_factors=0, random_state=0
+        4,
+        optimizer=optimizer,
+        batch_size=50,
+        init_scale=0.1,
+        alpha_linear=0,
+        alpha_factors=0,
+        random_state=0,
     )
     if optimizer == "fa_sgd":
         model.set_params(learning_rate=1.0)
@@ -84,7 +90,9 @@ def test_regression_recovers_a_product():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 4))
     y = 1 + X[:, 0] + 2 * X[:, 1] * X[:, 2] + 0.01 * rng.standard_normal(2000)
-    model = FMRegressor(4, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    model = FMRegressor(4, batch_size=100, alpha_linear=0, alpha_factors=0, random_state=0).fit(
+        X, y
+    )
     assert model.score(X, y) > 0.99
     assert model.factors_[1] @ model.factors_[2] == pytest.approx(2, abs=0.1)
 

@@ -55,9 +55,9 @@ def twin(model, optimizer, X, weight, **params):
     if settings["name"] == "fa_sgd" and settings["counts"] is None:
         settings["counts"] = (X.toarray() != 0).T @ weight
     loss = "log_loss" if isinstance(model, FMClassifier) else "squared_error"
-    return NaiveFM(
-        0.0, np.zeros(X.shape[1]), factors, loss, settings, start.alpha_linear, start.alpha_factors
-    )
+    shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
+    alphas = start.alpha_linear, start.alpha_factors
+    return NaiveFM(0.0, np.zeros(X.shape[1]), factors, loss, settings, alphas, shares)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
@@ -69,7 +69,10 @@ def test_training_equals_naive_twin(clicks, cls, optimizer, weighted):
     weight = np.ones(len(y))
     if weighted:
         weight = np.random.default_rng(0).integers(0, 4, len(y)) / 2.0
-    model = estimator(cls, optimizer, alpha_linear=0.01, alpha_factors=0.03)
+    # The weighted rows with the penalty once a row, the others with it once a token.
+    alpha = (0.01, 0.03, "row") if weighted else (0.5, 1.5, "token")
+    names = "alpha_linear", "alpha_factors", "alpha_per"
+    model = estimator(cls, optimizer, **dict(zip(names, alpha, strict=True)))
     model.fit(X, y, sample_weight=weight)
     # A row of weight zero is no row.
     X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
@@ -96,17 +99,21 @@ def test_scores_equal_sum_over_pairs(clicks):
     assert_allclose(model.predict(X), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha_per", ["token", "row"])
 @pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
-def test_gradient_equals_finite_differences(clicks, cls):
+def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
     # One SGD step of length one on the whole data moves the model by minus its gradient.
     X, y = clicks
     weight = np.random.default_rng(1).random(len(y)) + 0.5
     alpha = {"alpha_linear": 0.02, "alpha_factors": 0.05}
-    model = estimator(cls, SGD(1.0), batch_size=1000, max_iter=1, **alpha)
+    if alpha_per == "token":
+        alpha = {"alpha_linear": 0.7, "alpha_factors": 1.1}
+    model = estimator(cls, SGD(1.0), batch_size=1000, max_iter=1, **alpha, alpha_per=alpha_per)
     model.fit(X, y, sample_weight=weight)
     naive = twin(model, SGD(1.0), X, weight)
     base = model._loss.base_score(y, weight)
     dense, touched = X.toarray(), (X.toarray() != 0).T @ weight
+    times = (touched > 0) if alpha_per == "token" else touched
 
     def objective(b, w, V):
         scores = fm_scores(dense, b, w, V)
@@ -114,8 +121,8 @@ def test_gradient_equals_finite_differences(clicks, cls):
             losses = np.logaddexp(0, scores) - y * scores
         else:
             losses = (scores - y) ** 2 / 2
-        penalty = alpha["alpha_linear"] / 2 * (touched @ w**2)
-        penalty += alpha["alpha_factors"] / 2 * (touched @ (V**2).sum(axis=1))
+        penalty = alpha["alpha_linear"] / 2 * (times @ w**2)
+        penalty += alpha["alpha_factors"] / 2 * (times @ (V**2).sum(axis=1))
         return (weight @ losses + penalty) / weight.sum()
 
     b0, w0, V0, h = np.array([base]), naive.w, naive.V, 1e-5

@@ -71,18 +71,26 @@ def test_truncation_equals_sum_over_pairs(clicks, cls):
         assert_allclose(model.up_to_rank(rank)._scores(X)[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha_per", ["token", "row"])
 @pytest.mark.parametrize("form", ["paper", "reference"])
 @pytest.mark.parametrize("cls", CLASSES)
-def test_gradient_is_that_of_the_stated_losses(clicks, cls, form):
+def test_gradient_is_that_of_the_stated_losses(clicks, cls, form, alpha_per):
     # One SGD step of length one on the whole data moves the model by minus its gradient.
     X, y = clicks
     weight = np.random.default_rng(1).random(len(y)) + 0.5
-    options = {"form": form, "dependent_weight": 0.7, "alpha_linear": 0.02, "alpha_factors": 0.05}
+    options = {
+        "form": form,
+        "dependent_weight": 0.7,
+        "alpha_linear": 0.02,
+        "alpha_factors": 0.05,
+        "alpha_per": alpha_per,
+    }
     start = model_of(cls, optimizer=SGD(1e-30), batch_size=1000, max_iter=1, **options)
     start.fit(X, y, sample_weight=weight)
     moved = model_of(cls, optimizer=SGD(1.0), batch_size=1000, max_iter=1, **options)
     moved.fit(X, y, sample_weight=weight)
     dense, touched = X.toarray().astype(float), (X.toarray() != 0).T @ weight
+    times = (touched > 0) if alpha_per == "token" else touched
     tables = full_tables(start)
     loss = "log_loss" if cls is RaFMClassifier else "squared_error"
     by_intercept, by_coef, by_tables = gradients(
@@ -93,7 +101,7 @@ def test_gradient_is_that_of_the_stated_losses(clicks, cls, form):
     assert start.intercept_ - moved.intercept_ == pytest.approx(by_intercept / total, abs=2e-6)
     assert_allclose(start.coef_ - moved.coef_, by_coef / total, atol=2e-6)
     for table, after, gradient in zip(tables, full_tables(moved), by_tables, strict=True):
-        expected = (gradient + 0.05 * touched[:, None] * table) / total
+        expected = (gradient + 0.05 * times[:, None] * table) / total
         expected[(table == 0).all(axis=1)] = 0
         assert_allclose(table - after, expected, atol=3e-6)
 
@@ -106,7 +114,12 @@ def test_free_vectors_follow_the_direction_of_theorem_6(clicks):
     row = X[[int(np.argmax(np.diff(X.indptr)))]]
     target = np.array([1.5])
     levels = np.where(np.isin(np.arange(12), row.indices[:2]), 1, 0)
-    params = {"ranks": (2, 4), "rank_assignment": np.array([2, 4])[levels], "alpha_factors": 0.0}
+    params = {
+        "ranks": (2, 4),
+        "rank_assignment": np.array([2, 4])[levels],
+        "alpha_linear": 0.0,
+        "alpha_factors": 0.0,
+    }
     start = model_of(RaFMRegressor, optimizer=SGD(1e-30), max_iter=1, **params).fit(row, target)
     moved = model_of(RaFMRegressor, optimizer=SGD(1.0), max_iter=1, **params).fit(row, target)
     # Start away from the base score, at which the loss of one row has no slope.
@@ -190,7 +203,7 @@ def test_inactive_vectors_have_no_place(clicks):
 
 def test_dependent_vectors_make_lower_ranks_follow(clicks):
     X, y = clicks
-    params = {"optimizer": SGD(0.3), "alpha_factors": 0.0, "max_iter": 300}
+    params = {"optimizer": SGD(0.3), "alpha_linear": 0.0, "alpha_factors": 0.0, "max_iter": 300}
     model = model_of(RaFMClassifier, **params).fit(X, y)
     apart = model_of(RaFMClassifier, dependent_weight=0.0, **params).fit(X, y)
 

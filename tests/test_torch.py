@@ -30,6 +30,7 @@ def test_steps_equal_those_of_torch(clicks, optimizer, reference):
         optimizer=optimizer,
         max_iter=3,
         batch_size=16,
+        alpha_linear=0,
         alpha_factors=0,
         init_scale=0.3,
         n_iter_no_change=None,

@@ -134,6 +134,7 @@ OUT_OF_RANGE = {
     **dict.fromkeys(["n_components", "max_iter", "batch_size"], (0, -1, 2.5, None)),
     **dict.fromkeys(["alpha_linear", "alpha_factors", "tol"], (-1e-9, np.nan, np.inf, None)),
     **dict.fromkeys(FLAGS, (2, "yes", None)),
+    "alpha_per": ["sample", None],
     "learning_rate": [0, -1.0, np.nan, np.inf, "fast"],
     "init_scale": [-1.0, np.nan, np.inf, "wide"],
     "validation_fraction": [0, 1, -0.1, np.nan, None],
@@ -195,7 +196,7 @@ def test_vector_instead_of_a_matrix():
 
 
 def test_rows_that_overflow_scores_are_an_error():
-    model = FMRegressor(2, init_scale=0.1).fit(np.eye(4), np.arange(4.0))
+    model = FMRegressor(2, alpha_factors=0, init_scale=0.1).fit(np.eye(4), np.arange(4.0))
     with pytest.raises(ValueError, match="X holds values up to 1e\\+25.*overflow"):
         model.predict(np.full((1, 4), 1e25))
 

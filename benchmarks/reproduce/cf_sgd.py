@@ -52,6 +52,7 @@ def train(parts, optimizer, seed, args):
         args.components,
         optimizer=optimizer,
         batch_size=1024,
+        alpha_linear=0.0,
         alpha_factors=0.0,
         init_scale=0.01,
         random_state=seed,

@@ -73,6 +73,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "alpha_linear": NON_NEGATIVE,
         "alpha_factors": NON_NEGATIVE,
+        "alpha_per": [StrOptions({"token", "row"})],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
         "fit_intercept": ["boolean"],
@@ -101,6 +102,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         batch_size,
         alpha_linear,
         alpha_factors,
+        alpha_per,
         init,
         init_scale,
         fit_intercept,
@@ -121,6 +123,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self.batch_size = batch_size
         self.alpha_linear = alpha_linear
         self.alpha_factors = alpha_factors
+        self.alpha_per = alpha_per
         self.init = init
         self.init_scale = init_scale
         self.fit_intercept = fit_intercept

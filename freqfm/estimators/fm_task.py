@@ -98,6 +98,7 @@ class FMTask:
             fit_intercept=bool(model.fit_intercept),
             fit_linear=bool(model.fit_linear),
             mean_weight=float(self._weight_sum / self._n_rows),
+            shares=self._penalty_shares(),
         )
         self._stepping = Stepping(
             step_code=optimizer.step_code,
@@ -112,6 +113,14 @@ class FMTask:
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // weights_per_batch)
         self._scratch = self._allocate(most)
         self._team = Team(n_threads)
+
+    def _penalty_shares(self):
+        """Return by what a token's penalty is multiplied, for each row that holds the token."""
+        shares = np.ones(self._n_tokens, dtype=np.float32)
+        if self.model.alpha_per == "token":
+            # A token of no row has no gradient; any number will do.
+            np.divide(1.0, self.model.token_counts_, out=shares, where=self.model.token_counts_ > 0)
+        return shares
 
     def _most_entries(self, lengths):
         """Return a bound on the entries of a batch: those of the longest rows together."""

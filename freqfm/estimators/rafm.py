@@ -56,10 +56,14 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         Largest number of epochs of one call to ``fit``.
     batch_size : int, default=1024
         Rows per step. A step uses the exact gradient of its rows.
-    alpha_linear : float, default=0.0
-        Penalty ``alpha / 2 * w_i^2`` for every row that holds token i, averaged over the batch.
-    alpha_factors : float, default=0.01
-        Penalty ``alpha / 2 * |v_i|^2`` for every row that holds token i, averaged over the batch.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
+        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
+        holds the token, so that it grows with the data.
     init : str or Initializer, default="normal"
         "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
     init_scale : float, default=None
@@ -204,8 +208,9 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         learning_rate=None,
         max_iter=100,
         batch_size=1024,
-        alpha_linear=0.0,
-        alpha_factors=0.01,
+        alpha_linear=1.0,
+        alpha_factors=5.0,
+        alpha_per="token",
         init="normal",
         init_scale=None,
         fit_intercept=True,
@@ -228,6 +233,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
             batch_size=batch_size,
             alpha_linear=alpha_linear,
             alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
             init=init,
             init_scale=init_scale,
             fit_intercept=fit_intercept,
@@ -293,10 +299,14 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         Largest number of epochs of one call to ``fit``.
     batch_size : int, default=1024
         Rows per step. A step uses the exact gradient of its rows.
-    alpha_linear : float, default=0.0
-        Penalty ``alpha / 2 * w_i^2`` for every row that holds token i, averaged over the batch.
-    alpha_factors : float, default=0.01
-        Penalty ``alpha / 2 * |v_i|^2`` for every row that holds token i, averaged over the batch.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
+        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
+        holds the token, so that it grows with the data.
     init : str or Initializer, default="normal"
         "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
     init_scale : float, default=None
@@ -425,8 +435,9 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         learning_rate=None,
         max_iter=100,
         batch_size=1024,
-        alpha_linear=0.0,
-        alpha_factors=0.01,
+        alpha_linear=1.0,
+        alpha_factors=5.0,
+        alpha_per="token",
         init="normal",
         init_scale=None,
         fit_intercept=True,
@@ -448,6 +459,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
             batch_size=batch_size,
             alpha_linear=alpha_linear,
             alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
             init=init,
             init_scale=init_scale,
             fit_intercept=fit_intercept,

@@ -118,7 +118,7 @@ def fm_train(
                 heads[k] = -1
                 slope, weight, curvature = sum_gradient(
                     k, head, factors, batch, links, sums, totals, gradient, scale,
-                    objective.alpha_factors,
+                    objective.alpha_factors * objective.shares[k],
                 )  # fmt: skip
                 if stepping.lazy and weight == 0.0:
                     continue

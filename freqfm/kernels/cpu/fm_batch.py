@@ -68,6 +68,8 @@ class Objective(NamedTuple):
     fit_intercept: bool
     fit_linear: bool
     mean_weight: float  #: of a row
+    #: (n,) float32: by what the penalty on a token is multiplied, for each row that holds it.
+    shares: np.ndarray
 
 
 class Stepping(NamedTuple):
@@ -330,7 +332,8 @@ def sum_gradient(k, head, factors, batch, links, sums, total, gradient, scale, d
 def step_linear(k, slope, weight, rate, scale, root_correction, objective, stepping, state, linear):
     """Move the linear weight of token ``k`` by the sum of its slopes, and shrink it."""
     if objective.fit_linear:
-        slope = scale * (slope + objective.alpha_linear * weight * linear[k])
+        decay = objective.alpha_linear * objective.shares[k]
+        slope = scale * (slope + decay * weight * linear[k])
         step_element(
             stepping.step_code,
             stepping.hyper,

@@ -324,6 +324,7 @@ def rafm_train(
             pulls = levels.pulls[at : at + capacity * width].reshape(capacity, width)
             for t in range(n_tokens if stepping.lazy else n_tokens_in_all):
                 k = np.uint64(tokens[t] if stepping.lazy else t)
+                decay = objective.alpha_factors * objective.shares[k]
                 head = heads[k]
                 if level == 0:
                     heads[k] = -1
@@ -335,15 +336,14 @@ def rafm_train(
                     slope = 0.0
                     if free or factors.prefix:
                         slope, weight, curvature = sum_gradient(
-                            row, head, table, main, links, sums, totals, gradient, scale,
-                            objective.alpha_factors,
+                            row, head, table, main, links, sums, totals, gradient, scale, decay,
                         )  # fmt: skip
                         if leak:
                             slope = _sum_slopes(head, of_linear, links)
                     else:
                         weight, curvature = _sum_dependent(
                             row, head, table, levels.batches[level], links, pulls, totals, gradient,
-                            scale, objective.alpha_factors,
+                            scale, decay,
                         )  # fmt: skip
                     if stepping.lazy and weight == 0.0:
                         continue
