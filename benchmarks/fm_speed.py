@@ -28,8 +28,8 @@ from scipy import sparse
 
 from freqfm import FMClassifier
 from freqfm._validation import canonical_csr, count_threads
-from freqfm.estimators.fm_task import score_rows
-from freqfm.kernels.cpu.team import Team
+from freqfm.backends.cpu.team import Team
+from freqfm.estimators.fm.trainer import score_rows
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
@@ -102,7 +102,7 @@ class Freqfm:
 
     def __init__(self, X, y, d, n_threads, optimizer="cf_sgd", **params):
         from freqfm._components import resolve
-        from freqfm.estimators.fm_task import FMTask, TrainingRows
+        from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
         from freqfm.optimizers import OPTIMIZERS, Optimizer
 
         self.model = FMClassifier(
@@ -113,7 +113,7 @@ class Freqfm:
         target = y[np.newaxis].astype(np.float32)
         optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)
         rows = TrainingRows(self.X, y, target, np.ones(len(y)), None)
-        self.task = FMTask(self.model, optimizer, rows, n_threads).__enter__()
+        self.task = FMTrainer(self.model, optimizer, rows, n_threads).__enter__()
         self.n_epochs = 1
 
     def epoch(self):

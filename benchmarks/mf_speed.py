@@ -41,7 +41,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
-from freqfm.estimators.mf_task import MFTask
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.metrics import ranking_report
 from freqfm.samplers import Uniform
 
@@ -61,7 +61,7 @@ class Freqfm:
         model._remember(X, axes, reset=True, partial=False)
         if block is not None:
             axes = axes._replace(block=block)
-        self.task = MFTask(model, axes, X, None, n_threads, X.nnz)
+        self.task = MFTrainer(model, axes, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def n_rows(self):

@@ -40,7 +40,7 @@ from mf_speed import installed, resident
 from freqfm import FastVAERecommender
 from freqfm._validation import count_threads, draw_seed
 from freqfm.datasets import make_interactions
-from freqfm.estimators.vae_task import VAETask
+from freqfm.estimators.recommenders.vae_trainer import VAETrainer
 
 BATCH = 256
 HIDDEN, LATENT = 200, 32
@@ -54,7 +54,7 @@ def now():
     return np.array([time.perf_counter(), time.process_time()])
 
 
-class TimedTask(VAETask):
+class TimedTask(VAETrainer):
     """A training task that tells how long it took to do what is done once an epoch.
 
     That is to bring the sampler up to date and, where the optimizer's steps are dense, to let rows

@@ -10,13 +10,13 @@ from freqfm._versions import __version__, show_versions
 from freqfm.exceptions import DivergenceError
 
 _LAZY = {
-    "FMClassifier": "freqfm.estimators.fm",
-    "FMRegressor": "freqfm.estimators.fm",
-    "RaFMClassifier": "freqfm.estimators.rafm",
-    "RaFMRegressor": "freqfm.estimators.rafm",
-    "MFRecommender": "freqfm.estimators.mf",
-    "FastVAERecommender": "freqfm.estimators.vae",
-    "InteractionRecommender": "freqfm.estimators.interactions",
+    "FMClassifier": "freqfm.estimators.fm.plain",
+    "FMRegressor": "freqfm.estimators.fm.plain",
+    "RaFMClassifier": "freqfm.estimators.fm.rafm",
+    "RaFMRegressor": "freqfm.estimators.fm.rafm",
+    "MFRecommender": "freqfm.estimators.recommenders.mf",
+    "FastVAERecommender": "freqfm.estimators.recommenders.vae",
+    "InteractionRecommender": "freqfm.estimators.recommenders.interactions",
     "callbacks": None,
     "datasets": None,
     "displays": None,
@@ -27,7 +27,7 @@ _LAZY = {
     "optimizers": None,
     "samplers": None,
     "temperatures": None,
-    "recommend": "freqfm.estimators.recommend",
+    "recommend": "freqfm.estimators.recommenders.recommend",
 }
 
 __all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]

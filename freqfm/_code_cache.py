@@ -23,7 +23,7 @@ from numba.core.caching import (
 from freqfm._warnings import warn_user
 
 #: The folders whose functions are compiled; nothing outside of them uses the decorators.
-COMPILED = ("kernels", "scalars")
+COMPILED = ("formulas", "backends")
 
 
 def _source_hash():

@@ -1,4 +1,4 @@
-"""The decorators under every compiled function: ``scalar``, ``stage`` and ``kernel``.
+"""The decorators under every compiled function: ``inlined``, ``subroutine`` and ``kernel``.
 
 Nothing compiles at import. A kernel compiles at its first call and is kept on disk, so that the
 next process loads it. numba looks only at the file a kernel stands in to decide whether the
@@ -22,10 +22,10 @@ __all__ = [
     "KERNELS",
     "announced_compilation",
     "cache_directory",
+    "inlined",
     "kernel",
     "n_signatures",
-    "scalar",
-    "stage",
+    "subroutine",
 ]
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
@@ -91,12 +91,12 @@ def _inner(function, **options):
     return _Inner(py_func=function, targetoptions=options)
 
 
-def scalar(function):
+def inlined(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
     return _inner(function, forceinline=True)
 
 
-def stage(function):
+def subroutine(function):
     """Compile a long part of several kernels once; they call it."""
     return _inner(function)
 

@@ -12,8 +12,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._warnings import warn_user
-from freqfm.kernels.cpu.packing import gather_rows_of
-from freqfm.kernels.cpu.team import available_threads, cores
+from freqfm.backends.cpu.packing import gather_rows_of
+from freqfm.backends.cpu.team import available_threads, cores
 
 # Entries, and rows, of a large matrix that are looked at at a time.
 _ENTRIES, _ROWS = 1 << 20, 1 << 16

@@ -55,7 +55,13 @@ RECOMMENDERS = {
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
 OF_MACHINES |= {"feature_ranks_", "factor_rows_"}
 OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_seen_indptr", "layers_"}
-OF_RECOMMENDERS |= {"_seen_indices", "_inverse", "_others", "user_factors_", "_fold_constants"}
+OF_RECOMMENDERS |= {
+    "_seen_indices",
+    "_inverse_temperatures",
+    "_others",
+    "user_factors_",
+    "_fold_constants",
+}
 OF_RECOMMENDERS |= {"input_factors_"}
 OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_codewords"}
 OF_TRAINING |= {"user_margins_", "item_margins_", "_temperature_state", "_statistics"}

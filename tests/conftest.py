@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from freqfm.backends.cpu import team
 from freqfm.datasets import make_clicks
-from freqfm.kernels.cpu import team
 
 
 @pytest.fixture(scope="session", autouse=True)

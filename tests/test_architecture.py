@@ -12,7 +12,7 @@ PACKAGE = Path(freqfm.__file__).parent
 
 # Which parts each part may import, apart from itself: a lower layer, or a helper named here.
 AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
-BELOW_AXES = {"_jit", "_components", "exceptions", "scalars", "kernels"}
+BELOW_AXES = {"_jit", "_components", "exceptions", "formulas", "backends"}
 MAY_IMPORT = {
     "exceptions": set(),
     "_signals": set(),
@@ -21,11 +21,11 @@ MAY_IMPORT = {
     "_code_cache": {"_warnings"},
     "_jit": {"_code_cache"},
     "_components": set(),
-    "_versions": {"_jit", "kernels"},
-    "_validation": {"_warnings", "exceptions", "kernels"},
+    "_versions": {"_jit", "backends"},
+    "_validation": {"_warnings", "exceptions", "backends"},
     "datasets": {"_columns", "exceptions"},
-    "scalars": {"_jit"},
-    "kernels": {"_jit", "_signals", "_warnings", "scalars"},
+    "formulas": {"_jit"},
+    "backends": {"_jit", "_signals", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
@@ -68,7 +68,7 @@ MOST_LINES = 60
 FUSED = {"alignment_train", "fm_train", "pairwise_train", "rafm_train", "softmax_train"}
 
 # Functions under these decorators are compiled.
-DECORATORS = {"kernel", "scalar", "stage"}
+DECORATORS = {"kernel", "inlined", "subroutine"}
 
 
 def module_name(path):
@@ -122,8 +122,8 @@ def violations(module, source, is_package=False):
             there = part_of(name)
             if there not in {here, *MAY_IMPORT[here]}:
                 found.append(f"{module} imports {name}: {here} may not import {there}")
-            if module.startswith("freqfm.kernels.cuda") and name.startswith("freqfm.kernels.cpu"):
-                found.append(f"{module} imports {name}: kernels/cuda may not import kernels/cpu")
+            if module.startswith("freqfm.backends.cuda") and name.startswith("freqfm.backends.cpu"):
+                found.append(f"{module} imports {name}: backends/cuda may not import backends/cpu")
     for node in outside_functions(tree):
         for name in imports_of(node, package):
             if name.split(".")[0] in NOT_AT_MODULE_LEVEL:
@@ -158,7 +158,7 @@ def is_folder(module):
 
 
 def test_package_is_found():
-    assert {"freqfm", "freqfm._jit", "freqfm.kernels.cpu.fm", "freqfm.losses"} <= set(SOURCES)
+    assert {"freqfm", "freqfm._jit", "freqfm.backends.cpu.fm", "freqfm.losses"} <= set(SOURCES)
 
 
 @EVERY_MODULE
@@ -221,18 +221,18 @@ def test_public_names_resolve():
 @pytest.mark.parametrize(
     "module, source, complaint",
     [
-        ("freqfm.scalars.steps", "from freqfm.kernels.cpu.team import wait", "import kernels"),
-        ("freqfm.kernels.cpu.fm", "import freqfm.optimizers as o", "import optimizers"),
+        ("freqfm.formulas.steps", "from freqfm.backends.cpu.team import wait", "import backends"),
+        ("freqfm.backends.cpu.fm", "import freqfm.optimizers as o", "import optimizers"),
         ("freqfm.losses", "from freqfm import optimizers", "import optimizers"),
         ("freqfm.losses.ranking", "from ..optimizers import SGD", "import optimizers"),
         ("freqfm.optimizers._base", "def f():\n    import freqfm.estimators.fm", "estimators"),
         ("freqfm.initializers", "from freqfm import FMClassifier", "may not import __init__"),
         ("freqfm.initializers", "import freqfm", "may not import __init__"),
-        ("freqfm.kernels.cuda.fm", "from freqfm.kernels.cpu import rows", "import kernels/cpu"),
-        ("freqfm.kernels.cuda.fm", "from ..cpu.rows import owner", "import kernels/cpu"),
+        ("freqfm.backends.cuda.fm", "from freqfm.backends.cpu import rows", "import backends/cpu"),
+        ("freqfm.backends.cuda.fm", "from ..cpu.ownership import owner", "import backends/cpu"),
         ("freqfm.datasets.criteo", "from freqfm import _validation", "import _validation"),
         ("freqfm._components", "from . import losses", "import losses"),
-        ("freqfm._jit", "try:\n    import freqfm.scalars\nfinally:\n    f()", "import scalars"),
+        ("freqfm._jit", "try:\n    import freqfm.formulas\nfinally:\n    f()", "import formulas"),
         ("freqfm.plots", "import math", "freqfm.plots is not listed"),
         ("freqfm.estimators.fm", "if True:\n    import pandas as pd", "pandas at module level"),
         ("freqfm.losses", "class A:\n    from torch import nn", "torch.nn at module level"),
@@ -247,9 +247,12 @@ def test_checker_sees_violations(module, source, complaint):
     "module, source",
     [
         ("freqfm.estimators.fm", "from freqfm.losses import LogLoss\nimport numpy, freqfm._jit"),
-        ("freqfm.estimators.fm", "from .base import EpochLoop\nfrom ..kernels.cpu import team"),
+        (
+            "freqfm.estimators.fm",
+            "from ..training import EpochLoop\nfrom ..backends.cpu import team",
+        ),
         ("freqfm.estimators.fm", "def f():\n    import matplotlib.pyplot, pandas"),
-        ("freqfm.kernels.cuda.fm", "from freqfm.scalars.steps import sgd_step"),
+        ("freqfm.backends.cuda.fm", "from freqfm.formulas.steps import sgd_step"),
         ("freqfm.optimizers", "from ._base import Optimizer\nfrom pandas_like import x"),
     ],
 )

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor
+from freqfm.formulas.special import exp_of_minus, log_of_one_plus
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
-from freqfm.scalars.special import exp_of_minus, log_of_one_plus
 
 COUNTS = np.arange(1.0, 13.0)
 CASES = [

@@ -26,7 +26,7 @@ from freqfm import (
     MFRecommender,
 )
 from freqfm.datasets import make_clicks, make_interactions
-from freqfm.estimators.base import Attempt, EpochLoop, Phase
+from freqfm.estimators.training import Attempt, EpochLoop, Phase
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
 # Continuing
@@ -409,7 +409,7 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
     # The last batch of an epoch can spoil the weights after its loss was taken.
     class Task:
         optimizer = SGD()
-        remedy = "start elsewhere"
+        divergence_hint = "start elsewhere"
 
         def __init__(self):
             self.arrays = [np.ones(2), np.ones(2)]

@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV
 
 from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender, recommend
 from freqfm.callbacks import Checkpoint, resume
-from freqfm.estimators.mf_task import MFTask
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.model_selection import WarmStartKFold
 
 SMALL = MFRecommender(4, max_iter=3, n_jobs=1, random_state=0)
@@ -218,14 +218,14 @@ def test_checkpoints_of_the_recommender_inside(tmp_path, monkeypatch):
     path = tmp_path / "model.checkpoint"
     whole = InteractionRecommender(SMALL, value=None).fit(ROWS)
     with monkeypatch.context() as patch:
-        run = MFTask.run_epoch
+        run = MFTrainer.run_epoch
 
         def killed(task, epoch):
             if epoch == 2:
                 raise KeyboardInterrupt
             return run(task, epoch)
 
-        patch.setattr(MFTask, "run_epoch", killed)
+        patch.setattr(MFTrainer, "run_epoch", killed)
         with pytest.raises(KeyboardInterrupt):
             InteractionRecommender(SMALL, value=None).set_callbacks(Checkpoint(path)).fit(ROWS)
     assert resume(path).n_iter_ == 2

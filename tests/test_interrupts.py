@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from freqfm import FastVAERecommender, FMClassifier, InteractionRecommender, MFRecommender
 from freqfm.datasets import make_clicks, make_interactions
-from freqfm.estimators.base import EpochLoop, Snapshot
+from freqfm.estimators.training import EpochLoop, Snapshot
 
 MODELS = [
     FMClassifier(n_components=3, early_stopping=False, n_iter_no_change=None, random_state=0),

@@ -37,9 +37,9 @@ from scipy import sparse
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm._jit import KERNELS, n_signatures
-from freqfm.kernels.cpu.tables import apply_gradients
-from freqfm.kernels.cpu import team
-from freqfm.kernels.cpu.team import Team
+from freqfm.backends.cpu.tables import apply_gradients
+from freqfm.backends.cpu import team
+from freqfm.backends.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
@@ -274,7 +274,7 @@ def test_stages_compile_once(reports):
 
 
 def test_inner_functions_have_no_way_in_from_python():
-    @_jit.stage
+    @_jit.subroutine
     def add_one(x):
         return x + 1
 
@@ -361,7 +361,7 @@ def test_cache_directory_changes_with_the_sources(tmp_path):
 
     before = name()
     assert name() == before
-    helper = tmp_path / "freqfm" / "scalars" / "steps.py"
+    helper = tmp_path / "freqfm" / "formulas" / "steps.py"
     text = helper.read_text()
     helper.write_text(text + "\n# Edited.\n")
     edited = name()

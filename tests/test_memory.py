@@ -16,7 +16,7 @@ from freqfm import (
 )
 from freqfm import _validation as validation
 from freqfm._validation import canonical_csr, count_columns, take_rows
-from freqfm.kernels.cpu import packing
+from freqfm.backends.cpu import packing
 
 MOST = np.iinfo(np.int32).max
 

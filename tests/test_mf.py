@@ -258,7 +258,7 @@ def test_verbose_and_silence(checkerboard, capsys):
 # Vectors used at unit length stay finite until their squares no longer are.
 @pytest.mark.parametrize("rate", [1e30, 1e39])
 @pytest.mark.parametrize(
-    "loss, remedy",
+    "loss, divergence_hint",
     [
         ("softmax", "warmer temperature"),
         ("bpr", "warmer temperature"),
@@ -267,10 +267,12 @@ def test_verbose_and_silence(checkerboard, capsys):
         ("mawu", "smaller gamma_users"),
     ],
 )
-def test_divergence_keeps_the_last_finite_model(checkerboard, loss, remedy, rate):
+def test_divergence_keeps_the_last_finite_model(checkerboard, loss, divergence_hint, rate):
     train, _ = checkerboard
     model = model_of(loss=loss, optimizer=SGD(rate), max_iter=5)
-    with pytest.raises(DivergenceError, match=f"smaller learning_rate, .*, or a {remedy}") as error:
+    with pytest.raises(
+        DivergenceError, match=f"smaller learning_rate, .*, or a {divergence_hint}"
+    ) as error:
         model.fit(train)
     assert "features" not in str(error.value)
     with pytest.raises(NotFittedError):

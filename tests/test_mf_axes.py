@@ -6,7 +6,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.estimators.mf_axes import resolve_axes
+from freqfm.estimators.recommenders.mf_components import resolve_axes
 from freqfm.initializers import PRISM, XavierUniform
 from freqfm.optimizers import Adam
 

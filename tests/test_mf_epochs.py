@@ -6,7 +6,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.estimators.mf_task import MFTask
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.losses import BPR, DirectAU, Softmax
 
 # A few long histories: in an epoch's order, neighbouring blocks are often of one user.
@@ -29,7 +29,7 @@ def task_of(loss, batch_size, seed):
     model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed)
     X, axes = model._prepare(X, reset=True, partial=False)
     model._init_model(X, axes)
-    return MFTask(model, axes, X, score=None, n_threads=1, n_known=X.nnz)
+    return MFTrainer(model, axes, X, score=None, n_threads=1, n_known=X.nnz)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

@@ -93,7 +93,7 @@ def known_pairs(data, **params):
     from freqfm.estimators import mf_task
 
     seen = []
-    shuffle = mf_task.MFTask._shuffle
+    shuffle = mf_task.MFTrainer._shuffle
 
     def spy(task, epoch):
         found = shuffle(task, epoch)
@@ -104,7 +104,7 @@ def known_pairs(data, **params):
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_task.MFTask, "_shuffle", spy)
+        patch.setattr(mf_task.MFTrainer, "_shuffle", spy)
         steps = one_step(data, **params)
     return seen[0], steps
 
@@ -321,7 +321,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
     from freqfm.estimators import mf_task
 
     epochs = []
-    shuffle = mf_task.MFTask._shuffle
+    shuffle = mf_task.MFTrainer._shuffle
 
     def spy(task, epoch):
         found = shuffle(task, epoch)
@@ -337,7 +337,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
 
     X, U, V = data
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_task.MFTask, "_shuffle", spy)
+        patch.setattr(mf_task.MFTrainer, "_shuffle", spy)
         model = MFRecommender(
             WIDTH, loss="softmax", init=GivenTables(U, V),
             optimizer=optimizer, batch_size=4, max_iter=2,

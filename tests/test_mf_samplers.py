@@ -9,13 +9,13 @@ from sklearn.model_selection import ParameterGrid
 from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, one_step
 
 from freqfm import MFRecommender
+from freqfm.backends.cpu.drawing import DRAWS
 from freqfm.datasets import make_interactions
-from freqfm.estimators.mf_task import MFTask
-from freqfm.kernels.cpu.drawing import DRAWS
-from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch, log_q_of
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.formulas.rng import hash64, stream_key
+from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, log_q_of
 from freqfm.losses import Softmax
 from freqfm.samplers import DNS, MIDX, Kernel, QuerySampler, SelfAdversarial
-from freqfm.scalars.rng import hash64, stream_key
 
 NAMES = ["midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"]
 
@@ -34,14 +34,14 @@ def data():
 def train_and_watch(data, **params):
     """Return (user step, item step, model) of one batch, its epoch and the proposal."""
     seen = []
-    shuffle = MFTask._shuffle
+    shuffle = MFTrainer._shuffle
 
     def spy(task, epoch):
         seen.extend([task, shuffle(task, epoch)])
         return seen[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MFTask, "_shuffle", spy)
+        patch.setattr(MFTrainer, "_shuffle", spy)
         steps = one_step(data, **params)
     return steps, seen[1], seen[0]._proposal
 

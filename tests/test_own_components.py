@@ -6,11 +6,11 @@ from numpy.testing import assert_array_equal
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm.datasets import make_interactions
+from freqfm.formulas import codes
 from freqfm.initializers import Initializer
 from freqfm.losses import BPR, BSL, DirectAU, LogLoss, Loss, RankingLoss, Softmax, SquaredError
 from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
 from freqfm.samplers import MIDX, Full, Sampler, Uniform
-from freqfm.scalars import codes
 from freqfm.temperatures import Temperature
 
 X = make_interactions(20, 12, 100, random_state=0)

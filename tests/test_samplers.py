@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from freqfm import FastVAERecommender
 from freqfm.datasets import make_interactions
-from freqfm.kernels.cpu.sampling import draw_scratch, log_q_of, prepare_query
+from freqfm.formulas.sampling_laws import draw_scratch, log_q_of, prepare_query
 from freqfm.samplers import (
     DNS,
     MIDX,

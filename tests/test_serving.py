@@ -11,9 +11,9 @@ from sklearn.base import clone
 
 from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender
 from freqfm._jit import JIT_DISABLED
+from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.topk import TILE_ITEMS
 from freqfm.datasets import make_interactions
-from freqfm.kernels.cpu.team import Team
-from freqfm.kernels.cpu.topk import TILE_ITEMS
 from freqfm.metrics import _ranking, ndcg_at_k
 from freqfm.metrics._ranking import top_k
 

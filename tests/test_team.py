@@ -18,8 +18,8 @@ from sklearn.model_selection import GridSearchCV
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, RaFMClassifier, _validation
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
 from freqfm._validation import count_threads
-from freqfm.kernels.cpu import team as team_module
-from freqfm.kernels.cpu.team import Team, wait
+from freqfm.backends.cpu import team as team_module
+from freqfm.backends.cpu.team import Team, wait
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
 

@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm._jit import JIT_DISABLED
-from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.team import Team
-from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.topk import BLOCK, TILE_ITEMS, rank_items
 from freqfm.metrics import _ranking
 from freqfm.metrics._ranking import top_k
 

@@ -8,13 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import FastVAERecommender
-from freqfm.datasets import make_interactions
-from freqfm.estimators.table_task import make_rule
-from freqfm.estimators.vae_task import VAETask
-from freqfm.kernels.cpu.sampling import draw_negatives, draw_scratch
-from freqfm.kernels.cpu.tables import Clock, Occurrences, Table
-from freqfm.kernels.cpu.team import Team
-from freqfm.kernels.cpu.vae import (
+from freqfm.backends.cpu.tables import Clock, Occurrences, Table
+from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.vae import (
     N_CHUNKS,
     TILE,
     DrawnScratch,
@@ -23,9 +19,13 @@ from freqfm.kernels.cpu.vae import (
     full_softmax,
     sampled_softmax,
 )
+from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.trainer import make_rule
+from freqfm.estimators.recommenders.vae_trainer import VAETrainer
+from freqfm.formulas.rng import hash64
+from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch
 from freqfm.optimizers import OPTIMIZERS, SGD, Adam
 from freqfm.samplers import MIDX, SAMPLERS, Popularity, Uniform
-from freqfm.scalars.rng import hash64
 
 
 def small_log(n_users=9, n_items=13, seed=0):
@@ -325,22 +325,22 @@ def test_rows_catch_up_with_dense_steps(monkeypatch, sampler):
     params |= {"batch_size": 4, "max_iter": 4, "random_state": 0, "n_jobs": 1}
     params["early_stopping"] = False
     lazily = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
-    softmax = VAETask._softmax
+    softmax = VAETrainer._softmax
 
     def at_once(task, queries, own, n_samples, scale, table, how):
         *_, step, clock = how
         task._catch_up(step - 1, clock, [table])
         return softmax(task, queries, own, n_samples, scale, table, how)
 
-    inputs = VAETask._sum_inputs
+    inputs = VAETrainer._sum_inputs
 
     def inputs_at_once(task, history, table, how):
         *_, step, clock = how
         task._catch_up(step - 1, clock, [table])
         return inputs(task, history, table, how)
 
-    monkeypatch.setattr(VAETask, "_sum_inputs", inputs_at_once)
-    monkeypatch.setattr(VAETask, "_softmax", at_once)
+    monkeypatch.setattr(VAETrainer, "_sum_inputs", inputs_at_once)
+    monkeypatch.setattr(VAETrainer, "_softmax", at_once)
     again = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
     for one, other in zip(lazily._tables().values(), again._tables().values(), strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-6)
@@ -351,7 +351,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     for n_items in (1000, 50_000):
         X = sparse.csr_array(np.eye(50, n_items, dtype=np.float32))
         model = FastVAERecommender(5, max_iter=1, random_state=0, n_jobs=1).fit(X)
-        task = VAETask(model, model._resolve_axes(X, True), X, None, 1, X.nnz)
+        task = VAETrainer(model, model._resolve_axes(X, True), X, None, 1, X.nnz)
         sizes.append(sum(array.nbytes for array in task._scratch))
     assert sizes[0] == sizes[1]
 

@@ -33,7 +33,7 @@ class MagnitudePopularityDisplay:
     correlation : float
         Spearman's rank correlation of the two; nan if either is constant.
     points_ : matplotlib PathCollection
-    ax_ : matplotlib Axes
+    ax_ : matplotlib Components
     figure_ : matplotlib Figure
 
     References
@@ -72,7 +72,7 @@ class MagnitudePopularityDisplay:
         ----------
         estimator : MFRecommender, InteractionRecommender, Pipeline or search
         of : {"items", "users"}, default="items"
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -96,7 +96,7 @@ class MagnitudePopularityDisplay:
         vectors : array-like of shape (n, n_components)
         counts : array-like of shape (n,)
         what : str, default="vectors"
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -117,7 +117,7 @@ class MagnitudePopularityDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
             Where; None makes a new figure.
         **kwargs : dict
             For matplotlib's ``scatter``.
@@ -154,7 +154,7 @@ class StratifiedNDCGDisplay:
     ndcg : dict of str to float
         By model: the sum of its parts.
     bars_ : dict of str to matplotlib BarContainer
-    ax_ : matplotlib Axes
+    ax_ : matplotlib Components
     figure_ : matplotlib Figure
 
     Examples
@@ -212,7 +212,7 @@ class StratifiedNDCGDisplay:
             Length of the rankings.
         edges : pair of float, default=(0.05, 0.20)
             Shares of items that are popular, and popular or neutral, in training.
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -272,7 +272,7 @@ class StratifiedNDCGDisplay:
             Number of leading places to look at; all if None.
         edges : pair of float, default=(0.05, 0.20)
             As in :meth:`from_estimators`.
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -294,7 +294,7 @@ class StratifiedNDCGDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
             Where; None makes a new figure.
         **kwargs : dict
             For matplotlib's ``bar``.

@@ -29,8 +29,8 @@ class LossCurveDisplay:
     validation_line_ : matplotlib Line2D or None
     best_line_ : matplotlib Line2D or None
         Vertical, at the epoch that was kept.
-    ax_ : matplotlib Axes
-    validation_ax_ : matplotlib Axes or None
+    ax_ : matplotlib Components
+    validation_ax_ : matplotlib Components or None
         Shares the epochs with ``ax_``, and has a scale of its own at the right.
     figure_ : matplotlib Figure
 
@@ -62,7 +62,7 @@ class LossCurveDisplay:
         estimator : factorization machine, recommender, Pipeline or search
         name : str, default=None
             None takes the name of the class.
-        ax, validation_ax : matplotlib Axes, default=None
+        ax, validation_ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -84,9 +84,9 @@ class LossCurveDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
             Where; None makes a new figure.
-        validation_ax : matplotlib Axes, default=None
+        validation_ax : matplotlib Components, default=None
             Where the scores are drawn, for several models in one picture the ``validation_ax_`` of
             the first. None adds a second scale to ``ax``.
         **kwargs : dict
@@ -141,7 +141,7 @@ class TemperatureDisplay:
         Of the histogram.
     points_ : matplotlib PathCollection or None
         Of temperatures against degrees.
-    ax_ : matplotlib Axes
+    ax_ : matplotlib Components
     figure_ : matplotlib Figure
 
     Examples
@@ -177,7 +177,7 @@ class TemperatureDisplay:
         ----------
         estimator : MFRecommender, InteractionRecommender, Pipeline or search
         kind : {"histogram", "degree"}, default="histogram"
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -193,7 +193,7 @@ class TemperatureDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
+        ax : matplotlib Components, default=None
             Where; None makes a new figure.
         kind : {"histogram", "degree"}, default="histogram"
         **kwargs : dict

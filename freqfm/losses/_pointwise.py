@@ -5,7 +5,7 @@ from abc import abstractmethod
 import numpy as np
 
 from freqfm._components import Component
-from freqfm.scalars import codes
+from freqfm.formulas import codes
 
 __all__ = ["LogLoss", "Loss", "SquaredError"]
 

@@ -43,7 +43,7 @@ class RankingLoss(Component):
     #: Dropout of users' vectors.
     user_dropout = 0.0
     #: What may help if training diverges, apart from a smaller learning rate.
-    remedy = "a warmer temperature"
+    divergence_hint = "a warmer temperature"
 
 
 class Softmax(RankingLoss):
@@ -119,7 +119,7 @@ class BSL(Softmax):
     """
 
     temperature = "density"
-    remedy = "a warmer temperature or a smaller constant of the loss"
+    divergence_hint = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False
 
@@ -192,7 +192,7 @@ class DirectAU(RankingLoss):
     block = 1
     margins = False
     half = False
-    remedy = "a smaller gamma"
+    divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
     def __init__(self, gamma=2.0):
@@ -240,7 +240,7 @@ class MAWU(RankingLoss):
     has_temperature = False
     block = 1
     half = True
-    remedy = "a smaller gamma_users or gamma_items"
+    divergence_hint = "a smaller gamma_users or gamma_items"
     _parameter_constraints = {
         "gamma_users": NON_NEGATIVE,
         "gamma_items": NON_NEGATIVE,

@@ -13,9 +13,9 @@ from freqfm._validation import (
     check_structure,
     is_canonical,
 )
-from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.team import Team, available_threads
-from freqfm.kernels.cpu.topk import BLOCK, TILE_ITEMS, rank_items
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.backends.cpu.team import Team, available_threads
+from freqfm.backends.cpu.topk import BLOCK, TILE_ITEMS, rank_items
 from freqfm.metrics._hits import as_csr
 
 __all__ = ["top_k"]

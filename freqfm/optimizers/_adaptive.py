@@ -6,8 +6,8 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import POSITIVE
+from freqfm.formulas import codes
 from freqfm.optimizers._base import Optimizer
-from freqfm.scalars import codes
 
 
 class Adagrad(Optimizer):

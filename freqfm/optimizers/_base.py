@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import Component
-from freqfm.scalars import codes
+from freqfm.formulas import codes
 
 
 class OptimizerState(NamedTuple):
@@ -40,7 +40,7 @@ class Optimizer(Component):
         "state_widths", "init_state", "_slots",
     )  # fmt: skip
 
-    #: How a row moves along its gradient, see ``freqfm.scalars.codes``.
+    #: How a row moves along its gradient, see ``freqfm.formulas.codes``.
     step_code = codes.STEP_SGD
     #: Where a row's learning rate comes from.
     rate_code = codes.RATE_CONSTANT

@@ -4,8 +4,8 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE
+from freqfm.formulas import codes
 from freqfm.optimizers._base import Optimizer
-from freqfm.scalars import codes
 
 
 class SGD(Optimizer):

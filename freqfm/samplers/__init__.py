@@ -9,7 +9,7 @@ number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard negatives
 
 from functools import partial
 
-from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler, Sampler
 from freqfm.samplers._hard import DNS, SelfAdversarial
 from freqfm.samplers._kernel import Kernel

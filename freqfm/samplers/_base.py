@@ -16,9 +16,9 @@ from freqfm._validation import (
     named,
     refuse_dates,
 )
-from freqfm.kernels.cpu.blas import single_threaded_blas
-from freqfm.kernels.cpu.sampling import Proposal, draw_for_queries, draw_scratch
-from freqfm.scalars import codes
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal, draw_for_queries, draw_scratch
 
 # Fields of a proposal that need not be whole numbers.
 _FLOATS = ("alpha", "temperature")
@@ -32,7 +32,7 @@ class Sampler(Component):
     ``proposal_``, for those who want to draw, or to see how far from a softmax a sampler is.
     """
 
-    #: Where the negatives of a batch stand, see ``freqfm.scalars.codes``.
+    #: Where the negatives of a batch stand, see ``freqfm.formulas.codes``.
     negatives_code: int
     #: Negatives that a loss takes if it is given no number; None for the loss's own.
     n_negatives: int | None = None
@@ -220,7 +220,7 @@ def check_proposal(learned, name, proposal, n_items, width):
             fits = isinstance(value, Real) and (isinstance(value, Integral) or field in _FLOATS)
         learned.require(fits, f"{name}.{field}", f"is {value!r}, of another type than it has to be")
     known = proposal.code in range(codes.PROPOSAL_WEIGHTED + 1)
-    learned.require(known, f"{name}.code", f"is {proposal.code}, none of freqfm.scalars.codes")
+    learned.require(known, f"{name}.code", f"is {proposal.code}, none of freqfm.formulas.codes")
     found = f"is {proposal.n_items}, but item_vectors_ has {n_items} rows"
     learned.require(proposal.n_items == n_items, f"{name}.n_items", found)
     for field in ("n_candidates", "leaf_size"):

@@ -3,9 +3,9 @@
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
-from freqfm.scalars import codes
 
 # Scores are ranked for so many pairs of a query and an item at a time.
 _PAIRS = 1 << 24

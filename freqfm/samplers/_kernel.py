@@ -3,9 +3,9 @@
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
-from freqfm.scalars import codes
 
 # Products of so many numbers are held at a time while the tree is built.
 _NUMBERS = 1 << 24

@@ -7,11 +7,11 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import POSITIVE_INTEGER
-from freqfm.kernels.cpu.aliases import build_aliases
-from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.backends.cpu.aliases import build_aliases
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
 from freqfm.samplers._quantization import quantize, subspaces
-from freqfm.scalars import codes
 
 
 class MIDX(QuerySampler):

@@ -3,9 +3,9 @@
 import numpy as np
 
 from freqfm._components import NON_NEGATIVE
-from freqfm.kernels.cpu.sampling import Proposal
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import Sampler
-from freqfm.scalars import codes
 
 __all__ = ["Full", "InBatch", "Popularity", "Uniform"]
 

@@ -1,0 +1,123 @@
+"""Matrix products inside kernels: the BLAS of scipy, called without Python.
+
+A product computes whole tiles of scores at the speed of the machine. Each thread of a team calls
+BLAS on tiles of its own, so BLAS itself must stay on one thread: hold ``single_threaded_blas()``
+around every team that runs such a kernel. How a problem is cut into tiles must not depend on the
+number of threads, because BLAS may sum in another order when a shape changes.
+"""
+
+import functools
+
+import numpy as np
+import threadpoolctl
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic
+
+from freqfm._jit import JIT_DISABLED, inlined
+
+__all__ = [
+    "add_product",
+    "add_product_of_transposed",
+    "product_with_transposed",
+    "single_threaded_blas",
+]
+
+# One name for scipy's sgemm, by which compiled code finds it in every process.
+binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
+
+
+@functools.cache
+def _controller():
+    # scipy's BLAS is loaded by now: this module asked for the address of its sgemm. Looking for the
+    # libraries of the process takes milliseconds, so it is done once.
+    return threadpoolctl.ThreadpoolController()
+
+
+def single_threaded_blas():
+    """Return a context in which BLAS runs on the calling thread alone."""
+    return _controller().limit(limits=1, user_api="blas")
+
+
+@intrinsic
+def _sgemm(typing_context, a_transposed, b_transposed, m, n, k, a, b, beta, c):
+    """C := op(A) op(B) + beta C for the row-major 2-D arrays at hand; returns nothing."""
+
+    def codegen(context, builder, signature, args):
+        flag_a, flag_b, m, n, k, a, b, beta, c = args
+        int_type, float_type = ir.IntType(32), ir.FloatType()
+        char = ir.IntType(8)
+
+        def on_stack(value):
+            return cgutils.alloca_once_value(builder, value)
+
+        def as_int(value):
+            return builder.trunc(value, int_type)
+
+        def letter(flag):
+            return builder.select(flag, char(ord("T")), char(ord("N")))
+
+        def array(position, value):
+            made = context.make_array(signature.args[position])(context, builder, value)
+            width = builder.extract_value(made.shape, 1)
+            stride = builder.extract_value(made.strides, 0)
+            leading = builder.sdiv(stride, ir.IntType(stride.type.width)(4))
+            # The stride of a single row may be anything.
+            wider = builder.icmp_signed(">", leading, width)
+            return made.data, on_stack(as_int(builder.select(wider, leading, width)))
+
+        a_data, a_leading = array(5, a)
+        b_data, b_leading = array(6, b)
+        c_data, c_leading = array(8, c)
+        one = on_stack(float_type(1.0))
+        # Fortran sees every row-major matrix transposed: C^T = op(B)^T op(A)^T.
+        arguments = [
+            on_stack(letter(flag_b)),
+            on_stack(letter(flag_a)),
+            on_stack(as_int(n)),
+            on_stack(as_int(m)),
+            on_stack(as_int(k)),
+            one,
+            b_data,
+            b_leading,
+            a_data,
+            a_leading,
+            on_stack(beta),
+            c_data,
+            c_leading,
+        ]
+        function_type = ir.FunctionType(ir.VoidType(), [arg.type for arg in arguments])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "freqfm_sgemm")
+        builder.call(function, arguments)
+        return context.get_dummy_value()
+
+    long = types.int64
+    signature = types.void(types.boolean, types.boolean, long, long, long, a, b, types.float32, c)
+    return signature, codegen
+
+
+if JIT_DISABLED:
+
+    def _sgemm(a_transposed, b_transposed, m, n, k, a, b, beta, c):
+        a = a[:k, :m].T if a_transposed else a[:m, :k]
+        b = b[:n, :k].T if b_transposed else b[:k, :n]
+        c[:m, :n] = a @ b + (beta * c[:m, :n] if beta else 0)
+
+
+@inlined
+def product_with_transposed(a, b, c):
+    """C := A B^T, for A (m, k), B (n, k) and C (m, n), float32, rows contiguous."""
+    _sgemm(False, True, a.shape[0], b.shape[0], a.shape[1], a, b, np.float32(0), c)
+
+
+@inlined
+def add_product(a, b, c, keep):
+    """C := A B + keep C, for A (m, k), B (k, n) and C (m, n), float32, rows contiguous."""
+    _sgemm(False, False, a.shape[0], b.shape[1], a.shape[1], a, b, np.float32(keep), c)
+
+
+@inlined
+def add_product_of_transposed(a, b, c, keep):
+    """C := A^T B + keep C, for A (k, m), B (k, n) and C (m, n), float32, rows contiguous."""
+    _sgemm(True, False, a.shape[1], b.shape[1], a.shape[0], a, b, np.float32(keep), c)

@@ -1,0 +1,44 @@
+"""Rows of scores turned into exponentials of their logits, in place."""
+
+import numpy as np
+
+from freqfm._jit import ZERO, inlined
+from freqfm.formulas.special import exp_of_minus
+
+
+@inlined
+def exponentials(scores, r, n, weight, corrections, first, corrected, shift):
+    """Turn scores of row ``r`` into exp(weight * score - correction - shift); return their sum."""
+    total = ZERO
+    if corrected:
+        for j in range(n):
+            logit = weight * scores[r, j] - corrections[first + j]
+            e = exp_of_minus(max(shift - logit, ZERO))
+            scores[r, j] = e
+            total += e
+    else:
+        for j in range(n):
+            e = exp_of_minus(max(shift - weight * scores[r, j], ZERO))
+            scores[r, j] = e
+            total += e
+    return total
+
+
+@inlined
+def sum_of_exponentials(scores, r, n, largest):
+    """Return the sum of exp(score - largest) over row ``r``."""
+    total = ZERO
+    for j in range(n):
+        total += exp_of_minus(max(largest - scores[r, j], ZERO))
+    return total
+
+
+@inlined
+def largest_logit(scores, r, n, weight, corrections, first, corrected):
+    """Return the largest of the logits of row ``r``, or NaN if one is."""
+    largest = -np.float32(np.inf)
+    for j in range(n):
+        logit = weight * scores[r, j] - (corrections[first + j] if corrected else ZERO)
+        if not logit <= largest:
+            largest = logit
+    return largest

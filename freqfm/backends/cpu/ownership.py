@@ -1,0 +1,15 @@
+"""Which thread may write which rows of a table."""
+
+import numpy as np
+
+from freqfm._jit import inlined
+
+# Sixteen neighbours have one owner: sixteen float32 of a vector indexed by token fill a cache
+# line, and two threads that write the same line wait for each other.
+_NEIGHBOURS = np.uint64(4)
+
+
+@inlined
+def owner(token, size):
+    """Return which of ``size`` threads may write the rows of ``token``."""
+    return (token >> _NEIGHBOURS) % size

@@ -1,0 +1,268 @@
+"""A team of threads that run one compiled kernel together.
+
+Every thread calls the same kernel with its rank; ``wait`` is the only meeting point. Compared
+with ``numba.prange`` the machine code is the same for one thread and for many, which is what
+makes results independent of ``n_jobs`` to the bit, a meeting costs 0.1 microseconds where a
+parallel region costs 1 (OpenMP) to 100 (workqueue), nothing is compiled twice, and neither a
+fork nor two Python threads that train at once can abort the process.
+"""
+
+import ctypes
+import functools
+import os
+import queue
+import sys
+import threading
+import time
+
+import joblib
+import numba
+import numpy as np
+from llvmlite import binding
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from freqfm._jit import JIT_DISABLED, inlined, kernel
+from freqfm._signals import hold_signals
+from freqfm._warnings import warn_user
+
+# Slots of the barrier array, cache lines apart: threads that have arrived, the number of the
+# meeting, and whether the team was called off, beside how often to look before sleeping. Then, for
+# each rank, whether its thread is at work.
+_ARRIVED, _MEETING, _CALLED_OFF, _PATIENCE, _AT_WORK, _LINE = 0, 8, 16, 17, 24, 8
+
+# A thread looks so often, some 300 microseconds, before it leaves its core to others. Where all
+# cores are free, meetings are over by then. Where they are not, the thread waited for may be one
+# that does not run, and it gets its turn only if this one sleeps: ``sched_yield`` would not do. Who
+# yields gives up a whole slice of time, each time, and fits were 10 to 100 times as slow. In a team
+# that is larger than the machine somebody always waits for a core.
+_LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
+
+# How often to look before cores are taken for busy, and for how many seconds that is believed.
+_LOOKS_AT_THE_MACHINE, _BELIEVED = 3, 0.01
+
+# For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
+_NAP = np.uint32(0 if sys.platform == "win32" else 20)
+
+
+def _publish_sleep():
+    """Make the system's sleep callable from compiled code under one name."""
+    if sys.platform == "win32":
+        function = ctypes.windll.kernel32.Sleep
+    else:
+        function = ctypes.CDLL(None).usleep
+    binding.add_symbol("freqfm_sleep", ctypes.cast(function, ctypes.c_void_p).value)
+
+
+_publish_sleep()
+_sleep = types.ExternalFunction("freqfm_sleep", types.int32(types.uint32))
+
+
+def _slot(context, builder, array_type, array, index):
+    array = context.make_array(array_type)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, array_type, array, [index], wraparound=False)
+
+
+@intrinsic
+def _atomic_add(typing_context, array, index, value):
+    def codegen(context, builder, signature, args):
+        slot = _slot(context, builder, signature.args[0], args[0], args[1])
+        return builder.atomic_rmw("add", slot, args[2], "seq_cst")
+
+    return types.int64(array, types.intp, types.int64), codegen
+
+
+@intrinsic
+def _atomic_load(typing_context, array, index):
+    def codegen(context, builder, signature, args):
+        slot = _slot(context, builder, signature.args[0], args[0], args[1])
+        return builder.load_atomic(slot, "seq_cst", 8)
+
+    return types.int64(array, types.intp), codegen
+
+
+@inlined
+def wait(barrier, size):
+    """Return once all ``size`` threads have called this, or once the team is called off."""
+    if size == 1:
+        return
+    meeting = _atomic_load(barrier, _MEETING)
+    if _atomic_add(barrier, _ARRIVED, 1) == size - 1:
+        _atomic_add(barrier, _ARRIVED, -size)
+        _atomic_add(barrier, _MEETING, 1)
+        return
+    looks = 0
+    while _atomic_load(barrier, _MEETING) == meeting and _atomic_load(barrier, _CALLED_OFF) == 0:
+        looks = _look_again(looks, barrier)
+
+
+@inlined
+def _look_again(looks, barrier):
+    """Sleep a little if that many looks were in vain; return the number of looks."""
+    if looks >= barrier[_PATIENCE]:
+        _sleep(_NAP)
+    return looks + 1
+
+
+@kernel
+def _wait_until_idle(barrier, size):
+    """Return once no member is at work."""
+    for rank in range(1, size):
+        looks = 0
+        while _atomic_load(barrier, _AT_WORK + rank * _LINE) != 0:
+            looks = _look_again(looks, barrier)
+
+
+@functools.cache
+def cores():
+    """Return how many cores this process may use, by its affinity and by quotas of containers."""
+    return joblib.cpu_count()
+
+
+def available_threads():
+    """Return how many threads this process may use.
+
+    The smallest of the cores the process is allowed on and ``NUMBA_NUM_THREADS``, by which
+    joblib tells its worker processes their share.
+    """
+    return max(1, min(cores(), numba.config.NUMBA_NUM_THREADS))
+
+
+def free_cores(wanted):
+    """Return how many cores, of ``wanted`` ones, no other thread of the machine computes on.
+
+    Linux tells; elsewhere all of them are taken for free.
+    """
+    n_cores = os.cpu_count() or 1
+    most = 0
+    try:
+        # Who runs for a moment only is not busy.
+        for _ in range(_LOOKS_AT_THE_MACHINE):
+            most = max(most, n_cores + 1 - _running_threads())
+            if most >= wanted:
+                break
+    except (OSError, ValueError, IndexError):
+        return wanted
+    return max(0, min(most, wanted))
+
+
+def _running_threads():
+    """Return how many threads of the machine run or wait for a core, this one included."""
+    file = os.open("/proc/loadavg", os.O_RDONLY)
+    try:
+        return int(os.read(file, 100).split()[3].split(b"/")[0])
+    finally:
+        os.close(file)
+
+
+class Team:
+    """A team of threads, to be used as a context manager.
+
+    As many of them take part in a call as there are free cores: on a busy machine every meeting
+    would cost a turn of the scheduler, and one thread alone be faster than two.
+
+    Parameters
+    ----------
+    size : int
+        Number of threads. The calling thread is one of them, so a team of one starts none.
+    """
+
+    def __init__(self, size):
+        self.size = 1 if JIT_DISABLED else size
+        self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
+        crowded = size > available_threads()
+        self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
+        self._inboxes, self._threads = [], []
+        self._present, self._believed_until = 1, -np.inf
+
+    def __enter__(self):
+        if self.size == 1:
+            return self
+        try:
+            with hold_signals():
+                for rank in range(1, self.size):
+                    self._start(rank)
+        except (RuntimeError, MemoryError) as error:
+            warn_user(
+                f"Only {1 + len(self._inboxes)} of {self.size} threads could be started ({error}). "
+                f"The result is the same; to start fewer, set n_jobs."
+            )
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self, rank):
+        inbox = queue.SimpleQueue()
+        thread = threading.Thread(
+            target=_serve, args=(inbox, self._barrier, rank), name=f"freqfm-{rank}", daemon=True
+        )
+        thread.start()
+        self._inboxes.append(inbox)
+        self._threads.append(thread)
+
+    def __exit__(self, *exception):
+        if not self._inboxes:
+            return
+        with hold_signals():
+            for inbox in self._inboxes:
+                inbox.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._inboxes, self._threads = [], []
+
+    def run(self, kernel, *args):
+        """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
+
+        Nobody is at work any more when it returns or raises; signals are held back meanwhile.
+        """
+        size = self._present_size()
+        if size == 1:
+            return kernel(0, 1, self._barrier, *args)
+        with hold_signals():
+            return self._run(size, kernel, args)
+
+    def _run(self, size, kernel, args):
+        barrier, errors = self._barrier, []
+        barrier[[_ARRIVED, _MEETING, _CALLED_OFF]] = 0
+        try:
+            for rank, inbox in enumerate(self._inboxes[: size - 1], 1):
+                barrier[_AT_WORK + rank * _LINE] = 1
+                inbox.put((kernel, size, args, errors))
+            result = kernel(0, size, barrier, *args)
+        except BaseException:
+            # Nobody may wait for a thread that will not come.
+            barrier[_CALLED_OFF] = 1
+            raise
+        finally:
+            # Arrays belong to the caller again only once nobody works on them any more.
+            _wait_until_idle(barrier, size)
+        if errors:
+            raise errors[0]
+        return result
+
+    def _present_size(self):
+        """Return how many threads take part in a call."""
+        most = 1 + len(self._inboxes)
+        if most == 1:
+            return 1
+        now = time.perf_counter()
+        if now >= self._believed_until:
+            self._present = max(1, free_cores(most))
+            self._believed_until = now + _BELIEVED
+        return self._present
+
+
+def _serve(inbox, barrier, rank):
+    """Run kernels as a member of a team, until there are no more."""
+    while (call := inbox.get()) is not None:
+        kernel, size, args, errors = call
+        try:
+            kernel(rank, size, barrier, *args)
+        except BaseException as error:
+            errors.append(error)
+            barrier[_CALLED_OFF] = 1
+        # The arrays are the caller's again.
+        del call, kernel, args, errors
+        barrier[_AT_WORK + rank * _LINE] = 0

@@ -1,0 +1,524 @@
+"""What the factorization machines share: parameters, fitting, the model's arrays."""
+
+from abc import abstractmethod
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, is_regressor
+from sklearn.model_selection import train_test_split
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm._components import (
+    NON_NEGATIVE,
+    POSITIVE,
+    name_to_instance,
+    refuse_ignored,
+    resolve,
+)
+from freqfm._signals import release_signals
+from freqfm._validation import (
+    LearnedArrays,
+    as_kernel_array,
+    check_memory,
+    count_columns,
+    count_threads,
+    draw_seed,
+    take_rows,
+    validate_rows,
+    validate_weights,
+)
+from freqfm.estimators.fm.factors import squeeze_outputs
+from freqfm.estimators.fm.trainer import TrainingRows
+from freqfm.estimators.training import (
+    CallbackSupportMixin,
+    FitCallbacks,
+    Phase,
+    attempt,
+    check_progress,
+    refit,
+    train,
+    with_callbacks,
+)
+from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.losses import Loss
+from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
+
+__all__ = ["BaseFM"]
+
+# From how many rows on early_stopping="auto" sets a validation part aside.
+_AUTO_EARLY_STOPPING = 300
+
+# validation_fraction="auto" is a tenth, or for small data so many rows, or of fewer still a third:
+# few rows cannot tell one epoch from another, and all of them are trained on in the end.
+_VALIDATION_ROWS = 1_000
+
+# n_iter_no_change="auto" is so many epochs, and with a validation part so many steps at least:
+# where an epoch is a step or two, the factors are slow to leave their start.
+_PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
+
+
+class BaseFM(CallbackSupportMixin, BaseEstimator):
+    """What all factorization machines share: everything but factors and targets.
+
+    An estimator adds two mixins: one knows the factors (``PlainFactors``, ``RankedFactors``), the
+    other the targets (``ClassTargets``, ``RealTargets``). A model has one output per class for
+    three classes or more, else one; arrays of several outputs have a leading axis.
+    """
+
+    _parameter_constraints: dict = {
+        "optimizer": "no_validation",  # names and instances are resolved in fit
+        "learning_rate": [*POSITIVE, None],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "alpha_linear": NON_NEGATIVE,
+        "alpha_factors": NON_NEGATIVE,
+        "alpha_per": [StrOptions({"token", "row"})],
+        "init": "no_validation",
+        "init_scale": [*NON_NEGATIVE, None],
+        "fit_intercept": ["boolean"],
+        "fit_linear": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), StrOptions({"auto"})],
+        "n_iter_no_change": [
+            Interval(Integral, 1, None, closed="left"),
+            None,
+            StrOptions({"auto"}),
+        ],
+        "tol": NON_NEGATIVE,
+        "shuffle": ["boolean"],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+    }
+
+    def __init__(
+        self,
+        *,
+        optimizer,
+        learning_rate,
+        max_iter,
+        batch_size,
+        alpha_linear,
+        alpha_factors,
+        alpha_per,
+        init,
+        init_scale,
+        fit_intercept,
+        fit_linear,
+        early_stopping,
+        validation_fraction,
+        n_iter_no_change,
+        tol,
+        shuffle,
+        warm_start,
+        verbose,
+        n_jobs,
+        random_state,
+    ):
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.alpha_linear = alpha_linear
+        self.alpha_factors = alpha_factors
+        self.alpha_per = alpha_per
+        self.init = init
+        self.init_scale = init_scale
+        self.fit_intercept = fit_intercept
+        self.fit_linear = fit_linear
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.shuffle = shuffle
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def set_params(self, **params):
+        """Set parameters; those of a component reach it by name too.
+
+        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
+        name, which becomes an instance here. So grids over ``optimizer__...`` need no instance.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+        """
+        name_to_instance(self, {"optimizer": OPTIMIZERS, "init": INITIALIZERS}, params)
+        return super().set_params(**params)
+
+    # Where subclasses differ.
+
+    _loss: Loss
+    #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
+    _score_name: str
+
+    #: What trains the model (see ``FMTrainer``), and the names of the arrays that it trains.
+    _task: type
+    _weight_names: tuple
+
+    _writes_checkpoints = True
+
+    @abstractmethod
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        """Set the factors of all outputs; return the states of their optimizers."""
+
+    @abstractmethod
+    def _count_outputs(self, learned):
+        """Return how many outputs the model has, by checked attributes."""
+
+    @abstractmethod
+    def _check_factors(self, learned, outputs, n_features):
+        """Check the factors, whose shape begins with ``outputs``; see ``LearnedArrays``."""
+
+    @abstractmethod
+    def _state_shapes(self, optimizer):
+        """Return the shapes of an output's optimizer state, by the names of its arrays."""
+
+    @abstractmethod
+    def _check_same_shape(self):
+        """Raise if the parameters ask for other factors than those of the model to continue."""
+
+    @abstractmethod
+    def _longest_vector(self):
+        """Return the most factors of a feature that stand in one table."""
+
+    @abstractmethod
+    def _fewest_factors(self):
+        """Return the least factors of a feature that the parameters ask for."""
+
+    @abstractmethod
+    def _weights_per_token(self):
+        """Return how many factors a token of a row has, about."""
+
+    @abstractmethod
+    def _outputs(self):
+        """Return (intercept, coef, factors) of every output, as views that kernels read."""
+
+    @abstractmethod
+    def _score_rows(self, X, n_threads):
+        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
+
+    @abstractmethod
+    def _encode_target(self, y, classes, reset):
+        """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
+
+    @abstractmethod
+    def _row_weights(self, y, weight, y_train, partial):
+        """Return the rows' weights times those of their classes, which ``y_train`` may decide."""
+
+    @abstractmethod
+    def _validation_score(self, target, scores, weight):
+        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
+
+    @with_callbacks
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows; usually one-hot encoded tokens. Converted to float32 CSR.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            A row of weight w counts as w rows, in the loss and in the tokens' counts.
+        X_val : {array-like, sparse matrix} of shape (n_val, n_features), default=None
+            Validation rows for early stopping, in place of a random part of ``X``: rows that are
+            later in time, for instance. They are not trained on. A ``Pipeline`` transforms them
+            with ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,), default=None
+            Their targets.
+        sample_weight_val : array-like of shape (n_val,), default=None
+            Their weights.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            On input that cannot be learned from: it names the argument, what was found and what
+            to do.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` ended the fit while it still improved.
+        """
+        self._validate_params()
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None)
+            # A fit is one phase; with a validation part of its rows, a second one trains on all.
+            in_refit = unfinished is not None and unfinished["phase"] == 1
+            reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
+            with release_signals():
+                rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
+                own = self._with_own_validation(rows, X_val, y_val, sample_weight_val)
+                training = own or self._split(rows, labels)
+                # Rows held out from a warm start stay unseen: the next call holds them out again.
+                refits = training.held_out is not None and not (own or self.warm_start)
+                callbacks = self._callbacks(training, unfinished)
+                score_name = None if training.held_out is None else self._score_name
+                phase = Phase(self.max_iter, self._patience(training), score_name)
+                task = None if in_refit else self._begin(training, optimizer, reset)
+            if not in_refit:
+                train(task, phase, trial, callbacks)
+            if refits:
+                del task, training, own
+                refit(self, lambda reset: self._begin(rows, optimizer, reset), callbacks, in_refit)
+            with release_signals():
+                callbacks.end_fit()
+        return self
+
+    def _train_once(self, X, y, sample_weight, classes=None):
+        """Train one epoch for ``partial_fit``."""
+        reset = not hasattr(self, "coef_")
+        with attempt(self) as trial:
+            self.__dict__.pop("_unfinished", None)
+            with release_signals():
+                rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
+                if not reset:
+                    LearnedArrays(self).array("token_counts_", (self.n_features_in_,))
+                counts = 0 if reset else self.token_counts_
+                task = self._begin(rows, optimizer, reset)
+            self.token_counts_ = counts + self.token_counts_
+            train(task, Phase(1), trial)
+        return self
+
+    def _begin(self, rows, optimizer, reset):
+        """Return the task that trains a new model, or the one there is, on rows."""
+        self.token_counts_ = count_columns(rows.X, rows.weight)
+        if reset:
+            self._init_model(rows, self.token_counts_, optimizer)
+        else:
+            self._prepare_to_continue(optimizer)
+        return self._task(self, optimizer, rows, self._n_threads(rows.X))
+
+    def _callbacks(self, rows, unfinished):
+        X, target, weight = rows.held_out or (None, None, None)
+        hashed = {
+            "X": rows.X,
+            "y": rows.target,
+            "sample_weight": rows.weight,
+            "X (validation part)": X,
+            "y (validation part)": target,
+            "sample_weight (validation part)": weight,
+        }
+        return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
+
+    def _patience(self, rows):
+        """Return after how many epochs without improvement training stops."""
+        if self.n_iter_no_change != "auto":
+            return self.n_iter_no_change
+        n_batches = -(-rows.X.shape[0] // int(self.batch_size))
+        n_steps = 0 if rows.held_out is None else _PATIENCE_STEPS
+        return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
+
+    def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
+        """Check what the user gave; return the rows, their labels or None, and the optimizer."""
+        if not reset:
+            self._check_learned()
+        refuse_ignored("_loss", self._loss, Loss)
+        X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
+        target, labels = self._encode_target(y, classes, reset)
+        if reset:
+            self._check_size(len(target))
+        sample_weight = validate_weights(sample_weight, X)
+        weight = self._row_weights(y, sample_weight, y, partial)
+        if not weight.all():
+            # A row of weight zero is no row.
+            rows = np.flatnonzero(weight)
+            X, y, target, weight = take_rows(X, rows), y[rows], target[:, rows], weight[rows]
+            labels = None if labels is None else labels[rows]
+        optimizer = resolve(
+            "optimizer",
+            self.optimizer,
+            Optimizer,
+            OPTIMIZERS,
+            [("learning_rate", "learning_rate", self.learning_rate)],
+        )
+        if reset:
+            self._seed = draw_seed(self.random_state)
+        return TrainingRows(X, y, target, weight, None), labels, optimizer
+
+    def _with_own_validation(self, rows, X_val, y_val, weight):
+        """Return ``rows`` with a validation set that the user gave; None if there is none."""
+        names = "X_val", "y_val", "sample_weight_val"
+        values = X_val, y_val, weight
+        given = [name for name, value in zip(names, values, strict=True) if value is not None]
+        if not given:
+            return None
+        for name in ("X_val", "y_val"):
+            if name not in given:
+                raise ValueError(
+                    f"fit was given {', '.join(given)}, but no {name}; a validation set "
+                    f"is both X_val and y_val."
+                )
+        if not self.early_stopping:
+            raise ValueError(
+                "fit was given X_val and y_val, but early_stopping=False would ignore them; set "
+                "early_stopping='auto' or True, or give no validation set."
+            )
+        try:
+            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
+            target, _ = self._encode_target(y, None, reset=False)
+            weight = validate_weights(weight, X)
+            weight = self._row_weights(y, weight, rows.y, partial=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
+        return rows._replace(held_out=(X, target, weight))
+
+    def _split(self, rows, labels):
+        """Return the rows with a validation part held out, or all of them without early stopping.
+
+        ``labels`` are what to stratify by, or None.
+        """
+        n_outputs, n_rows = rows.target.shape
+        share = self.validation_fraction
+        if share == "auto":
+            share = max(0.1, min(1 / 3, _VALIDATION_ROWS / n_rows))
+        rarest = n_rows
+        if labels is not None:
+            rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
+        # Two rows of every class, or two rows, are the least that can be scored.
+        enough = rarest * min(share, 1 - share) >= 2
+        early_stopping = self.early_stopping
+        if early_stopping == "auto":
+            early_stopping = n_rows >= _AUTO_EARLY_STOPPING and enough
+        if not early_stopping:
+            return rows
+        if not enough:
+            group = "the data" if labels is None else "the rarest class"
+            raise ValueError(
+                f"early_stopping=True with validation_fraction={share:g} needs "
+                f"two rows of every class on both sides of the split, but {group} has {rarest} of "
+                f"{n_rows} rows. Set early_stopping=False, or give more rows."
+            )
+        train, held_out = train_test_split(
+            np.arange(n_rows),
+            test_size=share,
+            stratify=labels,
+            random_state=self._seed,
+        )
+        X, y, target, weight, _ = rows
+        return TrainingRows(
+            take_rows(X, train),
+            y[train],
+            target[:, train],
+            weight[train],
+            (take_rows(X, held_out), target[:, held_out], weight[held_out]),
+        )
+
+    def _init_model(self, rows, counts, optimizer):
+        n_outputs, n_tokens = len(rows.target), self.n_features_in_
+        initializer = resolve(
+            "init",
+            self.init,
+            Initializer,
+            INITIALIZERS,
+            [("scale", "init_scale", self.init_scale)],
+        )
+        generator = np.random.default_rng(self._seed)
+        states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
+        intercept = np.zeros(n_outputs)
+        if self.fit_intercept:
+            intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
+        self.intercept_ = intercept.astype(np.float32)
+        self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
+        # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
+        self._optimizer_state = [dict(state._asdict()) for state in states]
+        self._optimizer_name = type(optimizer).__name__
+        self.optimizer_state_nbytes_ = sum(state.nbytes for state in states)
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+        self._n_steps = np.zeros(1, dtype=np.int64)
+
+    def _prepare_to_continue(self, optimizer):
+        """Prepare the model to be trained further; raise if a changed parameter forbids it."""
+        if type(optimizer).__name__ != self._optimizer_name:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
+                f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+        self._check_state(optimizer)
+        # Arrays of a model that was loaded from a memory map cannot be trained in place.
+        for name in self._weight_names:
+            setattr(self, name, as_kernel_array(getattr(self, name)))
+        self._n_steps = as_kernel_array(self._n_steps, np.int64)
+        self._optimizer_state = [
+            {name: as_kernel_array(array) for name, array in state.items()}
+            for state in self._optimizer_state
+        ]
+        self._check_same_shape()
+
+    def _check_learned(self):
+        """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``."""
+        check_is_fitted(self)
+        learned = LearnedArrays(self)
+        n_features = learned.size("n_features_in_")
+        n_outputs = self._count_outputs(learned)
+        outputs = () if n_outputs == 1 else (n_outputs,)
+        learned.array("intercept_", (n_outputs,))
+        learned.array("coef_", (*outputs, n_features))
+        self._check_factors(learned, outputs, n_features)
+        return learned
+
+    def _check_state(self, optimizer):
+        """Raise unless kernels can train on with the optimizer's state."""
+        learned = self._check_learned()
+        check_progress(learned)
+        learned.array("token_counts_", (self.n_features_in_,))
+        states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
+        fits = isinstance(states, list) and len(states) == n_outputs
+        learned.require(fits, "_optimizer_state", f"is no list of {n_outputs}, one for each output")
+        for state in states:
+            learned.arrays("_optimizer_state", state, self._state_shapes(optimizer))
+
+    def _check_size(self, n_outputs):
+        """Raise if the model cannot fit into memory."""
+        width = 1 + self._fewest_factors()
+        check_memory(
+            n_outputs * self.n_features_in_ * width,
+            f"{width - 1} factors and a weight for each of {self.n_features_in_} features",
+            "Hash X into fewer columns, or take fewer factors.",
+        )
+
+    def _n_threads(self, X):
+        n_threads = count_threads(self.n_jobs)
+        rows_in_batch = min(self.batch_size, X.shape[0])
+        work = rows_in_batch * (X.nnz / X.shape[0]) * (self._weights_per_token() + 8)
+        # Below some thousand multiplications a batch, meeting costs more than it saves.
+        return n_threads if work >= 4096 else 1
+
+    def _optimizer_states(self):
+        return [OptimizerState(**state) for state in self._optimizer_state]
+
+    def _scores(self, X):
+        """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
+        self._check_learned()
+        X, _ = validate_rows(self, X, reset=False)
+        scores = self._score_rows(X, count_threads(self.n_jobs))
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"X holds values up to {np.abs(X.data).max():g}, at which scores overflow float32; "
+                f"scale it like the rows that the model was trained on."
+            )
+        return scores

@@ -1,0 +1,66 @@
+"""The factors of a plain factorization machine: one table."""
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from freqfm._validation import as_kernel_array
+from freqfm.backends.cpu.fm import fm_score
+from freqfm.estimators.fm.trainer import FMTrainer, score_rows
+
+__all__ = ["PlainFactors", "squeeze_outputs"]
+
+
+class PlainFactors:
+    """One vector of ``n_components`` numbers for each feature."""
+
+    _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
+    _task = FMTrainer
+    _weight_names = ("intercept_", "coef_", "factors_")
+
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        shape = self.n_features_in_, int(self.n_components)
+        self.factors_ = squeeze_outputs(
+            np.stack([initializer.table(shape, generator, counts) for _ in range(n_outputs)])
+        )
+        return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
+
+    def _check_factors(self, learned, outputs, n_features):
+        *_, width = learned.array("factors_", (*outputs, n_features, None))
+        learned.require(width > 0, "factors_", "holds no factors")
+
+    def _state_shapes(self, optimizer):
+        return optimizer.state_shapes(self.n_features_in_, self.factors_.shape[-1])
+
+    def _check_same_shape(self):
+        if self.factors_.shape[-1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
+                f"the model to continue; set it back, or fit anew with warm_start=False."
+            )
+
+    def _longest_vector(self):
+        return int(self.n_components)
+
+    def _fewest_factors(self):
+        return int(self.n_components)
+
+    def _weights_per_token(self):
+        return int(self.n_components)
+
+    def _outputs(self):
+        n_outputs = len(self.intercept_)
+        intercept = as_kernel_array(self.intercept_)
+        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
+        factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
+        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+
+    def _score_rows(self, X, n_threads):
+        shape = 1, self.factors_.shape[-1]
+        return score_rows(fm_score, X, self._outputs(), shape, n_threads)
+
+
+def squeeze_outputs(array):
+    """Drop the axis of the outputs if there is but one."""
+    return array[0] if len(array) == 1 else array

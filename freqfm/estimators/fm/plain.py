@@ -1,0 +1,397 @@
+"""FMClassifier and FMRegressor: factorization machines with one vector per feature."""
+
+from freqfm.estimators.fm.base import BaseFM
+from freqfm.estimators.fm.factors import PlainFactors
+from freqfm.estimators.fm.targets import ClassTargets, RealTargets
+
+__all__ = ["FMClassifier", "FMRegressor"]
+
+
+class FMClassifier(ClassTargets, PlainFactors, BaseFM):
+    """Factorization machine for classification, by the log loss.
+
+    The score of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j,
+
+    the log-odds of the second class. Three classes or more get one such score each, trained
+    against the rest.
+
+    Parameters
+    ----------
+    n_components : int, default=16
+        Length d of the factors v_i, the rank of the interactions.
+    optimizer : str or Optimizer, default="cf_sgd"
+        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
+        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate; None means the optimizer's own default. Not together with an instance.
+    max_iter : int, default=100
+        Largest number of epochs of one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step. A step uses the exact gradient of its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
+        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
+        holds the token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
+    init_scale : float, default=None
+        The initializer's scale; None means its own default. Not together with an instance.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
+        0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
+        then train a new model on all rows for so many epochs. "auto" does so from 300 rows on, if
+        every class has rows enough. Without it, training stops when the training loss stands still.
+        With ``X_val`` in ``fit``
+        these rows take the place of the part, and the model of the best epoch is kept as it is; so
+        it is with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out, with the classes in equal shares. "auto" is a tenth; for less
+        than 10,000 rows 1,000 of them, or a third if there are less than 3,000.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
+        early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Least improvement that counts.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
+        into blocks of 16 at random, once, and the blocks are shuffled.
+    class_weight : dict, "balanced" or None, default=None
+        Factors of the rows' weights by class.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 prints the loss, the validation score and the time left after every epoch.
+    n_jobs : int, default=None
+        Number of threads, at most one a core; None or -1 uses all cores. The result is the
+        same, to the bit.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the start, the order of rows and the validation part.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_components) or (n_classes, n_features, n_components)
+        v_i, float32, one row per feature.
+    classes_ : ndarray of shape (n_classes,)
+        The class labels.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls; without those of the model trained anew on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
+        best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, of the rows not held out, without the penalty, summed
+        over the classes; each batch counts with the model it met.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
+
+    See Also
+    --------
+    FMRegressor : The same model for real targets.
+
+    Notes
+    -----
+    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
+    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
+    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 56 per row; with early
+    stopping 8 and 24 more, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
+    bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit indices is copied before.
+
+    How the defaults were chosen is told in the user guide.
+
+    References
+    ----------
+    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
+    .. [2] Y. Li, D. Choudhary, X. Wei, B. Yuan, B. Bhushanam, T. Zhao, G. Lan. "Frequency-aware
+       SGD for Efficient Embedding Learning with Provable Benefits". ICLR 2022.
+
+    Examples
+    --------
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.datasets import make_clicks
+    >>> X, y = make_clicks(3000, (200, 100), random_state=0)
+    >>> model = FMClassifier(n_components=8, random_state=0).fit(X, y)
+    >>> model.factors_.shape
+    (300, 8)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 2)
+    """
+
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        **PlainFactors._parameter_constraints,
+        **ClassTargets._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_components=16,
+        *,
+        optimizer="cf_sgd",
+        learning_rate=None,
+        max_iter=100,
+        batch_size=1024,
+        alpha_linear=1.0,
+        alpha_factors=5.0,
+        alpha_per="token",
+        init="normal",
+        init_scale=None,
+        fit_intercept=True,
+        fit_linear=True,
+        early_stopping="auto",
+        validation_fraction="auto",
+        n_iter_no_change="auto",
+        tol=1e-4,
+        shuffle=True,
+        class_weight=None,
+        warm_start=False,
+        verbose=0,
+        n_jobs=None,
+        random_state=None,
+    ):
+        super().__init__(
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha_linear=alpha_linear,
+            alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
+            init=init,
+            init_scale=init_scale,
+            fit_intercept=fit_intercept,
+            fit_linear=fit_linear,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            tol=tol,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            random_state=random_state,
+        )
+        self.n_components = n_components
+        self.class_weight = class_weight
+
+
+class FMRegressor(RealTargets, PlainFactors, BaseFM):
+    """Factorization machine for regression, by the squared error.
+
+    The prediction of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j.
+
+    The loss is half the squared error. Targets far from the scale of 1 are better scaled, for
+    instance by ``sklearn.compose.TransformedTargetRegressor``.
+
+    Parameters
+    ----------
+    n_components : int, default=16
+        Length d of the factors v_i, the rank of the interactions.
+    optimizer : str or Optimizer, default="cf_sgd"
+        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
+        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate; None means the optimizer's own default. Not together with an instance.
+    max_iter : int, default=100
+        Largest number of epochs of one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step. A step uses the exact gradient of its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
+        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
+        holds the token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
+    init_scale : float, default=None
+        The initializer's scale; None means its own default. Not together with an instance.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the mean. False keeps it at 0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch whose R^2 on them is best, and then
+        train a new model on all rows for so many epochs. "auto" does so from 300 rows on.
+        Without it, training stops when the training loss stands still. With ``X_val`` in ``fit``
+        these rows take the place of the part, and the model of the best epoch is kept as it is; so
+        it is with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out. "auto" is a tenth; for less than 10,000 rows 1,000 of them, or
+        a third if there are less than 3,000.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
+        early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Least improvement that counts.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
+        into blocks of 16 at random, once, and the blocks are shuffled.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 prints the loss, the validation score and the time left after every epoch.
+    n_jobs : int, default=None
+        Number of threads, at most one a core; None or -1 uses all cores. The result is the
+        same, to the bit.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the start, the order of rows and the validation part.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_components)
+        v_i, float32, one row per feature.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls; without those of the model trained anew on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
+        best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, of the rows not held out, without the penalty; each batch
+        counts with the model it met.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``r2`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` ended it while it still improved.
+
+    See Also
+    --------
+    FMClassifier : The same model for classes.
+
+    Notes
+    -----
+    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
+    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
+    the best epoch with early stopping; 8 bytes per stored entry of ``X`` and 56 per row; with early
+    stopping 8 and 24 more, for the parts of ``X``; 4 bytes per feature and thread; and 4 d + 64
+    bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit indices is copied before.
+
+    How the defaults were chosen is told in the user guide.
+
+    References
+    ----------
+    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import FMRegressor
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> y = 1 + X[:, 0] * X[:, 1]
+    >>> model = FMRegressor(2, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.99)
+    True
+    """
+
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        **PlainFactors._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_components=16,
+        *,
+        optimizer="cf_sgd",
+        learning_rate=None,
+        max_iter=100,
+        batch_size=1024,
+        alpha_linear=1.0,
+        alpha_factors=5.0,
+        alpha_per="token",
+        init="normal",
+        init_scale=None,
+        fit_intercept=True,
+        fit_linear=True,
+        early_stopping="auto",
+        validation_fraction="auto",
+        n_iter_no_change="auto",
+        tol=1e-4,
+        shuffle=True,
+        warm_start=False,
+        verbose=0,
+        n_jobs=None,
+        random_state=None,
+    ):
+        super().__init__(
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha_linear=alpha_linear,
+            alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
+            init=init,
+            init_scale=init_scale,
+            fit_intercept=fit_intercept,
+            fit_linear=fit_linear,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            tol=tol,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            random_state=random_state,
+        )
+        self.n_components = n_components

@@ -1,0 +1,232 @@
+"""The factors of a rank-aware factorization machine: a table for each rank."""
+
+import copy
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
+from freqfm._components import NON_NEGATIVE
+from freqfm._validation import LearnedArrays, as_kernel_array
+from freqfm.backends.cpu.fm import fm_score
+from freqfm.backends.cpu.fm_batch import BATCH_ROW
+from freqfm.backends.cpu.rafm import Dependence, LevelScratch, rafm_score, rafm_train
+from freqfm.estimators.fm.factors import squeeze_outputs
+from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
+from freqfm.estimators.fm.trainer import FMTrainer, score_rows
+
+__all__ = ["RankedFactors"]
+
+
+class RaFMTrainer(FMTrainer):
+    """Epochs of a rank-aware factorization machine."""
+
+    _kernel = staticmethod(rafm_train)
+
+    def _allocate(self, most):
+        model, widths = self.model, self.model._layout().widths
+        size = self._batch_size * int(widths.sum())
+        self._levels = LevelScratch(
+            batches=np.zeros((len(widths) + 1, self._batch_size), dtype=BATCH_ROW),
+            sums=np.zeros(size, dtype=np.float32),
+            free_sums=np.zeros(size, dtype=np.float32),
+            pulls=np.zeros(size, dtype=np.float64),
+        )
+        self._dependence = Dependence(model.form == "reference", float(model.dependent_weight))
+        return (
+            super()
+            ._allocate(most)
+            ._replace(batch=np.zeros(0, dtype=BATCH_ROW), sums=np.zeros((0, 0), dtype=np.float32))
+        )
+
+    def _more_arguments(self):
+        layout = as_kernel_array(self.model._state_layout, np.int64)
+        return self._dependence, layout, self._levels
+
+
+class RankedFactors:
+    """For each feature a vector of every rank up to the one that its frequency supports."""
+
+    _parameter_constraints = {
+        "ranks": ["array-like"],
+        "rank_assignment": [StrOptions({"nearest"}), "array-like"],
+        "counts": ["array-like", None],
+        "rank_sharing": [StrOptions({"separate", "truncate"})],
+        "form": [StrOptions({"paper", "reference"})],
+        "dependent_weight": NON_NEGATIVE,
+    }
+    _weight_names = ("intercept_", "coef_", "_factors")
+
+    @property
+    def _task(self):
+        # With one rank it is a plain factorization machine.
+        return FMTrainer if len(self.ranks_) == 1 else RaFMTrainer
+
+    @property
+    def factors_(self):
+        """Vectors, a table for each rank, as views of the model's weights."""
+        if not hasattr(self, "_factors"):
+            raise AttributeError(f"{type(self).__name__} has no factors_ before fit")
+        return self._layout().tables(self._factors)
+
+    def up_to_rank(self, rank):
+        """Return the model without its vectors of ranks above ``rank``.
+
+        It is B(1, p) of the paper: every pair interacts at the highest rank up to ``rank`` that
+        both have. The smallest rank alone is a plain factorization machine. The model returned
+        is a copy, ready to predict and to be trained further.
+
+        Parameters
+        ----------
+        rank : int
+            One of ``ranks``.
+
+        Returns
+        -------
+        model : estimator of the same class
+        """
+        self._check_learned()
+        if rank not in self.ranks_:
+            raise ValueError(
+                f"rank={rank!r} is not one of the ranks {self.ranks_.tolist()}; choose one of them."
+            )
+        model = copy.copy(self)
+        model.ranks_ = self.ranks_[self.ranks_ <= rank]
+        model.feature_ranks_ = np.minimum(self.feature_ranks_, rank)
+        model.ranks = tuple(model.ranks_.tolist())
+        model.rank_assignment = model.feature_ranks_
+        layout = model._layout()
+        for name in ("intercept_", "coef_", "_n_steps"):
+            setattr(model, name, getattr(self, name).copy())
+        model._factors = self._factors[..., : layout.n_weights].copy()
+        model.n_parameters_ = len(self.intercept_) * (layout.n_weights + len(layout.levels))
+        model._state_layout = self._state_layout[: len(model.ranks_)]
+        starts, widths = model._state_layout[-1, ::2], model._state_layout[-1, 1::2]
+        first, second = starts + widths * layout.n_rows[-1]
+        model._optimizer_state = [
+            {name: array.copy() for name, array in state.items()} for state in self._optimizer_state
+        ]
+        for state in model._optimizer_state:
+            state["factors_first"] = state["factors_first"][:first].copy()
+            state["factors_second"] = state["factors_second"][:second].copy()
+        if len(model.ranks_) == 1:
+            model._become_plain(widths)
+        model.optimizer_state_nbytes_ = sum(state.nbytes for state in model._optimizer_states())
+        return model
+
+    def _become_plain(self, state_widths):
+        """Put the vectors of the one rank left, and their state, in the order of the features."""
+        rows, n_features = self.factor_rows_, len(self.feature_ranks_)
+        tables = self._factors.reshape(len(self.intercept_), n_features, -1)[:, rows]
+        self._factors = squeeze_outputs(tables.reshape(len(tables), -1))
+        for state in self._optimizer_state:
+            for name, width in zip(("factors_first", "factors_second"), state_widths, strict=True):
+                state[name] = state[name].reshape(n_features, width)[rows]
+        self.factor_rows_ = np.arange(n_features, dtype=np.int32)
+
+    def _layout(self):
+        levels = np.searchsorted(self.ranks_, self.feature_ranks_).astype(np.int32)
+        return Layout(self.ranks_, levels, self._prefix, self.factor_rows_)
+
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        self.ranks_ = ranks = self._checked_ranks()
+        self._prefix = self.rank_sharing == "truncate"
+        levels = assign_levels(self.rank_assignment, ranks, self._checked_counts(counts))
+        layout = Layout(ranks, levels, self._prefix)
+        self.feature_ranks_ = ranks[levels]
+        self.factor_rows_ = layout.rows
+        self._factors = squeeze_outputs(
+            np.stack([layout.draw(initializer, generator, counts) for _ in range(n_outputs)])
+        )
+        self._state_layout = layout.state_layout(optimizer)
+        self.n_parameters_ = n_outputs * (layout.n_weights + len(counts))
+        return [layout.init_state(optimizer, counts) for _ in range(n_outputs)]
+
+    def _checked_ranks(self):
+        """Return ``ranks`` as an array."""
+        ranks = np.asarray(self.ranks)
+        whole = ranks.ndim == 1 and ranks.size > 0 and ranks.dtype.kind in "iu"
+        if not whole or ranks[0] < 1 or np.any(np.diff(ranks) <= 0):
+            raise ValueError(
+                f"ranks={self.ranks!r} must be positive whole numbers, each larger than the one "
+                f"before, such as (16, 64)."
+            )
+        return ranks.astype(np.int64)
+
+    def _checked_counts(self, counts):
+        """Return the frequencies by which ranks are assigned."""
+        if self.counts is None:
+            return counts
+        given = np.asarray(self.counts, dtype=np.float64)
+        if given.shape != counts.shape:
+            raise ValueError(
+                f"counts has shape {given.shape}, but X has {len(counts)} features; give one "
+                f"count per feature, or None to count the training rows."
+            )
+        if not np.isfinite(given).all() or (given < 0).any():
+            raise ValueError("counts must be finite and non-negative; found others.")
+        return given
+
+    def _check_factors(self, learned, outputs, n_features):
+        learned.array("ranks_", (None,), "iu")
+        ranks, rises = self.ranks_, np.diff(self.ranks_)
+        fits = len(ranks) and ranks[0] > 0 and (rises > 0).all()
+        learned.require(fits, "ranks_", "does not hold increasing ranks")
+        learned.array("feature_ranks_", (n_features,), "iu")
+        learned.array("factor_rows_", (n_features,), "iu")
+        highest = self.feature_ranks_.max()
+        fits = highest <= ranks[-1]
+        learned.require(fits, "feature_ranks_", f"holds {highest}, above the highest of ranks_")
+        prefix = learned.get("_prefix")
+        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, no bool")
+        layout, rows = self._layout(), self.factor_rows_
+        # A feature's row is the same in all tables that it has; that of its own rank is shortest.
+        fits = rows.min() >= 0 and (rows < layout.n_rows[layout.levels]).all()
+        learned.require(fits, "factor_rows_", "holds rows beyond those of feature_ranks_")
+        learned.array("_factors", (*outputs, layout.n_weights))
+
+    def _state_shapes(self, optimizer):
+        return self._layout().state_shapes(optimizer)
+
+    def _check_state(self, optimizer):
+        super()._check_state(optimizer)
+        expected = self._layout().state_layout(optimizer)
+        LearnedArrays(self).array("_state_layout", expected.shape, "iu")
+        if not np.array_equal(self._state_layout, expected):
+            LearnedArrays(self).require(False, "_state_layout", "does not tell where ranks_ stand")
+
+    def _check_same_shape(self):
+        prefix = self.rank_sharing == "truncate"
+        if not np.array_equal(self._checked_ranks(), self.ranks_) or prefix != self._prefix:
+            before = "truncate" if self._prefix else "separate"
+            raise ValueError(
+                f"ranks={self.ranks!r} with rank_sharing={self.rank_sharing!r} differs from the "
+                f"{self.ranks_.tolist()} with {before!r} of the model to continue; set them back, "
+                f"or fit anew with warm_start=False."
+            )
+
+    def _longest_vector(self):
+        return int(self._layout().widths.max())
+
+    def _fewest_factors(self):
+        return int(self._checked_ranks()[0])
+
+    def _weights_per_token(self):
+        # At most; frequent features, which have all ranks, are most of a row.
+        return int(self._layout().widths.sum())
+
+    def _outputs(self):
+        n_outputs, layout = len(self.intercept_), self._layout()
+        intercept = as_kernel_array(self.intercept_)
+        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
+        weights = as_kernel_array(self._factors).reshape(n_outputs, -1)
+        if len(self.ranks_) == 1:
+            factors = weights.reshape(n_outputs, -1, self.ranks_[0])
+        else:
+            factors = [layout.factors(of_output) for of_output in weights]
+        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+
+    def _score_rows(self, X, n_threads):
+        alone = len(self.ranks_) == 1
+        shape = 1 if alone else 2, self._longest_vector()
+        kernel = fm_score if alone else rafm_score
+        return score_rows(kernel, X, self._outputs(), shape, n_threads)

@@ -1,0 +1,1 @@
+"""Recommenders by interactions of users and items."""

@@ -1,0 +1,639 @@
+"""InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
+
+from contextlib import contextmanager
+from copy import deepcopy
+from numbers import Integral
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.utils import Bunch, TransformerTags
+from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm._signals import release_signals
+from freqfm._validation import check_count, check_flag
+from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
+from freqfm.estimators.training import CallbackSupportMixin, attempt
+from freqfm.exceptions import DivergenceError
+from freqfm.metrics import ndcg_at_k
+
+__all__ = ["InteractionRecommender"]
+
+
+def _if_inner_has(name):
+    """Return a decorator of methods that the recommender inside must have; the default has all."""
+    return available_if(lambda self: self.estimator is None or hasattr(self.estimator, name))
+
+
+class InteractionRecommender(
+    InteractionEncodingMixin, CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator
+):
+    """Recommender for a table of interactions, whose users and items have ids of any kind.
+
+    Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes the
+    table that the matrix comes from, one interaction a row: it numbers users and items, builds the
+    matrix, fits the recommender, and answers in ids. As a row is an interaction and not a
+    user, ``cross_val_score`` and ``GridSearchCV`` hold out interactions of users who stay known;
+    :mod:`freqfm.model_selection` has the splitters.
+
+    Parameters
+    ----------
+    estimator : estimator, default=None
+        Recommender of users x items; None is ``MFRecommender()``. Its parameters are searched as
+        ``estimator__...``, for which it must be given: ``InteractionRecommender(MFRecommender())``.
+    user : int or str, default="auto"
+        Column of the users: its place, or its name in a frame. "auto" is the only column of a
+        frame that is called "user", "user_id", "userId", "uid", "customer_id" or the like; without
+        names, the first column.
+    item : int or str, default="auto"
+        Column of the items. "auto" is a frame's column "item", "item_id", "movieId", "product_id",
+        "track_id", "asin" or the like; without names, the second column.
+    value : int, str, "auto" or None, default="auto"
+        Column of the interactions' values, the entries of the matrix. "auto" is a frame's column
+        "value", "weight", "count", "rating", "score" or the like, if there is one; without names,
+        the third column, if there is one and users and items are the first two. None ignores
+        values: every interaction counts 1, as it does where no such column is found. A
+        `UserWarning`, once, tells if "auto" takes ratings for weights, or leaves columns out that
+        might be weights.
+    k : int, default=10
+        Length of the rankings that ``score`` looks at.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        The fitted recommender; row and column numbers of its matrix are places in
+        ``user_ids_`` and ``item_ids_``.
+    user_ids_ : ndarray of shape (n_users,)
+        Ids of the users. Sorted by ``fit``; those that are new to ``partial_fit`` follow.
+    item_ids_ : ndarray of shape (n_items,)
+        Ids of the items, likewise.
+    n_features_in_ : int
+        Number of columns seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns, if ``X`` is a frame whose names are all strings.
+
+    See Also
+    --------
+    freqfm.recommend : Recommends through pipelines and searches.
+    freqfm.model_selection.WarmStartKFold : Folds without unknown users and items.
+    freqfm.model_selection.make_ranking_scorer : Other scores than NDCG.
+
+    Notes
+    -----
+    Values of repeated interactions add up. Names of columns count in any case, with or without
+    separators; where they leave open which column is meant, ``fit`` raises. Names that only number
+    the columns, such as 0, 1, 2 or "column_0", count as none. Further columns, such as times, are
+    there for splitters and are not looked at. Interactions themselves are not kept, except for what
+    ``estimator_`` keeps.
+
+    Ids are numbers, strings or other objects that can be hashed and sorted, all of one kind.
+    Columns of objects that are all integers or all numbers become integers or floats. Ids are
+    returned in the type of ``item_ids_`` or ``user_ids_``; only where one is missing, because there
+    was nothing more to recommend, an array of objects holds None in its place, with the score
+    -inf. pandas, Polars and Arrow frames are read through narwhals
+    (``pip install 'freqfm[frames]'``).
+
+    Callbacks are told of the epochs of the recommender inside. What
+    :class:`freqfm.callbacks.Checkpoint` writes is that recommender:
+    ``InteractionRecommender(resume(path))`` goes on when it is fitted to the same table.
+
+    Examples
+    --------
+    >>> from freqfm import InteractionRecommender, MFRecommender
+    >>> X = [
+    ...     ("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam"), ("bob", "egg"),
+    ...     ("eve", "rum"), ("eve", "gin"), ("joe", "rum"), ("joe", "gin"),
+    ... ]
+    >>> model = InteractionRecommender(MFRecommender(4, random_state=0)).fit(X)
+    >>> model.item_ids_
+    array(['egg', 'gin', 'jam', 'rum', 'tea'], dtype=object)
+    >>> items, scores = model.recommend(["ann", "eve"], n_recommendations=2)
+    >>> items.shape
+    (2, 2)
+    """
+
+    _parameter_constraints: dict = {
+        "estimator": [HasMethods(["fit", "recommend"]), None],
+        "user": [str, Integral],
+        "item": [str, Integral],
+        "value": [str, Integral, None],
+        "k": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, estimator=None, *, user="auto", item="auto", value="auto", k=10):
+        self.estimator = estimator
+        self.user = user
+        self.item = item
+        self.value = value
+        self.k = k
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
+        return tags
+
+    def fit(self, X, y=None):
+        """Fit the recommender to interactions.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+            An array of any type, a list of tuples, or a pandas, Polars or Arrow frame. Columns of
+            users, items and maybe values; see the parameters for which is which.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a column is not there, if names leave open which one is meant, if times are where
+            values are expected, if an id or a value is missing, if ids are of several kinds, and
+            whatever the recommender raises.
+        DivergenceError
+            If training stops being finite, with recommenders that tell. The last finite
+            model is kept.
+        """
+        self._validate_params()
+        return self._fit(X, "fit")
+
+    @_if_inner_has("partial_fit")
+    def partial_fit(self, X, y=None):
+        """Train further on interactions, of which users and items may be new.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+            Interactions, with the columns of ``fit``. Ids that are new are appended to
+            ``user_ids_`` and ``item_ids_``.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        if not hasattr(self, "estimator_"):
+            return self._fit(X, "partial_fit")
+        with attempt(self) as trial:
+            with release_signals():
+                users, items, values = self._read(X, reset=False)
+                users = self._add_ids("user", users)
+                items = self._add_ids("item", items)
+            self._train(trial, "partial_fit", self._matrix(users, items, values))
+        return self
+
+    def _fit(self, X, method):
+        with attempt(self) as trial:
+            with release_signals():
+                users, items, values = self._read(X, reset=True)
+                users = self._learn_ids("user", users)
+                items = self._learn_ids("item", items)
+                self.estimator_ = self._base()
+            self._train(trial, method, self._matrix(users, items, values))
+        return self
+
+    def _train(self, trial, method, X):
+        """Train the recommender inside; keep what it has learned even if training is cut short."""
+        inner = self.estimator_
+        n_before = getattr(inner, "n_iter_", 0)
+        try:
+            with release_signals(), _callbacks_of(self, inner):
+                getattr(inner, method)(X)
+        except BaseException as error:
+            # Of recommenders that do not count epochs, only the error tells.
+            counts = hasattr(inner, "n_iter_")
+            trial.kept = inner.n_iter_ > n_before if counts else isinstance(error, DivergenceError)
+            raise
+
+    def _base(self):
+        if hasattr(self.estimator, "_unfinished"):
+            # It comes from a checkpoint, and goes on.
+            return deepcopy(self.estimator)
+        if self.estimator is not None:
+            return clone(self.estimator)
+        from freqfm.estimators.recommenders.mf import MFRecommender
+
+        return MFRecommender()
+
+    def recommend(
+        self,
+        users=None,
+        *,
+        history=None,
+        n_recommendations=10,
+        exclude_seen=True,
+        candidates=None,
+        exclude=None,
+    ):
+        """Recommend items to users.
+
+        Parameters
+        ----------
+        users : array-like of shape (n_users,) or a single id, default=None
+            Ids of users; None is all of ``user_ids_``, in their order. Users that fit has not seen
+            get what the recommender gives to an empty history.
+        history : list of ids, or list of such lists, default=None
+            What users have who are known by their items only: a list of ids for one user, or such
+            lists for several. They are folded in, and change nothing in the model. Items that
+            fit has not seen are passed over; those that occur twice count twice.
+        n_recommendations : int, default=10
+            How many items for each user.
+        exclude_seen : bool, default=True
+            Whether items that fit has seen a user with, or that ``history`` holds, are left out.
+        candidates : array-like of shape (n_candidates,), default=None
+            Ids of the only items to recommend; those that fit has not seen are passed over.
+        exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
+            Ids of items not to recommend: to any of the users, or to each user, in the order of
+            ``users`` or ``history``. Those that fit has not seen are passed over.
+
+        Returns
+        -------
+        items : ndarray of shape (n_users, n_recommendations)
+            Ids of items, best first; None where there is nothing more to recommend.
+            One-dimensional for a single user.
+        scores : ndarray of shape (n_users, n_recommendations)
+            Scores of the items, as the recommender defines them; -inf for None.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ids are of another kind than those of fit, no candidate is known, both ``users``
+            and ``history`` are given, or lists of ``exclude`` are not one for each user.
+
+        Examples
+        --------
+        >>> from freqfm import InteractionRecommender, MFRecommender
+        >>> X = [("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam"), ("eve", "gin")]
+        >>> model = InteractionRecommender(MFRecommender(4, random_state=0)).fit(X)
+        >>> items, scores = model.recommend(history=["tea"], n_recommendations=1)
+        >>> items
+        array(['jam'], dtype=object)
+        """
+        check_is_fitted(self)
+        options = {
+            "n_recommendations": check_count("n_recommendations", n_recommendations),
+            "exclude_seen": check_flag("exclude_seen", exclude_seen),
+        }
+        if candidates is not None:
+            options["candidates"] = self._known_items("candidates", candidates)
+            if not len(options["candidates"]):
+                raise ValueError(
+                    "candidates holds no item that fit has seen; give ids out of item_ids_."
+                )
+        if history is None:
+            return self._recommend_to(users, exclude, options)
+        if users is not None:
+            raise ValueError("recommend takes either users or history; both were given.")
+        histories = self._histories("history", history)
+        options |= self._excluded(exclude, histories.shape[0])
+        found, scores = self.estimator_.recommend(histories, **options)
+        return _like(_is_nested("history", history), self._named("item", found), scores)
+
+    def _recommend_to(self, users, exclude, options):
+        """Recommend to users by their ids, or to all."""
+        if users is None:
+            codes = np.arange(len(self.user_ids_))
+        else:
+            codes = self._find("user", users, "users", unknown="-1")
+        shape = len(codes), options["n_recommendations"]
+        items = np.full(shape, -1)
+        scores = np.full(shape, -np.inf, dtype=np.float32)
+        excluded = self._excluded(exclude, len(codes))
+        for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
+            if not len(rows):
+                continue
+            own = excluded
+            if sparse.issparse(excluded.get("exclude")):
+                own = {"exclude": excluded["exclude"][rows]}
+            # Strangers have the same, empty history.
+            query = {"users": codes[rows]}
+            if not known:
+                query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
+            items[rows], scores[rows] = self.estimator_.recommend(**query, **own, **options)
+        many = users is None or np.ndim(users) > 0
+        return _like(many, self._named("item", items), scores)
+
+    def _excluded(self, exclude, n_users):
+        """Return the recommender's option for what is excluded, if anything is."""
+        if exclude is None:
+            return {}
+        if not _is_nested("exclude", exclude):
+            return {"exclude": self._known_items("exclude", exclude)}
+        if len(exclude) != n_users:
+            raise ValueError(
+                f"exclude holds {len(exclude)} lists of ids, but there are {n_users} users; give "
+                f"one list for each of them, or one list of ids for all."
+            )
+        return {"exclude": self._histories("exclude", exclude)}
+
+    def _histories(self, name, lists):
+        """Return lists of ids of items, or a single one, as rows of a matrix."""
+        if not _is_list(lists):
+            raise TypeError(f"{name}={lists!r} must be a list of ids, or a list of such lists.")
+        lists = [list(ids) for ids in (lists if _is_nested(name, lists) else [lists])]
+        codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
+        rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
+        known = codes >= 0
+        ones = np.ones(np.count_nonzero(known), dtype=np.float32)
+        shape = len(lists), len(self.item_ids_)
+        return sparse.csr_array((ones, (rows[known], codes[known])), shape=shape)
+
+    def _known_items(self, name, ids):
+        codes = self._find("item", ids, name, unknown="-1")
+        return np.unique(codes[codes >= 0])
+
+    def predict(self, X):
+        """Return the scores of interactions.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+            With the columns of ``fit``; values are not looked at.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_interactions,)
+            One score per row, comparable within a user.
+
+        Raises
+        ------
+        ValueError
+            If fit has not seen a user or an item.
+        """
+        check_is_fitted(self)
+        return self.predict_pairs(*self._read(X, reset=False, values=False))
+
+    def predict_pairs(self, users, items):
+        """Return the scores of pairs of a user and an item.
+
+        Parameters
+        ----------
+        users : array-like of shape (n_pairs,)
+            Ids of users.
+        items : array-like of shape (n_pairs,)
+            Ids of items.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_pairs,)
+
+        Raises
+        ------
+        ValueError
+            If fit has not seen a user or an item, or the lengths differ.
+        """
+        check_is_fitted(self)
+        users = self._find("user", users, "users")
+        items = self._find("item", items, "items")
+        if len(users) != len(items):
+            raise ValueError(
+                f"users has {len(users)} ids and items has {len(items)}; a pair takes one of each."
+            )
+        return self.estimator_.predict_pairs(users, items)
+
+    def similar_items(self, items, n_recommendations=10):
+        """Return the items most similar to given ones.
+
+        Parameters
+        ----------
+        items : array-like of shape (n_queries,) or a single id
+            Ids of items.
+        n_recommendations : int, default=10
+            How many for each.
+
+        Returns
+        -------
+        ids : ndarray of shape (n_queries, n_recommendations)
+            Ids of items, most similar first; None where there are no more. One-dimensional
+            for a single id.
+        scores : ndarray of shape (n_queries, n_recommendations)
+            Their similarity, as the recommender defines it.
+        """
+        check_is_fitted(self)
+        k = check_count("n_recommendations", n_recommendations)
+        codes = self._find("item", items, "items")
+        found, scores = self.estimator_.similar_items(codes, k)
+        return _like(np.ndim(items) > 0, self._named("item", found), scores)
+
+    def similar_users(self, users, n_recommendations=10):
+        """Return the users most similar to given ones.
+
+        Parameters
+        ----------
+        users : array-like of shape (n_queries,) or a single id
+            Ids of users.
+        n_recommendations : int, default=10
+            How many for each.
+
+        Returns
+        -------
+        ids : ndarray of shape (n_queries, n_recommendations)
+            Ids of users, most similar first; None where there are no more. One-dimensional
+            for a single id.
+        scores : ndarray of shape (n_queries, n_recommendations)
+            Their similarity, as the recommender defines it.
+        """
+        check_is_fitted(self)
+        k = check_count("n_recommendations", n_recommendations)
+        codes = self._find("user", users, "users")
+        found, scores = self.estimator_.similar_users(codes, k)
+        return _like(np.ndim(users) > 0, self._named("user", found), scores)
+
+    @_if_inner_has("_embed")
+    def transform(self, X=None, *, history=None):
+        """Return the embeddings of the users of interactions, or of users by their items.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns), default=None
+            With the columns of ``fit``. For every row the user's embedding is looked up; it depends
+            on what fit has seen the user with, not on the other rows.
+        history : list of ids, or list of n_users such lists, default=None
+            Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_interactions, d) or (n_users, d), float32
+            One-dimensional for a ``history`` of one user.
+
+        Raises
+        ------
+        ValueError
+            If fit has not seen a user, or if both or neither of ``X`` and ``history`` are given.
+
+        See Also
+        --------
+        export_vectors : Vectors of all users and items.
+        """
+        check_is_fitted(self)
+        if (X is None) == (history is None):
+            raise ValueError(
+                "transform takes either X, interactions, or history, items of users; "
+                + ("neither was given." if X is None else "both were given.")
+            )
+        if history is not None:
+            embeddings = self.estimator_.transform(self._histories("history", history))
+            return embeddings if _is_nested("history", history) else embeddings[0]
+        users, _ = self._read(X, reset=False, values=False)
+        codes, rows = np.unique(
+            self._find("user", users, "X's column of users"), return_inverse=True
+        )
+        return self.estimator_._embed(codes)[rows]
+
+    @_if_inner_has("_embed")
+    def fit_transform(self, X, y=None):
+        """Fit to interactions and return the embeddings of their users.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_interactions, d), float32
+            See :meth:`transform`.
+        """
+        return self.fit(X).transform(X)
+
+    @_if_inner_has("export_vectors")
+    def export_vectors(self):
+        """Return vectors of users and items whose inner products are the scores of ``recommend``.
+
+        Returns
+        -------
+        users : ndarray of shape (n_users, d), float32
+            In the order of ``user_ids_``.
+        items : ndarray of shape (n_items, d), float32
+            In the order of ``item_ids_``.
+
+        See Also
+        --------
+        freqfm.MFRecommender.export_vectors : What they are made of.
+        """
+        check_is_fitted(self)
+        return self.estimator_.export_vectors()
+
+    @_if_inner_has("explain")
+    def explain(self, user, item):
+        """Tell how much each item of a user's history adds to a score.
+
+        Parameters
+        ----------
+        user : object
+            Id of a user.
+        item : object
+            Id of an item.
+
+        Returns
+        -------
+        explanation : Bunch
+            As the recommender returns it, with the ids of ``history``.
+        """
+        check_is_fitted(self)
+        (user,) = self._find("user", [user], "user")
+        (item,) = self._find("item", [item], "item")
+        explanation = Bunch(**self.estimator_.explain(int(user), int(item)))
+        explanation.history = self._named("item", explanation.history)
+        return explanation
+
+    def score(self, X, y=None):
+        """Return the mean NDCG@k of recommendations, judged by held-out interactions.
+
+        Every user of ``X`` that fit has seen is recommended ``k`` items that they were not seen
+        with; relevant are the items that they have in ``X``. Users and items that fit has not
+        seen are left out, so use splits that have few of them. Interactions that
+        fit has seen already, if there are any in ``X``, are relevant too but never recommended.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_interactions, n_columns)
+            Held-out interactions, with the columns of ``fit``.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        ndcg : float
+
+        Raises
+        ------
+        ValueError
+            If ``X`` has no interaction of a known user with a known item.
+        """
+        return float(ndcg_at_k(*self._rank_held_out(X, self.k), self.k))
+
+    def _rank_held_out(self, X, k):
+        """Return relevant items and rankings of the users in held-out interactions."""
+        check_is_fitted(self)
+        users, items, values = self._read(X, reset=False)
+        users = self._find("user", users, "X's column of users", unknown="-1")
+        items = self._find("item", items, "X's column of items", unknown="-1")
+        known = (users >= 0) & (items >= 0)
+        if not known.any():
+            raise ValueError(
+                f"X holds {len(users)} interaction(s), but none of a user and an item that fit has "
+                f"both seen; split interactions with WarmStartKFold, for instance."
+            )
+        relevant = self._matrix(users[known], items[known], values[known])
+        relevant.eliminate_zeros()
+        present = np.flatnonzero(np.diff(relevant.indptr))
+        ranked, _ = self.estimator_.recommend(users=present, n_recommendations=k)
+        return relevant[present], ranked
+
+
+def _like(many, ids, scores):
+    """Return all rows, or the only row for a single query."""
+    return (ids, scores) if many else (ids[0], scores[0])
+
+
+def _is_list(value):
+    return isinstance(value, (list, tuple, set, frozenset)) or np.ndim(value) > 0
+
+
+def _is_nested(name, lists):
+    """Return whether these are lists of ids, one for each user, rather than ids."""
+    if not _is_list(lists):
+        return False
+    if isinstance(lists, np.ndarray) and lists.dtype.kind != "O":
+        return lists.ndim > 1
+    nested = [_is_list(one) for one in lists]
+    if any(nested) and not all(nested):
+        raise ValueError(f"{name} holds ids beside lists of ids; give either, or [[...], [...]].")
+    return any(nested)
+
+
+@contextmanager
+def _callbacks_of(outer, inner):
+    """Let a recommender report to the callbacks of the estimator that it is inside of.
+
+    To them both are one: its tasks take the place of the outer one's in those of a search.
+    """
+    names = ("_skl_callbacks", "_parent_callback_ctx")
+    before = {name: vars(inner)[name] for name in names if name in vars(inner)}
+    callbacks = getattr(outer, "_skl_callbacks", [])
+    if callbacks:
+        if not hasattr(inner, "set_callbacks"):
+            raise TypeError(
+                f"{type(inner).__name__} does not support callbacks; take them off by "
+                f"set_callbacks(), or use another recommender."
+            )
+        inner.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)
+    if hasattr(outer, "_parent_callback_ctx"):
+        inner._parent_callback_ctx = outer._parent_callback_ctx
+    try:
+        yield
+    finally:
+        for name in names:
+            vars(inner).pop(name, None)
+        vars(inner).update(before)

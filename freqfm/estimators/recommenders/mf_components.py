@@ -1,0 +1,228 @@
+"""The components of a matrix factorization: found by name, checked against each other."""
+
+from numbers import Real
+
+import numpy as np
+
+from freqfm._components import is_named, refuse_names, resolve, set_by_user
+from freqfm.estimators.recommenders.mf_trainer import Components
+from freqfm.formulas import codes
+from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.losses import RANKING_LOSSES, RankingLoss
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import DNS, SAMPLERS, InBatch, Sampler, Uniform
+from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
+
+# Bounds of Adam's learning rate if none is given, see ``_optimizer``.
+_SLOWEST, _FASTEST = 3e-4, 1e-2
+
+# The standard deviation of normal starts; the initializer's own suits factorization machines.
+_NORMAL_SCALE = 0.1
+
+# Without a given batch size an epoch has at least so many batches, of at least so many positives.
+_BATCHES, _SMALLEST_BATCH = 256, 32
+
+
+def resolve_axes(model, n_pairs, shape, n_known):
+    """Return the components that the parameters of an MFRecommender name.
+
+    Parameters
+    ----------
+    model : MFRecommender
+    n_pairs : int
+        How many positives are to be trained on: small data get small batches.
+    shape : tuple of int
+        Users and items of the model.
+    n_known : int
+        How many positives the model knows if it is trained further, at least ``n_pairs``; they
+        decide on Adam's rate.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or if two of them do not fit together.
+    TypeError
+        If a value is neither a name nor a component.
+    """
+    loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)
+    cosine = _similarity(model, loss) == "cosine"
+    temperature = _temperature(model, loss, cosine)
+    initializer = _initializer(model)
+    stretch = _stretch(initializer, shape, int(model.n_components), n_known) if cosine else 1.0
+    sampler = _sampler(model, loss)
+    n_negatives = model.n_negatives
+    if n_negatives is None:
+        own = sampler.n_negatives if loss.family == "softmax" else None
+        n_negatives = own or loss.n_negatives or 0
+    elif loss.n_negatives is None:
+        raise ValueError(
+            f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
+            f"it at None."
+        )
+    include_positive = getattr(loss, "include_positive", False)
+    if include_positive == "auto":
+        include_positive = temperature is not None and temperature.include_positive
+    if sampler is not None and sampler.negatives_code in (
+        codes.NEGATIVES_IN_BATCH,
+        codes.NEGATIVES_FULL,
+    ):
+        # It is there already, as an item.
+        include_positive = False
+    return Components(
+        loss=loss,
+        optimizer=_optimizer(model, loss, n_known, stretch),
+        sampler=sampler,
+        temperature=temperature,
+        initializer=initializer,
+        cosine=cosine,
+        include_positive=include_positive,
+        n_negatives=int(n_negatives),
+        batch_size=_batch_size(model, loss, n_pairs),
+        block=loss.block,
+        user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
+    )
+
+
+def rank_by_cosine(model, axes):
+    """Return whether rankings use cosines."""
+    if model.ranking != "auto":
+        return model.ranking == "cosine"
+    lengths_matter = axes.initializer.lengths_matter
+    return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
+
+
+def _batch_size(model, loss, n_pairs):
+    if model.batch_size is not None:
+        return int(model.batch_size)
+    return min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
+
+
+def _initializer(model):
+    scale = model.init_scale
+    if scale is None and is_named(model.init, "normal"):
+        scale = _NORMAL_SCALE
+    return resolve("init", model.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)])
+
+
+def _stretch(initializer, shape, n_components, n_pairs):
+    """Return the geometric mean of how much longer than usual users and items start."""
+    stretches = [
+        initializer.of_side(side).stretch((n, n_components), n_pairs)
+        for side, n in zip(("user", "item"), shape, strict=True)
+    ]
+    return float(np.sqrt(np.prod(stretches)))
+
+
+def _optimizer(model, loss, n_pairs, stretch):
+    """Return the optimizer; Adam by name gets a rate that suits the length of the training.
+
+    A step of Adam moves a weight by about its rate. What matters is how far weights can move in all
+    steps of a fit: small data, of few steps, need larger ones. A step turns a vector by an angle of
+    about the rate over its length: where vectors start longer, to turn them as far needs larger
+    ones too.
+    """
+    rate = model.learning_rate
+    if rate is None and is_named(model.optimizer, "adam"):
+        n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
+        rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
+    return resolve(
+        "optimizer",
+        model.optimizer,
+        Optimizer,
+        OPTIMIZERS,
+        [("learning_rate", "learning_rate", rate)],
+    )
+
+
+def _similarity(model, loss):
+    if model.similarity == "auto":
+        return loss.similarity
+    if loss.family == "alignment" and model.similarity == "dot":
+        raise ValueError(
+            f"loss={model.loss!r} is defined on unit vectors; similarity must be 'cosine' or "
+            f"'auto'."
+        )
+    return model.similarity
+
+
+def resolve_temperature(value, cosine):
+    """Return the strategy that a number, a name or an instance stands for."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        temperature = FixedTemperature(float(value))
+        temperature._validate_params()
+        return temperature
+    temperature = resolve("temperature", value, Temperature, TEMPERATURES)
+    if temperature.cosine_only and not cosine:
+        raise ValueError(
+            f"temperature={value!r} is derived for cosines; set similarity='cosine', or give a "
+            f"number."
+        )
+    return temperature
+
+
+def _temperature(model, loss, cosine):
+    value = model.temperature
+    if not loss.has_temperature:
+        if value is not None:
+            raise ValueError(
+                f"loss={model.loss!r} has no temperature; temperature must be None, got {value!r}."
+            )
+        return None
+    if value is None:
+        value = loss.temperature if loss.family == "softmax" and cosine else 1.0
+    temperature = resolve_temperature(value, cosine)
+    if loss.family != "softmax" and isinstance(temperature, AdapTau0):
+        raise ValueError(
+            f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a number."
+        )
+    if loss.family != "softmax" and temperature.statistics_wanted:
+        raise ValueError(
+            f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give a "
+            f"number."
+        )
+    return temperature
+
+
+def _sampler(model, loss):
+    value = model.negative_sampler
+    if loss.n_negatives is None:
+        if value not in ("auto", None):
+            raise ValueError(
+                f"loss={model.loss!r} draws no negatives; negative_sampler must be 'auto' or None, "
+                f"got {value!r}."
+            )
+        return None
+    if isinstance(value, str) and value == "auto":
+        return Uniform()
+    sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
+    if loss.family == "pairwise" and not isinstance(sampler, (Uniform, DNS)):
+        raise ValueError(
+            f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
+            f"negative_sampler must be 'uniform', 'popularity' or 'dns', got {value!r}."
+        )
+    if model.n_negatives is not None and (
+        isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
+    ):
+        raise ValueError(
+            f"n_negatives={model.n_negatives} has no use with negative_sampler={value!r}, which "
+            f"takes all there are; leave it at None."
+        )
+    _refuse_ignored_draws(sampler)
+    return sampler
+
+
+def _refuse_ignored_draws(sampler):
+    """Raise if a user's sampler says how to draw where it is not asked, or only what it drew."""
+    axis, name = "negative_sampler", type(sampler).__name__
+    if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
+        raise TypeError(
+            f"{axis} is a {name} whose negatives_code={sampler.negatives_code!r} is none of those "
+            f"in freqfm.formulas.codes."
+        )
+    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+        refuse_names(axis, sampler, ["draw"], "negatives of this kind are drawn by compiled code")
+    elif type(sampler).draw is Uniform.draw and "proposal" in set_by_user(sampler):
+        raise TypeError(
+            f"{axis} is a {name} that sets proposal and draws as Uniform, which does not look at "
+            f"it; override draw too."
+        )

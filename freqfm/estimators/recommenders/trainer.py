@@ -1,0 +1,151 @@
+"""What the training tasks of recommenders share: a team, and tables that an optimizer moves."""
+
+import contextlib
+
+import numpy as np
+
+from freqfm._validation import LearnedArrays, count_columns
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.backends.cpu.tables import Clock, Rule, Table, catch_up_all, row_scratch
+from freqfm.backends.cpu.team import Team
+from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import Proposal
+from freqfm.samplers._base import check_proposal
+from freqfm.temperatures import Snapshot
+
+__all__ = ["RecommenderTrainer", "make_rule"]
+
+
+def make_rule(optimizer, weight_decay, scope):
+    """Return how rows step and decay."""
+    full = weight_decay > 0 and scope == "full"
+    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
+    catch_up = codes.CATCH_UP_NONE
+    if full or not optimizer.lazy:
+        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
+        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
+    decay_code = codes.DECAY_NONE
+    if weight_decay > 0:
+        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
+    return Rule(
+        step_code=optimizer.step_code,
+        rate_code=optimizer.rate_code,
+        count_code=optimizer.count_code,
+        catch_up=catch_up,
+        decay_code=decay_code,
+        decoupled=full and lazy_adam,
+        average=bool(optimizer.average),
+        decay=float(weight_decay),
+        idle_decay=float(weight_decay) if full else 0.0,
+    )
+
+
+class RecommenderTrainer:
+    """A task for the epoch loop; a context manager.
+
+    Subclasses add ``run_epoch``, ``attributes``, and ``_vectors_for`` a temperature strategy: those
+    of users and of items.
+
+    Parameters
+    ----------
+    model : HistoryFit
+        Initialised; its arrays are updated in place.
+    axes : NamedTuple
+        The components that a fit combines; among them ``optimizer`` and ``temperature``.
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    n_known : int
+        How many interactions the model is trained on in all, in this call and before.
+    """
+
+    def __init__(self, model, axes, X, score, n_threads, n_known):
+        self.model, self.axes, self.X = model, axes, X
+        self._n_known = n_known
+        self.optimizer = axes.optimizer
+        self.validation_score = score
+        self._n_threads = n_threads
+        self._counts = count_columns(X)
+        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._proposal = None
+        self._team = Team(n_threads)
+        self._entered = None
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(single_threaded_blas())
+            stack.enter_context(self._team)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        self._entered.__exit__(*exception)
+
+    def _clock(self, n_batches):
+        """Return the steps of an epoch."""
+        first_step = int(self.model._n_steps[0])
+        steps = np.arange(first_step, first_step + n_batches + 1)
+        return Clock(first_step, self.optimizer.corrections(steps))
+
+    def _table(self, name, clock, heads):
+        """Return an array of the model, with the state of its optimizer, for kernels."""
+        weights = self.model._tables()[name]
+        idle = self._rule.catch_up == codes.CATCH_UP_NONE
+        return Table(
+            weights=weights.reshape(len(weights), -1),
+            **self.model._states[name],
+            caught_up=np.full(0 if idle else len(weights), clock.first_step, dtype=np.int64),
+            heads=heads,
+        )
+
+    def _catch_up(self, step, clock, tables):
+        """Let all rows make up the steps that they have missed, where the rule asks for it."""
+        if self._rule.catch_up == codes.CATCH_UP_NONE:
+            return
+        hyper = self.optimizer.hyper()
+        for table in tables:
+            gradients = row_scratch(table.weights.shape[1], self._n_threads)
+            self._team.run(catch_up_all, step, clock, self._rule, hyper, table, gradients)
+
+    def _checked(self, proposal, width):
+        """Return what a sampler proposes if kernels can draw from it."""
+        sampler, n_items = self.axes.sampler, self.X.shape[1]
+        learned = LearnedArrays(sampler, "Return what compiled code can draw from")
+        check_proposal(learned, "proposal", proposal, n_items, width)
+        return proposal
+
+    def _refresh_temperatures(self, epoch):
+        strategy, model = self.axes.temperature, self.model
+        if strategy is None:
+            return
+        users, items = self._vectors_for(strategy)
+        snapshot = Snapshot(self.X, users, items, model._statistics, self._n_known)
+        strategy.refresh(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
+        model._statistics[:] = 0
+
+    # What the epoch loop asks for.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return list(self.model._tables().values())
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        model = self.model
+        temperatures = [model._inverse_temperatures, model._temperature_state, model._statistics]
+        return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
+
+    def extra(self):
+        """Return what a checkpoint keeps beside the estimator: what negatives are drawn from.
+
+        A sampler that is refreshed in each epoch needs no more than the model.
+        """
+        kept = self._proposal is not None and getattr(self.axes.sampler, "refresh", 1) > 1
+        return {"proposal": self._proposal._asdict() if kept else None}
+
+    def restore_extra(self, extra):
+        """Take back what :meth:`extra` has returned."""
+        if extra["proposal"] is not None:
+            self._proposal = Proposal(**extra["proposal"])

@@ -1,0 +1,436 @@
+"""A variational autoencoder for collaborative filtering, by full or sampled softmax."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm.estimators.recommenders.histories import unit_rows
+from freqfm.estimators.recommenders.vae_fit import VAEFit
+from freqfm.estimators.recommenders.vae_network import decode
+from freqfm.estimators.training import with_callbacks
+
+__all__ = ["FastVAERecommender"]
+
+
+class FastVAERecommender(VAEFit):
+    """Variational autoencoder for implicit feedback, by full or sampled softmax.
+
+    A user is what an encoder makes of the user's history: a distribution of latent vectors. A
+    decoder scores all items by them. No vector of a user is stored, so new users and longer
+    histories need no training. The model is Mult-VAE [1]_; where there are too many items for a
+    softmax over all of them, items are drawn by an inverted multi-index, as in FastVAE [2]_.
+
+    With x_ui for the values in ``X`` and a_i for rows of ``input_factors_``, the encoder is ::
+
+        h = f(W_1 ... f(sum_i dropout(x_ui / |x_u|) a_i + b_0) ...),
+        z ~ N(mu, diag(exp(s))),        [mu, s] = W h + b,
+
+    and the decoder, with v_i and c_i for vectors and biases of items, ::
+
+        q = z                           without decoder layers, or else
+        q = f(U_m ... f(U_1 z + b_1) ...),
+        s_ui = cos(q, v_i) / tau + c_i  or, with similarity="dot",
+        s_ui = <q, v_i> / tau + c_i,
+        P(i | u) = exp(s_ui) / sum_j exp(s_uj).
+
+    The papers have products and no tau. With cosines a frequent item cannot win by its length, only
+    by its bias; the temperature tau follows from the density of the data.
+
+    Minimised is the mean over users of the multinomial loss and of the divergence of z from a
+    standard normal distribution, a bound of the negative log-likelihood at weight 1, ::
+
+        -sum_i x_ui log P(i | u) + kl_weight_t / 2 sum_k (mu_k^2 + exp(s_k) - 1 - s_k),
+        kl_weight_t = kl_weight min(1, t / kl_warm_up) in epoch t.
+
+    Recommendations take z = mu and no dropout; their scores are s_ui.
+
+    Parameters
+    ----------
+    n_components : int, default=64
+        Length of the latent vectors z.
+    hidden_layer_sizes : array-like of int, default=(200,)
+        Sizes of the encoder's hidden layers, at least one. The first is the length of the rows of
+        ``input_factors_``.
+    decoder_layer_sizes : array-like of int, default=()
+        Sizes of the decoder's hidden layers. The last is the length of the items' vectors; without
+        any it is ``n_components``, and scores are products with z itself.
+    activation : {"tanh", "relu"}, default="tanh"
+        What f is, in all hidden layers.
+    similarity : {"cosine", "dot"}, default="cosine"
+        How queries and items are compared; "dot" is that of [1]_ and [2]_.
+    temperature : float, {"density", "adap_tau0", "learned"} or Temperature, default=None
+        What they are divided by, see :mod:`freqfm.temperatures`. None is 1 for the dot product and,
+        for the cosine, ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a
+        temperature for each user have no meaning here.
+    negative_sampler : {"auto", "full", "uniform", "popularity", "midx_uniform", \
+            "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
+            default="auto"
+        Over which items the sum of the softmax runs, see :mod:`freqfm.samplers`: "full" takes all,
+        the others draw some for each user. "auto" is "full" for up to 50,000 items, else
+        "midx_uniform".
+    n_negatives : int, default=None
+        Draws for each user and latent vector, with replacement; the user's items are not removed.
+        None is 500. Not for "full".
+    n_codewords : int, default=None
+        Codewords in each half of the vectors, for the names that start with "midx". None is 64.
+    kl_weight : float or "reference", default=0.05
+        Weight of the divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank better.
+        "reference" trains as the published code of [2]_ does: z is drawn with noise, but the
+        divergence has no gradient; the same as 0.
+    kl_warm_up : int, default=20
+        Epochs over which the weight rises to ``kl_weight``, linearly. 1 is no warm-up.
+    n_samples : int, default=1
+        Latent vectors z drawn for each user and step.
+    dropout : float, default=0.5
+        Share of the items of a user, or of the sums, set to zero in each step; what is left is
+        divided by 1 - ``dropout``.
+    dropout_on : {"input", "hidden"}, default="input"
+        "input" drops items of the history, as [1]_ and [2]_ say; "hidden" drops numbers of its sum
+        over items, as the published code of [2]_ does.
+    optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
+            default="adam"
+        See :mod:`freqfm.optimizers`. It moves all arrays, dense layers too. With drawn items "adam"
+        is ``Adam(lazy=False)``: their gradients are of either sign, and moments must decay between.
+    learning_rate : float, default=None
+        Learning rate of the optimizer. None is the optimizer's own, but for "adam" a rate by the
+        number of steps of the fit: 2 over the steps, between 0.001 and 0.01.
+    max_iter : int, default=50
+        Epochs.
+    batch_size : int, default=None
+        Users in a batch. None is a 32nd of the users, between 16 and 256.
+    weight_decay : float, default=0.0
+        L2 penalty on all weights: the gradient of a row gets ``weight_decay`` times the row. The
+        loss is a mean over the users of a batch (for CF-SGD and FA-SGD a sum).
+    weight_decay_scope : {"full", "batch"}, default="full"
+        "full" shrinks every row in every batch, "batch" the rows that the batch touches. The decay
+        of ``Adam()``, which is lazy, is decoupled with "full", see :class:`MFRecommender`.
+    n_recommendations : int, default=10
+        Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
+        new model on all interactions for as many epochs as were best, at least 5. With
+        ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
+        interactions, where an autoencoder soon learns them by heart.
+    validation_fraction : float, default=0.1
+        Share of each user's interactions that early stopping holds out.
+    n_iter_no_change : int, default=10
+        Epochs without improvement by ``tol`` that end the fit; of the NDCG, and without early
+        stopping of nothing. None never ends it.
+    tol : float, default=1e-4
+        Smallest improvement.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the present model.
+    verbose : int, default=0
+        1 prints a line per epoch.
+    n_jobs : int, default=None
+        Threads, at most one a core; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Pass an int for the same model at every call.
+
+    Attributes
+    ----------
+    input_factors_ : ndarray of shape (n_items, hidden_layer_sizes[0]), float32
+        What each item of a history adds to the first hidden layer.
+    item_factors_ : ndarray of shape (n_items, d + 1), float32
+        The vectors of the items and, in the last column, their biases; d is ``n_components``, or
+        the size of the last decoder layer.
+    layers_ : list of ndarray, float32
+        The dense layers in order: the bias of the first hidden layer, (1, h); further hidden
+        layers; the layer to means and log-variances, (h + 1, 2 * n_components); the decoder's. The
+        last row of each is its bias.
+    item_counts_ : ndarray of shape (n_items,)
+        How many users have each item.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Loss of each epoch with the divergence, per interaction, or per sum of weights. Of sampled
+        sums if items are drawn.
+    validation_scores_ : ndarray
+        NDCG of each epoch, with early stopping.
+    temperature_ : float
+        The temperature of the last epoch.
+    n_iter_, best_iter_ : int
+        Epochs trained, without those of the new model on all interactions; and the one whose
+        weights the model has, or how many the new model was trained for.
+    optimizer_state_nbytes_ : int
+        Bytes of the optimizer's state.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Only if X is a frame whose columns are named by strings.
+
+    Raises
+    ------
+    ValueError
+        On axes that do not fit together, and on data that cannot be learned from.
+    DivergenceError
+        If the loss or a weight stops being finite; the last finite epoch is kept.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, with early stopping, if ``max_iter`` ended it while the NDCG still improved.
+
+    See Also
+    --------
+    MFRecommender : Stores a vector for each user; any of five losses.
+    InteractionRecommender : Takes (user, item) pairs with any ids.
+    freqfm.samplers.MIDX : What draws items for "midx_uniform" and "midx_popularity".
+
+    Notes
+    -----
+    Cost of an epoch, for vectors of length d: O(n_users * n_items * d) with "full", in two passes
+    over tiles of items, O(n_users * n_negatives * d) with draws, plus what the sampler costs for a
+    query; ``n_samples`` multiplies both. Encoder and decoder add the interactions times
+    ``hidden_layer_sizes[0]``, and the dense layers for each user.
+
+    Memory: 4 (h + d + 1) bytes for each item, h being ``hidden_layer_sizes[0]``, the optimizer's
+    state (twice as much again for Adam), while training a copy of both (two with early stopping),
+    and the histories: about 24 bytes per interaction while training, 4 afterwards, or 8 if the
+    values of ``X`` are not all one. Nothing grows with users times items: "full" holds scores of a
+    batch and 512 items at a time for each thread, draws take some 20 bytes for each user of a batch
+    and draw, and 8 more for each thread.
+
+    Item biases start at the logarithms of popularity. MIDX does not quantize them: its cells, and
+    its draws within a cell, go by their exponentials, for "midx_popularity" times its popularity.
+
+    References
+    ----------
+    .. [1] D. Liang, R. G. Krishnan, M. D. Hoffman, T. Jebara. "Variational Autoencoders for
+       Collaborative Filtering". WWW 2018.
+    .. [2] J. Chen, D. Lian, B. Jin, X. Huang, K. Zheng, E. Chen. "Fast Variational AutoEncoder with
+       Inverted Multi-Index for Collaborative Filtering". WWW 2022.
+
+    Examples
+    --------
+    >>> from freqfm import FastVAERecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> model = FastVAERecommender(n_components=16, max_iter=20, random_state=0).fit(X)
+    >>> items, scores = model.recommend(X[:2], n_recommendations=3)
+    >>> items.shape
+    (2, 3)
+    >>> model.transform(X).shape
+    (200, 16)
+    """
+
+    _parameter_constraints: dict = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        "hidden_layer_sizes": ["array-like"],
+        "decoder_layer_sizes": ["array-like"],
+        "activation": [StrOptions({"tanh", "relu"})],
+        "similarity": [StrOptions({"cosine", "dot"})],
+        "temperature": "no_validation",
+        "negative_sampler": "no_validation",  # names and instances are resolved in fit
+        "n_negatives": [*POSITIVE_INTEGER, None],
+        "n_codewords": [*POSITIVE_INTEGER, None],
+        "kl_weight": [*NON_NEGATIVE, StrOptions({"reference"})],
+        "kl_warm_up": POSITIVE_INTEGER,
+        "n_samples": POSITIVE_INTEGER,
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "dropout_on": [StrOptions({"input", "hidden"})],
+        "optimizer": "no_validation",
+        "learning_rate": [*POSITIVE, None],
+        "max_iter": POSITIVE_INTEGER,
+        "batch_size": [*POSITIVE_INTEGER, None],
+        "weight_decay": NON_NEGATIVE,
+        "weight_decay_scope": [StrOptions({"full", "batch"})],
+        "n_recommendations": POSITIVE_INTEGER,
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [*POSITIVE_INTEGER, None],
+        "tol": NON_NEGATIVE,
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+    }
+
+    def __init__(
+        self,
+        n_components=64,
+        *,
+        hidden_layer_sizes=(200,),
+        decoder_layer_sizes=(),
+        activation="tanh",
+        similarity="cosine",
+        temperature=None,
+        negative_sampler="auto",
+        n_negatives=None,
+        n_codewords=None,
+        kl_weight=0.05,
+        kl_warm_up=20,
+        n_samples=1,
+        dropout=0.5,
+        dropout_on="input",
+        optimizer="adam",
+        learning_rate=None,
+        max_iter=50,
+        batch_size=None,
+        weight_decay=0.0,
+        weight_decay_scope="full",
+        n_recommendations=10,
+        early_stopping="auto",
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        tol=1e-4,
+        warm_start=False,
+        verbose=0,
+        n_jobs=None,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.decoder_layer_sizes = decoder_layer_sizes
+        self.activation = activation
+        self.similarity = similarity
+        self.temperature = temperature
+        self.negative_sampler = negative_sampler
+        self.n_negatives = n_negatives
+        self.n_codewords = n_codewords
+        self.kl_weight = kl_weight
+        self.kl_warm_up = kl_warm_up
+        self.n_samples = n_samples
+        self.dropout = dropout
+        self.dropout_on = dropout_on
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.weight_decay = weight_decay
+        self.weight_decay_scope = weight_decay_scope
+        self.n_recommendations = n_recommendations
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    @with_callbacks
+    def fit(self, X, y=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            Interactions; values are their weights. Rows and columns may be empty.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            On input that cannot be learned from: it names the argument, what was found and what to
+            do.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        """
+        self._validate_params()
+        reset = not (self.warm_start and hasattr(self, "item_factors_"))
+        return self._train(X, reset, partial=False)
+
+    def partial_fit(self, X, y=None):
+        """Train one epoch on more interactions; users and items may be new.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            New interactions. Rows beyond the users of the model are new users, columns beyond its
+            items new items. There may be fewer rows than users, but not fewer columns than items.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        return self._train(X, not hasattr(self, "item_factors_"), partial=True)
+
+    def transform(self, X):
+        """Return the mean of the latent vectors of users by their histories.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+
+        Returns
+        -------
+        embeddings : ndarray of shape (n_users, n_components), float32
+            A row without items gives zeros.
+        """
+        self._check_learned()
+        X = self._validate_history(X)
+        return self._mean(X.indptr, X.indices, X.data)
+
+    @property
+    def _n_features_out(self):
+        return self._layers().posterior.shape[1] // 2
+
+    @property
+    def temperature_(self):
+        """The temperature of the last epoch."""
+        check_is_fitted(self)
+        return float(1 / self._inverse_temperatures[0, 0])
+
+    def _check_vectors(self, learned):
+        n_items = self.n_features_in_
+        _, n_inputs = learned.array("input_factors_", (n_items, None))
+        learned.array("_inverse_temperatures", (1, 2))
+        layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")
+        fits = isinstance(layers, list) and len(layers) > n_hidden
+        learned.require(fits, "layers_", f"is no list of more than {n_hidden} arrays")
+        learned.array("layers_[0]", (1, n_inputs), value=layers[0])
+        for i, layer in enumerate(layers[1:], 1):
+            _, n_inputs = learned.array(f"layers_[{i}]", (n_inputs + 1, None), value=layer)
+            if i == n_hidden:
+                # Means and log-variances.
+                learned.require(n_inputs % 2 == 0, f"layers_[{i}]", "has an odd number of columns")
+                n_inputs //= 2
+        learned.array("item_factors_", (n_items, n_inputs + 1))
+
+    @property
+    def _unit_columns(self):
+        return self.item_factors_.shape[1] - 1 if self._cosine else 0
+
+    def _item_vectors(self, items=slice(None)):
+        rows = self.item_factors_[items]
+        if not self._cosine:
+            return rows
+        return np.column_stack([unit_rows(rows[:, :-1]), rows[:, -1]])
+
+    def _queries_of(self, mean):
+        queries = self._decode(mean)
+        if self._cosine:
+            queries = unit_rows(queries)
+        # A user of whom nothing is known gets the items in the order of their biases.
+        queries = self._inverse_temperatures[0, 0] * mean.any(axis=1, keepdims=True) * queries
+        return np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
+
+    def _decode(self, mean):
+        return decode(self._layers(), mean, self.activation)[0]
+
+    def _fold_in(self, X):
+        return self._queries_of(self._mean(X.indptr, X.indices, X.data))
+
+    def _vectors_of(self, users, X):
+        return self._fold_in(X)
+
+    def _user_vectors(self, users):
+        return self._queries_of(self._mean(*self._history_of(users)))
+
+    def _embed(self, users):
+        return self._mean(*self._history_of(users))
+
+    def _similarity_table(self, axis):
+        if axis == "items":
+            # The last column holds biases.
+            return self.item_factors_, self.item_factors_.shape[1] - 1
+        means = self._embed(np.arange(self._n_users))
+        return means, means.shape[1]

@@ -1,0 +1,67 @@
+"""Counter-based random numbers: a value depends on (seed, epoch, index) and nothing else."""
+
+import numpy as np
+
+from freqfm._jit import inlined
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
+_UNIT = 2.0**-53
+
+
+@inlined
+def hash64(x):
+    """Mix 64 bits thoroughly (the finaliser of SplitMix64)."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@inlined
+def stream_key(seed, epoch):
+    """Return the key of one epoch's random stream."""
+    return hash64(np.uint64(seed) * _GOLDEN + hash64(np.uint64(epoch) + _ONE))
+
+
+@inlined
+def random_bits(key, index):
+    """Return 64 random bits: number ``index`` of the stream ``key``."""
+    return hash64(key + (np.uint64(index) + _ONE) * _GOLDEN)
+
+
+@inlined
+def unit_interval(bits):
+    """Return a number in [0, 1) with 53 random bits."""
+    return np.float64(bits >> np.uint64(11)) * _UNIT
+
+
+@inlined
+def _round(x, key):
+    x = (x ^ key) * _GOLDEN
+    return x ^ (x >> np.uint64(32))
+
+
+@inlined
+def permuted_index(i, n, low_bits, high_bits, key):
+    """Return where position ``i`` of ``range(n)`` goes in the pseudo-random order of ``key``.
+
+    A four-round Feistel network on ``low_bits + high_bits`` bits is a bijection of the next
+    power of two; walking along its cycle until the value is below ``n`` makes it one of
+    ``range(n)``. It needs no array, and any thread can ask for any position.
+    """
+    low_mask = (_ONE << low_bits) - _ONE
+    high_mask = (_ONE << high_bits) - _ONE
+    n = np.uint64(n)
+    x = np.uint64(i)
+    while True:
+        high = x >> low_bits
+        low = x & low_mask
+        high ^= _round(low, key) & high_mask
+        low ^= _round(high, key + _MIX_1) & low_mask
+        high ^= _round(low, key + _MIX_2) & high_mask
+        low ^= _round(high, key + _GOLDEN) & low_mask
+        x = (high << low_bits) | low
+        if x < n:
+            return x

@@ -1,0 +1,391 @@
+"""Negatives drawn for one query at a time, by any of the samplers.
+
+A kernel that needs negatives for a vector calls, for every row of its batch, ::
+
+    draw_negatives(proposal, query, key, ids, log_q, numbers, sums)
+
+with the 1-D arrays
+
+- ``query`` (d,), float32: the vector whose product with an item's is the item's logit;
+- ``key``, uint64: the row's own random stream, from (seed, epoch, row);
+- ``ids`` (n,), int32: gets n items, drawn with replacement;
+- ``log_q`` (n,), float32: gets the log of how much more often than uniformly each is drawn, that is
+  log(n_items Q(item | query)), which a softmax subtracts from the logit;
+- ``numbers`` float32 and ``sums`` float64: the thread's rows of ``draw_scratch(proposal, size)``.
+
+After it, and until the next query, ``log_q_of(proposal, query, item, numbers, sums)`` is the same
+for any other item, such as a positive. A draw depends on the proposal, the query and the key alone:
+not on other rows, and not on threads.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm.formulas.codes import (
+    PROPOSAL_BEST,
+    PROPOSAL_CELLS,
+    PROPOSAL_GIVEN,
+    PROPOSAL_QUADRATIC,
+    PROPOSAL_SOFTMAX,
+    PROPOSAL_UNIFORM,
+    PROPOSAL_WEIGHTED,
+)
+from freqfm.formulas.rng import hash64, random_bits, unit_interval
+from freqfm.formulas.special import exp_of_minus
+
+_NO_FLOATS = np.zeros(0, dtype=np.float32)
+_NO_INTEGERS = np.zeros(0, dtype=np.int32)
+_NO_ROWS = np.zeros((0, 1), dtype=np.float32)
+
+# The uppermost nodes of a tree are met in every draw: their weights are kept for the query.
+_KEPT_NODES = 1024
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 16
+
+
+class Proposal(NamedTuple):
+    """The distribution that negatives are drawn from; arrays of no use to a sampler are empty.
+
+    With query q and item vectors v, an item i is drawn in proportion to, by ``code``,
+
+    - PROPOSAL_UNIFORM: 1;
+    - PROPOSAL_GIVEN: exp(log_q[i]);
+    - PROPOSAL_CELLS: exp(<q, the codewords of i's cell> + log_q[i]);
+    - PROPOSAL_SOFTMAX: exp(<q, v_i>);
+    - PROPOSAL_QUADRATIC: alpha <q, v_i>^2 + 1;
+    - PROPOSAL_BEST: the best score of ``n_candidates`` uniform draws; log_q is taken for zero;
+    - PROPOSAL_WEIGHTED: 1, and log_q is minus the log of the draw's weight, n times
+      softmax(<q, v_i> / temperature) among the n draws.
+    """
+
+    #: (n_items,), float64: sums of probabilities in the order of items.
+    cumulative: np.ndarray = np.zeros(0)
+    #: (n_items,), float32: log of how much more often than uniformly an item is drawn whatever the
+    #: query; or empty, for all alike.
+    log_q: np.ndarray = _NO_FLOATS
+    code: int = PROPOSAL_UNIFORM
+    n_items: int = 0
+    n_candidates: int = 1
+    alpha: float = 1.0
+    temperature: float = 1.0
+    #: (n_items, d), float32.
+    vectors: np.ndarray = _NO_ROWS
+    #: (n, d), float32: the codewords of all subspaces, zero outside their own.
+    codewords: np.ndarray = _NO_ROWS
+    #: (n_cells, n_subspaces), int32: a cell's rows of ``codewords``. No cell is empty.
+    cell_codes: np.ndarray = np.zeros((0, 1), dtype=np.int32)
+    #: (n_cells,), float32: log of the sum of exp(log_q) over the cell's items.
+    cell_log_weights: np.ndarray = _NO_FLOATS
+    #: (n_cells + 1,), int64: where a cell's items stand in ``cell_items``.
+    cell_starts: np.ndarray = np.zeros(1, dtype=np.int64)
+    #: (n_items,), int32: the items, cell by cell.
+    cell_items: np.ndarray = _NO_INTEGERS
+    #: (n_items,), int32: the cell of each item.
+    cell_of: np.ndarray = _NO_INTEGERS
+    #: (n_items, 5), int32, in the order of ``cell_items``: alias tables. The item itself and
+    #: another; then the bits of float32, below what the item itself is drawn, and log_q of both. Or
+    #: empty, where a cell's items are all alike.
+    aliases: np.ndarray = np.zeros((0, 1), dtype=np.int32)
+    #: (2 n_leaves, d (d + 1) / 2), float32: sums of v v^T below each node of a binary tree, upper
+    #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are below node k.
+    nodes: np.ndarray = _NO_ROWS
+    leaf_size: int = 1
+
+
+def draw_scratch(proposal, size):
+    """Return the arrays ``numbers`` and ``sums``, with a row for each of ``size`` threads."""
+    n_codewords = len(proposal.codewords)
+    n_numbers = n_codewords + len(proposal.cell_codes)
+    n_sums = 1 + len(proposal.cell_codes)
+    if proposal.code == PROPOSAL_SOFTMAX:
+        n_numbers = n_sums = 1 + proposal.n_items
+    if proposal.code == PROPOSAL_QUADRATIC:
+        n_numbers = proposal.nodes.shape[1] + min(len(proposal.nodes), _KEPT_NODES)
+        n_sums = 1 + proposal.leaf_size
+    return (
+        np.zeros((size, n_numbers + _PADDING), dtype=np.float32),
+        np.zeros((size, n_sums + _PADDING)),
+    )
+
+
+@inlined
+def _score(query, vectors, k):
+    total = ZERO
+    for f in range(query.shape[0]):
+        total += query[f] * vectors[k, f]
+    return total
+
+
+@inlined
+def _find(sums, first, n, at):
+    """Return the first j below n with ``at < sums[first + j]``, or n - 1."""
+    base = 0
+    length = n
+    while length > 1:
+        half = length >> 1
+        base += half if sums[first + base + half - 1] <= at else 0
+        length -= half
+    return base
+
+
+@inlined
+def _random(key, index):
+    return unit_interval(random_bits(key, index))
+
+
+@inlined
+def _position(at, n):
+    """Return the integer part of a number in [0, n], below n."""
+    return min(np.int64(at), n - 1)
+
+
+# Sums of exponentials, by which cells or items are found: sums[1:] are cumulative.
+
+
+@inlined
+def _accumulate(numbers, first, n, largest, sums):
+    """Turn the logits ``numbers[first : first + n]`` into sums; return the log of the last."""
+    for j in range(n):
+        numbers[first + j] = exp_of_minus(max(largest - numbers[first + j], ZERO))
+    total = 0.0
+    for j in range(n):
+        total += numbers[first + j]
+        sums[1 + j] = total
+    return np.float64(largest) + math.log(total)
+
+
+@inlined
+def _cell_logit(cell_codes, cell, numbers):
+    """Return <q, the cell's codewords>; ``numbers`` begin with the scores of all codewords."""
+    logit = ZERO
+    for s in range(cell_codes.shape[1]):
+        logit += numbers[np.uint64(cell_codes[cell, s])]
+    return logit
+
+
+@inlined
+def _prepare_cells(proposal, query, numbers, sums):
+    n_codewords = proposal.codewords.shape[0]
+    n_cells = proposal.cell_codes.shape[0]
+    for c in range(n_codewords):
+        numbers[c] = _score(query, proposal.codewords, c)
+    largest = -np.float32(np.inf)
+    for cell in range(n_cells):
+        logit = proposal.cell_log_weights[cell] + _cell_logit(proposal.cell_codes, cell, numbers)
+        numbers[n_codewords + cell] = logit
+        largest = max(largest, logit)
+    log_total = _accumulate(numbers, n_codewords, n_cells, largest, sums)
+    sums[0] = log_total - math.log(proposal.n_items)
+
+
+@inlined
+def _prepare_softmax(proposal, query, numbers, sums):
+    # Items stand cell by cell: sums over cells are among the sums over items, and to draw an item
+    # is to draw its cell and then the item by its residual.
+    n = proposal.n_items
+    largest = -np.float32(np.inf)
+    for j in range(n):
+        logit = _score(query, proposal.vectors, np.uint64(proposal.cell_items[j]))
+        numbers[j] = logit
+        largest = max(largest, logit)
+    sums[0] = _accumulate(numbers, 0, n, largest, sums) - math.log(n)
+
+
+# The tree of the quadratic kernel.
+
+
+@inlined
+def _node_weight(nodes, alpha, n_items, k, begin, span, numbers):
+    """Return the sum of alpha <q, v>^2 + 1 over the items ``begin`` to ``begin + span``."""
+    n_products = nodes.shape[1]
+    kept = k < _KEPT_NODES
+    if kept and numbers[n_products + k] >= ZERO:
+        return np.float64(numbers[n_products + k])
+    squares = ZERO
+    for f in range(n_products):
+        squares += nodes[k, f] * numbers[f]
+    n = min(begin + span, n_items) - min(begin, n_items)
+    weight = np.float32(alpha * max(squares, ZERO) + n)
+    if kept:
+        numbers[n_products + k] = weight
+    return np.float64(weight)
+
+
+@inlined
+def _prepare_tree(proposal, query, numbers, sums):
+    n_products = proposal.nodes.shape[1]
+    at = 0
+    for f in range(query.shape[0]):
+        for g in range(f, query.shape[0]):
+            numbers[at] = query[f] * query[g]
+            at += 1
+    for k in range(min(proposal.nodes.shape[0], _KEPT_NODES)):
+        numbers[n_products + k] = -ONE
+    span = (proposal.nodes.shape[0] >> 1) * proposal.leaf_size
+    total = _node_weight(proposal.nodes, proposal.alpha, proposal.n_items, 1, 0, span, numbers)
+    sums[0] = math.log(total / proposal.n_items)
+
+
+@inlined
+def _draw_from_tree(proposal, query, key, numbers, sums):
+    """Return an item and its weight: down the tree by halves, then among a leaf's items."""
+    nodes, alpha, n_items = proposal.nodes, proposal.alpha, proposal.n_items
+    n_leaves = nodes.shape[0] >> 1
+    span = n_leaves * proposal.leaf_size
+    begin = 0
+    k = 1
+    while k < n_leaves:
+        span >>= 1
+        k <<= 1
+        left = _node_weight(nodes, alpha, n_items, k, begin, span, numbers)
+        right = _node_weight(nodes, alpha, n_items, k + 1, begin + span, span, numbers)
+        if _random(key, k) * (left + right) >= left:
+            k += 1
+            begin += span
+    n = min(begin + span, n_items) - begin
+    total = 0.0
+    for j in range(n):
+        score = np.float64(_score(query, proposal.vectors, begin + j))
+        total += alpha * score * score + 1.0
+        sums[1 + j] = total
+    j = _find(sums, 1, n, _random(key, 0) * total)
+    return begin + j, sums[1 + j] - (sums[j] if j > 0 else 0.0)
+
+
+# What kernels call.
+
+
+@subroutine
+def prepare_query(proposal, query, numbers, sums):
+    """Write to the scratch what draws for a query, and ``log_q_of``, need."""
+    code = proposal.code
+    if code == PROPOSAL_CELLS:
+        _prepare_cells(proposal, query, numbers, sums)
+    elif code == PROPOSAL_SOFTMAX:
+        _prepare_softmax(proposal, query, numbers, sums)
+    elif code == PROPOSAL_QUADRATIC:
+        _prepare_tree(proposal, query, numbers, sums)
+
+
+@subroutine
+def log_q_of(proposal, query, item, numbers, sums):
+    """Return log(n_items Q(item | query)) for the query of the last draw."""
+    code = proposal.code
+    k = np.uint64(item)
+    static = proposal.log_q[k] if proposal.log_q.shape[0] > 0 else ZERO
+    if code == PROPOSAL_GIVEN:
+        return static
+    if code == PROPOSAL_CELLS:
+        cell = np.uint64(proposal.cell_of[k])
+        return np.float32(static + _cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
+    if code == PROPOSAL_SOFTMAX:
+        return np.float32(_score(query, proposal.vectors, k) - sums[0])
+    if code == PROPOSAL_QUADRATIC:
+        score = np.float64(_score(query, proposal.vectors, k))
+        return np.float32(math.log(proposal.alpha * score * score + 1.0) - sums[0])
+    return ZERO
+
+
+@inlined
+def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
+    n = ids.shape[0]
+    n_cells = proposal.cell_codes.shape[0]
+    total = sums[n_cells]
+    for j in range(n):
+        cell = np.uint64(_find(sums, 1, n_cells, _random(key, 3 * j) * total))
+        begin = proposal.cell_starts[cell]
+        size = proposal.cell_starts[cell + np.uint64(1)] - begin
+        ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
+        log_q[j] = np.float32(_cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
+    # Items are far apart in memory. A loop of nothing but their misses has many in flight.
+    if proposal.aliases.shape[0] == 0:
+        for j in range(n):
+            ids[j] = proposal.cell_items[np.uint64(ids[j])]
+        return
+    for j in range(n):
+        slot = np.uint64(ids[j])
+        threshold = np.int32(proposal.aliases[slot, 2]).view(np.float32)
+        other = 1 if _random(key, 3 * j + 2) >= threshold else 0
+        ids[j] = proposal.aliases[slot, other]
+        log_q[j] += np.int32(proposal.aliases[slot, 3 + other]).view(np.float32)
+
+
+@inlined
+def _draw_best(proposal, query, key, ids, log_q):
+    n_candidates = proposal.n_candidates
+    for j in range(ids.shape[0]):
+        best = -np.float32(np.inf)
+        chosen = 0
+        for c in range(n_candidates):
+            item = _position(
+                _random(key, j * n_candidates + c) * proposal.n_items, proposal.n_items
+            )
+            score = _score(query, proposal.vectors, np.uint64(item))
+            if c == 0 or score > best:
+                best = score
+                chosen = item
+        ids[j] = chosen
+        log_q[j] = ZERO
+
+
+@inlined
+def _draw_weighted(proposal, query, key, ids, log_q):
+    n = ids.shape[0]
+    sharpness = np.float32(1.0 / proposal.temperature)
+    largest = -np.float32(np.inf)
+    for j in range(n):
+        item = _position(_random(key, j) * proposal.n_items, proposal.n_items)
+        ids[j] = item
+        log_q[j] = sharpness * _score(query, proposal.vectors, np.uint64(item))
+        largest = max(largest, log_q[j])
+    total = 0.0
+    for j in range(n):
+        total += exp_of_minus(max(largest - log_q[j], ZERO))
+    log_mean = np.float32(largest + math.log(total / n))
+    for j in range(n):
+        log_q[j] = log_mean - log_q[j]
+
+
+@subroutine
+def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
+    """Draw items for a query into ``ids``, and how likely they were into ``log_q``; see above."""
+    code = proposal.code
+    n = proposal.n_items
+    prepare_query(proposal, query, numbers, sums)
+    if code == PROPOSAL_CELLS:
+        _draw_from_cells(proposal, key, ids, log_q, numbers, sums)
+    elif code == PROPOSAL_BEST:
+        _draw_best(proposal, query, key, ids, log_q)
+    elif code == PROPOSAL_WEIGHTED:
+        _draw_weighted(proposal, query, key, ids, log_q)
+    else:
+        for j in range(ids.shape[0]):
+            if code == PROPOSAL_GIVEN:
+                at = _random(key, j)
+                item = _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])
+                log_q[j] = proposal.log_q[item]
+            elif code == PROPOSAL_SOFTMAX:
+                slot = _find(sums, 1, n, _random(key, j) * sums[n])
+                item = np.int64(proposal.cell_items[slot])
+                log_q[j] = log_q_of(proposal, query, item, numbers, sums)
+            elif code == PROPOSAL_QUADRATIC:
+                own = random_bits(key, j)
+                item, weight = _draw_from_tree(proposal, query, own, numbers, sums)
+                log_q[j] = np.float32(math.log(weight) - sums[0])
+            else:
+                item = _position(_random(key, j) * n, n)
+                log_q[j] = ZERO
+            ids[j] = item
+
+
+@kernel
+def draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
+    """Draw the rows of ``ids`` and ``log_q``, (n_queries, n), for the rows of ``queries``."""
+    for r in range(queries.shape[0]):
+        draw_negatives(
+            proposal, queries[r], hash64(key + np.uint64(r)), ids[r], log_q[r], numbers, sums
+        )

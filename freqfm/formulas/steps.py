@@ -1,0 +1,155 @@
+"""Optimizer steps of one number and of one row, and the learning rate of a row.
+
+The formulas are those of the papers and of ``torch.optim``.
+"""
+
+import math
+
+import numpy as np
+
+from freqfm._jit import ONE, inlined
+from freqfm.formulas.codes import (
+    BETA_1,
+    BETA_2,
+    COUNT_SAMPLES,
+    CURVATURE_CAP,
+    EPSILON,
+    EXPONENT,
+    LEARNING_RATE,
+    MAX_STEP,
+    RATE_COUNTED,
+    RATE_GIVEN,
+    STEP_ADAGRAD,
+    STEP_ADAM,
+    STEP_ROWWISE_ADAGRAD,
+    STEP_SGD,
+)
+
+
+@inlined
+def sgd_step(parameter, gradient, rate):
+    """Return the parameter after a plain gradient step."""
+    return parameter - rate * gradient
+
+
+@inlined
+def adagrad_step(parameter, gradient, total, rate, epsilon):
+    """Return the parameter and its sum of squared gradients after an Adagrad step.
+
+    Duchi et al. (2011), with epsilon outside the root as in ``torch.optim.Adagrad``.
+    """
+    total += gradient * gradient
+    return parameter - rate * gradient / (math.sqrt(total) + epsilon), total
+
+
+@inlined
+def adam_step(parameter, gradient, mean, square, rate, root_correction, beta_1, beta_2, epsilon):
+    """Return the parameter and its two moments after an Adam step.
+
+    Kingma and Ba (2015), in the form of ``torch.optim.Adam``: ``rate`` is already divided by
+    1 - beta_1^t, and ``root_correction`` is the square root of 1 - beta_2^t.
+    """
+    mean += (ONE - beta_1) * (gradient - mean)
+    square = beta_2 * square + (ONE - beta_2) * (gradient * gradient)
+    return parameter - rate * mean / (math.sqrt(square) / root_correction + epsilon), mean, square
+
+
+@inlined
+def counted_rate(hyper, count, curvature):
+    """Return the learning rate of a token seen ``count`` times.
+
+    Equation (12) of Li et al. (2022), min{1 / 4L, alpha / sqrt(T p)} with p = count / T, where
+    T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; ``curvature`` tells
+    how much more curved the batch at hand is.
+    """
+    exponent = hyper[EXPONENT]
+    power = math.sqrt(count) if exponent == 0.5 else count**exponent
+    rate = min(hyper[MAX_STEP], hyper[LEARNING_RATE] / power)
+    return np.float32(min(rate, hyper[CURVATURE_CAP] / curvature))
+
+
+@inlined
+def adam_corrections(hyper, step):
+    """Return Adam's bias corrections of the first moment and of the root of the second."""
+    return (
+        1.0 - math.pow(hyper[BETA_1], step),
+        math.sqrt(1.0 - math.pow(hyper[BETA_2], step)),
+    )
+
+
+@inlined
+def row_rate(rate_code, count_code, hyper, per_row, k, weight, curvature):
+    """Return the learning rate of row ``k``; its counter advances by the batch's ``weight``."""
+    if rate_code == RATE_COUNTED:
+        per_row[k] += np.float32(weight if count_code == COUNT_SAMPLES else 1.0)
+    return present_rate(rate_code, hyper, per_row, k, curvature)
+
+
+@inlined
+def present_rate(rate_code, hyper, per_row, k, curvature):
+    """Return the learning rate of row ``k`` as its counter stands."""
+    if rate_code == RATE_COUNTED:
+        return counted_rate(hyper, per_row[k], curvature)
+    if rate_code == RATE_GIVEN:
+        return per_row[k]
+    return np.float32(hyper[LEARNING_RATE])
+
+
+@inlined
+def step_row(step_code, hyper, rate, root_correction, table, k, gradient, first, second):
+    """Move row ``k`` of a table along ``gradient`` and update its state."""
+    width = table.shape[1]
+    epsilon = np.float32(hyper[EPSILON])
+    if step_code == STEP_SGD:
+        for f in range(width):
+            table[k, f] = sgd_step(table[k, f], gradient[f], rate)
+    elif step_code == STEP_ADAGRAD:
+        for f in range(width):
+            table[k, f], first[k, f] = adagrad_step(
+                table[k, f], gradient[f], first[k, f], rate, epsilon
+            )
+    elif step_code == STEP_ROWWISE_ADAGRAD:
+        squares = np.float32(0)
+        for f in range(width):
+            squares += gradient[f] * gradient[f]
+        first[k, 0] += squares / np.float32(max(width, 1))
+        rate /= math.sqrt(first[k, 0]) + epsilon
+        for f in range(width):
+            table[k, f] = sgd_step(table[k, f], gradient[f], rate)
+    elif step_code == STEP_ADAM:
+        beta_1 = np.float32(hyper[BETA_1])
+        beta_2 = np.float32(hyper[BETA_2])
+        for f in range(width):
+            table[k, f], first[k, f], second[k, f] = adam_step(
+                table[k, f],
+                gradient[f],
+                first[k, f],
+                second[k, f],
+                rate,
+                root_correction,
+                beta_1,
+                beta_2,
+                epsilon,
+            )
+
+
+@inlined
+def step_element(step_code, hyper, rate, root_correction, vector, k, gradient, first, second):
+    """Move element ``k`` of a vector along ``gradient``: a row of width one."""
+    epsilon = np.float32(hyper[EPSILON])
+    if step_code == STEP_SGD:
+        vector[k] = sgd_step(vector[k], gradient, rate)
+    elif step_code == STEP_ADAM:
+        vector[k], first[k], second[k] = adam_step(
+            vector[k],
+            gradient,
+            first[k],
+            second[k],
+            rate,
+            root_correction,
+            np.float32(hyper[BETA_1]),
+            np.float32(hyper[BETA_2]),
+            epsilon,
+        )
+    else:
+        vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
