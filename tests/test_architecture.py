@@ -248,8 +248,8 @@ def test_checker_sees_violations(module, source, complaint):
     [
         ("freqfm.estimators.fm", "from freqfm.losses import LogLoss\nimport numpy, freqfm._jit"),
         (
-            "freqfm.estimators.fm",
-            "from ..training import EpochLoop\nfrom ..backends.cpu import team",
+            "freqfm.estimators.fm.plain",
+            "from ..training import EpochLoop\nfrom ...backends.cpu import team",
         ),
         ("freqfm.estimators.fm", "def f():\n    import matplotlib.pyplot, pandas"),
         ("freqfm.backends.cuda.fm", "from freqfm.formulas.steps import sgd_step"),

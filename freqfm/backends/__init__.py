@@ -1,1 +1,1 @@
-"""Layer 1: loops over arrays."""
+"""Backends: what runs the models' loops over data, one folder for each kind of hardware."""
