@@ -1,4 +1,4 @@
-"""Factorization machines as they come, against linear models on the same columns.
+"""Factorization machines with default parameters, against linear models on the same columns.
 
 Untuned ``FMClassifier()`` and ``RaFMClassifier()`` beside ``LogisticRegression()``, and the
 regressors beside ``Ridge()``, on small and large data: test AUC and log loss, or R^2. Each seed

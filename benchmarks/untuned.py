@@ -1,4 +1,4 @@
-"""How good recommenders are as they come: ours and implicit's, without a parameter.
+"""How good recommenders are with default parameters: ours and implicit's.
 
 Every model is trained on training and validation parts together, as nothing is to be chosen, and
 looked at once: recall and NDCG at 20 of the test part, items of the training rows left out. Only

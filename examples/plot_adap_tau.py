@@ -1,5 +1,5 @@
 """
-Temperatures that set themselves: Adap-tau
+Adaptive temperatures: Adap-tau
 ==========================================
 
 A softmax of cosines needs a temperature, and accuracy depends on it: the usual way is to search.
@@ -70,7 +70,7 @@ def compare(X):
     return models, scores
 
 
-results = {"some careless users": compare(mixed), "everybody is noisy": compare(noisy)}
+results = {"some careless users": compare(mixed), "all users are noisy": compare(noisy)}
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, (name, (models, scores)) in zip(axes, results.items(), strict=True):
@@ -92,15 +92,16 @@ for ax, (name, (models, scores)) in zip(axes, results.items(), strict=True):
 # On the first log one fit with the formula for all users is as good as the best of six fits, to
 # one part in a hundred. On the second it costs more than a tenth. The formula looks at how many
 # of all pairs are positives, and how far the cosines of positives are above others: the less a
-# model can separate them, the colder it gets. Where they cannot be separated because many are
-# random, a warmer softmax would be right, which takes single positives less seriously. If your log
-# is small and noisy, search as well: the curves are flat near the top, so a few values are enough.
+# model can separate them, the lower it gets. Where they cannot be separated because many are
+# random, a higher temperature would be right, which gives single positives less weight. If your
+# log is small and noisy, search as well: the curves are flat near the top, so a few values are
+# enough.
 #
 # Whose temperature is high
 # -------------------------
 #
 # ``"adap_tau"`` tells the careless users from the others, by nothing but their loss, and gives
-# them warmer temperatures. That is what it is made for; but here it makes no ranking better: not
+# them higher temperatures. That is what it is made for; but here it makes no ranking better: not
 # those of the focused users, and hardly those of the careless.
 
 models, scores = results["some careless users"]

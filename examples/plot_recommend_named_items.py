@@ -60,7 +60,7 @@ BOOKS = {
 # -------
 #
 # Every reader has a favourite kind but takes others too, and a few books of each kind are borrowed
-# by everybody. The table is a list of pairs; a frame of pandas or Polars would do as well.
+# by all readers. The table is a list of pairs; a DataFrame of pandas or Polars would do as well.
 
 kinds = np.repeat(list(BOOKS), [len(titles) for titles in BOOKS.values()])
 titles = np.concatenate(list(BOOKS.values()))
@@ -141,7 +141,7 @@ print(model.user_ids_[-1], "and", model.item_ids_[-1])
 # What the model has found out
 # ----------------------------
 #
-# Nobody told the model which kind a book is. The cosines between the books' vectors show that it
+# The model was not given the kind of a book. The cosines between the books' vectors show that it
 # has found out: books of one kind have similar readers, hence similar vectors.
 
 import matplotlib.pyplot as plt

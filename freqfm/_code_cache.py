@@ -1,8 +1,8 @@
 """Compiled code on disk: where it is kept, whom it is trusted from, and what if it is damaged.
 
 A fit never fails because of it. What cannot be read is compiled again and overwritten; what cannot
-be written is compiled again in the next process. Reading it runs code, so a folder that somebody
-else can write to is not used.
+be written is compiled again in the next process. Reading it runs code, so a folder that another
+user can write to is not used.
 """
 
 import functools
@@ -72,7 +72,7 @@ def cache_directory():
 
 
 def _objection(root, folder):
-    """Return why somebody else could put files into the folder, or None."""
+    """Return why another user could put files into the folder, or None."""
     if os.name != "posix":
         return None
     me = os.geteuid()
@@ -163,14 +163,14 @@ class KernelCache(FunctionCache):
             _warn_once("written", error)
 
 
-_told = []
+_warned = []
 
 
 def _warn_once(what, error):
     """Tell once in a process that the cache does not work."""
-    if _told:
+    if _warned:
         return
-    _told.append(what)
+    _warned.append(what)
     warn_user(
         f"Compiled code in {cache_directory()} cannot be {what} ({type(error).__name__}: {error}). "
         f"It is compiled again, and damaged files are overwritten where that is possible. If this "

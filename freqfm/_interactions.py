@@ -17,7 +17,7 @@ _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 _TIMES = 1e7, 1e19
 
 # What this process has been told; a search would repeat it in every fit.
-_told = set()
+_warned_of = set()
 
 
 class Table:
@@ -303,10 +303,10 @@ def _names(X):
 
 def _warn_once(message):
     """Warn the caller of the package, unless the same was said before."""
-    if message in _told:
+    if message in _warned_of:
         return
     warn_user(message)
-    _told.add(message)
+    _warned_of.add(message)
 
 
 def _open_frame(X):

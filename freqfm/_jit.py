@@ -102,7 +102,7 @@ def subroutine(function):
 
 
 def kernel(function):
-    """Compile a loop over arrays: without the GIL, cached on disk, one signature for ever."""
+    """Compile a loop over arrays: without the GIL, cached on disk, with a single signature."""
     if JIT_DISABLED:
         return _interpreted(function)
     compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
@@ -118,7 +118,7 @@ def _interpreted(function):
 
     @functools.wraps(function)
     def run(*args):
-        # Integers wrap around in silence.
+        # Integer overflow wraps around without a warning.
         with np.errstate(over="ignore"):
             return function(*(_with_named_fields(arg) for arg in args))
 

@@ -73,7 +73,7 @@ def _check_numbers(name, values):
 
 def refuse_dates(name, values):
     """Raise if there are dates or durations, of which scikit-learn makes some number."""
-    # Of each column of a frame, else of all.
+    # Of each column of a DataFrame, else of all.
     columns = getattr(values, "dtypes", None) if hasattr(values, "columns") else None
     for dtype in [getattr(values, "dtype", None)] if columns is None else columns:
         if getattr(dtype, "kind", None) in ("m", "M"):

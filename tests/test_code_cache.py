@@ -211,7 +211,7 @@ def test_folder_that_others_may_write_to_is_refused(script, cache):
 def folders(monkeypatch, tmp_path):
     """Return a cache's folders, from the root on, and a function that asks for its use."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_code_cache, "_told", [])
+    monkeypatch.setattr(_code_cache, "_warned", [])
     ask = cache_directory.__wrapped__
     folder = ask()
     return [folder.parents[1], folder.parent, folder], ask

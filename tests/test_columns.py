@@ -24,8 +24,8 @@ ONES = np.where(MATRIX == 2.5, 2, MATRIX != 0)
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch):
-    monkeypatch.setattr(freqfm._interactions, "_told", set())
+def nothing_warned(monkeypatch):
+    monkeypatch.setattr(freqfm._interactions, "_warned_of", set())
 
 
 def fit(X, **columns):

@@ -79,7 +79,7 @@ def save(path, value):
 
 
 def digest(value, name):
-    """Return a hash of a value, by which it is told from others.
+    """Return a hash that distinguishes a value from others.
 
     Parameters
     ----------

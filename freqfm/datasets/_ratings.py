@@ -185,7 +185,7 @@ def _id(path, number, kind, field, limit, shape):
     if not _is_id(field):
         problem = (
             f"found {field[:40]!r} as {kind}; ids must be integers >= 0. For other ids read the "
-            f"file into a frame and fit an InteractionRecommender."
+            f"file into a DataFrame and fit an InteractionRecommender."
         )
         raise at_line(path, number, problem)
     # Python refuses to read thousands of digits.

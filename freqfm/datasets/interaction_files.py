@@ -76,8 +76,8 @@ def load_interactions(path, *, format="auto", shape=None, min_rating=None):
     -----
     Ids are used as they are as row and column numbers: user 196 of u.data is row 196 of X, and row
     0 is empty. Number them from 0 on without large gaps: every number up to the largest user takes
-    a few bytes, even if nobody has it. For ids that are large or no integers, read the file into a
-    frame and fit an :class:`~freqfm.InteractionRecommender`.
+    a few bytes, even if no user has it. For ids that are large or no integers, read the file into a
+    DataFrame and fit an :class:`~freqfm.InteractionRecommender`.
 
     References
     ----------

@@ -28,7 +28,7 @@ def holdout_interactions(
     Parameters
     ----------
     X : sparse matrix or array of shape (n_users, n_items), or table of interactions
-        Histories, one a row. A frame, a list of tuples, or an array of objects or strings is a
+        Histories, one a row. A DataFrame, a list of tuples, or an array of objects or strings is a
         table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
         is whatever ``user`` or ``item`` are given for.
     fraction : float, default=0.2
@@ -92,7 +92,7 @@ def holdout_by_content(X, fraction=0.2, seed=0, *, user="auto", item="auto"):
     Parameters
     ----------
     X : sparse matrix or array of shape (n_users, n_items), or table of interactions
-        Histories, one a row. A frame, a list of tuples, or an array of objects or strings is a
+        Histories, one a row. A DataFrame, a list of tuples, or an array of objects or strings is a
         table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
         is whatever ``user`` or ``item`` are given for.
     fraction : float, default=0.2

@@ -21,7 +21,7 @@ class _InteractionSplitter(BaseCrossValidator):
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
             Users, items and what else the splitter reads, one interaction a row.
         y : object
             Ignored.
@@ -138,7 +138,7 @@ class WarmStartKFold(_InteractionSplitter):
 def _warm_folds(users, items, order, n_splits):
     """Return the fold of each distinct pair, or -1 for those that are always trained on.
 
-    A pair can be tested if its user and its item have pairs outside the fold. So nobody may have
+    A pair can be tested if its user and its item have pairs outside the fold. So no user may have
     all pairs in one fold; pairs in -1 are outside of every fold, and moving one more there never
     spoils what held before.
     """

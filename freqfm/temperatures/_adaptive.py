@@ -30,7 +30,8 @@ def _log_odds(X):
 
 
 class DensityTemperature(Temperature):
-    """One temperature for all users, from the data: the sparser the colder, the fewer the warmer.
+    """One temperature for all users, from the data: lower for sparser data, higher for few
+    interactions.
 
     With the logarithm of :class:`AdapTau0`, but without its look at the model::
 
@@ -93,7 +94,7 @@ class AdapTau0(Temperature):
     ----------
     warm_up : int or None, default=5
         For so many epochs ``warm_up_gap`` stands for mu+ - mu, of which untrained vectors tell
-        nothing. The authors' code waits 100 epochs. None waits for ever: the temperature then
+        nothing. The authors' code waits 100 epochs. None never starts: the temperature then
         follows from the density of the data alone.
     warm_up_gap : float, default=0.7
         The authors' value.

@@ -59,7 +59,7 @@ class Temperature(Component):
 
 
 class FixedTemperature(Temperature):
-    """One temperature for everybody and ever.
+    """One constant temperature for all users.
 
     Parameters
     ----------
