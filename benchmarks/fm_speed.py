@@ -112,7 +112,7 @@ class Freqfm:
         self.X, self.n_threads = canonical_csr(X), n_threads
         target = y[np.newaxis].astype(np.float32)
         optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)
-        rows = TrainingRows(self.X, y, target, np.ones(len(y)), None)
+        rows = TrainingRows(self.X, y, target, np.ones(len(y)))
         self.task = FMTrainer(self.model, optimizer, rows, n_threads).__enter__()
         self.n_epochs = 1
 

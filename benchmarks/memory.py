@@ -42,8 +42,8 @@ def fm(scale, early_stopping):
     X, y = one_hot(n, m, per_row), np.arange(n) % 2
     model = FMClassifier(max_iter=1, early_stopping=early_stopping, n_jobs=N_JOBS, random_state=0)
     weights = 4 * (16 + 1) * m + 4 * m
-    copies, per_entry, per_row = (3, 16, 80) if early_stopping else (2, 8, 56)
-    return model, (X, y), copies * weights + per_entry * X.nnz + per_row * n + 4 * m * N_JOBS
+    copies, bytes_per_row = (3, 50) if early_stopping else (2, 40)
+    return model, (X, y), copies * weights + 8 * X.nnz + bytes_per_row * n + (12 + 4 * N_JOBS) * m
 
 
 def mf(scale):

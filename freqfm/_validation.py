@@ -15,8 +15,8 @@ from freqfm._warnings import warn_user
 from freqfm.backends.cpu.packing import gather_rows_of
 from freqfm.backends.cpu.team import available_threads, cores
 
-# Entries, and rows, of a large matrix that are looked at at a time.
-_ENTRIES, _ROWS = 1 << 20, 1 << 16
+# Entries of a large matrix that are looked at at a time.
+_ENTRIES = 1 << 20
 
 
 def validate_rows(estimator, X, y="no_validation", *, reset, **options):
@@ -262,21 +262,37 @@ def take_rows(X, rows):
     return _csr(data, indices, indptr, (len(rows), X.shape[1]))
 
 
-def count_columns(X, weight=None):
+def count_columns(X, weight=None, rows=None):
     """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
 
     Part by part: NumPy would turn all indices to 64 bits at once.
+
+    Parameters
+    ----------
+    X : csr_array
+    weight : ndarray of shape (n_rows,), default=None
+        Of all rows of ``X``; None counts rows, all of them.
+    rows : ndarray of int, default=None
+        The rows that count, if not all, in the order in which weights are added up.
     """
     counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
         for begin in range(0, X.nnz, _ENTRIES):
             np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
         return counts
-    for first in range(0, X.shape[0], _ROWS):
-        indptr = X.indptr[first : first + _ROWS + 1]
-        weights = np.repeat(weight[first : first + _ROWS], np.diff(indptr))
+    n_rows = X.shape[0] if rows is None else len(rows)
+    step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
+    for first in range(0, n_rows, step):
+        own = slice(first, first + step)
+        if rows is None:
+            indptr = X.indptr[first : first + step + 1]
+            indices = X.indices[indptr[0] : indptr[-1]]
+        else:
+            own = rows[own]
+            part = take_rows(X, own)
+            indptr, indices = part.indptr, part.indices
         # In the order of the entries, whatever the parts are.
-        np.add.at(counts, X.indices[indptr[0] : indptr[-1]], weights)
+        np.add.at(counts, indices, np.repeat(weight[own], np.diff(indptr)))
     return counts
 
 
@@ -319,11 +335,15 @@ def is_canonical(X):
 def validate_weights(sample_weight, X):
     """Return one float64 weight per row of ``X``, all of them 1 if None is given.
 
+    Weights of 1 that were not given take no memory, and cannot be written to.
+
     Raises
     ------
     ValueError
         If weights are negative, not finite, not one per row, all zero, or beyond float32.
     """
+    if sample_weight is None:
+        return np.broadcast_to(1.0, X.shape[0])
     refuse_dates("sample_weight", sample_weight)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return check_weights("sample_weight", weight)

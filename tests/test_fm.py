@@ -266,6 +266,34 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
     assert watch.events.count("begin epoch") == 3
 
 
+def test_callbacks_get_the_rows_that_are_trained_on(log):
+    pytest.importorskip("sklearn.callback")
+    given = []
+
+    class Watch:
+        def setup(self, estimator, context):
+            pass
+
+        teardown = setup
+
+        def on_fit_task_begin(self, estimator, context, *, X, y):
+            given[:] = X, y
+
+        def on_fit_task_end(self, estimator, context):
+            pass
+
+    X, y = log
+    weight = np.r_[np.zeros(100), np.ones(len(y) - 100)]
+    options = {"max_iter": 1, "warm_start": True, "validation_fraction": 0.25, "random_state": 0}
+    model = FMClassifier(**options)
+    model.set_callbacks(Watch()).fit(X, y, weight)
+    train, _ = train_test_split(
+        np.arange(100, len(y)), test_size=0.25, stratify=y[100:], random_state=model._seed
+    )
+    assert_array_equal(given[0].toarray(), X[train].toarray())
+    assert_array_equal(given[1], y[train])
+
+
 @pytest.mark.parametrize("y", [["a", 1, "b", 2], [1, "a", 2, "b"], [b"a", "b", "a", "b"]])
 def test_targets_of_several_types(y):
     X, y = np.eye(4), np.array(y, dtype=object)

@@ -209,6 +209,24 @@ def test_own_validation_set_is_watched_and_not_trained_on(log, cls):
     assert model.validation_scores_.max() == pytest.approx(-loss, rel=1e-4)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_rows_of_weight_zero_are_no_rows(n_classes):
+    # Enough rows for shuffling by blocks.
+    X, y = make_clicks(30_000, (40, 10), random_state=0)
+    y = y if n_classes == 2 else y + np.arange(len(y)) % 2
+    weight = np.random.default_rng(0).integers(0, 3, len(y)) / 2
+    kept = np.flatnonzero(weight)
+    for options in ({"early_stopping": False}, {"class_weight": "balanced"}):
+        model = FMClassifier(2, max_iter=2, n_iter_no_change=None, random_state=0, **options)
+        some = clone(model).fit(X[kept], y[kept], weight[kept])
+        if "class_weight" in options:
+            # Whose frequencies are those of all rows.
+            per_class = len(y) / n_classes / np.bincount(y)
+            some = clone(model).set_params(class_weight=None)
+            some.fit(X[kept], y[kept], (weight * per_class[y])[kept])
+        assert_same_model(model.fit(X, y, weight), some)
+
+
 def test_own_validation_set_equals_the_same_split(log):
     X, y = log
     weight = np.random.default_rng(0).random(len(y)) + 0.5

@@ -1,6 +1,7 @@
 """What training takes: parts at a time, and a clear error where a model cannot fit."""
 
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from freqfm import (
 from freqfm import _validation as validation
 from freqfm._validation import canonical_csr, count_columns, take_rows
 from freqfm.backends.cpu import packing
+from freqfm.estimators import training
+from freqfm.estimators.fm import base
 
 MOST = np.iinfo(np.int32).max
 
@@ -63,9 +66,8 @@ def test_what_memory_is_unknown_is_tried(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Let large matrices be looked at in parts of some entries and rows."""
+    """Let large matrices be looked at in parts of some entries."""
     monkeypatch.setattr(validation, "_ENTRIES", 7)
-    monkeypatch.setattr(validation, "_ROWS", 5)
     monkeypatch.setattr(packing, "_ENTRIES", 7)
 
 
@@ -83,6 +85,10 @@ def test_parts_make_no_difference(parts, clicks):
     # To the bit.
     expected = np.bincount(X.indices, weights=of_entries, minlength=12)
     assert_array_equal(count_columns(X, weight), expected)
+    expected = np.bincount(
+        taken.indices, weights=np.repeat(weight[rows], np.diff(taken.indptr)), minlength=12
+    )
+    assert_array_equal(count_columns(X, weight, rows), expected)
     samples, entries = packing.pack_rows(X, weight, rows)
     assert_array_equal(samples["start"], taken.indptr)
     assert_array_equal(samples["weight"][:-1], weight[rows].astype(np.float32))
@@ -113,9 +119,12 @@ def peak_of(call):
     return peak
 
 
-def test_machines_take_what_is_said(monkeypatch):
-    for module, name in ((validation, "_ENTRIES"), (validation, "_ROWS"), (packing, "_ENTRIES")):
-        monkeypatch.setattr(module, name, 1 << 10)
+@pytest.mark.parametrize(
+    "early_stopping, weighted", [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_machines_take_what_is_said(early_stopping, weighted, monkeypatch):
+    for module in (validation, packing):
+        monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
     n, n_tokens, length, batch_size = 40_000, 1_000, 50, 16
     rng = np.random.default_rng(0)
     indices = rng.integers(n_tokens // length, size=(n, length), dtype=np.int32)
@@ -123,9 +132,36 @@ def test_machines_take_what_is_said(monkeypatch):
     indptr = np.arange(0, n * length + 1, length, dtype=np.int32)
     X = sparse.csr_array((np.ones(n * length, np.float32), indices.ravel(), indptr))
     y = np.arange(n) % 2
+    # A row of weight zero is left out.
+    weight = np.minimum(np.arange(n, dtype=float), 1) if weighted else None
     model = FMClassifier(
-        1, max_iter=1, batch_size=batch_size, early_stopping=False, n_jobs=1, random_state=0
+        1,
+        max_iter=1,
+        batch_size=batch_size,
+        early_stopping=early_stopping,
+        n_jobs=1,
+        random_state=0,
     )
     model.fit(X[:100], y[:100])
-    said = 8 * X.nnz + 48 * n + 2 * 4 * 3 * n_tokens + 4 * n_tokens
-    assert peak_of(lambda: model.fit(X, y)) < said + 2e6
+    per_row = (50 if early_stopping else 40) + (8 if weighted else 0)
+    copies = 3 if early_stopping else 2
+    said = 8 * X.nnz + per_row * n + copies * 4 * 3 * n_tokens + 16 * n_tokens
+    assert peak_of(lambda: model.fit(X, y, weight)) < said + 1e5
+
+
+def test_packed_rows_are_not_kept(log, monkeypatch):
+    begun, kept = [], []
+
+    class Watched(FMClassifier):
+        def _begin(self, rows, optimizer, reset):
+            begun.append(weakref.ref(rows.target))
+            return super()._begin(rows, optimizer, reset)
+
+    def train(*args):
+        kept.append(begun[-1]() is not None)
+        return training.train(*args)
+
+    monkeypatch.setattr(base, "train", train)
+    for options in ({"early_stopping": False}, {"warm_start": True}):
+        Watched(max_iter=1, **options).fit(*log)
+    assert kept == [False, False]

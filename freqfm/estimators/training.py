@@ -372,6 +372,10 @@ class FitCallbacks:
             loop.task.restore_extra(self._unfinished["extra"])
             self._unfinished = None
 
+    def end_phase(self):
+        """Let go of the task of a phase that another one follows."""
+        self._task = None
+
     def begin_epoch(self):
         """Tell scikit-learn's callbacks that an epoch begins, if it is one of the first phase."""
         if self._context is not None and self._number == 0:
@@ -470,6 +474,7 @@ def refit(estimator, begin, callbacks, going_on, least=1):
         n_epochs = max(search["best_iter_"], least)
         if estimator.verbose:
             print(f"fitting all data for {n_epochs} epochs")
+        callbacks.end_phase()
         with release_signals():
             task = begin(not going_on)
         train(task, Phase(n_epochs), Attempt(), callbacks, number=1)

@@ -272,16 +272,21 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
                 own = self._with_own_validation(rows, X_val, y_val, sample_weight_val)
                 training = own or self._split(rows, labels)
+                del labels
                 # Rows held out from a warm start stay unseen: the next call holds them out again.
                 refits = training.held_out is not None and not (own or self.warm_start)
                 callbacks = self._callbacks(training, unfinished)
                 score_name = None if training.held_out is None else self._score_name
                 phase = Phase(self.max_iter, self._patience(training), score_name)
                 task = None if in_refit else self._begin(training, optimizer, reset)
+            # The task has its own copy of the rows.
+            training = own = None
+            if not refits:
+                rows = None
             if not in_refit:
                 train(task, phase, trial, callbacks)
             if refits:
-                del task, training, own
+                task = None
                 refit(self, lambda reset: self._begin(rows, optimizer, reset), callbacks, in_refit)
             with release_signals():
                 callbacks.end_fit()
@@ -304,14 +309,16 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _begin(self, rows, optimizer, reset):
         """Return the task that trains a new model, or the one there is, on rows."""
-        self.token_counts_ = count_columns(rows.X, rows.weight)
+        self.token_counts_ = count_columns(rows.X, rows.weight, rows.trained)
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
-        return self._task(self, optimizer, rows, self._n_threads(rows.X))
+        return self._task(self, optimizer, rows, self._n_threads(rows))
 
     def _callbacks(self, rows, unfinished):
+        if unfinished or getattr(self, "_skl_callbacks", ()):
+            rows = rows.copied()
         X, target, weight = rows.held_out or (None, None, None)
         hashed = {
             "X": rows.X,
@@ -327,7 +334,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return after how many epochs without improvement training stops."""
         if self.n_iter_no_change != "auto":
             return self.n_iter_no_change
-        n_batches = -(-rows.X.shape[0] // int(self.batch_size))
+        n_batches = -(-rows.n_trained // int(self.batch_size))
         n_steps = 0 if rows.held_out is None else _PATIENCE_STEPS
         return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
 
@@ -342,11 +349,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._check_size(len(target))
         sample_weight = validate_weights(sample_weight, X)
         weight = self._row_weights(y, sample_weight, y, partial)
+        rows = TrainingRows(X, y, target, weight)
         if not weight.all():
             # A row of weight zero is no row.
-            rows = np.flatnonzero(weight)
-            X, y, target, weight = take_rows(X, rows), y[rows], target[:, rows], weight[rows]
-            labels = None if labels is None else labels[rows]
+            rows = rows._replace(trained=rows.numbers()[weight != 0])
+            labels = None if labels is None else rows.of_trained(labels)
         optimizer = resolve(
             "optimizer",
             self.optimizer,
@@ -356,7 +363,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         )
         if reset:
             self._seed = draw_seed(self.random_state)
-        return TrainingRows(X, y, target, weight, None), labels, optimizer
+        return rows, labels, optimizer
 
     def _with_own_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with a validation set that the user gave; None if there is none."""
@@ -380,7 +387,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
             target, _ = self._encode_target(y, None, reset=False)
             weight = validate_weights(weight, X)
-            weight = self._row_weights(y, weight, rows.y, partial=False)
+            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
         except ValueError as error:
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
         return rows._replace(held_out=(X, target, weight))
@@ -390,7 +397,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
         ``labels`` are what to stratify by, or None.
         """
-        n_outputs, n_rows = rows.target.shape
+        n_outputs, n_rows = len(rows.target), rows.n_trained
         share = self.validation_fraction
         if share == "auto":
             share = max(0.1, min(1 / 3, _VALIDATION_ROWS / n_rows))
@@ -412,19 +419,13 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"{n_rows} rows. Set early_stopping=False, or give more rows."
             )
         train, held_out = train_test_split(
-            np.arange(n_rows),
+            rows.numbers(),
             test_size=share,
             stratify=labels,
             random_state=self._seed,
         )
-        X, y, target, weight, _ = rows
-        return TrainingRows(
-            take_rows(X, train),
-            y[train],
-            target[:, train],
-            weight[train],
-            (take_rows(X, held_out), target[:, held_out], weight[held_out]),
-        )
+        part = take_rows(rows.X, held_out), rows.target[:, held_out], rows.weight[held_out]
+        return rows._replace(trained=train, held_out=part)
 
     def _init_model(self, rows, counts, optimizer):
         n_outputs, n_tokens = len(rows.target), self.n_features_in_
@@ -439,7 +440,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
-            intercept[:] = [self._loss.base_score(t, rows.weight) for t in rows.target]
+            weight = rows.of_trained(rows.weight)
+            intercept[:] = [self._loss.base_score(rows.of_trained(t), weight) for t in rows.target]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
@@ -501,10 +503,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             "Hash X into fewer columns, or take fewer factors.",
         )
 
-    def _n_threads(self, X):
+    def _n_threads(self, rows):
         n_threads = count_threads(self.n_jobs)
-        rows_in_batch = min(self.batch_size, X.shape[0])
-        work = rows_in_batch * (X.nnz / X.shape[0]) * (self._weights_per_token() + 8)
+        rows_in_batch = min(self.batch_size, rows.n_trained)
+        work = rows_in_batch * (rows.X.nnz / rows.X.shape[0]) * (self._weights_per_token() + 8)
         # Below some thousand multiplications a batch, meeting costs more than it saves.
         return n_threads if work >= 4096 else 1
 

@@ -163,8 +163,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     features that have rank D_p. The model takes 4 (D_1 + ... + D_(p_i) + 1) bytes per feature and
     class: vectors that a feature does not have are not stored. Training holds, besides this and the
     optimizer's state, a copy of both for the last whole epoch, and one more for the best epoch with
-    early stopping; 8 bytes per stored entry of ``X`` and 56 per row, with early stopping 16 and 80;
-    4 per feature and thread; and 16 (D_1 + ... + D_m) + 56 (m + 1) bytes per row of a batch.
+    early stopping; 16 (D_1 + ... + D_m) + 56 (m + 1) bytes per row of a batch; and per stored entry
+    and row of ``X`` and per feature as much as :class:`FMClassifier`.
 
     One rank is a plain FM, whose defaults the parameters from ``optimizer`` on have.
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._validation import take_rows
 from freqfm.backends.cpu.fm import fm_train
 from freqfm.backends.cpu.fm_batch import BATCH_ROW, LINK, Objective, Rows, Scratch, Stepping
 from freqfm.backends.cpu.packing import pack_rows
@@ -24,13 +25,39 @@ _PADDING = 32
 
 
 class TrainingRows(NamedTuple):
-    """Checked rows, as a task takes them."""
+    """Checked rows, and which of them are trained on: they are not copied."""
 
     X: sparse.csr_array  #: canonical, (n_rows, n_features)
     y: np.ndarray  #: (n_rows,), as the user gave it
     target: np.ndarray  #: (n_outputs, n_rows), float32
     weight: np.ndarray  #: (n_rows,), with class weights
-    held_out: tuple | None  #: X, target and weight of the validation part
+    trained: np.ndarray | None = None  #: the rows that are trained on, in order; None for all
+    held_out: tuple | None = None  #: X, target and weight of the validation part
+
+    @property
+    def n_trained(self):
+        """How many rows are trained on."""
+        return self.X.shape[0] if self.trained is None else len(self.trained)
+
+    def numbers(self):
+        """Return the numbers of the rows that are trained on, in 32 bits if they fit."""
+        if self.trained is None:
+            n_rows = self.X.shape[0]
+            narrow = n_rows <= np.iinfo(np.int32).max
+            return np.arange(n_rows, dtype=np.int32 if narrow else np.int64)
+        return self.trained
+
+    def of_trained(self, values):
+        """Return the values, whose last axis is that of all rows, of those that are trained on."""
+        return values if self.trained is None else values[..., self.trained]
+
+    def copied(self):
+        """Return the rows that are trained on as a copy of their own."""
+        if self.trained is None:
+            return self
+        X = take_rows(self.X, self.trained)
+        y, target, weight = map(self.of_trained, (self.y, self.target, self.weight))
+        return TrainingRows(X, y, target, weight, None, self.held_out)
 
 
 def score_rows(kernel, X, outputs, sums_shape, n_threads):
@@ -69,20 +96,21 @@ class FMTrainer:
     def __init__(self, model, optimizer, rows, n_threads):
         self.model = model
         self.optimizer = optimizer
-        X, target, weight, order = rows.X, rows.target, rows.weight, None
         self._held_out = rows.held_out
-        self._block_bits = _BLOCK_BITS if model.shuffle and len(weight) >= _BLOCKED_FROM else 0
-        self._weight_sum = weight.sum()
+        self._n_rows, self._n_tokens = rows.n_trained, rows.X.shape[1]
+        self._block_bits = _BLOCK_BITS if model.shuffle and self._n_rows >= _BLOCKED_FROM else 0
         if self._block_bits:
-            order = np.random.default_rng(model._seed).permutation(len(weight))
-            target, self._weight_sum = target[:, order], weight[order].sum()
+            order = np.random.default_rng(model._seed).permutation(rows.numbers())
+            rows = rows._replace(trained=order)
         self._n_threads = n_threads
-        self._target = target
-        self._n_rows, self._n_tokens = X.shape
+        self._weight_sum = rows.of_trained(rows.weight).sum()
         self._batch_size = min(int(model.batch_size), self._n_rows)
         self._n_batches = -(-self._n_rows // self._batch_size)
-        most = self._most_entries(np.diff(X.indptr))
-        samples, entries = pack_rows(X, weight, order)
+        most = self._most_entries(rows.of_trained(np.diff(rows.X.indptr)))
+        samples, entries = pack_rows(rows.X, rows.weight, rows.trained)
+        samples["target"][:-1] = rows.of_trained(rows.target[0])
+        # Several outputs take turns with their targets; of one nothing is kept but the samples.
+        self._turns = (rows.target, rows.trained) if len(rows.target) > 1 else None
         self._rows = Rows(
             samples=samples,
             entries=entries,
@@ -108,7 +136,7 @@ class FMTrainer:
             average=bool(optimizer.average),
             hyper=optimizer.hyper(),
         )
-        entries_per_batch = max(1, X.nnz // self._n_batches)
+        entries_per_batch = max(1, (len(entries) - 1) // self._n_batches)
         weights_per_batch = entries_per_batch * (model._weights_per_token() + 8)
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // weights_per_batch)
         self._scratch = self._allocate(most)
@@ -158,11 +186,11 @@ class FMTrainer:
         """Train every output on every row once; return the mean loss, summed over outputs."""
         total = 0.0
         first_step = int(self.model._n_steps[0])
-        parts = zip(
-            self.model._outputs(), self.model._optimizer_states(), self._target, strict=True
-        )
-        for output, state, target in parts:
-            self._rows.samples["target"][:-1] = target
+        outputs = zip(self.model._outputs(), self.model._optimizer_states(), strict=True)
+        for k, (output, state) in enumerate(outputs):
+            if self._turns:
+                target, order = self._turns
+                self._rows.samples["target"][:-1] = target[k] if order is None else target[k, order]
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
                 total += self._train(epoch, first, last, first_step + first, output, state)
