@@ -86,7 +86,7 @@ def test_optimizer_state_from_a_file_is_checked(clicks):
     sio = pytest.importorskip("skops.io")
     model = FMClassifier(3, optimizer="adam", max_iter=1, random_state=0).fit(*clicks)
     model._optimizer_state[0]["factors_second"] = np.zeros((1, 1), dtype=np.float32)
-    loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.FMClassifier"])
+    loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.plain.FMClassifier"])
     with pytest.raises(ValueError, match=r"_optimizer_state\['factors_second'\] of FMClassifier"):
         loaded.partial_fit(*clicks)
 
