@@ -90,10 +90,10 @@ def pairs_of(X):
 
 def known_pairs(data, **params):
     """Return the pairs of X in the order in which an epoch visits them."""
-    from freqfm.estimators import mf_task
+    from freqfm.estimators.recommenders import mf_trainer
 
     seen = []
-    shuffle = mf_task.MFTrainer._shuffle
+    shuffle = mf_trainer.MFTrainer._shuffle
 
     def spy(task, epoch):
         found = shuffle(task, epoch)
@@ -104,7 +104,7 @@ def known_pairs(data, **params):
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_task.MFTrainer, "_shuffle", spy)
+        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
         steps = one_step(data, **params)
     return seen[0], steps
 
@@ -318,10 +318,10 @@ def dense_twin(model_params, data, optimizer, decay, n_epochs):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_lazy_weight_decay_is_exact(data, optimizer):
-    from freqfm.estimators import mf_task
+    from freqfm.estimators.recommenders import mf_trainer
 
     epochs = []
-    shuffle = mf_task.MFTrainer._shuffle
+    shuffle = mf_trainer.MFTrainer._shuffle
 
     def spy(task, epoch):
         found = shuffle(task, epoch)
@@ -337,7 +337,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
 
     X, U, V = data
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_task.MFTrainer, "_shuffle", spy)
+        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
         model = MFRecommender(
             WIDTH, loss="softmax", init=GivenTables(U, V),
             optimizer=optimizer, batch_size=4, max_iter=2,
