@@ -8,12 +8,22 @@ generator of ``formulas.rng``, keyed by seed, epoch and index, so that any backe
 The tuples below are what estimators and backends hand to each other; compiled code reads them too.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
-__all__ = ["Backend", "UpdateRule"]
+__all__ = [
+    "Backend",
+    "FMGradient",
+    "FMObjective",
+    "FMProblem",
+    "FMWeights",
+    "RankedTables",
+    "RankedTraining",
+    "UpdateRule",
+]
 
 
 class UpdateRule(NamedTuple):
@@ -32,7 +42,89 @@ class UpdateRule(NamedTuple):
     hyper: np.ndarray  #: (N_HYPER,), float64
 
 
-class Backend(ABC):
+# Factorization machines.
+
+
+class RankedTables(NamedTuple):
+    """The factors of a rank-aware machine: the tables of all levels, one after the other."""
+
+    weights: np.ndarray  #: (n_weights,), float32
+    n_rows: np.ndarray  #: (m,), tokens of each level, int64
+    widths: np.ndarray  #: (m,), numbers in a row, int64
+    starts: np.ndarray  #: (m,), where in ``weights`` a table begins, int64
+    levels: np.ndarray  #: (n,), the highest level of each token, from 0 on, int32
+    rows: np.ndarray  #: (n,), the row of a token, the same in all of its tables, int32
+    prefix: bool  #: whether levels are parts of one vector
+
+
+class FMWeights(NamedTuple):
+    """The weights of one output; float32, updated in place."""
+
+    intercept: np.ndarray  #: (1,)
+    linear: np.ndarray  #: (n,)
+    factors: np.ndarray | RankedTables  #: (n, d), or tables of several ranks
+
+
+class FMGradient(NamedTuple):
+    """The gradient of a loss by the weights of one output: a row for each token of the batch."""
+
+    intercept: float
+    tokens: np.ndarray  #: (n_tokens,), the distinct tokens of the batch, increasing
+    linear: np.ndarray  #: (n_tokens,), float32
+    factors: np.ndarray  #: (n_tokens, d), float32
+
+
+class FMObjective(NamedTuple):
+    """What training minimises."""
+
+    loss_code: int
+    alpha_linear: float
+    alpha_factors: float
+    fit_intercept: bool
+    fit_linear: bool
+    mean_weight: float  #: of a row
+    #: (n,) float32: by what the penalty on a token is multiplied, for each row that holds it.
+    shares: np.ndarray
+
+
+class RankedTraining(NamedTuple):
+    """How the vectors of a rank-aware machine are trained.
+
+    A token's vector at its highest level follows the loss of the score. Its other vectors are
+    dependent: they make the score of their level follow that of the next.
+    """
+
+    #: Whether dependent vectors also follow the loss of the score, through pairs with vectors that
+    #: are at their highest level.
+    follow_loss: bool
+    dependent_weight: float  #: of the losses of dependent vectors
+    #: (m, 4): for each table, where its first and second optimizer state begin and their widths.
+    state_layout: np.ndarray
+
+
+class FMProblem(NamedTuple):
+    """What a factorization machine is trained on, and how.
+
+    Training visits the rows in a new order every epoch: the first ``n_blocks`` blocks of
+    2^block_bits rows in random order, then the others in theirs.
+    """
+
+    X: sparse.csr_array  #: canonical, float32
+    target: np.ndarray  #: (n_outputs, X.shape[0]), float32
+    weight: np.ndarray  #: (X.shape[0],)
+    rows: np.ndarray | None  #: the rows of X that are trained on, in order; None for all
+    n_blocks: int
+    block_bits: int
+    batch_size: int  #: at most the number of rows
+    seed: int
+    objective: FMObjective
+    rule: UpdateRule
+    ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
+    weights: list  #: of FMWeights, one for each output
+    states: list  #: of the optimizer, one for each output
+
+
+class Backend:
     """What a kind of hardware does for the models.
 
     A trainer is a context manager that holds what an epoch needs: packed data, scratch, threads.
@@ -45,19 +137,59 @@ class Backend(ABC):
 
     @abstractmethod
     def fm_trainer(self, problem, n_threads):
-        """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass."""
+        """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass.
+
+        A context manager with a method ``run_epoch(epoch, n_steps)``, which trains every output
+        on every row once and returns the sum of the weighted losses; ``n_steps`` were made before.
+
+        Parameters
+        ----------
+        problem : FMProblem
+        n_threads : int
+        """
 
     @abstractmethod
-    def fm_scores(self, X, outputs, n_threads):
-        """Return the scores of canonical CSR rows under every output, (n_outputs, n_rows)."""
+    def fm_scores(self, X, weights, n_threads):
+        """Return the scores of rows under every output, (n_outputs, n_rows) float32.
+
+        Parameters
+        ----------
+        X : csr_array
+            Canonical.
+        weights : list of FMWeights
+        n_threads : int
+        """
 
     @abstractmethod
-    def fm_forward(self, X, output, n_threads):
-        """Return the scores of rows, and the sums of x v that ``fm_backward`` wants."""
+    def fm_forward(self, X, weights, n_threads):
+        """Return the scores of a batch, (n_rows,), and the sums of x v, (n_rows, d), float32.
+
+        It takes O(nnz d) time and O(n_rows d) memory, whatever the number of features.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_rows, n_features)
+            The rows of the batch, canonical.
+        weights : FMWeights
+            Of one output, with factors of one rank.
+        n_threads : int
+        """
 
     @abstractmethod
-    def fm_backward(self, X, output, sums, derivatives, n_threads):
-        """Return the gradient of all weights by the derivatives of a loss by the scores."""
+    def fm_backward(self, X, weights, sums, derivatives, n_threads):
+        """Return the FMGradient of a loss of the scores; penalties are not part of it.
+
+        It takes O(nnz (d + log nnz)) time and O(nnz + n_tokens d) memory for n_tokens distinct
+        tokens, whatever the number of features.
+
+        Parameters
+        ----------
+        X, weights, n_threads : see ``fm_forward``
+        sums : ndarray of shape (n_rows, d)
+            As ``fm_forward`` has returned them.
+        derivatives : ndarray of shape (n_rows,)
+            Of the loss by the score of each row.
+        """
 
     # Recommenders.
 

@@ -1,29 +1,30 @@
 """A mini-batch of a factorization machine: what the kernels of all of them share.
 
 A batch passes three stages. Its rows are gathered and scored, each thread taking a part of the
-rows; the team meets; then each thread takes the tokens it owns, sums a token's gradient over
-the batch in the order of the rows, and moves the token's weights. Nobody writes what another
-reads, and no sum depends on the number of threads, so neither does any bit of the result.
+rows; the threads wait for each other; then each thread takes the tokens it owns, sums a token's
+gradient over the batch in the order of the rows, and updates the token's weights. No thread writes
+what another reads, and no sum depends on the number of threads, so the result does not either.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
-from freqfm.backends.cpu.ownership import owner
+from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
+from freqfm.backends.cpu.ownership import owns
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import permuted_index, stream_key
 from freqfm.formulas.steps import adam_corrections, row_rate, step_element
 
-# A row of the batch. ``slope`` is the weighted derivative of the loss by the score; ``curvature``
-# the row's part in the curvature of its tokens' weights, see ``fm``.
+# A row of the batch. ``derivative`` is the weighted derivative of the loss by the score, and
+# ``curvature`` the row's part in the curvature of its tokens' weights, see ``fm``.
 BATCH_ROW = np.dtype(
     [
         ("begin", np.int64),
         ("end", np.int64),
-        ("slope", np.float64),
+        ("derivative", np.float64),
         ("loss", np.float64),
         ("curvature", np.float64),
         ("target", np.float32),
@@ -60,28 +61,49 @@ class Rows(NamedTuple):
     seed: int
 
 
-class Objective(NamedTuple):
-    """What training minimises."""
+class Problem(NamedTuple):
+    """What stays the same for all batches."""
 
-    loss_code: int
-    alpha_linear: float
-    alpha_factors: float
-    fit_intercept: bool
-    fit_linear: bool
-    mean_weight: float  #: of a row
-    #: (n,) float32: by what the penalty on a token is multiplied, for each row that holds it.
-    shares: np.ndarray
+    rows: Rows
+    objective: FMObjective
+    rule: UpdateRule
+    ranked: RankedTraining | None  #: of a rank-aware machine
 
 
-class Stepping(NamedTuple):
-    """How weights move along their gradients, see ``freqfm.formulas.codes``."""
+class Span(NamedTuple):
+    """The batches of one call."""
 
-    step_code: int
-    rate_code: int
-    count_code: int
-    lazy: bool
-    average: bool
-    hyper: np.ndarray  #: (N_HYPER,), float64
+    epoch: int
+    first_batch: int
+    last_batch: int  #: exclusive
+    n_steps: int  #: made before the first batch
+
+
+class Part(NamedTuple):
+    """The batch at hand, and the rows of it that one thread scores."""
+
+    rank: int  #: of the thread
+    size: int  #: number of threads
+    start: int  #: where in the epoch the batch starts
+    n_rows: int  #: of the batch
+    begin: int  #: of this thread's rows
+    end: int
+
+
+class Step(NamedTuple):
+    """What all weights share in the step of a batch."""
+
+    scale: float  #: by what sums over the batch are multiplied
+    correction: float  #: what the rate is divided by
+    root_correction: float  #: and the root of the second moment, float32
+
+
+class TokenSums(NamedTuple):
+    """Sums over the rows of a batch that hold a token."""
+
+    derivative: float  #: of the loss by the linear weight
+    weight: float
+    curvature: float
 
 
 class Order(NamedTuple):
@@ -94,8 +116,19 @@ class Order(NamedTuple):
     key: int
 
 
+class LevelScratch(NamedTuple):
+    """What a rank-aware machine needs for each level, beside what a plain one needs."""
+
+    #: (m + 1, batch_size), BATCH_ROW; the last one has the derivatives by the linear part, if
+    #: dependent vectors follow the loss.
+    batches: np.ndarray
+    sums: np.ndarray  #: (batch_size * sum of D_p,), float32, sums of x v
+    free_sums: np.ndarray  #: the same, of the vectors that are at their token's highest level
+    gradients: np.ndarray  #: the same, float64: gradients of dependent vectors, per unit of x
+
+
 class Scratch(NamedTuple):
-    """Working memory; ``heads`` to ``gradients`` have a row for each thread, heads start at -1.
+    """Working memory; ``heads`` to ``gradient`` have a row for each thread, heads start at -1.
 
     It takes 4 n size + 4 d batch_size + 56 batch_size + 16 m size bytes for n tokens, vectors of
     length d and at most m entries in a batch.
@@ -106,8 +139,32 @@ class Scratch(NamedTuple):
     heads: np.ndarray  #: (size, n), int32
     links: np.ndarray  #: (size, m + 1), LINK
     tokens: np.ndarray  #: (size, m + 1), int32
-    totals: np.ndarray  #: (size, d or more), float64
-    gradients: np.ndarray  #: (size, d or more), float32
+    total: np.ndarray  #: (size, d or more), float64
+    gradient: np.ndarray  #: (size, d or more), float32
+    levels: LevelScratch | None  #: of a rank-aware machine
+
+
+@inlined
+def scratch_of_thread(rank, scratch):
+    """Return the scratch with ``heads`` to ``gradient`` those of one thread."""
+    return Scratch(
+        scratch.batch,
+        scratch.sums,
+        scratch.heads[rank],
+        scratch.links[rank],
+        scratch.tokens[rank],
+        scratch.total[rank],
+        scratch.gradient[rank],
+        scratch.levels,
+    )
+
+
+@inlined
+def part_of_batch(b, rank, size, rows):
+    """Return the Part that thread ``rank`` of ``size`` has in batch ``b``."""
+    start = b * rows.batch_size
+    n_rows = min(rows.batch_size, rows.samples.shape[0] - 1 - start)
+    return Part(rank, size, start, n_rows, n_rows * rank // size, n_rows * (rank + 1) // size)
 
 
 @inlined
@@ -126,15 +183,15 @@ def order_of_epoch(rows, epoch):
 
 
 @inlined
-def gather_rows(begin, end, start, rows, order, batch):
-    """Look up the rows ``begin`` to ``end`` of the batch that starts at ``start``."""
+def gather_rows(part, rows, order, batch):
+    """Look up the rows of a thread's part of the batch."""
     # Three loops of independent loads, so that the processor can have many misses in flight.
     samples = rows.samples
     in_block = (_ONE << order.block_bits) - _ONE
     last = order.n_blocks
     moved = order.n_blocks
-    for j in range(begin, end):
-        i = np.uint64(start + j)
+    for j in range(part.begin, part.end):
+        i = np.uint64(part.start + j)
         block = i >> order.block_bits
         if block < order.n_blocks:
             if block != last:
@@ -144,13 +201,13 @@ def gather_rows(begin, end, start, rows, order, batch):
                 )
             i = (moved << order.block_bits) | (i & in_block)
         batch[j].begin = i
-    for j in range(begin, end):
+    for j in range(part.begin, part.end):
         i = np.uint64(batch[j].begin)
         batch[j].begin = samples[i].start
         batch[j].end = samples[i + _ONE].start
         batch[j].target = samples[i].target
         batch[j].weight = samples[i].weight
-    for j in range(begin, end):
+    for j in range(part.begin, part.end):
         batch[j].score = rows.entries[np.uint64(batch[j].begin)].value
 
 
@@ -182,57 +239,81 @@ def squared_norm(j, n_tokens, width, sums):
 
 
 @inlined
-def differentiate_losses(begin, end, loss_code, batch):
-    """Turn the scores of rows into losses, slopes and curvatures."""
-    for j in range(begin, end):
-        loss, slope = loss_and_gradient(loss_code, batch[j].score, batch[j].target)
+def score_row(row, j, entries, weights, sums):
+    """Score a row: sum_{i<k} <v_i, v_k> x_i x_k is half of |sum of x v|^2 - sum of |x v|^2.
+
+    ``row`` is where it begins and ends in the arrays ``entries.token`` and ``entries.value``; the
+    sum of x v is written to ``sums[j]``. Returns the score, 1 + sum of |x|, and |sum of x v|^2.
+    """
+    score = weights.intercept[0]
+    squares = ZERO
+    reach = ONE
+    first = np.uint64(row[0])
+    last = np.uint64(row[1])
+    for p in range(first, last):
+        k = np.uint64(entries.token[p])
+        x = entries.value[p]
+        score += x * weights.linear[k]
+        reach += abs(x)
+        squares += add_token(p == first, j, k, x, weights.factors, sums)
+    norm = squared_norm(j, last - first, weights.factors.shape[1], sums)
+    return score + HALF * (norm - squares), reach, norm
+
+
+@inlined
+def differentiate_losses(part, loss_code, batch):
+    """Turn the scores of rows into losses, derivatives and curvatures."""
+    for j in range(part.begin, part.end):
+        loss, derivative = loss_and_gradient(loss_code, batch[j].score, batch[j].target)
         batch[j].loss = np.float64(batch[j].weight) * loss
-        batch[j].slope = np.float64(batch[j].weight) * slope
+        batch[j].derivative = np.float64(batch[j].weight) * derivative
         batch[j].curvature *= np.float64(batch[j].weight) * loss_curvature(loss_code)
 
 
 @inlined
-def step_corrections(stepping, step):
-    """Return what the rate and the root of the second moment are divided by in this step."""
-    if stepping.step_code == STEP_ADAM:
-        correction, root = adam_corrections(stepping.hyper, step)
-        return correction, np.float32(root)
-    return 1.0, ONE
+def begin_step(number, n_in_batch, problem):
+    """Return the Step of a batch; the first one has number 1."""
+    rule = problem.rule
+    correction = 1.0
+    root_correction = ONE
+    if rule.step_code == STEP_ADAM:
+        correction, root = adam_corrections(rule.hyper, number)
+        root_correction = np.float32(root)
+    scale = 1.0 / (n_in_batch * problem.objective.mean_weight) if rule.average else 1.0
+    return Step(scale, correction, root_correction)
 
 
 @inlined
-def step_intercept(
-    n_in_batch, batch, scale, correction, root_correction, objective, stepping, state, intercept
-):
-    """Move the intercept by the slopes of the batch; return the batch's loss."""
+def step_intercept(n_in_batch, batch, step, problem, weights, state):
+    """Update the intercept by the derivatives of the batch; return the batch's loss."""
     loss = 0.0
-    slope = 0.0
+    derivative = 0.0
     weight = 0.0
     curvature = 0.0
     for j in range(n_in_batch):
-        slope += batch[j].slope
+        derivative += batch[j].derivative
         weight += batch[j].weight
         curvature += batch[j].curvature
         loss += batch[j].loss
-    if objective.fit_intercept and weight > 0.0:
-        code = stepping.rate_code
+    if problem.objective.fit_intercept and weight > 0.0:
+        rule = problem.rule
+        code = rule.rate_code
         if code == RATE_GIVEN:
             code = RATE_CONSTANT
         rate = row_rate(
-            code, stepping.count_code, stepping.hyper, state.intercept[2:], _FIRST, weight,
-            curvature,
-        )  # fmt: skip
+            code, rule.count_code, rule.hyper, state.intercept[2:], _FIRST, weight, curvature
+        )
         if code == RATE_COUNTED:
             # Every row holds the intercept: beyond 2 its first step would overshoot.
             rate = min(rate, np.float32(2.0 / curvature))
         step_element(
-            stepping.step_code,
-            stepping.hyper,
-            np.float32(rate / correction),
-            root_correction,
-            intercept,
+            rule.step_code,
+            rule.hyper,
+            np.float32(rate / step.correction),
+            step.root_correction,
+            weights.intercept,
             _FIRST,
-            np.float32(slope * scale),
+            np.float32(derivative * step.scale),
             state.intercept[0:1],
             state.intercept[1:2],
         )
@@ -240,17 +321,19 @@ def step_intercept(
 
 
 @inlined
-def link_tokens(rank, size, n_in_batch, entries, batch, heads, links, tokens):
+def link_tokens(part, entries, batch, scratch):
     """List, for every token this thread owns, its occurrences in the order of the rows."""
+    heads = scratch.heads
+    links = scratch.links
     n_tokens = 0
     n_links = 0
-    for j in range(n_in_batch - 1, -1, -1):
+    for j in range(part.n_rows - 1, -1, -1):
         for p in range(batch[j].end - 1, batch[j].begin - 1, -1):
             k = np.uint64(entries[np.uint64(p)].token)
-            if owner(k, size) != rank:
+            if not owns(part.rank, part.size, k):
                 continue
             head = heads[k]
-            tokens[n_tokens] = k
+            scratch.tokens[n_tokens] = k
             n_tokens += head < 0
             links[n_links].next = head
             links[n_links].row = j
@@ -264,85 +347,103 @@ def link_tokens(rank, size, n_in_batch, entries, batch, heads, links, tokens):
 
 @inlined
 def occurrence(link, batch, links):
-    """Return the row, the value and value times slope of an occurrence, and the next one."""
+    """Return the row, the value x and x times derivative of an occurrence, and the next one."""
     link = np.uint64(link)
     j = np.uint64(links[link].row)
     x = np.float64(links[link].value)
-    return j, x, batch[j].slope * x, links[link].next
+    return j, x, batch[j].derivative * x, links[link].next
 
 
 @inlined
-def sum_gradient(k, head, factors, batch, links, sums, total, gradient, scale, decay):
-    """Sum a token's gradient over the batch; leave that of its factors in ``gradient``.
+def no_gradient(width, gradient):
+    """Return the sums of a token that the batch does not hold; its gradient is zero."""
+    for f in range(width):
+        gradient[f] = ZERO
+    return TokenSums(0.0, 0.0, 0.0)
 
-    The factors' gradient of one row is slope * x * (sum of x v - x v_k). Sums are kept in double
-    precision: they are exact for the purposes of float32 weights, in whatever order.
 
-    Returns the linear gradient, and the weight and curvature of the rows that hold the token.
+@inlined
+def sum_gradient(row, head, table, scratch, scale, alpha):
+    """Sum a token's gradient over the batch; leave that of its factors in ``scratch.gradient``.
+
+    The factors' gradient of one row of the batch is derivative * x * (sum of x v - x v_k), plus
+    ``alpha`` v_k. Sums are kept in double precision: they are exact for the purposes of float32
+    weights, in whatever order.
     """
-    width = factors.shape[1]
+    batch = scratch.batch
+    links = scratch.links
+    sums = scratch.sums
+    total = scratch.total
+    gradient = scratch.gradient
+    width = table.shape[1]
     n_left = links[np.uint64(head)].length - 1
-    j, x, slope, link = occurrence(head, batch, links)
-    linear = slope
-    own = slope * x
+    j, x, d, link = occurrence(head, batch, links)
+    derivative = d
+    # What v_k itself is multiplied by.
+    factor = d * x
     weight = np.float64(batch[j].weight)
     curvature = abs(x) * batch[j].curvature
     if n_left == 0:
-        own = (own - decay * weight) * scale
-        slope *= scale
+        factor = (factor - alpha * weight) * scale
+        d *= scale
         for f in range(width):
-            gradient[f] = np.float32(slope * sums[j, f] - own * factors[k, f])
-        return linear, weight, curvature
+            gradient[f] = np.float32(d * sums[j, f] - factor * table[row, f])
+        return TokenSums(derivative, weight, curvature)
     for f in range(width):
-        total[f] = slope * sums[j, f]
+        total[f] = d * sums[j, f]
     # Four at a time: the running total is read and written once for all of them.
     while n_left >= 4:
-        j, x, slope, link = occurrence(link, batch, links)
-        j2, x2, slope2, link = occurrence(link, batch, links)
-        j3, x3, slope3, link = occurrence(link, batch, links)
-        j4, x4, slope4, link = occurrence(link, batch, links)
+        j, x, d, link = occurrence(link, batch, links)
+        j2, x2, d2, link = occurrence(link, batch, links)
+        j3, x3, d3, link = occurrence(link, batch, links)
+        j4, x4, d4, link = occurrence(link, batch, links)
         n_left -= 4
-        linear += slope + slope2 + slope3 + slope4
-        own += slope * x + slope2 * x2 + slope3 * x3 + slope4 * x4
+        derivative += d + d2 + d3 + d4
+        factor += d * x + d2 * x2 + d3 * x3 + d4 * x4
         weight += batch[j].weight + batch[j2].weight + batch[j3].weight + batch[j4].weight
         curvature += abs(x) * batch[j].curvature + abs(x2) * batch[j2].curvature
         curvature += abs(x3) * batch[j3].curvature + abs(x4) * batch[j4].curvature
         for f in range(width):
-            total[f] += (
-                slope * sums[j, f]
-                + slope2 * sums[j2, f]
-                + slope3 * sums[j3, f]
-                + slope4 * sums[j4, f]
-            )
+            total[f] += d * sums[j, f] + d2 * sums[j2, f] + d3 * sums[j3, f] + d4 * sums[j4, f]
     while n_left > 0:
-        j, x, slope, link = occurrence(link, batch, links)
+        j, x, d, link = occurrence(link, batch, links)
         n_left -= 1
-        linear += slope
-        own += slope * x
+        derivative += d
+        factor += d * x
         weight += batch[j].weight
         curvature += abs(x) * batch[j].curvature
         for f in range(width):
-            total[f] += slope * sums[j, f]
-    own = (own - decay * weight) * scale
+            total[f] += d * sums[j, f]
+    factor = (factor - alpha * weight) * scale
     for f in range(width):
-        gradient[f] = np.float32(scale * total[f] - own * factors[k, f])
-    return linear, weight, curvature
+        gradient[f] = np.float32(scale * total[f] - factor * table[row, f])
+    return TokenSums(derivative, weight, curvature)
 
 
 @inlined
-def step_linear(k, slope, weight, rate, scale, root_correction, objective, stepping, state, linear):
-    """Move the linear weight of token ``k`` by the sum of its slopes, and shrink it."""
-    if objective.fit_linear:
-        decay = objective.alpha_linear * objective.shares[k]
-        slope = scale * (slope + decay * weight * linear[k])
+def token_rate(k, summed, step, rule, state):
+    """Return the learning rate of token ``k``, whose counter advances."""
+    rate = row_rate(
+        rule.rate_code, rule.count_code, rule.hyper, state.per_row, k, summed.weight,
+        summed.curvature,
+    )  # fmt: skip
+    return np.float32(rate / step.correction)
+
+
+@inlined
+def step_linear(k, summed, rate, step, problem, weights, state):
+    """Update the linear weight of token ``k`` by its gradient and the penalty."""
+    if problem.objective.fit_linear:
+        alpha = problem.objective.alpha_linear * problem.objective.shares[k]
+        gradient = step.scale * (summed.derivative + alpha * summed.weight * weights.linear[k])
         step_element(
-            stepping.step_code,
-            stepping.hyper,
+            problem.rule.step_code,
+            problem.rule.hyper,
             rate,
-            root_correction,
-            linear,
+            step.root_correction,
+            weights.linear,
             k,
-            np.float32(slope),
+            np.float32(gradient),
             state.linear_first,
             state.linear_second,
         )

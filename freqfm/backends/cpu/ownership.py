@@ -13,3 +13,9 @@ _NEIGHBOURS = np.uint64(4)
 def owner(token, size):
     """Return which of ``size`` threads may write the rows of ``token``."""
     return (token >> _NEIGHBOURS) % size
+
+
+@inlined
+def owns(rank, size, token):
+    """Return whether thread ``rank`` of ``size`` may write the rows of ``token``."""
+    return owner(token, np.uint64(size)) == np.uint64(rank)

@@ -19,80 +19,119 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm_batch import (
+    Scratch,
+    TokenSums,
     add_token,
+    begin_step,
     differentiate_losses,
     gather_rows,
     link_tokens,
+    no_gradient,
     occurrence,
     order_of_epoch,
+    part_of_batch,
+    scratch_of_thread,
     squared_norm,
-    step_corrections,
     step_intercept,
     step_linear,
     sum_gradient,
+    token_rate,
 )
-from freqfm.backends.cpu.ownership import owner
+from freqfm.backends.cpu.ownership import owns
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.losses import expectation, loss_and_gradient
-from freqfm.formulas.steps import present_rate, row_rate, step_row
+from freqfm.formulas.steps import present_rate, step_row
 
 
-class Factors(NamedTuple):
-    """The tables of all levels, one after the other in one array."""
+class Level(NamedTuple):
+    """The table of one rank."""
 
-    weights: np.ndarray  #: (n_weights,), float32
-    n_rows: np.ndarray  #: (m,), tokens of each level, int64
-    widths: np.ndarray  #: (m,), numbers in a row, int64
-    starts: np.ndarray  #: (m,), where in ``weights`` a table begins, int64
-    levels: np.ndarray  #: (n,), the highest level of each token, from 0 on, int32
-    rows: np.ndarray  #: (n,), the row of a token, the same in all of its tables, int32
-    prefix: bool  #: whether levels are parts of one vector
-
-
-class Dependence(NamedTuple):
-    """How dependent vectors learn."""
-
-    leak: bool  #: whether they follow the loss of the score as well
-    weight: float  #: of their own losses
+    number: int  #: from 0 on
+    #: Whether no level replaces its interactions by others: it is the highest, or levels are parts
+    #: of one vector.
+    final: bool
+    table: np.ndarray  #: (n_rows, D_p)
+    tables: RankedTables  #: of all levels
 
 
-class LevelScratch(NamedTuple):
-    """What a batch needs for each level, beside what the kernel of a plain FM needs."""
+class LevelRows(NamedTuple):
+    """The rows of a batch in the scratch of one level, see ``LevelScratch``."""
 
-    #: (m + 1, batch_size), BATCH_ROW; the last one has the slopes of the linear part, with a leak
-    batches: np.ndarray
-    sums: np.ndarray  #: (batch_size * sum of D_p,), float32
-    free_sums: np.ndarray  #: the same, of free vectors alone
-    pulls: np.ndarray  #: the same, what dependent vectors follow, float64
+    batch: np.ndarray  #: (batch_size,)
+    sums: np.ndarray  #: (batch_size, D_p), like those below
+    free_sums: np.ndarray
+    gradients: np.ndarray
 
 
 @inlined
-def _split_sums(j, begin, end, level, last, tokens, values, factors, table, sums, free_sums):
-    """Sum x v over the tokens of a row that have this level.
+def _level(number, tables):
+    """Return a Level by its number."""
+    n = tables.n_rows[number]
+    width = tables.widths[number]
+    first = tables.starts[number]
+    final = tables.prefix or number == tables.widths.shape[0] - 1
+    table = tables.weights[first : first + n * width].reshape(n, width)
+    return Level(number, final, table, tables)
 
-    Below the last level the vectors that the next level replaces go to ``sums``, the free ones to
-    ``free_sums``. Returns the interactions of all, those that are replaced, and |sum of x v|^2.
+
+@inlined
+def _rows_of_level(number, tables, scratch):
+    """Return the rows of the batch as a level sees them."""
+    n_rows = scratch.batches.shape[1]
+    first = 0
+    for level in range(number):
+        first += n_rows * tables.widths[level]
+    width = tables.widths[number]
+    last = first + n_rows * width
+    return LevelRows(
+        scratch.batches[number],
+        scratch.sums[first:last].reshape(n_rows, width),
+        scratch.free_sums[first:last].reshape(n_rows, width),
+        scratch.gradients[first:last].reshape(n_rows, width),
+    )
+
+
+@inlined
+def _state_of_level(level, layout, state):
+    """Return the first and the second optimizer state of a level's table."""
+    n = level.table.shape[0]
+    begin, width = layout[level.number, 0], layout[level.number, 1]
+    first = state.factors_first[begin : begin + n * width].reshape(n, width)
+    begin, width = layout[level.number, 2], layout[level.number, 3]
+    return first, state.factors_second[begin : begin + n * width].reshape(n, width)
+
+
+@inlined
+def _split_sums(row, j, entries, level, sums, free_sums):
+    """Sum x v over the tokens of a row that have this level; write it to ``sums[j]``.
+
+    ``row`` is where the row begins and ends in ``entries``. Below a final level ``free_sums[j]``
+    gets the sum over free vectors, which the next level does not replace. Returns the interactions
+    of all, those that are replaced, and |sum of x v|^2.
     """
-    width = table.shape[1]
+    tables = level.tables
+    width = level.table.shape[1]
     n_kept = 0
     n_free = 0
     squares = ZERO
     free_squares = ZERO
-    for p in range(begin, end):
-        k = np.uint64(tokens[p])
-        if factors.levels[k] < level:
+    for p in range(np.uint64(row[0]), np.uint64(row[1])):
+        k = np.uint64(entries.token[p])
+        x = entries.value[p]
+        if tables.levels[k] < level.number:
             continue
-        row = np.uint64(factors.rows[k])
-        if not last and factors.levels[k] == level:
-            free_squares += add_token(n_free == 0, j, row, values[p], table, free_sums)
+        i = np.uint64(tables.rows[k])
+        if not level.final and tables.levels[k] == level.number:
+            free_squares += add_token(n_free == 0, j, i, x, level.table, free_sums)
             n_free += 1
         else:
-            squares += add_token(n_kept == 0, j, row, values[p], table, sums)
+            squares += add_token(n_kept == 0, j, i, x, level.table, sums)
             n_kept += 1
     norm = squared_norm(j, n_kept, width, sums)
     replaced = HALF * (norm - squares)
-    if last:
+    if level.final:
         return replaced, ZERO, norm
     if n_free == 0:
         for f in range(width):
@@ -112,36 +151,30 @@ def _split_sums(j, begin, end, level, last, tokens, values, factors, table, sums
 
 
 @inlined
-def _score_levels(begin, end, intercept, linear, factors, entries, levels):
+def _score_levels(part, weights, entries, scratch):
     """Score rows level by level, and bound the curvature as for a plain FM, over all levels."""
-    n_levels = factors.widths.shape[0]
-    main = levels.batches[n_levels - 1]
-    n_rows = main.shape[0]
-    at = 0
-    for j in range(begin, end):
-        score = intercept[0]
+    tables = weights.factors
+    n_levels = tables.widths.shape[0]
+    main = scratch.batches[n_levels - 1]
+    for j in range(part.begin, part.end):
+        score = weights.intercept[0]
         for p in range(np.uint64(main[j].begin), np.uint64(main[j].end)):
-            score += entries[p].value * linear[np.uint64(entries[p].token)]
-        levels.batches[0][j].score = score
+            score += entries[p].value * weights.linear[np.uint64(entries[p].token)]
+        scratch.batches[0][j].score = score
         main[j].curvature = ONE
-    for level in range(n_levels):
-        n, width, first = factors.n_rows[level], factors.widths[level], factors.starts[level]
-        table = factors.weights[first : first + n * width].reshape(n, width)
-        sums = levels.sums[at : at + n_rows * width].reshape(n_rows, width)
-        free_sums = levels.free_sums[at : at + n_rows * width].reshape(n_rows, width)
-        at += n_rows * width
-        last = factors.prefix or level == n_levels - 1
-        batch = levels.batches[level]
-        for j in range(begin, end):
+    for number in range(n_levels):
+        level = _level(number, tables)
+        own = _rows_of_level(number, tables, scratch)
+        for j in range(part.begin, part.end):
+            row = main[j].begin, main[j].end
             interactions, replaced, norm = _split_sums(
-                j, np.uint64(main[j].begin), np.uint64(main[j].end), level, last, entries.token,
-                entries.value, factors, table, sums, free_sums,
-            )  # fmt: skip
-            batch[j].score += interactions
-            if level < n_levels - 1:
-                levels.batches[level + 1][j].score = batch[j].score - replaced
+                row, j, entries, level, own.sums, own.free_sums
+            )
+            own.batch[j].score += interactions
+            if number < n_levels - 1:
+                scratch.batches[number + 1][j].score = own.batch[j].score - replaced
             main[j].curvature += norm
-    for j in range(begin, end):
+    for j in range(part.begin, part.end):
         reach = ONE
         for p in range(np.uint64(main[j].begin), np.uint64(main[j].end)):
             reach += abs(entries[p].value)
@@ -149,265 +182,236 @@ def _score_levels(begin, end, intercept, linear, factors, entries, levels):
 
 
 @inlined
-def _lose_levels(begin, end, loss_code, prefix, dependence, n_levels, batches):
-    """Turn the scores of all levels into slopes: of the loss, and of the distance to the next."""
+def _differentiate_levels(part, problem, prefix, batches):
+    """Turn the scores of all levels into derivatives: of the loss, and of the losses of levels.
+
+    The loss of a level is that of its score with the prediction of the next level as the target.
+    """
+    n_levels = batches.shape[0] - 1
+    loss_code = problem.objective.loss_code
     main = batches[n_levels - 1]
-    differentiate_losses(begin, end, loss_code, main)
-    for j in range(begin, end):
-        total = main[j].slope
+    differentiate_losses(part, loss_code, main)
+    for j in range(part.begin, part.end):
+        total = main[j].derivative
         for level in range(0 if prefix else n_levels - 1):
             target = expectation(loss_code, batches[level + 1][j].score)
-            _, slope = loss_and_gradient(loss_code, batches[level][j].score, target)
-            slope = dependence.weight * np.float64(main[j].weight) * slope
-            batches[level][j].slope = slope
+            _, derivative = loss_and_gradient(loss_code, batches[level][j].score, target)
+            weight = problem.ranked.dependent_weight * np.float64(main[j].weight)
+            derivative = weight * derivative
+            batches[level][j].derivative = derivative
             batches[level][j].weight = main[j].weight
             batches[level][j].curvature = main[j].curvature
-            total += slope
-        batches[n_levels][j].slope = total
+            total += derivative
+        batches[n_levels][j].derivative = total
         batches[n_levels][j].loss = main[j].loss
         batches[n_levels][j].weight = main[j].weight
         batches[n_levels][j].curvature = main[j].curvature
 
 
 @inlined
-def _pull_dependents(begin, end, at, level, leak, factors, levels):
-    """Write what a row's dependent vectors follow, per unit of x, but for the term with themselves.
+def _differentiate_dependents(part, number, tables, follow_loss, scratch):
+    """Write the gradient of a row's dependent vectors, per unit of x, without their own term.
 
-    That is slope * (sum of x v) by their own loss and, with a leak, slope * (sum of x v over free
-    vectors) by the loss of the score.
+    It is derivative * (sum of x v) by the loss of the level, and if dependent vectors follow the
+    loss of the score too, derivative * (sum of x v over free vectors) by that.
     """
-    width = factors.widths[level]
-    batch = levels.batches[level]
-    main = levels.batches[factors.widths.shape[0] - 1]
-    for j in range(begin, end):
-        first = at + j * width
-        own = batch[j].slope
-        leaked = main[j].slope if leak else 0.0
-        for f in range(first, first + width):
-            levels.pulls[f] = own * levels.sums[f] + leaked * levels.free_sums[f]
+    main = scratch.batches[tables.widths.shape[0] - 1]
+    own = _rows_of_level(number, tables, scratch)
+    for j in range(part.begin, part.end):
+        by_level = own.batch[j].derivative
+        by_loss = main[j].derivative if follow_loss else 0.0
+        for f in range(own.sums.shape[1]):
+            own.gradients[j, f] = by_level * own.sums[j, f] + by_loss * own.free_sums[j, f]
 
 
 @inlined
-def _sum_dependent(row, head, table, batch, links, pulls, total, gradient, scale, decay):
-    """Sum the gradient of a dependent vector, as ``sum_gradient`` does that of a free one."""
+def _sum_dependent(row, head, table, scratch, scale, alpha):
+    """Sum the gradient of a dependent vector, as ``sum_gradient`` does that of a free one.
+
+    ``scratch.sums`` holds the gradients of the rows of the batch, per unit of x.
+    """
+    batch = scratch.batch
+    links = scratch.links
+    gradients = scratch.sums
+    total = scratch.total
     width = table.shape[1]
     for f in range(width):
         total[f] = 0.0
-    own = 0.0
+    # What the vector itself is multiplied by.
+    factor = 0.0
     weight = 0.0
     curvature = 0.0
     n_left = links[np.uint64(head)].length
     link = np.int32(head)
     while n_left >= 4:
-        j, x, slope, link = occurrence(link, batch, links)
-        j2, x2, slope2, link = occurrence(link, batch, links)
-        j3, x3, slope3, link = occurrence(link, batch, links)
-        j4, x4, slope4, link = occurrence(link, batch, links)
+        j, x, d, link = occurrence(link, batch, links)
+        j2, x2, d2, link = occurrence(link, batch, links)
+        j3, x3, d3, link = occurrence(link, batch, links)
+        j4, x4, d4, link = occurrence(link, batch, links)
         n_left -= 4
-        own += slope * x + slope2 * x2 + slope3 * x3 + slope4 * x4
+        factor += d * x + d2 * x2 + d3 * x3 + d4 * x4
         weight += batch[j].weight + batch[j2].weight + batch[j3].weight + batch[j4].weight
         curvature += abs(x) * batch[j].curvature + abs(x2) * batch[j2].curvature
         curvature += abs(x3) * batch[j3].curvature + abs(x4) * batch[j4].curvature
         for f in range(width):
-            total[f] += x * pulls[j, f] + x2 * pulls[j2, f] + x3 * pulls[j3, f] + x4 * pulls[j4, f]
+            total[f] += (
+                x * gradients[j, f]
+                + x2 * gradients[j2, f]
+                + x3 * gradients[j3, f]
+                + x4 * gradients[j4, f]
+            )
     while n_left > 0:
-        j, x, slope, link = occurrence(link, batch, links)
+        j, x, d, link = occurrence(link, batch, links)
         n_left -= 1
-        own += slope * x
+        factor += d * x
         weight += batch[j].weight
         curvature += abs(x) * batch[j].curvature
         for f in range(width):
-            total[f] += x * pulls[j, f]
-    own = (own - decay * weight) * scale
+            total[f] += x * gradients[j, f]
+    factor = (factor - alpha * weight) * scale
     for f in range(width):
-        gradient[f] = np.float32(scale * total[f] - own * table[row, f])
-    return weight, curvature
+        scratch.gradient[f] = np.float32(scale * total[f] - factor * table[row, f])
+    return TokenSums(0.0, weight, curvature)
 
 
 @inlined
-def _sum_slopes(head, batch, links):
-    """Return the sum of slope * x over the rows that hold a token."""
+def _sum_derivatives(head, batch, links):
+    """Return the sum of derivative * x over the rows that hold a token."""
     total = 0.0
     link = np.int32(head)
     while link >= 0:
-        _, _, slope, link = occurrence(link, batch, links)
-        total += slope
+        _, _, derivative, link = occurrence(link, batch, links)
+        total += derivative
     return total
 
 
+@inlined
+def _with_rows(scratch, batch, sums):
+    """Return a thread's scratch with other rows of the batch, and other sums of them."""
+    return Scratch(
+        batch, sums, scratch.heads, scratch.links, scratch.tokens, scratch.total, scratch.gradient,
+        scratch.levels,
+    )  # fmt: skip
+
+
+@inlined
+def _follows_loss(problem, tables):
+    """Return whether there are dependent vectors that also follow the loss of the score."""
+    return problem.ranked.follow_loss and not tables.prefix and tables.widths.shape[0] > 1
+
+
+@inlined
+def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
+    """Update the vectors of a level that this thread owns; with free ones, linear weights too."""
+    objective, rule, tables = problem.objective, problem.rule, weights.factors
+    batches = scratch.levels.batches
+    n_levels = batches.shape[0] - 1
+    firsts, seconds = _state_of_level(level, problem.ranked.state_layout, state)
+    rows = _rows_of_level(level.number, tables, scratch.levels)
+    of_free = _with_rows(scratch, batches[n_levels - 1], rows.sums)
+    of_dependent = _with_rows(scratch, rows.batch, rows.gradients)
+    follow_loss = _follows_loss(problem, tables)
+    for t in range(n_tokens if rule.lazy else weights.linear.shape[0]):
+        k = np.uint64(scratch.tokens[t] if rule.lazy else t)
+        alpha = objective.alpha_factors * objective.shares[k]
+        head = scratch.heads[k]
+        if level.number == 0:
+            scratch.heads[k] = -1
+        if tables.levels[k] < level.number:
+            continue
+        row = np.uint64(tables.rows[k])
+        free = tables.levels[k] == level.number
+        if head >= 0:
+            if free or tables.prefix:
+                sums_k = sum_gradient(row, head, level.table, of_free, step.scale, alpha)
+                derivative = sums_k.derivative
+                if follow_loss:
+                    derivative = _sum_derivatives(head, batches[n_levels], scratch.links)
+                summed = TokenSums(derivative, sums_k.weight, sums_k.curvature)
+            else:
+                summed = _sum_dependent(row, head, level.table, of_dependent, step.scale, alpha)
+            if rule.lazy and summed.weight == 0.0:
+                continue
+        elif owns(part.rank, part.size, k):
+            summed = no_gradient(level.table.shape[1], scratch.gradient)
+        else:
+            continue
+        if free:
+            rate = token_rate(k, summed, step, rule, state)
+            step_linear(k, summed, rate, step, problem, weights, state)
+        else:
+            rate = present_rate(rule.rate_code, rule.hyper, state.per_row, k, summed.curvature)
+            rate = np.float32(rate / step.correction)
+        step_row(
+            rule.step_code, rule.hyper, rate, step.root_correction, level.table, row,
+            scratch.gradient, firsts, seconds,
+        )  # fmt: skip
+
+
 @kernel
-def rafm_train(
-    rank,
-    size,
-    barrier,
-    rows,
-    epoch,
-    first_batch,
-    last_batch,
-    intercept,
-    linear,
-    factors,
-    objective,
-    stepping,
-    step,
-    state,
-    scratch,
-    dependence,
-    state_layout,
-    levels,
-):
-    """Train on the batches ``first_batch`` to ``last_batch`` of an epoch; return their loss.
+def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
+    """Train on the batches of a span; return their loss.
 
     Arguments
     ---------
-    rows, objective, stepping, step, scratch : as for ``fm_train``.
-    intercept (1,), linear (n,) : float32, updated in place, as the weights of ``factors`` are.
-    factors : Factors
+    problem, span, scratch : as for ``fm_train``.
+    weights : FMWeights, with RankedTables as factors.
     state : OptimizerState; those of the tables stand one after the other in 1-D arrays.
-    dependence : Dependence
-    state_layout (m, 4) : for each table, where its first and second state begin and their widths.
-    levels : LevelScratch
     """
-    n_rows = rows.samples.shape[0] - 1
-    n_levels = factors.widths.shape[0]
-    n_tokens_in_all = linear.shape[0]
-    order = order_of_epoch(rows, epoch)
-    main = levels.batches[n_levels - 1]
-    leak = dependence.leak and not factors.prefix and n_levels > 1
-    of_linear = levels.batches[n_levels if leak else n_levels - 1]
-    capacity = main.shape[0]
-    n_floats = levels.sums.shape[0]
-    heads = scratch.heads[rank]
-    links = scratch.links[rank]
-    tokens = scratch.tokens[rank]
-    totals = scratch.totals[rank]
-    gradient = scratch.gradients[rank]
-    me = np.uint64(rank)
-    team = np.uint64(size)
+    rows = problem.rows
+    tables = weights.factors
+    n_levels = tables.widths.shape[0]
+    order = order_of_epoch(rows, span.epoch)
+    own = scratch_of_thread(rank, scratch)
+    batches = scratch.levels.batches
+    main = batches[n_levels - 1]
+    follow_loss = _follows_loss(problem, tables)
+    of_linear = batches[n_levels if follow_loss else n_levels - 1]
     loss = 0.0
-    for b in range(first_batch, last_batch):
-        start = b * rows.batch_size
-        n_in_batch = min(rows.batch_size, n_rows - start)
-        begin = n_in_batch * rank // size
-        end = n_in_batch * (rank + 1) // size
-        gather_rows(begin, end, start, rows, order, main)
-        _score_levels(begin, end, intercept, linear, factors, rows.entries, levels)
-        _lose_levels(
-            begin, end, objective.loss_code, factors.prefix, dependence, n_levels, levels.batches
-        )
-        at = 0
-        for level in range(0 if factors.prefix else n_levels - 1):
-            _pull_dependents(begin, end, at, level, leak, factors, levels)
-            at += capacity * factors.widths[level]
+    for b in range(span.first_batch, span.last_batch):
+        part = part_of_batch(b, rank, size, rows)
+        gather_rows(part, rows, order, main)
+        _score_levels(part, weights, rows.entries, scratch.levels)
+        _differentiate_levels(part, problem, tables.prefix, batches)
+        for number in range(0 if tables.prefix else n_levels - 1):
+            _differentiate_dependents(part, number, tables, follow_loss, scratch.levels)
         wait(barrier, size)
 
-        step += 1
-        correction, root_correction = step_corrections(stepping, step)
-        scale = 1.0 / (n_in_batch * objective.mean_weight) if stepping.average else 1.0
+        step = begin_step(span.n_steps + b - span.first_batch + 1, part.n_rows, problem)
         if rank == 0:
-            loss += step_intercept(
-                n_in_batch, of_linear, scale, correction, root_correction, objective, stepping,
-                state, intercept,
-            )  # fmt: skip
-        n_tokens = link_tokens(me, team, n_in_batch, rows.entries, main, heads, links, tokens)
+            loss += step_intercept(part.n_rows, of_linear, step, problem, weights, state)
+        n_tokens = link_tokens(part, rows.entries, main, own)
         # From the highest level down: a token's free vector comes first, and with it its rate.
-        at = n_floats
         for back in range(n_levels):
-            level = n_levels - 1 - back
-            n, width, first = factors.n_rows[level], factors.widths[level], factors.starts[level]
-            table = factors.weights[first : first + n * width].reshape(n, width)
-            first, wide = state_layout[level, 0], state_layout[level, 1]
-            firsts = state.factors_first[first : first + n * wide].reshape(n, wide)
-            first, wide = state_layout[level, 2], state_layout[level, 3]
-            seconds = state.factors_second[first : first + n * wide].reshape(n, wide)
-            at -= capacity * width
-            sums = levels.sums[at : at + capacity * width].reshape(capacity, width)
-            pulls = levels.pulls[at : at + capacity * width].reshape(capacity, width)
-            for t in range(n_tokens if stepping.lazy else n_tokens_in_all):
-                k = np.uint64(tokens[t] if stepping.lazy else t)
-                decay = objective.alpha_factors * objective.shares[k]
-                head = heads[k]
-                if level == 0:
-                    heads[k] = -1
-                if factors.levels[k] < level:
-                    continue
-                row = np.uint64(factors.rows[k])
-                free = factors.levels[k] == level
-                if head >= 0:
-                    slope = 0.0
-                    if free or factors.prefix:
-                        slope, weight, curvature = sum_gradient(
-                            row, head, table, main, links, sums, totals, gradient, scale, decay,
-                        )  # fmt: skip
-                        if leak:
-                            slope = _sum_slopes(head, of_linear, links)
-                    else:
-                        weight, curvature = _sum_dependent(
-                            row, head, table, levels.batches[level], links, pulls, totals, gradient,
-                            scale, decay,
-                        )  # fmt: skip
-                    if stepping.lazy and weight == 0.0:
-                        continue
-                elif owner(k, team) == me:
-                    slope = 0.0
-                    weight = 0.0
-                    curvature = 0.0
-                    for f in range(width):
-                        gradient[f] = ZERO
-                else:
-                    continue
-                if free:
-                    rate = row_rate(
-                        stepping.rate_code, stepping.count_code, stepping.hyper, state.per_row, k,
-                        weight, curvature,
-                    )  # fmt: skip
-                    rate = np.float32(rate / correction)
-                    step_linear(
-                        k, slope, weight, rate, scale, root_correction, objective, stepping, state,
-                        linear,
-                    )  # fmt: skip
-                else:
-                    rate = present_rate(
-                        stepping.rate_code, stepping.hyper, state.per_row, k, curvature
-                    )
-                    rate = np.float32(rate / correction)
-                step_row(
-                    stepping.step_code, stepping.hyper, rate, root_correction, table, row, gradient,
-                    firsts, seconds,
-                )  # fmt: skip
+            level = _level(n_levels - 1 - back, tables)
+            _step_level(level, n_tokens, part, step, problem, weights, state, own)
         wait(barrier, size)
     return loss
 
 
 @kernel
-def rafm_score(
-    rank, size, barrier, indptr, indices, values, intercept, linear, factors, sums, scores
-):
+def rafm_score(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows, in O(n D_1 + sum of D_p n_p) for n_p tokens of level p.
 
     ``sums`` (2 size, longest D or more) is scratch; ``scores`` (n_rows,) is the float32 result.
     Rows are shared out in blocks of equal length.
     """
     n_rows = scores.shape[0]
-    n_levels = factors.widths.shape[0]
+    n_levels = weights.factors.widths.shape[0]
     begin = n_rows * rank // size
     end = n_rows * (rank + 1) // size
     for i in range(begin, end):
-        score = intercept[0]
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            score += values[p] * linear[np.uint64(indices[p])]
+        score = weights.intercept[0]
+        for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
+            score += rows.value[p] * weights.linear[np.uint64(rows.token[p])]
         scores[i] = score
-    mine = sums[2 * rank : 2 * rank + 1]
-    mine_free = sums[2 * rank + 1 : 2 * rank + 2]
-    for level in range(n_levels):
-        n, width, first = factors.n_rows[level], factors.widths[level], factors.starts[level]
-        table = factors.weights[first : first + n * width].reshape(n, width)
-        last = factors.prefix or level == n_levels - 1
+    own_sums = sums[2 * rank : 2 * rank + 1]
+    own_free_sums = sums[2 * rank + 1 : 2 * rank + 2]
+    for number in range(n_levels):
+        level = _level(number, weights.factors)
         for i in range(begin, end):
-            interactions, replaced, _ = _split_sums(
-                0, np.uint64(indptr[i]), np.uint64(indptr[i + 1]), level, last, indices, values,
-                factors, table, mine, mine_free,
-            )  # fmt: skip
+            row = rows.indptr[i], rows.indptr[i + 1]
+            interactions, replaced, _ = _split_sums(row, 0, rows, level, own_sums, own_free_sums)
             scores[i] += interactions
-            if level < n_levels - 1:
+            if number < n_levels - 1:
                 scores[i] -= replaced

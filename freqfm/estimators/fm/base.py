@@ -9,6 +9,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm import backends
 from freqfm._components import (
     NON_NEGATIVE,
     POSITIVE,
@@ -29,7 +30,7 @@ from freqfm._validation import (
     validate_weights,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
-from freqfm.estimators.fm.trainer import TrainingRows
+from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -166,8 +167,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
     _score_name: str
 
-    #: What trains the model (see ``FMTrainer``), and the names of the arrays that it trains.
-    _task: type
+    #: The names of the arrays that are trained.
     _weight_names: tuple
 
     _writes_checkpoints = True
@@ -193,24 +193,16 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Raise if the parameters ask for other factors than those of the model to continue."""
 
     @abstractmethod
-    def _longest_vector(self):
-        """Return the most factors of a feature that stand in one table."""
-
-    @abstractmethod
     def _fewest_factors(self):
         """Return the least factors of a feature that the parameters ask for."""
 
     @abstractmethod
-    def _weights_per_token(self):
-        """Return how many factors a token of a row has, about."""
-
-    @abstractmethod
     def _outputs(self):
-        """Return (intercept, coef, factors) of every output, as views that kernels read."""
+        """Return the FMWeights of every output, as views of the model's arrays."""
 
     @abstractmethod
-    def _score_rows(self, X, n_threads):
-        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
+    def _ranked_training(self):
+        """Return the RankedTraining of factors of several ranks, else None."""
 
     @abstractmethod
     def _encode_target(self, y, classes, reset):
@@ -314,7 +306,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._init_model(rows, self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
-        return self._task(self, optimizer, rows, self._n_threads(rows))
+        return FMTrainer(self, optimizer, rows)
 
     def _callbacks(self, rows, unfinished):
         if unfinished or getattr(self, "_skl_callbacks", ()):
@@ -503,21 +495,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             "Hash X into fewer columns, or take fewer factors.",
         )
 
-    def _n_threads(self, rows):
-        n_threads = count_threads(self.n_jobs)
-        rows_in_batch = min(self.batch_size, rows.n_trained)
-        work = rows_in_batch * (rows.X.nnz / rows.X.shape[0]) * (self._weights_per_token() + 8)
-        # Below some thousand multiplications a batch, meeting costs more than it saves.
-        return n_threads if work >= 4096 else 1
-
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]
+
+    def _score_rows(self, X):
+        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
+        return backends.get().fm_scores(X, self._outputs(), count_threads(self.n_jobs))
 
     def _scores(self, X):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
         self._check_learned()
         X, _ = validate_rows(self, X, reset=False)
-        scores = self._score_rows(X, count_threads(self.n_jobs))
+        scores = self._score_rows(X)
         if not np.isfinite(scores).all():
             raise ValueError(
                 f"X holds values up to {np.abs(X.data).max():g}, at which scores overflow float32; "

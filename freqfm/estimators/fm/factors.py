@@ -6,8 +6,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._validation import as_kernel_array
-from freqfm.backends.cpu.fm import fm_score
-from freqfm.estimators.fm.trainer import FMTrainer, score_rows
+from freqfm.backends.base import FMWeights
 
 __all__ = ["PlainFactors", "squeeze_outputs"]
 
@@ -16,7 +15,6 @@ class PlainFactors:
     """One vector of ``n_components`` numbers for each feature."""
 
     _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
-    _task = FMTrainer
     _weight_names = ("intercept_", "coef_", "factors_")
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
@@ -40,13 +38,7 @@ class PlainFactors:
                 f"the model to continue; set it back, or fit anew with warm_start=False."
             )
 
-    def _longest_vector(self):
-        return int(self.n_components)
-
     def _fewest_factors(self):
-        return int(self.n_components)
-
-    def _weights_per_token(self):
         return int(self.n_components)
 
     def _outputs(self):
@@ -54,11 +46,10 @@ class PlainFactors:
         intercept = as_kernel_array(self.intercept_)
         coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
         factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
-        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+        return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
-    def _score_rows(self, X, n_threads):
-        shape = 1, self.factors_.shape[-1]
-        return score_rows(fm_score, X, self._outputs(), shape, n_threads)
+    def _ranked_training(self):
+        return None
 
 
 def squeeze_outputs(array):

@@ -7,40 +7,11 @@ from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._validation import LearnedArrays, as_kernel_array
-from freqfm.backends.cpu.fm import fm_score
-from freqfm.backends.cpu.fm_batch import BATCH_ROW
-from freqfm.backends.cpu.rafm import Dependence, LevelScratch, rafm_score, rafm_train
+from freqfm.backends.base import FMWeights, RankedTraining
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
-from freqfm.estimators.fm.trainer import FMTrainer, score_rows
 
 __all__ = ["RankedFactors"]
-
-
-class RaFMTrainer(FMTrainer):
-    """Epochs of a rank-aware factorization machine."""
-
-    _kernel = staticmethod(rafm_train)
-
-    def _allocate(self, most):
-        model, widths = self.model, self.model._layout().widths
-        size = self._batch_size * int(widths.sum())
-        self._levels = LevelScratch(
-            batches=np.zeros((len(widths) + 1, self._batch_size), dtype=BATCH_ROW),
-            sums=np.zeros(size, dtype=np.float32),
-            free_sums=np.zeros(size, dtype=np.float32),
-            pulls=np.zeros(size, dtype=np.float64),
-        )
-        self._dependence = Dependence(model.form == "reference", float(model.dependent_weight))
-        return (
-            super()
-            ._allocate(most)
-            ._replace(batch=np.zeros(0, dtype=BATCH_ROW), sums=np.zeros((0, 0), dtype=np.float32))
-        )
-
-    def _more_arguments(self):
-        layout = as_kernel_array(self.model._state_layout, np.int64)
-        return self._dependence, layout, self._levels
 
 
 class RankedFactors:
@@ -55,11 +26,6 @@ class RankedFactors:
         "dependent_weight": NON_NEGATIVE,
     }
     _weight_names = ("intercept_", "coef_", "_factors")
-
-    @property
-    def _task(self):
-        # With one rank it is a plain factorization machine.
-        return FMTrainer if len(self.ranks_) == 1 else RaFMTrainer
 
     @property
     def factors_(self):
@@ -204,15 +170,8 @@ class RankedFactors:
                 f"or fit anew with warm_start=False."
             )
 
-    def _longest_vector(self):
-        return int(self._layout().widths.max())
-
     def _fewest_factors(self):
         return int(self._checked_ranks()[0])
-
-    def _weights_per_token(self):
-        # At most; frequent features, which have all ranks, are most of a row.
-        return int(self._layout().widths.sum())
 
     def _outputs(self):
         n_outputs, layout = len(self.intercept_), self._layout()
@@ -220,13 +179,17 @@ class RankedFactors:
         coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
         weights = as_kernel_array(self._factors).reshape(n_outputs, -1)
         if len(self.ranks_) == 1:
+            # A plain factorization machine.
             factors = weights.reshape(n_outputs, -1, self.ranks_[0])
         else:
-            factors = [layout.factors(of_output) for of_output in weights]
-        return [(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+            factors = [layout.ranked_tables(of_output) for of_output in weights]
+        return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
-    def _score_rows(self, X, n_threads):
-        alone = len(self.ranks_) == 1
-        shape = 1 if alone else 2, self._longest_vector()
-        kernel = fm_score if alone else rafm_score
-        return score_rows(kernel, X, self._outputs(), shape, n_threads)
+    def _ranked_training(self):
+        if len(self.ranks_) == 1:
+            return None
+        return RankedTraining(
+            follow_loss=self.form == "reference",
+            dependent_weight=float(self.dependent_weight),
+            state_layout=as_kernel_array(self._state_layout, np.int64),
+        )

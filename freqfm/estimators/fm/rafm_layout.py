@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm._validation import as_kernel_array
-from freqfm.backends.cpu.rafm import Factors
+from freqfm.backends.base import RankedTables
 
 __all__ = ["Layout", "assign_levels"]
 
@@ -95,9 +95,9 @@ class Layout:
             for start, n, width in zip(self.starts, self.n_rows, self.widths, strict=True)
         ]
 
-    def factors(self, weights):
-        """Return what kernels read."""
-        return Factors(
+    def ranked_tables(self, weights):
+        """Return the tables in ``weights`` as backends take them."""
+        return RankedTables(
             weights, self.n_rows, self.widths, self.starts, self.levels, self.rows, self.prefix
         )
 

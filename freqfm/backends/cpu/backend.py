@@ -1,0 +1,76 @@
+"""The backend "cpu": numba kernels in a team of threads, and BLAS."""
+
+import numpy as np
+
+from freqfm.backends.base import Backend, FMGradient, RankedTables
+from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_gradient, fm_score
+from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
+from freqfm.backends.cpu.rafm import rafm_score
+from freqfm.backends.cpu.team import Team
+
+# Below so many multiplications a call, starting threads costs more than it saves.
+_WEIGHTS_PER_CALL = 100_000
+
+
+class CPUBackend(Backend):
+    """What the CPU does for the models; see :class:`freqfm.backends.base.Backend`."""
+
+    name = "cpu"
+
+    # Factorization machines.
+
+    def fm_trainer(self, problem, n_threads):
+        """Return a trainer of whole epochs, see ``Backend``."""
+        return FMEpochs(problem, n_threads)
+
+    def fm_scores(self, X, weights, n_threads):
+        """Return the scores of rows under every output, see ``Backend``."""
+        ranked = isinstance(weights[0].factors, RankedTables)
+        kernel = rafm_score if ranked else fm_score
+        width = int(widths_of(weights[0].factors).max())
+        scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
+        rows = CSRRows(X.indptr, X.indices, X.data)
+        n_threads = _enough_threads(X, width, n_threads)
+        n_sums = n_threads * (2 if ranked else 1)
+        with Team(n_threads) as team:
+            for output, out in zip(weights, scores, strict=True):
+                sums = np.empty((n_sums, width + PADDING), dtype=np.float32)
+                team.run(kernel, rows, output, sums, out)
+        return scores
+
+    def fm_forward(self, X, weights, n_threads):
+        """Return the scores of a batch and the sums of x v, see ``Backend``."""
+        width = weights.factors.shape[1]
+        scores = np.empty(X.shape[0], dtype=np.float32)
+        # Rows without entries are not written to.
+        sums = np.zeros((X.shape[0], width), dtype=np.float32)
+        with Team(_enough_threads(X, width, n_threads)) as team:
+            team.run(fm_score, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
+        return scores, sums
+
+    def fm_backward(self, X, weights, sums, derivatives, n_threads):
+        """Return the gradient of a loss of the scores, see ``Backend``."""
+        width = weights.factors.shape[1]
+        by_token = np.argsort(X.indices, kind="stable")
+        tokens, starts = np.unique(X.indices[by_token], return_index=True)
+        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        derivatives = np.asarray(derivatives, dtype=np.float64)
+        occurrences = TokenOccurrences(
+            tokens, np.append(starts, X.nnz), rows[by_token], X.data[by_token], derivatives
+        )
+        gradient = FMGradient(
+            float(derivatives.sum()),
+            tokens,
+            np.empty(len(tokens), dtype=np.float32),
+            np.empty((len(tokens), width), dtype=np.float32),
+        )
+        n_threads = _enough_threads(X, width, n_threads)
+        total = np.empty((n_threads, width + PADDING))
+        with Team(n_threads) as team:
+            team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
+        return gradient
+
+
+def _enough_threads(X, width, n_threads):
+    """Return how many threads are worth starting for a pass over the rows of ``X``."""
+    return 1 if X.nnz * width < _WEIGHTS_PER_CALL else n_threads

@@ -1,0 +1,138 @@
+"""Training of factorization machines on the CPU: packed rows, scratch, a team of threads."""
+
+import numpy as np
+
+from freqfm.backends.base import RankedTables
+from freqfm.backends.cpu.fm import fm_train
+from freqfm.backends.cpu.fm_batch import (
+    BATCH_ROW,
+    LINK,
+    LevelScratch,
+    Problem,
+    Rows,
+    Scratch,
+    Span,
+)
+from freqfm.backends.cpu.packing import pack_rows
+from freqfm.backends.cpu.rafm import rafm_train
+from freqfm.backends.cpu.team import Team
+
+# A kernel call trains about so many weights, a tenth of a second's work, before Python may look
+# whether the user has interrupted.
+_WEIGHTS_PER_CALL = 50_000_000
+
+# Below so many weights a batch, waiting for other threads costs more than they save.
+_WEIGHTS_PER_BATCH = 4096
+
+# A token's work beside that on its factors, in weights.
+_WEIGHTS_PER_ENTRY = 8
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+PADDING = 32
+
+
+def widths_of(factors):
+    """Return the lengths of a token's vectors, a vector for each table."""
+    ranked = isinstance(factors, RankedTables)
+    return factors.widths if ranked else np.array([factors.shape[1]])
+
+
+class FMEpochs:
+    """Epochs over packed rows, for one or several outputs; a context manager.
+
+    Parameters
+    ----------
+    problem : FMProblem
+    n_threads : int
+        The most to use; small batches take one.
+    """
+
+    def __init__(self, problem, n_threads):
+        self._outputs = list(zip(problem.weights, problem.states, strict=True))
+        self._kernel = fm_train if problem.ranked is None else rafm_train
+        all_rows = slice(None) if problem.rows is None else problem.rows
+        lengths = np.diff(problem.X.indptr)[all_rows]
+        self._n_rows = len(lengths)
+        self._batch_size = problem.batch_size
+        self._n_batches = -(-self._n_rows // self._batch_size)
+        most = self._most_entries(lengths)
+        samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
+        samples["target"][:-1] = problem.target[0, all_rows]
+        # Several outputs take turns with their targets; of one nothing is kept but the samples.
+        self._turns = (problem.target, all_rows) if len(self._outputs) > 1 else None
+        rows = Rows(
+            samples=samples,
+            entries=entries,
+            batch_size=self._batch_size,
+            n_blocks=problem.n_blocks,
+            block_bits=problem.block_bits,
+            seed=problem.seed,
+        )
+        self._problem = Problem(rows, problem.objective, problem.rule, problem.ranked)
+        widths = widths_of(problem.weights[0].factors)
+        per_entry = int(widths.sum()) + _WEIGHTS_PER_ENTRY
+        per_batch = max(1, (len(entries) - 1) // self._n_batches) * per_entry
+        self._batches_per_call = max(1, _WEIGHTS_PER_CALL // per_batch)
+        mean_length = problem.X.nnz / problem.X.shape[0]
+        small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
+        n_threads = 1 if small else n_threads
+        self._scratch = self._allocate(most, widths, problem.X.shape[1], n_threads)
+        self._team = Team(n_threads)
+
+    def _most_entries(self, lengths):
+        """Return a bound on the entries of a batch: those of the longest rows together."""
+        lengths.partition(self._n_rows - self._batch_size)
+        most = int(lengths[-self._batch_size :].sum())
+        if most > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"batch_size={self._batch_size} would put {most} entries of X into one batch; "
+                f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
+            )
+        return most
+
+    def _allocate(self, most, widths, n_tokens, n_threads):
+        """Return scratch for batches of at most ``most`` entries."""
+        padded = int(widths.max()) + PADDING
+        ranked = self._problem.ranked is not None
+        n_rows, size = self._batch_size, self._batch_size * int(widths.sum())
+        # A rank-aware machine has batch and sums for each level.
+        levels = None
+        if ranked:
+            levels = LevelScratch(
+                batches=np.zeros((len(widths) + 1, n_rows), dtype=BATCH_ROW),
+                sums=np.zeros(size, dtype=np.float32),
+                free_sums=np.zeros(size, dtype=np.float32),
+                gradients=np.zeros(size, dtype=np.float64),
+            )
+        return Scratch(
+            batch=np.zeros(0 if ranked else n_rows, dtype=BATCH_ROW),
+            sums=np.empty((0, 0) if ranked else (n_rows, widths[0]), dtype=np.float32),
+            heads=np.full((n_threads, n_tokens), -1, dtype=np.int32),
+            links=np.zeros((n_threads, most + 1), dtype=LINK),
+            tokens=np.zeros((n_threads, most + 1), dtype=np.int32),
+            total=np.zeros((n_threads, padded), dtype=np.float64),
+            gradient=np.zeros((n_threads, padded), dtype=np.float32),
+            levels=levels,
+        )
+
+    def __enter__(self):
+        self._team.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._team.__exit__(*exception)
+
+    def run_epoch(self, epoch, n_steps):
+        """Train every output on every row once; return the loss of all, see ``Backend``."""
+        loss = 0.0
+        for k, (weights, state) in enumerate(self._outputs):
+            if self._turns:
+                target, rows = self._turns
+                self._problem.rows.samples["target"][:-1] = target[k, rows]
+            for first in range(0, self._n_batches, self._batches_per_call):
+                last = min(first + self._batches_per_call, self._n_batches)
+                span = Span(epoch, first, last, n_steps + first)
+                loss += self._team.run(
+                    self._kernel, self._problem, span, weights, state, self._scratch
+                )
+        return loss
