@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm.backends.base import Backend, FMGradient, RankedTables
-from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_gradient, fm_score
+from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.team import Team
@@ -45,7 +45,7 @@ class CPUBackend(Backend):
         # Rows without entries are not written to.
         sums = np.zeros((X.shape[0], width), dtype=np.float32)
         with Team(_enough_threads(X, width, n_threads)) as team:
-            team.run(fm_score, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
+            team.run(fm_forward, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
         return scores, sums
 
     def fm_backward(self, X, weights, sums, derivatives, n_threads):

@@ -58,7 +58,7 @@ def _score(part, weights, entries, batch, sums):
     """
     for j in range(part.begin, part.end):
         row = batch[j].begin, batch[j].end
-        score, reach, norm = score_row(row, j, entries, weights, sums)
+        score, reach, norm = score_row(row, entries, weights, sums[j])
         batch[j].score = score
         batch[j].curvature = reach * (ONE + norm)
 
@@ -126,14 +126,26 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
 def fm_score(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows: intercept + linear part + interactions, in O(nnz d).
 
-    ``scores`` (n_rows,) is the float32 result. ``sums``, with a row for each row or else for each
-    thread, gets the sums of x v. Rows are shared out in blocks of equal length.
+    ``sums`` (size, d or more) is scratch; ``scores`` (n_rows,) is the float32 result. Rows are
+    shared out in blocks of equal length.
     """
     n_rows = scores.shape[0]
-    keep = sums.shape[0] == n_rows
+    own = sums[rank]
     for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
         row = rows.indptr[i], rows.indptr[i + 1]
-        scores[i], _, _ = score_row(row, i if keep else rank, rows, weights, sums)
+        scores[i], _, _ = score_row(row, rows, weights, own)
+
+
+@kernel
+def fm_forward(rank, size, barrier, rows, weights, sums, scores):
+    """Write the scores of CSR rows as ``fm_score`` does, and to ``sums`` (n_rows, d) those of x v.
+
+    The sums of a row without entries are left as they are.
+    """
+    n_rows = scores.shape[0]
+    for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
+        row = rows.indptr[i], rows.indptr[i + 1]
+        scores[i], _, _ = score_row(row, rows, weights, sums[i])
 
 
 @kernel

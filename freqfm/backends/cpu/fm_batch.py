@@ -212,38 +212,38 @@ def gather_rows(part, rows, order, batch):
 
 
 @inlined
-def add_token(first, j, k, x, factors, sums):
-    """Add x * v_k to the sums of batch row ``j``; return the squared norm of what was added."""
+def add_token(first, k, x, table, total):
+    """Add x * v_k to the sum of x v of a row; return the squared norm of what was added."""
     squares = ZERO
     if first:
-        for f in range(factors.shape[1]):
-            term = x * factors[k, f]
-            sums[j, f] = term
+        for f in range(table.shape[1]):
+            term = x * table[k, f]
+            total[f] = term
             squares += term * term
     else:
-        for f in range(factors.shape[1]):
-            term = x * factors[k, f]
-            sums[j, f] += term
+        for f in range(table.shape[1]):
+            term = x * table[k, f]
+            total[f] += term
             squares += term * term
     return squares
 
 
 @inlined
-def squared_norm(j, n_tokens, width, sums):
-    """Return |sum of x v|^2 of batch row ``j``, to which so many tokens were added."""
-    total = ZERO
+def squared_norm(n_tokens, width, total):
+    """Return |sum of x v|^2 of a row, to which so many tokens were added."""
+    norm = ZERO
     if n_tokens > 0:
         for f in range(width):
-            total += sums[j, f] * sums[j, f]
-    return total
+            norm += total[f] * total[f]
+    return norm
 
 
 @inlined
-def score_row(row, j, entries, weights, sums):
+def score_row(row, entries, weights, total):
     """Score a row: sum_{i<k} <v_i, v_k> x_i x_k is half of |sum of x v|^2 - sum of |x v|^2.
 
     ``row`` is where it begins and ends in the arrays ``entries.token`` and ``entries.value``; the
-    sum of x v is written to ``sums[j]``. Returns the score, 1 + sum of |x|, and |sum of x v|^2.
+    sum of x v is written to ``total``. Returns the score, 1 + sum of |x|, and |sum of x v|^2.
     """
     score = weights.intercept[0]
     squares = ZERO
@@ -255,8 +255,8 @@ def score_row(row, j, entries, weights, sums):
         x = entries.value[p]
         score += x * weights.linear[k]
         reach += abs(x)
-        squares += add_token(p == first, j, k, x, weights.factors, sums)
-    norm = squared_norm(j, last - first, weights.factors.shape[1], sums)
+        squares += add_token(p == first, k, x, weights.factors, total)
+    norm = squared_norm(last - first, weights.factors.shape[1], total)
     return score + HALF * (norm - squares), reach, norm
 
 

@@ -104,10 +104,10 @@ def _state_of_level(level, layout, state):
 
 
 @inlined
-def _split_sums(row, j, entries, level, sums, free_sums):
-    """Sum x v over the tokens of a row that have this level; write it to ``sums[j]``.
+def _split_sums(row, entries, level, total, free_total):
+    """Sum x v over the tokens of a row that have this level; write it to ``total``.
 
-    ``row`` is where the row begins and ends in ``entries``. Below a final level ``free_sums[j]``
+    ``row`` is where the row begins and ends in ``entries``. Below a final level ``free_total``
     gets the sum over free vectors, which the next level does not replace. Returns the interactions
     of all, those that are replaced, and |sum of x v|^2.
     """
@@ -124,29 +124,29 @@ def _split_sums(row, j, entries, level, sums, free_sums):
             continue
         i = np.uint64(tables.rows[k])
         if not level.final and tables.levels[k] == level.number:
-            free_squares += add_token(n_free == 0, j, i, x, level.table, free_sums)
+            free_squares += add_token(n_free == 0, i, x, level.table, free_total)
             n_free += 1
         else:
-            squares += add_token(n_kept == 0, j, i, x, level.table, sums)
+            squares += add_token(n_kept == 0, i, x, level.table, total)
             n_kept += 1
-    norm = squared_norm(j, n_kept, width, sums)
+    norm = squared_norm(n_kept, width, total)
     replaced = HALF * (norm - squares)
     if level.final:
         return replaced, ZERO, norm
     if n_free == 0:
         for f in range(width):
-            free_sums[j, f] = ZERO
+            free_total[f] = ZERO
         if n_kept == 0:
             for f in range(width):
-                sums[j, f] = ZERO
+                total[f] = ZERO
         return replaced, replaced, norm
     if n_kept == 0:
         for f in range(width):
-            sums[j, f] = free_sums[j, f]
+            total[f] = free_total[f]
     else:
         for f in range(width):
-            sums[j, f] += free_sums[j, f]
-    norm = squared_norm(j, 1, width, sums)
+            total[f] += free_total[f]
+    norm = squared_norm(1, width, total)
     return HALF * (norm - (squares + free_squares)), replaced, norm
 
 
@@ -168,7 +168,7 @@ def _score_levels(part, weights, entries, scratch):
         for j in range(part.begin, part.end):
             row = main[j].begin, main[j].end
             interactions, replaced, norm = _split_sums(
-                row, j, entries, level, own.sums, own.free_sums
+                row, entries, level, own.sums[j], own.free_sums[j]
             )
             own.batch[j].score += interactions
             if number < n_levels - 1:
@@ -405,13 +405,12 @@ def rafm_score(rank, size, barrier, rows, weights, sums, scores):
         for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
             score += rows.value[p] * weights.linear[np.uint64(rows.token[p])]
         scores[i] = score
-    own_sums = sums[2 * rank : 2 * rank + 1]
-    own_free_sums = sums[2 * rank + 1 : 2 * rank + 2]
+    total, free_total = sums[2 * rank], sums[2 * rank + 1]
     for number in range(n_levels):
         level = _level(number, weights.factors)
         for i in range(begin, end):
             row = rows.indptr[i], rows.indptr[i + 1]
-            interactions, replaced, _ = _split_sums(row, 0, rows, level, own_sums, own_free_sums)
+            interactions, replaced, _ = _split_sums(row, rows, level, total, free_total)
             scores[i] += interactions
             if number < n_levels - 1:
                 scores[i] -= replaced
