@@ -6,7 +6,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.estimators.recommenders.mf_components import resolve_axes
+from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
 from freqfm.optimizers import Adam
 
@@ -16,7 +16,7 @@ COSINES = pytest.mark.parametrize("loss", ["softmax", "bsl", "directau", "mawu"]
 
 def rate_of(n=POSITIVES, **params):
     """Return the rate for n positives of a log."""
-    axes = resolve_axes(MFRecommender(**params), n, (USERS, ITEMS), n)
+    axes = resolve_components(MFRecommender(**params), n, (USERS, ITEMS), n)
     return axes.optimizer.learning_rate
 
 

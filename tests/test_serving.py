@@ -164,9 +164,10 @@ def test_only_candidates_are_looked_at(model, log):
 
 def test_explanations_take_the_items_they_name(log):
     model = MFRecommender(4, max_iter=3, random_state=0).fit(log)
-    model._others = model._others[:10]
+    others = model._fold_in.others[:10]
+    model._fold_in = model._fold_in._replace(others=others)
     expected = model.explain(3, 20)
-    read = np.concatenate([expected.history, model._others, [20]])
+    read = np.concatenate([expected.history, others, [20]])
     model.item_factors_[np.setdiff1d(np.arange(40), read)] = np.nan
     assert_array_equal(model.explain(3, 20).contributions, expected.contributions)
 

@@ -351,7 +351,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     for n_items in (1000, 50_000):
         X = sparse.csr_array(np.eye(50, n_items, dtype=np.float32))
         model = FastVAERecommender(5, max_iter=1, random_state=0, n_jobs=1).fit(X)
-        task = VAETrainer(model, model._resolve_axes(X, True), X, None, 1, X.nnz)
+        task = VAETrainer(model, model._resolve_components(X), X, None, 1, X.nnz)
         sizes.append(sum(array.nbytes for array in task._scratch))
     assert sizes[0] == sizes[1]
 

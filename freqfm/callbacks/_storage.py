@@ -256,7 +256,7 @@ def _decode_object(value, arrays):
     if found is None:
         raise ValueError(f"unknown class {module}.{name}")
     made = found(**_decode(value["params"], arrays))
-    made.__dict__.update(_decode(value["learned"], arrays))
+    made.__setstate__(_decode(value["learned"], arrays))
     with config_context(enable_metadata_routing=True):
         for method, request in value["requests"].items():
             getattr(made, f"set_{method}_request")(**request)

@@ -73,4 +73,4 @@ def model_with(estimator, *attributes):
 
 def user_degrees(model):
     """Return how many items each user of a fitted recommender has."""
-    return np.diff(model._seen_indptr)
+    return model._history.counts

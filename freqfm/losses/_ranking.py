@@ -21,7 +21,15 @@ class RankingLoss(Component):
     """
 
     _compiled = True
-    _fixed = ("family",)
+    _fixed = (
+        "family",
+        "cosine_only",
+        "weights_negatives",
+        "adapts_temperature",
+        "fold_in_against",
+        "fold_in_pairwise",
+        "fold_in_inverse_temperatures",
+    )
 
     #: "softmax", "pairwise" or "alignment": the kernel.
     family: str
@@ -42,8 +50,28 @@ class RankingLoss(Component):
     travel = 24.0
     #: Dropout of users' vectors.
     user_dropout = 0.0
+    #: Whether the loss is defined on unit vectors only.
+    cosine_only = False
+    #: Whether negatives are weighted by how likely they were to be drawn: then any sampler serves,
+    #: with its own number of negatives.
+    weights_negatives = False
+    #: Whether temperatures can be derived or learned from a softmax over the negatives.
+    adapts_temperature = False
+    #: The temperature for cosines if the estimator is given none.
+    temperature: str | float = 1.0
+    #: How a new user is folded in: against other "items" or "users", and at most how many;
+    fold_in_against = "items"
+    n_fold_in = 1024
+    #: whether each item of the user is ranked above each of them, or above all by a softmax;
+    fold_in_pairwise = False
+    #: and the inverse temperatures of the user's items and of the others; None for the model's.
+    fold_in_inverse_temperatures: tuple | None = None
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "a warmer temperature"
+
+    def _fold_in_constant(self, n_users, n_items, n_positives):
+        """Return the weight of the logarithm over others, for data of a given shape."""
+        return 1.0
 
 
 class Softmax(RankingLoss):
@@ -78,7 +106,8 @@ class Softmax(RankingLoss):
 
     family = "softmax"
     n_negatives = 1024
-    #: The temperature that the estimator takes for cosines if it is given none.
+    weights_negatives = True
+    adapts_temperature = True
     temperature = "adap_tau0"
     block = 4
     user_dropout = 0.1
@@ -88,8 +117,11 @@ class Softmax(RankingLoss):
         self.include_positive = include_positive
 
     def factor(self, n_users, n_items, n_positives):
-        """Return the factor of the logarithm for data of a given shape."""
+        """Return the weight of the logarithm over negatives, for data of a given shape."""
         return 1.0
+
+    def _fold_in_constant(self, n_users, n_items, n_positives):
+        return float(self.factor(n_users, n_items, n_positives))
 
 
 class BSL(Softmax):
@@ -127,7 +159,7 @@ class BSL(Softmax):
         self.constant = constant
 
     def factor(self, n_users, n_items, n_positives):
-        """Return the factor of the logarithm for data of a given shape."""
+        """Return the weight of the logarithm over negatives, for data of a given shape."""
         if self.constant != "auto":
             return float(self.constant)
         return 1 + math.log(max(1.0, n_users * n_items / (2 * n_positives))) / _DENSITY_SCALE
@@ -156,9 +188,33 @@ class BPR(RankingLoss):
     ranking = "dot"
     n_negatives = 1
     block = 16
+    fold_in_pairwise = True
+    n_fold_in = 128
 
 
-class DirectAU(RankingLoss):
+class _Alignment(RankingLoss):
+    """Losses on unit vectors that pull positives together and push users and items apart."""
+
+    family = "alignment"
+    ranking = "dot"
+    cosine_only = True
+    has_temperature = False
+    block = 1
+    margins = False
+    #: Whether a uniformity is a mean over the whole square of pairs, half of which counts as zero.
+    half = False
+    fold_in_against = "users"
+
+    @property
+    def fold_in_inverse_temperatures(self):
+        """The pull of one positive, and the exponent of the uniformity."""
+        return (1.0 if self.half else 2.0), 4.0
+
+    def _fold_in_constant(self, n_users, n_items, n_positives):
+        return float(self.gammas[0])
+
+
+class DirectAU(_Alignment):
     """Alignment and uniformity: pull positives together, push users apart, and items.
 
     Over the pairs of a batch, with unit vectors, the loss [1]_ is ::
@@ -186,12 +242,6 @@ class DirectAU(RankingLoss):
     DirectAU(gamma=5)
     """
 
-    family = "alignment"
-    ranking = "dot"
-    has_temperature = False
-    block = 1
-    margins = False
-    half = False
     divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
@@ -204,7 +254,7 @@ class DirectAU(RankingLoss):
         return self.gamma, self.gamma
 
 
-class MAWU(RankingLoss):
+class MAWU(_Alignment):
     """Margin-aware alignment with a weight for each uniformity.
 
     As :class:`DirectAU` [1]_, but the alignment is -mean cos(theta + m), theta the angle between
@@ -235,10 +285,6 @@ class MAWU(RankingLoss):
     (2.6, 1.4)
     """
 
-    family = "alignment"
-    ranking = "dot"
-    has_temperature = False
-    block = 1
     half = True
     divergence_hint = "a smaller gamma_users or gamma_items"
     _parameter_constraints = {

@@ -1,4 +1,4 @@
-"""What recommenders share: recommending, similar rows, scores of pairs, explanations."""
+"""What recommenders share: fitting, recommending, similar rows, scores of pairs."""
 
 from abc import abstractmethod
 
@@ -9,28 +9,52 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._interactions import refuse_table
+from freqfm._signals import release_signals
 from freqfm._validation import (
     LearnedArrays,
     _csr,
     as_array,
+    as_kernel_array,
     canonical_csr,
     check_count,
     check_flag,
+    count_columns,
     count_threads,
+    draw_seed,
     take_rows,
     validate_ids,
     validate_rows,
 )
-from freqfm.estimators.training import CallbackSupportMixin
+from freqfm.estimators.recommenders.histories import InteractionHistory, pad_rows, unit_rows
+from freqfm.estimators.training import (
+    CallbackSupportMixin,
+    FitCallbacks,
+    Phase,
+    attempt,
+    check_progress,
+    refit,
+    train,
+    with_callbacks,
+)
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
-from freqfm.model_selection import holdout_by_content
+from freqfm.model_selection import holdout_by_content, holdout_interactions
 
-__all__ = ["BaseRecommender", "unit_rows"]
+__all__ = ["BaseRecommender", "grow_state", "new_state"]
 
 # The part of each row that ``score`` hides if it is not given what to find.
 _HELD_OUT = 0.2
+
+# Early stopping looks at no more users than this, the same ones in every epoch.
+_VALIDATION_USERS = 5000
+
+# Up to so many interactions early_stopping="auto" sets some aside: beyond, models hardly overfit.
+_AUTO_EARLY_STOPPING = 200_000
+
+# So many epochs a model of all interactions is trained at least: where the first few already rank
+# what is held out as well as can be, chance decides which of them is best.
+_LEAST_EPOCHS = 5
 
 
 class BaseRecommender(
@@ -38,13 +62,59 @@ class BaseRecommender(
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 
-    A subclass sets ``item_factors_``, ``item_counts_``, ``_seen_indptr`` and ``_seen_indices`` in
-    ``fit`` and says by what vectors it ranks. Nothing derived from them is kept: whatever these
-    arrays hold when a method is called is what it answers by.
+    A subclass says how its arrays start, grow and are trained, and by which vectors it ranks.
+    Nothing derived from the learned arrays is kept: whatever they hold when a method is called is
+    what it answers by.
     """
 
     #: The components known by name, for each parameter that takes one.
     _axes: dict = {}
+    #: Learned attributes that are tuples with names; stored as plain dicts.
+    _records: dict = {"_history": InteractionHistory}
+    #: Whether the weights of interactions are kept with the history.
+    _keeps_weights = False
+    #: Whether a new model is trained on all interactions once early stopping has found the epochs.
+    _refits = False
+    _writes_checkpoints = True
+
+    # What a subclass says of its training.
+
+    @abstractmethod
+    def _check_size(self, shape):
+        """Raise if a model for a matrix of this shape cannot fit into memory."""
+
+    @abstractmethod
+    def _resolve_components(self, X):
+        """Return the components that the parameters name, for training on ``X``.
+
+        A tuple with names, of which ``optimizer`` and ``max_iter`` are two.
+        """
+
+    @abstractmethod
+    def _init_model(self, X, components):
+        """Set the arrays of a new model; see ``_init_training``."""
+
+    @abstractmethod
+    def _grow(self, X, components):
+        """Make the arrays writable for kernels, with new rows for new users and items."""
+
+    @abstractmethod
+    def _keep_settings(self, components, X):
+        """Keep what answers need of the components."""
+
+    @abstractmethod
+    def _make_trainer(self, components, X, score, n_known):
+        """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``."""
+
+    @abstractmethod
+    def _tables(self):
+        """Return the arrays that gradients move, by name."""
+
+    @abstractmethod
+    def _vectors_in_training(self, users, X):
+        """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
+
+    # What a subclass says of its answers.
 
     @property
     @abstractmethod
@@ -64,7 +134,7 @@ class BaseRecommender(
         """Return what ``transform`` would give for users seen in fit."""
 
     @abstractmethod
-    def _fold_in(self, X):
+    def _fold_in_rows(self, X):
         """Return the vectors of the rows of a canonical matrix that rankings use."""
 
     @abstractmethod
@@ -75,25 +145,38 @@ class BaseRecommender(
     def _check_vectors(self, learned):
         """Check what users' and items' vectors come from, see ``LearnedArrays``."""
 
+    # Copies and files.
+
+    def __getstate__(self):
+        # Plain dicts, so that files hold them without knowing our classes.
+        state = dict(super().__getstate__())
+        for name, kind in self._records.items():
+            if isinstance(state.get(name), kind):
+                state[name] = state[name]._asdict()
+        return state
+
+    def __setstate__(self, state):
+        state = dict(state)
+        for name, kind in self._records.items():
+            value = state.get(name)
+            if isinstance(value, dict) and set(value) == set(kind._fields):
+                state[name] = kind(**value)
+        super().__setstate__(state)
+
     def _check_learned(self):
         """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``.
 
-        Indices are checked as they are used, since there may be many: see ``_places_of``.
+        Indices are checked as they are used, since there may be many.
         """
         check_is_fitted(self)
         learned = LearnedArrays(self)
         n_items = learned.size("n_features_in_")
         learned.array("item_counts_", (n_items,))
-        (n_bounds,) = learned.array("_seen_indptr", (None,), "iu")
-        learned.require(n_bounds > 0, "_seen_indptr", "is empty")
-        learned.array("_seen_indices", (None,), "iu")
-        learned.array("_seen_weights", (None,))
-        n_weights, n_seen = len(self._seen_weights), len(self._seen_indices)
-        last = self._seen_indptr[-1]
-        found = f"ends at {last}, but _seen_indices has length {n_seen}"
-        learned.require(last == n_seen, "_seen_indptr", found)
-        fits = n_weights in (0, n_seen)
-        learned.require(fits, "_seen_weights", f"has length {n_weights}, not 0 or {n_seen}")
+        for name, kind in self._records.items():
+            value = learned.get(name)
+            found = f"is of type {type(value).__name__}, no {kind.__name__}"
+            learned.require(isinstance(value, kind), name, found)
+        self._history.check(learned)
         self._check_vectors(learned)
         return learned
 
@@ -129,6 +212,239 @@ class BaseRecommender(
         name_to_instance(self, self._axes, params)
         return super().set_params(**params)
 
+    # Fitting.
+
+    @with_callbacks
+    def fit(self, X, y=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            Interactions; values are their weights. Rows and columns may be empty.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            On input that cannot be learned from: it names the argument, what was found and what to
+            do.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        """
+        self._validate_params()
+        reset = not (self.warm_start and hasattr(self, "item_factors_"))
+        return self._train(X, reset)
+
+    def partial_fit(self, X, y=None):
+        """Train one epoch on more interactions; users and items may be new.
+
+        Where the model stores a vector for each user, new users start where ``transform`` puts them
+        by the items that the model knows, at the length that trained users have; new items, and
+        users of these alone, as in ``fit``.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            New interactions. Rows beyond the users of the model are new users, columns beyond its
+            items new items. There may be fewer rows than users, but not fewer columns than items.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        return self._train(X, not hasattr(self, "item_factors_"), partial=True)
+
+    def _train(self, X, reset, partial=False):
+        """Train a new model, or the one there is; ``partial`` for one epoch, with X beside the old.
+
+        A checkpoint's unfinished fit goes on in ``fit``; ``partial_fit`` drops what is left of it.
+        """
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None)
+            unfinished = None if partial else unfinished
+            reset = reset and unfinished is None
+            with release_signals():
+                X, components = self._prepare(X, reset, partial, unfinished)
+                train_part, held_out = (X, None) if partial else self._hold_out(X)
+                if reset:
+                    self._init_model(train_part, components)
+                elif unfinished is None:
+                    self._check_continues(train_part, components, partial)
+                    self._check_states(components)
+                    self._grow(train_part, components)
+                else:
+                    self._check_states(components)
+                # What is held out is known all the same: it is not to be recommended.
+                self._remember(X, more=partial and not reset)
+                self._keep_settings(components, train_part)
+                trainer = None
+                if unfinished is None or unfinished["phase"] == 0:
+                    trainer = self._trainer_of(components, train_part, held_out)
+                n_epochs = 1 if partial else components.max_iter
+                callbacks = None
+                if not partial:
+                    data = {"X": X, "y": None}
+                    callbacks = FitCallbacks(self, data, {"X": X}, n_epochs, unfinished)
+            phase = Phase(n_epochs)
+            if held_out is not None:
+                phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
+            if trainer is not None:
+                train(trainer, phase, trial, callbacks)
+            # Interactions held out from a warm start stay unseen, for the next call to hold out.
+            if self._refits and held_out is not None and not self.warm_start:
+                going_on, least = trainer is None, min(n_epochs, _LEAST_EPOCHS)
+                refit(self, lambda new: self._begin_refit(X, new), callbacks, going_on, least)
+            if callbacks:
+                with release_signals():
+                    callbacks.end_fit()
+        return self
+
+    def _begin_refit(self, X, reset):
+        """Return the task that trains on all interactions, with a new model if ``reset``."""
+        components = self._resolve_components(X)
+        if reset:
+            self._init_model(X, components)
+        return self._trainer_of(components, X, None)
+
+    def _trainer_of(self, components, X, held_out):
+        n_known = self._history.n_interactions - (0 if held_out is None else held_out.nnz)
+        score = None if held_out is None else self._scorer(X, held_out)
+        return self._make_trainer(components, X, score, n_known)
+
+    def _prepare(self, X, reset, partial, unfinished=None):
+        """Check what the user gave; return it, and the components of the fit."""
+        if not reset:
+            self._check_trainable()
+        X = self._validate_interactions(X, reset, partial)
+        if reset:
+            self._check_size(X.shape)
+            self._seed = draw_seed(self.random_state)
+            self._n_known_interactions = self._n_known_users = 0
+        elif unfinished is None:
+            self._n_known_interactions = self._history.n_interactions
+            self._n_known_users = self._history.n_active_users
+        return X, self._resolve_components(X)
+
+    def _validate_interactions(self, X, reset, partial):
+        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
+        grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
+        X = self._validate_history(X, reset=reset or grown)
+        if not X.nnz:
+            raise ValueError(
+                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
+            )
+        return X
+
+    def _hold_out(self, X):
+        """Return what to train on, and what early stopping watches or None."""
+        wanted = self.early_stopping
+        if wanted == "auto":
+            wanted = X.nnz < _AUTO_EARLY_STOPPING
+        if not wanted:
+            return X, None
+        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
+        train, held_out = canonical_csr(train), canonical_csr(held_out)
+        if held_out.nnz:
+            return train, held_out
+        if self.early_stopping == "auto":
+            return X, None
+        raise ValueError(
+            f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
+            f"out nothing: no user has interactions enough. Set early_stopping=False."
+        )
+
+    def _scorer(self, X, held_out):
+        """Return a function that gives the NDCG of held-out interactions of known users.
+
+        ``X`` holds the histories that are trained on.
+        """
+        users = np.flatnonzero(np.diff(held_out.indptr))
+        if len(users) > _VALIDATION_USERS:
+            generator = np.random.default_rng(self._seed)
+            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
+        relevant, history = take_rows(held_out, users), take_rows(X, users)
+        k, n_threads = int(self.n_recommendations), count_threads(self.n_jobs)
+
+        def score():
+            queries, items = self._vectors_in_training(users, history), self._item_vectors()
+            ranked, _ = top_k(queries, items, k, exclude=history, n_threads=n_threads)
+            return float(ndcg_at_k(relevant, ranked))
+
+        return score
+
+    def _init_training(self, components, n_temperatures):
+        """Set what all models keep of their training: temperatures, steps, curves."""
+        self._inverse_temperatures = np.ones((n_temperatures, 2), dtype=np.float32)
+        self._temperature_state = np.zeros((n_temperatures, 2))
+        self._statistics = np.zeros((n_temperatures, 3))
+        self._codewords = np.zeros((0, 1), dtype=np.float32)
+        self._n_steps = np.zeros(1, dtype=np.int64)
+        self._optimizer_name = type(components.optimizer).__name__
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
+    def _check_continues(self, X, components, partial):
+        """Raise if the parameters are not those that the model to continue was trained with."""
+        self._refuse_another("optimizer", components.optimizer, self._optimizer_name)
+
+    def _refuse_another(self, parameter, component, name):
+        if type(component).__name__ != name:
+            raise ValueError(
+                f"{parameter}={getattr(self, parameter)!r} differs from {name}, with which the "
+                f"model to continue was trained; set it back, or fit anew with warm_start=False."
+            )
+
+    def _remember(self, X, more):
+        """Keep who has which items; with ``more``, beside what is known."""
+        if more:
+            X = self._history.plus(pad_rows(X, self._n_users))
+        self._history = InteractionHistory.of(X, self._keeps_weights)
+        self.item_counts_ = count_columns(X)
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
+
+    def _check_trainable(self):
+        """Raise unless the model can be trained further: all histories, and small arrays too."""
+        learned = self._check_learned()
+        self._history.check_all(learned, self.n_features_in_)
+        n_rows = len(self._inverse_temperatures)
+        for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
+            learned.array(name, shape)
+        check_progress(learned)
+        learned.array("_codewords", (None, None))
+
+    def _check_states(self, components):
+        """Raise unless kernels can train on with the optimizer's state."""
+        learned = LearnedArrays(self)
+        states = learned.get("_states")
+        for name, table in self._tables().items():
+            fits = isinstance(states, dict) and name in states
+            learned.require(fits, "_states", f"has no {name!r}")
+            width = table.shape[1] if table.ndim == 2 else 1
+            shapes = components.optimizer.state_shapes(len(table), width)
+            learned.arrays(
+                f"_states[{name!r}]",
+                states[name],
+                {
+                    "per_row": shapes["per_row"],
+                    "first": shapes["factors_first"],
+                    "second": shapes["factors_second"],
+                },
+            )
+
+    def _optimizer_arrays(self):
+        """Return the arrays of the optimizer's state."""
+        return [array for state in self._states.values() for array in state.values()]
+
+    # Answering.
+
     def _validate_history(self, X, reset=False):
         refuse_table(X)
         X, _ = validate_rows(self, X, reset=reset)
@@ -147,23 +463,6 @@ class BaseRecommender(
             )
         return X
 
-    def _places_of(self, users):
-        """Return the indptr and the items of users' histories, and where they stand in those kept.
-
-        These are few; all kept ones are looked at before training only.
-        """
-        starts = self._seen_indptr[users].astype(np.int64)
-        ends = self._seen_indptr[users + 1].astype(np.int64)
-        learned, n_seen = LearnedArrays(self), len(self._seen_indices)
-        fits = not len(users) or (starts.min() >= 0 and ends.max() <= n_seen)
-        fits = fits and (starts <= ends).all()
-        learned.require(fits, "_seen_indptr", f"does not rise from 0 to {n_seen}")
-        indptr = np.concatenate([[0], np.cumsum(ends - starts)])
-        at = np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
-        items = self._seen_indices[at]
-        learned.indices("_seen_indices", items, self.n_features_in_)
-        return indptr, items, at
-
     def _queries(self, X, users):
         """Return query vectors and the history of the users that are asked for."""
         self._check_learned()
@@ -179,16 +478,17 @@ class BaseRecommender(
                     f"users={X!r}?"
                 )
             X = self._validate_history(X)
-            return self._fold_in(X), X
+            return self._fold_in_rows(X), X
         users = validate_ids("users", users, self._n_users)
-        indptr, indices, _ = self._places_of(users)
-        ones = np.ones(len(indices), dtype=np.float32)
-        shape = len(users), self.n_features_in_
-        return self._user_vectors(users), _csr(ones, indices, indptr, shape)
+        return self._user_vectors(users), self._histories_of(users)
+
+    def _histories_of(self, users):
+        """Return the rows of users seen in fit, (n, n_items) CSR."""
+        return self._history.rows_of(users, self.n_features_in_, LearnedArrays(self))
 
     @property
     def _n_users(self):
-        return len(self._seen_indptr) - 1
+        return self._history.n_users
 
     def recommend(
         self,
@@ -306,7 +606,7 @@ class BaseRecommender(
             items gives zeros.
         """
         self._check_learned()
-        return self._fold_in(self._validate_history(X))
+        return self._fold_in_rows(self._validate_history(X))
 
     def predict(self, X):
         """Return recommended items for users by their histories, without the items they have.
@@ -459,7 +759,7 @@ class BaseRecommender(
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
         # The vector of an item or user without interactions is where it started, and means nothing.
-        n_interactions = self.item_counts_ if axis == "items" else np.diff(self._seen_indptr)
+        n_interactions = self.item_counts_ if axis == "items" else self._history.counts
         itself = _csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
@@ -484,10 +784,23 @@ class BaseRecommender(
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
 
 
-def unit_rows(table):
-    """Return the rows of a table at unit length; rows of zeros stay."""
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")
+def new_state(optimizer, counts, width):
+    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
+    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
+    return {
+        "per_row": state.per_row,
+        "first": state.factors_first,
+        "second": state.factors_second,
+    }
+
+
+def grow_state(old, new):
+    """Return an optimizer's arrays with rows at the end; arrays of no use are empty."""
+    grown = {}
+    for name, rows in new.items():
+        parts = [part for part in (old[name], rows) if part.size]
+        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
+    return grown
 
 
 def _is_vector_of_int(X):

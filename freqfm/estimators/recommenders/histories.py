@@ -1,176 +1,107 @@
-"""What recommenders share in fitting: interactions checked, held out, and kept as histories."""
+"""What recommenders keep of the interactions they were fitted on, and helpers for rows of users."""
 
-from abc import abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from freqfm._signals import release_signals
-from freqfm._validation import (
-    LearnedArrays,
-    as_array,
-    as_kernel_array,
-    canonical_csr,
-    count_columns,
-    count_threads,
-    take_rows,
-)
-from freqfm.estimators.recommenders.base import BaseRecommender, unit_rows
-from freqfm.estimators.training import FitCallbacks, Phase, check_progress, refit, train
-from freqfm.metrics import ndcg_at_k
-from freqfm.metrics._ranking import top_k
-from freqfm.model_selection import holdout_interactions
+from freqfm._validation import _csr, canonical_csr
 
-__all__ = ["HistoryFit", "grow_state", "level_rows", "new_state", "pad_rows", "unit_rows"]
-
-# Early stopping looks at no more users than this, the same ones in every epoch.
-_VALIDATION_USERS = 5000
-
-# Up to so many interactions early_stopping="auto" sets some aside: beyond, models hardly overfit.
-_AUTO_EARLY_STOPPING = 200_000
+__all__ = ["InteractionHistory", "level_rows", "pad_rows", "unit_rows"]
 
 
-# So many epochs a model of all interactions is trained at least: where the first few already rank
-# what is held out as well as can be, chance decides which of them is best.
-_LEAST_EPOCHS = 5
+class InteractionHistory(NamedTuple):
+    """Which items each user has: the rows of a canonical CSR matrix."""
 
+    indptr: np.ndarray  #: (n_users + 1,), where each user's items begin and end
+    indices: np.ndarray  #: (n_interactions,), items
+    weights: np.ndarray  #: (n_interactions,), float32; or empty if all are one
 
-class HistoryFit(BaseRecommender):
-    """A recommender that keeps the histories it was fitted on."""
+    @classmethod
+    def of(cls, X, weighted):
+        """Return the history that a canonical matrix holds.
 
-    _writes_checkpoints = True
-
-    def _validate_interactions(self, X, reset, partial):
-        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
-        grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
-        X = self._validate_history(X, reset=reset or grown)
-        if not X.nnz:
-            raise ValueError(
-                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
-            )
-        return X
-
-    def _hold_out(self, X):
-        """Return what to train on, and what early stopping watches or None."""
-        wanted = self.early_stopping
-        if wanted == "auto":
-            wanted = X.nnz < _AUTO_EARLY_STOPPING
-        if not wanted:
-            return X, None
-        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
-        train, held_out = canonical_csr(train), canonical_csr(held_out)
-        if held_out.nnz:
-            return train, held_out
-        if self.early_stopping == "auto":
-            return X, None
-        raise ValueError(
-            f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
-            f"out nothing: no user has interactions enough. Set early_stopping=False."
-        )
-
-    def _scorer(self, X, held_out):
-        """Return a function that gives the NDCG of held-out interactions of known users.
-
-        ``X`` holds the histories that are trained on.
+        Parameters
+        ----------
+        X : csr_array of shape (n_users, n_items)
+        weighted : bool
+            Whether weights are kept, if they are not all one.
         """
-        users = np.flatnonzero(np.diff(held_out.indptr))
-        if len(users) > _VALIDATION_USERS:
-            generator = np.random.default_rng(self._seed)
-            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
-        relevant, history = take_rows(held_out, users), take_rows(X, users)
-        k, n_threads = int(self.n_recommendations), count_threads(self.n_jobs)
+        weighted = weighted and bool((X.data != 1).any())
+        weights = X.data.copy() if weighted else np.zeros(0, dtype=np.float32)
+        return cls(X.indptr.copy(), X.indices.copy(), weights)
 
-        def score():
-            queries, items = self._vectors_of(users, history), self._item_vectors()
-            ranked, _ = top_k(queries, items, k, exclude=history, n_threads=n_threads)
-            return float(ndcg_at_k(relevant, ranked))
+    @property
+    def n_users(self):
+        """The number of users."""
+        return len(self.indptr) - 1
 
-        return score
+    @property
+    def n_interactions(self):
+        """The number of interactions of all users."""
+        return len(self.indices)
 
-    @abstractmethod
-    def _vectors_of(self, users, X):
-        """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
+    @property
+    def counts(self):
+        """The number of items of each user."""
+        return np.diff(self.indptr)
 
-    def _unfinished_fit(self, partial):
-        """Return the state of a fit to go on with, from a checkpoint; ``partial_fit`` drops it."""
-        unfinished = self.__dict__.pop("_unfinished", None)
-        return None if partial else unfinished
+    @property
+    def n_active_users(self):
+        """The number of users who have items."""
+        return int(np.count_nonzero(self.counts))
 
-    def _callbacks(self, X, n_epochs, unfinished):
-        return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
+    def plus(self, X):
+        """Return the sum of this history and a canonical matrix with as many rows or more."""
+        weights = self.weights
+        if not len(weights):
+            weights = np.ones(self.n_interactions, dtype=np.float32)
+        shape = self.n_users, X.shape[1]
+        known = sparse.csr_array((weights, self.indices, self.indptr), shape=shape)
+        known.resize(X.shape)
+        return canonical_csr(known + X)
 
-    def _train_phases(self, task, n_epochs, held_out, trial, callbacks, begin_refit=None):
-        """Train ``task``, unless it is None; then what ``begin_refit`` returns, see ``refit``."""
-        phase = Phase(n_epochs)
-        if held_out is not None:
-            phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
-        if task is not None:
-            train(task, phase, trial, callbacks)
-        if begin_refit is not None:
-            least = min(n_epochs, _LEAST_EPOCHS)
-            refit(self, begin_refit, callbacks, task is None, least)
-        if callbacks:
-            with release_signals():
-                callbacks.end_fit()
+    def rows_of(self, users, n_items, learned):
+        """Return the rows of some users, (n, n_items) CSR; raise if these rows are damaged.
 
-    def _remember_histories(self, X, more, weights=False):
-        """Keep who has which items, and with what weight; with ``more``, beside what is known.
-
-        Weights are kept if they are wanted and not all one.
+        Parameters
+        ----------
+        users : ndarray of int
+        n_items : int
+        learned : LearnedArrays
+            Of the model. All rows are looked at before training only, see ``check_all``.
         """
-        if more:
-            known = self._seen_weights
-            old = sparse.csr_array(
-                (
-                    known if len(known) else np.ones(len(self._seen_indices), np.float32),
-                    self._seen_indices,
-                    self._seen_indptr,
-                ),
-                shape=(len(self._seen_indptr) - 1, len(self.item_counts_)),
-            )
-            old.resize(X.shape)
-            X = canonical_csr(old + X)
-        self._seen_indptr, self._seen_indices = X.indptr.copy(), X.indices.copy()
-        graded = weights and bool((X.data != 1).any())
-        self._seen_weights = X.data.copy() if graded else np.zeros(0, dtype=np.float32)
-        self.item_counts_ = count_columns(X)
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
+        starts = self.indptr[users].astype(np.int64)
+        ends = self.indptr[users + 1].astype(np.int64)
+        fits = not len(users) or (starts.min() >= 0 and ends.max() <= self.n_interactions)
+        fits = fits and (starts <= ends).all()
+        learned.require(fits, "_history.indptr", f"does not rise from 0 to {self.n_interactions}")
+        indptr = np.concatenate([[0], np.cumsum(ends - starts)])
+        places = np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+        items = self.indices[places]
+        learned.indices("_history.indices", items, n_items)
+        weights = np.ones(len(items), dtype=np.float32)
+        if len(self.weights):
+            weights = self.weights[places]
+        return _csr(weights, items, indptr, (len(users), n_items))
 
-    def _check_histories(self):
-        """Raise unless the model can be trained further: all histories, and small arrays too."""
-        learned, n_seen = self._check_learned(), len(self._seen_indices)
-        learned.indices("_seen_indptr", self._seen_indptr, n_seen + 1)
-        learned.require((np.diff(self._seen_indptr) >= 0).all(), "_seen_indptr", "falls")
-        learned.indices("_seen_indices", self._seen_indices, self.n_features_in_)
-        n_rows = len(self._inverse_temperatures)
-        for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
-            learned.array(name, shape)
-        check_progress(learned)
-        learned.array("_codewords", (None, None))
-        return learned
+    def check(self, learned):
+        """Raise if the arrays do not belong together; indices are looked at as they are used."""
+        (n_bounds,) = learned.array("_history.indptr", (None,), "iu", value=self.indptr)
+        learned.require(n_bounds > 0, "_history.indptr", "is empty")
+        learned.array("_history.indices", (None,), "iu", value=self.indices)
+        (n_weights,) = learned.array("_history.weights", (None,), value=self.weights)
+        n, last = self.n_interactions, self.indptr[-1]
+        found = f"ends at {last}, but _history.indices has length {n}"
+        learned.require(last == n, "_history.indptr", found)
+        found = f"has length {n_weights}, not 0 or {n}"
+        learned.require(n_weights in (0, n), "_history.weights", found)
 
-    def _check_states(self, axes):
-        """Raise unless kernels can train on with the optimizer's state."""
-        learned = LearnedArrays(self)
-        states = learned.get("_states")
-        for name, table in self._tables().items():
-            fits = isinstance(states, dict) and name in states
-            learned.require(fits, "_states", f"has no {name!r}")
-            width = table.shape[1] if table.ndim == 2 else 1
-            shapes = axes.optimizer.state_shapes(len(table), width)
-            learned.arrays(
-                f"_states[{name!r}]",
-                states[name],
-                {
-                    "per_row": shapes["per_row"],
-                    "first": shapes["factors_first"],
-                    "second": shapes["factors_second"],
-                },
-            )
-
-    def _optimizer_arrays(self):
-        """Return the arrays of the optimizer's state."""
-        return [array for state in self._states.values() for array in state.values()]
+    def check_all(self, learned, n_items):
+        """Raise unless all rows are well-formed."""
+        learned.indices("_history.indptr", self.indptr, self.n_interactions + 1)
+        learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
+        learned.indices("_history.indices", self.indices, n_items)
 
 
 def pad_rows(X, n_rows):
@@ -195,20 +126,7 @@ def level_rows(indptr, weights):
     return np.ldexp(weights, -np.repeat(exponents, lengths[filled]))
 
 
-def new_state(optimizer, counts, width):
-    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
-    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
-    return {
-        "per_row": state.per_row,
-        "first": state.factors_first,
-        "second": state.factors_second,
-    }
-
-
-def grow_state(old, new):
-    """Return an optimizer's arrays with rows at the end; arrays of no use are empty."""
-    grown = {}
-    for name, rows in new.items():
-        parts = [part for part in (old[name], rows) if part.size]
-        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
-    return grown
+def unit_rows(table):
+    """Return the rows of a table at unit length; rows of zeros stay."""
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")

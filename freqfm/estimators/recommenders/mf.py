@@ -3,21 +3,43 @@
 from numbers import Integral, Real
 
 import numpy as np
+from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._validation import count_threads, take_rows, validate_id
-from freqfm.estimators.recommenders.histories import unit_rows
-from freqfm.estimators.recommenders.mf_fit import MFFit
-from freqfm.estimators.recommenders.mf_users import explain_score, fold_in_rows
-from freqfm.estimators.training import with_callbacks
+from freqfm._validation import (
+    LearnedArrays,
+    as_kernel_array,
+    canonical_csr,
+    check_memory,
+    count_columns,
+    count_threads,
+    take_rows,
+    validate_id,
+)
+from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
+from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
+from freqfm.estimators.recommenders.histories import level_rows, pad_rows, unit_rows
+from freqfm.estimators.recommenders.mf_components import resolve_components
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.initializers import INITIALIZERS
+from freqfm.losses import RANKING_LOSSES
+from freqfm.optimizers import OPTIMIZERS
+from freqfm.samplers import SAMPLERS, Uniform
+from freqfm.temperatures import TEMPERATURES
 
 __all__ = ["MFRecommender"]
 
+# Below so many multiplications a batch, one thread is faster than several.
+_WORTH_A_TEAM = 20_000
 
-class MFRecommender(MFFit):
-    """Matrix factorization for implicit feedback, by softmax with temperatures that set themselves.
+# Users of whom lengths and temperatures are averaged, if there are many more.
+_N_TYPICAL = 4096
+
+
+class MFRecommender(BaseRecommender):
+    """Matrix factorization for implicit feedback, by a softmax with adaptive temperatures.
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
     softmax of cosines against shared negatives whose weight and temperature follow from the density
@@ -125,7 +147,7 @@ class MFRecommender(MFFit):
     Raises
     ------
     ValueError
-        On axes that do not fit together, and on data that cannot be learned from.
+        On components that do not fit together, and on data that cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
 
@@ -175,6 +197,15 @@ class MFRecommender(MFFit):
     >>> items.shape
     (2, 3)
     """
+
+    _axes = {
+        "loss": RANKING_LOSSES,
+        "optimizer": OPTIMIZERS,
+        "temperature": TEMPERATURES,
+        "negative_sampler": {"auto": Uniform, **SAMPLERS},
+        "init": INITIALIZERS,
+    }
+    _records = {**BaseRecommender._records, "_fold_in": FoldIn}
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
@@ -259,66 +290,146 @@ class MFRecommender(MFFit):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    @with_callbacks
-    def fit(self, X, y=None):
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            Interactions; values are the weights of positives. Rows and columns may be empty.
-        y : Ignored
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            On input that cannot be learned from: it names the argument, what was found and what to
-            do.
-        DivergenceError
-            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
-        """
-        self._validate_params()
-        reset = not (self.warm_start and hasattr(self, "item_factors_"))
-        return self._train(X, reset, partial=False)
-
-    def partial_fit(self, X, y=None):
-        """Train one epoch on more interactions; users and items may be new.
-
-        New users start where ``transform`` puts them by the items that the model knows, at the
-        length that trained users have; new items, and users of these alone, as in ``fit``.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            New interactions. Rows beyond the users of the model are new users, columns beyond its
-            items new items. There may be fewer rows than users, but not fewer columns than items.
-        y : Ignored
-
-        Returns
-        -------
-        self : object
-        """
-        self._validate_params()
-        return self._train(X, not hasattr(self, "item_factors_"), partial=True)
-
     @property
     def temperature_(self):
         """Mean temperature of the last epoch, over users with interactions."""
         check_is_fitted(self)
-        seen = np.diff(self._seen_indptr) > 0
-        return float(self.user_temperatures_[seen].mean())
+        return float(self.user_temperatures_[self._history.counts > 0].mean())
 
     @property
     def user_temperatures_(self):
         """Each user's temperature in the logarithm of the softmax."""
         check_is_fitted(self)
-        if self._family == "alignment":
+        if self._fold_in.inverse_temperatures is not None:
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse_temperatures[:, 1]
+
+    # Training; the order of these calls is that of ``BaseRecommender._train``.
+
+    def _validate_interactions(self, X, reset, partial):
+        X = super()._validate_interactions(X, reset, partial)
+        # Every user has a row, even without anything new.
+        return pad_rows(X, self._n_users) if partial and not reset else X
+
+    def _check_size(self, shape):
+        check_memory(
+            sum(shape) * int(self.n_components),
+            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
+            "Take fewer components, or number users and items without gaps.",
+        )
+
+    def _resolve_components(self, X):
+        return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
+
+    def _tables(self):
+        """Return the arrays that gradients move, by name."""
+        names = ("user_factors", "item_factors", "user_margins", "item_margins")
+        return {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
+
+    def _draw(self, components, side, counts, first=0):
+        """Return rows for users or items of given counts, from a random stream for each side."""
+        initializer = components.initializer.of_side(side)
+        generator = np.random.default_rng([self._seed, side == "item", first])
+        return initializer.table((len(counts), int(self.n_components)), generator, counts)
+
+    def _draw_margins(self, side, n):
+        """Return starting margins as of an (n, 1) table by Glorot's normal rule, within [0, 1]."""
+        generator = np.random.default_rng([self._seed, side == "item", 1 << 32])
+        margins = np.sqrt(2 / (n + 1)) * generator.standard_normal(n)
+        return np.clip(margins, 0, 1).astype(np.float32)
+
+    def _init_model(self, X, components):
+        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
+        for name in ("user_margins_", "item_margins_"):
+            self.__dict__.pop(name, None)
+        self._states = {}
+        for side, count in counts.items():
+            setattr(self, f"{side}_factors_", self._draw(components, side, count))
+            self._states[f"{side}_factors"] = new_state(
+                components.optimizer, count, int(self.n_components)
+            )
+            if components.margins:
+                setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
+                self._states[f"{side}_margins"] = new_state(components.optimizer, count, 1)
+        self._loss_name = type(components.loss).__name__
+        self._init_training(components, n_temperatures=X.shape[0])
+
+    def _check_continues(self, X, components, partial):
+        super()._check_continues(X, components, partial)
+        self._refuse_another("loss", components.loss, self._loss_name)
+        if self.user_factors_.shape[1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
+                f"of the model to continue; set it back, or fit anew with warm_start=False."
+            )
+        if not partial and X.shape[0] != len(self.user_factors_):
+            raise ValueError(
+                f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
+                f"users. Use partial_fit for new users, or fit anew with warm_start=False."
+            )
+
+    def _check_states(self, components):
+        learned = LearnedArrays(self)
+        for side in ("user", "item") if components.margins else ():
+            learned.array(f"{side}_margins_", (len(getattr(self, f"{side}_factors_")),))
+        super()._check_states(components)
+
+    def _grow(self, X, components):
+        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
+        placed = self._place_new_users(X)
+        states = {}
+        for side, count in counts.items():
+            known = len(getattr(self, f"{side}_factors_"))
+            new = count[known:]
+            rows = self._draw(components, side, new, known)
+            if side == "user":
+                # Who has no known item stays where it was drawn.
+                has_place = placed.any(axis=1)
+                rows[has_place] = placed[has_place]
+            grown = {f"{side}_factors": rows}
+            if hasattr(self, f"{side}_margins_"):
+                grown[f"{side}_margins"] = self._draw_margins(side, len(new))
+            for name, rows in grown.items():
+                table = np.concatenate([getattr(self, f"{name}_"), rows])
+                setattr(self, f"{name}_", as_kernel_array(table))
+                width = rows.shape[1] if rows.ndim == 2 else 1
+                more = new_state(components.optimizer, new, width)
+                states[name] = grow_state(self._states[name], more)
+        self._states = states
+        self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
+        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _grow_temperatures(self, n_new):
+        """Add rows for new users, at the mean temperature."""
+        old = self._inverse_temperatures
+        new = np.repeat(old.mean(axis=0, keepdims=True), n_new, axis=0)
+        self._inverse_temperatures = as_kernel_array(np.concatenate([old, new]))
+        for name, width in (("_temperature_state", 2), ("_statistics", 3)):
+            grown = np.concatenate([getattr(self, name), np.zeros((n_new, width))])
+            setattr(self, name, as_kernel_array(grown, np.float64))
+
+    def _place_new_users(self, X):
+        """Return where users beyond those of the model start, at the length of trained ones.
+
+        By items that the model knows; rows without any are zeros.
+        """
+        new = np.arange(len(self.user_factors_), X.shape[0])
+        history = take_rows(X, new)
+        history.resize(len(new), len(self.item_factors_))
+        return np.float32(self._typical_length()) * self._fold_in_units(canonical_csr(history))
+
+    def _keep_settings(self, components, X):
+        self._rank_by_cosine = components.rank_by_cosine
+        shape = np.count_nonzero(np.diff(X.indptr)), X.shape[1], X.nnz
+        generator = np.random.default_rng([self._seed, 2])
+        self._fold_in = FoldIn.of(components, self._history, shape, generator)
+
+    def _make_trainer(self, components, X, score, n_known):
+        work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
+        n_threads = count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
+        return MFTrainer(self, components, X, score, n_threads, n_known)
+
+    # Vectors.
 
     def _check_vectors(self, learned):
         n_users, n_items = self._n_users, self.n_features_in_
@@ -326,11 +437,7 @@ class MFRecommender(MFFit):
         learned.require(width > 0, "item_factors_", "holds no numbers")
         learned.array("user_factors_", (n_users, width))
         learned.array("_inverse_temperatures", (n_users, 2))
-        learned.array("_fold_constants", (3,))
-        (n_chosen,) = learned.array("_others", (None,), "iu")
-        learned.require(n_chosen > 0, "_others", "is empty")
-        n_others = n_users if learned.get("_family") == "alignment" else n_items
-        learned.indices("_others", self._others, n_others)
+        self._fold_in.check(learned, n_users, n_items)
 
     @property
     def _unit_columns(self):
@@ -344,7 +451,7 @@ class MFRecommender(MFFit):
         vectors = self.user_factors_[users]
         return unit_rows(vectors) if self._rank_by_cosine else vectors
 
-    def _vectors_of(self, users, X):
+    def _vectors_in_training(self, users, X):
         return self._user_vectors(users)
 
     def _embed(self, users):
@@ -354,8 +461,64 @@ class MFRecommender(MFFit):
         table = self.user_factors_ if axis == "users" else self.item_factors_
         return table, table.shape[1]
 
-    def _fold_in(self, X):
-        return fold_in_rows(self, X, count_threads(self.n_jobs))
+    # Users by their histories.
+
+    def _some_users(self):
+        """Return users with interactions, spread over all, or the first if nobody has any."""
+        indptr = self._history.indptr
+        some = np.arange(0, self._n_users, max(1, self._n_users // _N_TYPICAL))
+        some = some[indptr[some] < indptr[some + 1]]
+        if not len(some):
+            some = np.flatnonzero(self._history.counts)[:_N_TYPICAL]
+        return some if len(some) else np.zeros(1, dtype=np.int64)
+
+    def _typical_length(self):
+        """Return the root mean square of the lengths of trained users."""
+        if not self._history.n_interactions:
+            return 1.0
+        users = self.user_factors_[self._some_users()]
+        return float(np.sqrt(np.mean(np.sum(users**2, axis=1))))
+
+    def _compared_items(self, items=slice(None)):
+        """Return vectors of items as the loss compares them."""
+        vectors = self.item_factors_[items]
+        return unit_rows(vectors) if self._fold_in.cosine else as_kernel_array(vectors)
+
+    def _user_loss(self):
+        """Return the loss that folding in minimises, with all items and users as they are."""
+        fold_in = self._fold_in
+        if fold_in.against == "users":
+            others = unit_rows(self.user_factors_[fold_in.others])
+        else:
+            others = self._compared_items(fold_in.others)
+        inverse = fold_in.inverse_temperatures
+        if inverse is None:
+            # Those that the training has ended at.
+            inverse = self._inverse_temperatures[self._some_users()].mean(axis=0)
+        length = 1.0 if fold_in.cosine else self._typical_length()
+        return UserLoss(
+            others=np.ascontiguousarray(others),
+            pairwise=fold_in.pairwise,
+            positive=inverse[0] * length,
+            inverse=inverse[1] * length,
+            constant=np.float64(fold_in.constant),
+        )
+
+    def _fold_in_units(self, X):
+        """Return the unit vectors of the rows of a canonical matrix; zeros for empty rows."""
+        items, indices = slice(None), X.indices
+        if self._fold_in.cosine and len(indices) < len(self.item_factors_):
+            # A few rows, normalised, rather than the whole table.
+            items, indices = np.unique(indices, return_inverse=True)
+            indices = indices.astype(np.int32)
+        vectors = self._compared_items(items)
+        return fold_in_rows(self._user_loss(), X, vectors, indices, count_threads(self.n_jobs))
+
+    def _fold_in_rows(self, X):
+        vectors = self._fold_in_units(X)
+        if not self._rank_by_cosine:
+            vectors *= np.float32(self._typical_length())
+        return vectors
 
     def explain(self, user, item, X=None):
         """Tell how much each item of a user's history adds to a score.
@@ -381,4 +544,27 @@ class MFRecommender(MFFit):
         queries, history = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries))
         item = validate_id("item", item, self.n_features_in_)
-        return explain_score(self, queries[row], take_rows(history, [row]), item)
+        return self._explain(queries[row], take_rows(history, [row]), item)
+
+    def _explain(self, query, history, item):
+        """Split the score of an item into what each item of a user's history adds, and a rest."""
+        (target,) = self._item_vectors([item])
+        score = float(query @ target)
+        contributions = np.zeros(0)
+        if history.nnz:
+            length = np.linalg.norm(query)
+            weights = level_rows(history.indptr, history.data)
+            vectors = self._compared_items(history.indices)
+            pulls, push = self._user_loss().pulls_and_push(
+                query / (length if length > 0 else 1), vectors, weights / weights.sum()
+            )
+            # At the minimum the user's vector has the direction of the negative gradient.
+            scale = length / max(float(np.linalg.norm(pulls @ vectors - push)), 1e-12)
+            contributions = scale * pulls * (vectors @ target)
+        order = np.argsort(-contributions, kind="stable")
+        return Bunch(
+            history=history.indices[order].astype(np.int64),
+            contributions=contributions[order].astype(np.float64),
+            rest=score - float(contributions.sum()),
+            score=score,
+        )

@@ -1,11 +1,11 @@
 """The components of a matrix factorization: found by name, checked against each other."""
 
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._components import is_named, refuse_names, resolve, set_by_user
-from freqfm.estimators.recommenders.mf_trainer import Components
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -23,7 +23,26 @@ _NORMAL_SCALE = 0.1
 _BATCHES, _SMALLEST_BATCH = 256, 32
 
 
-def resolve_axes(model, n_pairs, shape, n_known):
+class Components(NamedTuple):
+    """The components that a fit combines."""
+
+    loss: RankingLoss
+    optimizer: Optimizer
+    sampler: Sampler | None
+    temperature: Temperature | None
+    initializer: Initializer
+    cosine: bool  #: whether the loss compares vectors at unit length
+    rank_by_cosine: bool  #: whether rankings do
+    include_positive: bool  #: whether a positive stands in the sum of its softmax
+    margins: bool  #: whether a margin is learned for each user and item
+    n_negatives: int
+    batch_size: int
+    block: int | None  #: positives of a user that stay together in an epoch; None for all
+    user_dropout: float
+    max_iter: int
+
+
+def resolve_components(model, n_pairs, shape, n_known):
     """Return the components that the parameters of an MFRecommender name.
 
     Parameters
@@ -52,8 +71,8 @@ def resolve_axes(model, n_pairs, shape, n_known):
     sampler = _sampler(model, loss)
     n_negatives = model.n_negatives
     if n_negatives is None:
-        own = sampler.n_negatives if loss.family == "softmax" else None
-        n_negatives = own or loss.n_negatives or 0
+        of_sampler = sampler.n_negatives if loss.weights_negatives else None
+        n_negatives = of_sampler or loss.n_negatives or 0
     elif loss.n_negatives is None:
         raise ValueError(
             f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
@@ -75,20 +94,21 @@ def resolve_axes(model, n_pairs, shape, n_known):
         temperature=temperature,
         initializer=initializer,
         cosine=cosine,
+        rank_by_cosine=_rank_by_cosine(model, loss, cosine, initializer),
         include_positive=include_positive,
+        margins=getattr(loss, "margins", False),
         n_negatives=int(n_negatives),
         batch_size=_batch_size(model, loss, n_pairs),
         block=loss.block,
         user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
+        max_iter=int(model.max_iter or loss.max_iter),
     )
 
 
-def rank_by_cosine(model, axes):
-    """Return whether rankings use cosines."""
+def _rank_by_cosine(model, loss, cosine, initializer):
     if model.ranking != "auto":
         return model.ranking == "cosine"
-    lengths_matter = axes.initializer.lengths_matter
-    return axes.cosine and axes.loss.ranking == "cosine" and not lengths_matter
+    return cosine and loss.ranking == "cosine" and not initializer.lengths_matter
 
 
 def _batch_size(model, loss, n_pairs):
@@ -137,7 +157,7 @@ def _optimizer(model, loss, n_pairs, stretch):
 def _similarity(model, loss):
     if model.similarity == "auto":
         return loss.similarity
-    if loss.family == "alignment" and model.similarity == "dot":
+    if loss.cosine_only and model.similarity == "dot":
         raise ValueError(
             f"loss={model.loss!r} is defined on unit vectors; similarity must be 'cosine' or "
             f"'auto'."
@@ -169,13 +189,13 @@ def _temperature(model, loss, cosine):
             )
         return None
     if value is None:
-        value = loss.temperature if loss.family == "softmax" and cosine else 1.0
+        value = loss.temperature if cosine else 1.0
     temperature = resolve_temperature(value, cosine)
-    if loss.family != "softmax" and isinstance(temperature, AdapTau0):
+    if not loss.adapts_temperature and isinstance(temperature, AdapTau0):
         raise ValueError(
             f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a number."
         )
-    if loss.family != "softmax" and temperature.statistics_wanted:
+    if not loss.adapts_temperature and temperature.statistics_wanted:
         raise ValueError(
             f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give a "
             f"number."
@@ -195,7 +215,7 @@ def _sampler(model, loss):
     if isinstance(value, str) and value == "auto":
         return Uniform()
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
-    if loss.family == "pairwise" and not isinstance(sampler, (Uniform, DNS)):
+    if not loss.weights_negatives and not isinstance(sampler, (Uniform, DNS)):
         raise ValueError(
             f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
             f"negative_sampler must be 'uniform', 'popularity' or 'dns', got {value!r}."

@@ -1,7 +1,5 @@
 """The training task of matrix factorization: epochs of positives, their negatives, the scratch."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from freqfm._validation import as_kernel_array
@@ -16,12 +14,7 @@ from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import draw_scratch
-from freqfm.initializers import Initializer
-from freqfm.losses import RankingLoss
-from freqfm.optimizers import Optimizer
-from freqfm.samplers import Sampler
 from freqfm.samplers._base import recall_codewords
-from freqfm.temperatures import Temperature
 
 # A kernel call does about so many multiplications, a tenth of a second's work, before Python may
 # look whether the user has interrupted.
@@ -43,22 +36,6 @@ _NO_TABLE = Table(
     caught_up=np.zeros(0, dtype=np.int64),
     heads=np.zeros(0, dtype=np.int32),
 )
-
-
-class Components(NamedTuple):
-    """The components that a fit combines."""
-
-    loss: RankingLoss
-    optimizer: Optimizer
-    sampler: Sampler | None
-    temperature: Temperature | None
-    initializer: Initializer
-    cosine: bool
-    include_positive: bool  #: whether a positive stands in the sum of its softmax
-    n_negatives: int
-    batch_size: int
-    block: int | None  #: positives of a user that stay together in an epoch; None for all
-    user_dropout: float
 
 
 class MFTrainer(RecommenderTrainer):

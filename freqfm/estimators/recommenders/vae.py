@@ -1,5 +1,6 @@
 """A variational autoencoder for collaborative filtering, by full or sampled softmax."""
 
+from itertools import pairwise
 from numbers import Integral, Real
 
 import numpy as np
@@ -7,15 +8,36 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm.estimators.recommenders.histories import unit_rows
-from freqfm.estimators.recommenders.vae_fit import VAEFit
-from freqfm.estimators.recommenders.vae_network import decode
-from freqfm.estimators.training import with_callbacks
+from freqfm._validation import (
+    as_array,
+    as_kernel_array,
+    check_memory,
+    count_columns,
+    count_threads,
+)
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.vae import sum_histories
+from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
+from freqfm.estimators.recommenders.histories import level_rows, unit_rows
+from freqfm.estimators.recommenders.vae_components import resolve_components
+from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
+from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
+from freqfm.optimizers import OPTIMIZERS
+from freqfm.samplers import SAMPLERS, Full
+from freqfm.temperatures import TEMPERATURES
 
 __all__ = ["FastVAERecommender"]
 
+# Users of one pass through the encoder.
+_ROWS = 4096
 
-class FastVAERecommender(VAEFit):
+# Standard deviations of the first weights: of inputs, whose sums are over unit vectors, and of
+# item vectors.
+_INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
+
+
+class FastVAERecommender(BaseRecommender):
     """Variational autoencoder for implicit feedback, by full or sampled softmax.
 
     A user is what an encoder makes of the user's history: a distribution of latent vectors. A
@@ -163,7 +185,7 @@ class FastVAERecommender(VAEFit):
     Raises
     ------
     ValueError
-        On axes that do not fit together, and on data that cannot be learned from.
+        On components that do not fit together, and on data that cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
 
@@ -214,6 +236,14 @@ class FastVAERecommender(VAEFit):
     >>> model.transform(X).shape
     (200, 16)
     """
+
+    _axes = {
+        "optimizer": OPTIMIZERS,
+        "temperature": TEMPERATURES,
+        "negative_sampler": {"auto": Full, **SAMPLERS},
+    }
+    _keeps_weights = True
+    _refits = True
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
@@ -310,49 +340,6 @@ class FastVAERecommender(VAEFit):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    @with_callbacks
-    def fit(self, X, y=None):
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            Interactions; values are their weights. Rows and columns may be empty.
-        y : Ignored
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            On input that cannot be learned from: it names the argument, what was found and what to
-            do.
-        DivergenceError
-            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
-        """
-        self._validate_params()
-        reset = not (self.warm_start and hasattr(self, "item_factors_"))
-        return self._train(X, reset, partial=False)
-
-    def partial_fit(self, X, y=None):
-        """Train one epoch on more interactions; users and items may be new.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            New interactions. Rows beyond the users of the model are new users, columns beyond its
-            items new items. There may be fewer rows than users, but not fewer columns than items.
-        y : Ignored
-
-        Returns
-        -------
-        self : object
-        """
-        self._validate_params()
-        return self._train(X, not hasattr(self, "item_factors_"), partial=True)
-
     def transform(self, X):
         """Return the mean of the latent vectors of users by their histories.
 
@@ -378,6 +365,122 @@ class FastVAERecommender(VAEFit):
         """The temperature of the last epoch."""
         check_is_fitted(self)
         return float(1 / self._inverse_temperatures[0, 0])
+
+    # Training; the order of these calls is that of ``BaseRecommender._train``.
+
+    def _check_size(self, shape):
+        (n_inputs, *_), decoder = self._sizes()
+        width = n_inputs + (decoder[-1] if decoder else int(self.n_components)) + 1
+        check_memory(
+            shape[1] * width,
+            f"vectors of {shape[1]} items, {width} numbers each,",
+            "Take smaller layers, or number items without gaps.",
+        )
+
+    def _sizes(self):
+        """Return the sizes of the encoder's and the decoder's hidden layers."""
+        sizes = []
+        for name in ("hidden_layer_sizes", "decoder_layer_sizes"):
+            given = as_array(name, getattr(self, name))
+            empty_allowed = name == "decoder_layer_sizes"
+            whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
+            if not whole or (given < 1).any() or not (given.size or empty_allowed):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a list of positive whole numbers, "
+                    f"such as (200,)" + (", or empty." if empty_allowed else ".")
+                )
+            sizes.append([int(size) for size in given])
+        return sizes
+
+    def _resolve_components(self, X):
+        n_users = max(np.count_nonzero(np.diff(X.indptr)), self._n_known_users)
+        return resolve_components(self, n_users, X.shape[1])
+
+    def _tables(self):
+        """Return the arrays that gradients move, by name: inputs, items, dense layers."""
+        layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
+        return {"input_factors": self.input_factors_, "item_factors": self.item_factors_} | layers
+
+    def _layers(self):
+        return as_layers(self.layers_, self._n_hidden)
+
+    def _draw_rows(self, n_items, counts, first=0):
+        """Return rows of inputs and items for new items."""
+        generator = np.random.default_rng([self._seed, 1, first])
+        (width, *_), decoder = self._sizes()
+        inputs = _INPUT_SCALE * generator.standard_normal((n_items, width), dtype=np.float32)
+        depth = decoder[-1] if decoder else int(self.n_components)
+        items = _ITEM_SCALE * generator.standard_normal((n_items, depth), dtype=np.float32)
+        # A softmax of these alone draws items by popularity.
+        bias = np.log(np.maximum(counts, 0.5))
+        return inputs.astype(np.float32), np.column_stack([items, bias]).astype(np.float32)
+
+    def _init_model(self, X, components):
+        counts = count_columns(X)
+        hidden, decoder = self._sizes()
+        self.input_factors_, self.item_factors_ = self._draw_rows(X.shape[1], counts)
+        generator = np.random.default_rng([self._seed, 2])
+        d = int(self.n_components)
+        self._n_hidden = len(hidden)
+        layers = [np.zeros((1, hidden[0]), dtype=np.float32)]
+        for n_in, n_out in [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]:
+            bound = np.sqrt(6 / (n_in + n_out))
+            layer = np.zeros((n_in + 1, n_out), dtype=np.float32)
+            layer[:-1] = generator.uniform(-bound, bound, (n_in, n_out))
+            layers.append(layer)
+        self.layers_ = layers
+        n_users = np.count_nonzero(np.diff(X.indptr))
+        self._states = {
+            name: new_state(
+                components.optimizer,
+                counts if name in OF_ITEMS else np.full(len(table), n_users),
+                table.shape[1],
+            )
+            for name, table in self._tables().items()
+        }
+        self._init_training(components, n_temperatures=1)
+
+    def _check_continues(self, X, components, partial):
+        super()._check_continues(X, components, partial)
+        if components.cosine != self._cosine:
+            raise ValueError(
+                f"similarity={self.similarity!r} differs from that of the model to continue; set "
+                f"it back, or fit anew with warm_start=False."
+            )
+        hidden, decoder = self._sizes()
+        outputs = [*hidden, 2 * int(self.n_components), *decoder]
+        if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
+            raise ValueError(
+                "hidden_layer_sizes, n_components or decoder_layer_sizes differ from those of the "
+                "model to continue; set them back, or fit anew with warm_start=False."
+            )
+
+    def _grow(self, X, components):
+        counts = count_columns(X)
+        known = len(self.item_factors_)
+        rows = self._draw_rows(len(counts) - known, counts[known:], known)
+        self.input_factors_, self.item_factors_ = (
+            as_kernel_array(np.concatenate([old, new])).copy()
+            for old, new in zip((self.input_factors_, self.item_factors_), rows, strict=True)
+        )
+        self.layers_ = [as_kernel_array(layer).copy() for layer in self.layers_]
+        states = {}
+        for name, table in self._tables().items():
+            new = counts[known:] if name in OF_ITEMS else counts[:0]
+            more = new_state(components.optimizer, new, table.shape[1])
+            states[name] = grow_state(self._states[name], more)
+        self._states = states
+        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+        for name in ("_inverse_temperatures", "_temperature_state", "_statistics"):
+            setattr(self, name, np.array(getattr(self, name)))
+
+    def _keep_settings(self, components, X):
+        self._cosine = components.cosine
+
+    def _make_trainer(self, components, X, score, n_known):
+        return VAETrainer(self, components, X, score, count_threads(self.n_jobs), n_known)
+
+    # Vectors.
 
     def _check_vectors(self, learned):
         n_items = self.n_features_in_
@@ -416,17 +519,18 @@ class FastVAERecommender(VAEFit):
     def _decode(self, mean):
         return decode(self._layers(), mean, self.activation)[0]
 
-    def _fold_in(self, X):
+    def _fold_in_rows(self, X):
         return self._queries_of(self._mean(X.indptr, X.indices, X.data))
 
-    def _vectors_of(self, users, X):
-        return self._fold_in(X)
+    def _vectors_in_training(self, users, X):
+        return self._fold_in_rows(X)
 
     def _user_vectors(self, users):
-        return self._queries_of(self._mean(*self._history_of(users)))
+        return self._fold_in_rows(self._histories_of(users))
 
     def _embed(self, users):
-        return self._mean(*self._history_of(users))
+        X = self._histories_of(users)
+        return self._mean(X.indptr, X.indices, X.data)
 
     def _similarity_table(self, axis):
         if axis == "items":
@@ -434,3 +538,31 @@ class FastVAERecommender(VAEFit):
             return self.item_factors_, self.item_factors_.shape[1] - 1
         means = self._embed(np.arange(self._n_users))
         return means, means.shape[1]
+
+    # Users by their histories.
+
+    def _mean(self, starts, items, values):
+        """Return the means of the posteriors of histories, (n, n_components) float32."""
+        n = len(starts) - 1
+        layers = self._layers()
+        values = level_rows(starts, values)
+        out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
+        table = as_kernel_array(self.input_factors_)
+        n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1
+        with single_threaded_blas(), Team(n_threads) as team:
+            for begin in range(0, n, _ROWS):
+                end = min(begin + _ROWS, n)
+                part = slice(starts[begin], starts[end])
+                local = (starts[begin : end + 1] - starts[begin]).astype(np.int64)
+                filled = np.flatnonzero(np.diff(local))
+                if not len(filled):
+                    continue
+                bounds = np.append(local[filled], local[-1])
+                inputs = unit_inputs(bounds, values[part].astype(np.float32))
+                pooled = np.empty((len(filled), table.shape[1]), dtype=np.float32)
+                team.run(
+                    sum_histories, bounds, np.ascontiguousarray(items[part]), inputs, table, pooled
+                )
+                # Rows without items have no embedding: zeros.
+                out[begin + filled] = encode(layers, pooled, self.activation).mean
+        return out

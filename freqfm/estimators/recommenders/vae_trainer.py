@@ -33,30 +33,11 @@ from freqfm.estimators.recommenders.vae_network import (
 )
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import draw_scratch
-from freqfm.optimizers import Optimizer
-from freqfm.samplers import MIDX, QuerySampler, Sampler
+from freqfm.samplers import MIDX, QuerySampler
 from freqfm.samplers._base import recall_codewords
-from freqfm.temperatures import Temperature
 
 # Tables with a row for every item, first among the model's; the others are dense layers.
 OF_ITEMS = ("input_factors", "item_factors")
-
-
-class Components(NamedTuple):
-    """The components that a fit combines."""
-
-    optimizer: Optimizer
-    sampler: Sampler
-    temperature: Temperature
-    cosine: bool
-    n_negatives: int
-    batch_size: int
-    kl_weight: float
-
-    @property
-    def full(self):
-        """Whether nothing is sampled."""
-        return self.sampler.negatives_code == codes.NEGATIVES_FULL
 
 
 class History(NamedTuple):

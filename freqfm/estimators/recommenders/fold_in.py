@@ -1,0 +1,169 @@
+"""Folding in: the vector that minimises a user's loss, with all other vectors as they are."""
+
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm.backends.cpu.fold_in import fold_in
+from freqfm.backends.cpu.team import Team
+from freqfm.estimators.recommenders.histories import level_rows
+
+__all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
+
+N_STEPS = 20
+
+# A user moves to the gradient plus this share of the squared inverse temperature times itself, a
+# bound of the loss's curvature for the scores that models have.
+INERTIA = 0.1
+
+# Below so many multiplications one thread is faster than several.
+_WORTH_A_TEAM = 1_000_000
+
+
+class FoldIn(NamedTuple):
+    """What a fit keeps of its loss, to fold in users."""
+
+    against: str  #: what a user is pushed away from: "items" or "users"
+    others: np.ndarray  #: which of them, (m,)
+    pairwise: bool  #: whether each of the user's items is ranked above each other
+    cosine: bool  #: whether the loss compares vectors at unit length
+    inverse_temperatures: tuple | None  #: of the user's items and of others; None for the model's
+    constant: float  #: weight of the logarithm over the others
+
+    @classmethod
+    def of(cls, components, history, shape, generator):
+        """Return what is to be kept.
+
+        Parameters
+        ----------
+        components : Components
+            Of the fit.
+        history : InteractionHistory
+            Of all users.
+        shape : tuple
+            Numbers of users with interactions, of items and of interactions that were trained on.
+        generator : numpy.random.Generator
+            Chooses the others if there are many.
+        """
+        loss = components.loss
+        others = np.arange(shape[1])
+        if loss.fold_in_against == "users":
+            others = np.flatnonzero(history.counts)
+        if len(others) > loss.n_fold_in:
+            others = np.sort(generator.choice(others, loss.n_fold_in, replace=False))
+        return cls(
+            against=loss.fold_in_against,
+            others=others,
+            pairwise=loss.fold_in_pairwise,
+            cosine=components.cosine,
+            inverse_temperatures=loss.fold_in_inverse_temperatures,
+            constant=loss._fold_in_constant(*shape),
+        )
+
+    def check(self, learned, n_users, n_items):
+        """Raise unless this is what a fit has kept."""
+        learned.require(
+            self.against in ("items", "users"), "_fold_in.against", f"is {self.against!r}"
+        )
+        (n_others,) = learned.array("_fold_in.others", (None,), "iu", value=self.others)
+        learned.require(n_others > 0, "_fold_in.others", "is empty")
+        most = n_users if self.against == "users" else n_items
+        learned.indices("_fold_in.others", self.others, most)
+        for name in ("pairwise", "cosine"):
+            value = getattr(self, name)
+            learned.require(isinstance(value, bool), f"_fold_in.{name}", f"is {value!r}")
+        inverse = self.inverse_temperatures
+        fits = inverse is None or (isinstance(inverse, tuple) and len(inverse) == 2)
+        fits = fits and all(isinstance(number, Real) for number in inverse or ())
+        learned.require(fits, "_fold_in.inverse_temperatures", f"is {inverse!r}")
+        fits = isinstance(self.constant, Real)
+        learned.require(fits, "_fold_in.constant", f"is {self.constant!r}, no number")
+
+
+class UserLoss(NamedTuple):
+    """The loss of one user as a function of the user's vector u, which has unit length.
+
+    For items v_p with shares w_p of the user's weight and other vectors o_j it is, pairwise, ::
+
+        sum_p w_p mean_j log(1 + exp(-inverse (u v_p - u o_j))),
+
+    and otherwise ::
+
+        -positive sum_p w_p u v_p + constant log sum_j exp(inverse u o_j).
+    """
+
+    others: np.ndarray  #: (m, d)
+    pairwise: bool
+    positive: float  #: inverse temperature of the user's items, times the length of users
+    inverse: float  #: inverse temperature of the others, times the length of users
+    constant: float
+
+    @property
+    def inertia(self):
+        """How much of a user's vector stays in a step."""
+        return INERTIA * self.inverse**2 * self.constant
+
+    def pulls_and_push(self, user, vectors, shares):
+        """Return the negative gradient by a user in parts: ``pulls @ vectors - push``.
+
+        Parameters
+        ----------
+        user : ndarray of shape (d,)
+            At unit length.
+        vectors : ndarray of shape (n, d)
+            Of the user's items.
+        shares : ndarray of shape (n,)
+            Of the user's weight; they sum to one.
+        """
+        scores = self.inverse * (self.others @ user)
+        if self.pairwise:
+            differences = self.inverse * (vectors @ user)[:, None] - scores
+            derivatives = shares[:, None] / (1 + np.exp(differences)) / len(self.others)
+            push = self.inverse * derivatives.sum(axis=0) @ self.others
+            return self.inverse * derivatives.sum(axis=1), push
+        softmax = np.exp(scores - scores.max())
+        push = self.constant * self.inverse * (softmax / softmax.sum()) @ self.others
+        return self.positive * shares, push
+
+
+def fold_in_rows(loss, X, items, indices, n_threads):
+    """Return the unit vectors of users by the rows of a matrix, (n, d) float32; zeros if empty.
+
+    Parameters
+    ----------
+    loss : UserLoss
+    X : csr_array
+        Canonical.
+    items : ndarray of shape (n_items, d)
+        Vectors of items, as the loss compares them.
+    indices : ndarray of int32
+        The row of ``items`` for each entry of ``X``.
+    n_threads : int
+    """
+    n, (n_others, width) = X.shape[0], loss.others.shape
+    out = np.zeros((n, width), dtype=np.float32)
+    n_threads = max(1, min(n_threads, n))
+    if n * N_STEPS * loss.others.size < _WORTH_A_TEAM:
+        n_threads = 1
+    scores = np.zeros((n_threads, n_others + 32), dtype=np.float32)
+    with Team(n_threads) as team:
+        team.run(
+            fold_in,
+            X.indptr,
+            indices,
+            level_rows(X.indptr, X.data),
+            items,
+            loss.others,
+            loss.pairwise,
+            np.float32(loss.positive),
+            np.float32(loss.inverse),
+            np.float32(loss.constant),
+            np.float32(loss.inertia),
+            N_STEPS,
+            scores,
+            scores.copy(),
+            np.zeros((n_threads, width + 32), dtype=np.float32),
+            out,
+        )
+    return out

@@ -1,0 +1,150 @@
+"""The components of a variational autoencoder: found by name, checked against each other."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._components import is_named, refuse_names, resolve
+from freqfm.estimators.recommenders.mf_components import resolve_temperature
+from freqfm.formulas import codes
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import MIDX, SAMPLERS, InBatch, Sampler
+from freqfm.temperatures import DensityTemperature, Temperature
+
+__all__ = ["Components", "resolve_components"]
+
+# Up to so many items a softmax over all of them is cheap.
+_FULL_UP_TO = 50_000
+
+# Draws of a query, and codewords of MIDX, if their number is not given.
+_N_NEGATIVES, _N_CODEWORDS = 500, 64
+
+# Without a given batch size an epoch has so many batches, of so many users.
+_BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
+
+# How far Adam's steps go in a fit, if no rate is given: small data, of few steps, need larger ones.
+_TRAVEL, _SLOWEST, _FASTEST = 2.0, 1e-3, 1e-2
+
+# Of the temperature: an encoder has more to learn than vectors of users have, and trusts its scores
+# later. Chosen on held-out parts of Gowalla, MovieLens-1M and 100K, and of six synthetic logs.
+_SHRINKAGE, _POWER = 300_000, 0.25
+
+
+class Components(NamedTuple):
+    """The components that a fit combines."""
+
+    optimizer: Optimizer
+    sampler: Sampler
+    temperature: Temperature
+    cosine: bool
+    n_negatives: int
+    batch_size: int
+    kl_weight: float
+    max_iter: int
+
+    @property
+    def full(self):
+        """Whether nothing is sampled."""
+        return self.sampler.negatives_code == codes.NEGATIVES_FULL
+
+
+def resolve_components(model, n_users, n_items):
+    """Return the components that the parameters of a FastVAERecommender name.
+
+    Parameters
+    ----------
+    model : FastVAERecommender
+    n_users : int
+        Users with interactions, of this call or of an earlier one if there were more: steps as
+        large and as many as those had, so that a few new users do not carry the model away.
+    n_items : int
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or if two of them do not fit together.
+    TypeError
+        If a value is neither a name nor a component.
+    """
+    batch_size = model.batch_size
+    if batch_size is None:
+        batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
+    sampler = _sampler(model, n_items)
+    full = sampler.negatives_code == codes.NEGATIVES_FULL
+    if full and model.n_negatives is not None and model.negative_sampler != "auto":
+        raise ValueError(
+            f"n_negatives={model.n_negatives} has no use with "
+            f"negative_sampler={model.negative_sampler!r}, which takes all items; leave it at "
+            f"None."
+        )
+    return Components(
+        optimizer=_optimizer(model, -(-n_users // int(batch_size)), full),
+        sampler=sampler,
+        temperature=_temperature(model),
+        cosine=model.similarity == "cosine",
+        n_negatives=int(model.n_negatives or _N_NEGATIVES),
+        batch_size=int(batch_size),
+        kl_weight=0.0 if model.kl_weight == "reference" else float(model.kl_weight),
+        max_iter=int(model.max_iter),
+    )
+
+
+def _optimizer(model, n_batches, full):
+    rate = model.learning_rate
+    if rate is None and is_named(model.optimizer, "adam"):
+        rate = float(np.clip(_TRAVEL / (int(model.max_iter) * n_batches), _SLOWEST, _FASTEST))
+    optimizer = resolve(
+        "optimizer",
+        model.optimizer,
+        Optimizer,
+        OPTIMIZERS,
+        [("learning_rate", "learning_rate", rate)],
+    )
+    if is_named(model.optimizer, "adam") and not full:
+        # An item that is drawn now and then has small gradients of either sign. Only moments
+        # that decay in between keep Adam from taking a whole step each time.
+        optimizer.lazy = False
+    return optimizer
+
+
+def _sampler(model, n_items):
+    wanted = model.negative_sampler
+    if isinstance(wanted, str) and wanted == "auto":
+        wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
+    midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
+    n_codewords = model.n_codewords if midx else None
+    if isinstance(wanted, str) and midx and n_codewords is None:
+        n_codewords = _N_CODEWORDS
+    sampler = resolve(
+        "negative_sampler",
+        wanted,
+        Sampler,
+        SAMPLERS,
+        [("n_codewords", "n_codewords", n_codewords)],
+    )
+    reason = "FastVAERecommender draws by what proposal returns"
+    refuse_names("negative_sampler", sampler, ["draw"], reason)
+    if isinstance(sampler, InBatch):
+        raise ValueError(
+            f"negative_sampler={model.negative_sampler!r} has no meaning here, where a batch "
+            f"holds users; choose 'full', 'midx_popularity' or another that draws items."
+        )
+    if model.n_codewords is not None and not isinstance(sampler, MIDX):
+        raise ValueError(
+            f"n_codewords={model.n_codewords} belongs to MIDX samplers; with "
+            f"negative_sampler={model.negative_sampler!r} leave it at None."
+        )
+    return sampler
+
+
+def _temperature(model):
+    cosine, value = model.similarity == "cosine", model.temperature
+    if value is None:
+        value = DensityTemperature(shrinkage=_SHRINKAGE, power=_POWER) if cosine else 1.0
+    temperature = resolve_temperature(value, cosine)
+    if temperature.per_user:
+        raise ValueError(
+            f"temperature={value!r} gives every user a temperature, but a user here is no more "
+            f"than a history; choose 'density', 'adap_tau0', 'learned' or a number."
+        )
+    return temperature
