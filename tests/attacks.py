@@ -54,19 +54,16 @@ RECOMMENDERS = {
 # What every use needs, and what only further training needs.
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
 OF_MACHINES |= {"feature_ranks_", "factor_rows_"}
-OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_seen_indptr", "layers_"}
+OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_history", "layers_"}
+OF_RECOMMENDERS |= {"_inverse_temperatures", "_fold_in", "user_factors_", "input_factors_"}
+OF_RECOMMENDERS |= {f"_history.{field}" for field in ("indptr", "indices", "weights")}
 OF_RECOMMENDERS |= {
-    "_seen_indices",
-    "_inverse_temperatures",
-    "_others",
-    "user_factors_",
-    "_fold_constants",
+    f"_fold_in.{field}" for field in ("against", "others", "pairwise", "cosine", "constant")
 }
-OF_RECOMMENDERS |= {"input_factors_"}
 OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_codewords"}
 OF_TRAINING |= {"user_margins_", "item_margins_", "_temperature_state", "_statistics"}
 # Of these, numbers out of range are as bad as a wrong shape.
-INDICES = {"_seen_indices", "_seen_indptr", "_others", "factor_rows_", "ranks_"}
+INDICES = {"_history.indices", "_history.indptr", "_fold_in.others", "factor_rows_", "ranks_"}
 INDICES |= {"n_features_in_", "_state_layout"}
 
 
@@ -148,10 +145,10 @@ def use(model, attribute, kind, uses, needed):
             print(f"{attribute} {kind}: {name} raises {type(error).__name__}: {error}")
         else:
             must = attribute in needed or (training and attribute in OF_TRAINING)
-            if attribute.startswith("_seen") and kind == "indices":
+            if attribute.startswith("_history.") and kind == "indices":
                 # Of the users that are asked for, before training of all.
                 must = training or name in ("recommend to users", "explain")
-            if attribute in ("_others", "_codewords", "_seen_indptr"):
+            if attribute in ("_fold_in.others", "_codewords", "_history.indptr"):
                 must &= kind not in ("longer", "shorter", "empty")  # nothing else has the length
             # Machines with fewer factors are as good.
             if must and (attribute in INDICES if kind == "indices" else kind != "narrower"):
@@ -159,26 +156,42 @@ def use(model, attribute, kind, uses, needed):
 
 
 def attack(model, uses, needed):
-    """Break the learned attributes of a model one after the other."""
+    """Break the learned attributes of a model one after the other, and the fields of tuples."""
     parameters = model.get_params(deep=False)
-    of_training = {"partial_fit": uses["partial_fit"]}
     for attribute, value in list(vars(model).items()):
-        learned = isinstance(value, (np.ndarray, list, dict))
+        learned = isinstance(value, (np.ndarray, list, dict, tuple))
         if attribute in parameters or not (learned or attribute in INDICES):
             continue
-        for kind, other in broken(value):
-            print("attack", attribute, kind, file=sys.stderr, flush=True)
-            setattr(model, attribute, other)
-            # An empty array where fit left one is what fit left.
-            same = isinstance(value, np.ndarray) and not value.size and np.shape(other)[:1] == (0,)
-            if not same:
-                concerned = of_training if attribute in OF_TRAINING else uses
-                use(model, attribute, kind, concerned, needed)
+        attack_part(model, attribute, value, lambda other: other, uses, needed)
+        fields = value._asdict() if hasattr(value, "_fields") else {}
+        for field, part in fields.items():
+
+            def whole(other, value=value, field=field):
+                return value._replace(**{field: other})
+
+            attack_part(model, f"{attribute}.{field}", part, whole, uses, needed)
         delattr(model, attribute)
         # A model without these is one before its first fit.
         fresh = {} if attribute in ("coef_", "item_factors_") else uses
         use(model, attribute, "missing", fresh, needed)
         setattr(model, attribute, value)
+
+
+def attack_part(model, name, value, whole, uses, needed):
+    """Break an attribute or a part of it; ``whole`` returns the attribute with another part."""
+    attribute = name.partition(".")[0]
+    for kind, other in broken(value):
+        print("attack", name, kind, file=sys.stderr, flush=True)
+        # An empty array where fit left one is what fit left.
+        same = isinstance(value, np.ndarray) and not value.size and np.shape(other)[:1] == (0,)
+        if same or other is value:
+            continue
+        setattr(model, attribute, whole(other))
+        concerned = uses
+        if name in OF_TRAINING:
+            concerned = {"partial_fit": uses["partial_fit"]}
+        use(model, name, kind, concerned, needed)
+    setattr(model, attribute, whole(value))
 
 
 def attack_sampler(sampler):
