@@ -94,3 +94,22 @@ def gradients(loss, *tables, step=1e-5):
             gradient[at] = (above - below) / (2 * step)
         found.append(gradient)
     return found
+
+
+def user_loss(user, items, shares, others, *, pairwise, positive, inverse, constant):
+    """Return what a user's vector minimises when it is folded in; ``shares`` sum to one."""
+    if pairwise:
+        margins = inverse * (items @ user)[:, None] - inverse * (others @ user)
+        return shares @ np.log1p(np.exp(-margins)).mean(axis=1)
+    pull = positive * shares @ (items @ user)
+    return constant * np.log(np.exp(inverse * (others @ user)).sum()) - pull
+
+
+def fold_in(loss, items, shares, inertia, n_steps):
+    """Return the unit vector after some steps to the direction of -gradient + inertia * user."""
+    user = shares @ items
+    for _ in range(n_steps):
+        user = user / np.linalg.norm(user)
+        (gradient,) = gradients(loss, user)
+        user = inertia * user - gradient
+    return user / np.linalg.norm(user)

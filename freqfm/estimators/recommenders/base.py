@@ -68,7 +68,7 @@ class BaseRecommender(
     """
 
     #: The components known by name, for each parameter that takes one.
-    _axes: dict = {}
+    _registries: dict = {}
     #: Learned attributes that are tuples with names; stored as plain dicts.
     _records: dict = {"_history": InteractionHistory}
     #: Whether the weights of interactions are kept with the history.
@@ -209,7 +209,7 @@ class BaseRecommender(
         -------
         self : object
         """
-        name_to_instance(self, self._axes, params)
+        name_to_instance(self, self._registries, params)
         return super().set_params(**params)
 
     # Fitting.

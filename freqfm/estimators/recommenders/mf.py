@@ -198,7 +198,7 @@ class MFRecommender(BaseRecommender):
     (2, 3)
     """
 
-    _axes = {
+    _registries = {
         "loss": RANKING_LOSSES,
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,

@@ -237,7 +237,7 @@ class FastVAERecommender(BaseRecommender):
     (200, 16)
     """
 
-    _axes = {
+    _registries = {
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
         "negative_sampler": {"auto": Full, **SAMPLERS},

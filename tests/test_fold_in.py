@@ -1,0 +1,166 @@
+"""Folding in users: against a reference implementation, whose gradients are finite differences."""
+
+import io
+import pickle
+
+import joblib
+import naive_mf
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from freqfm import FastVAERecommender, MFRecommender
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.base import BaseRecommender
+from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
+from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.losses import BSL, MAWU, RANKING_LOSSES, DirectAU
+
+X = make_interactions(40, 25, 300, random_state=0)
+X.data = np.random.default_rng(0).choice([0.5, 1, 3], X.nnz).astype(np.float32)
+
+MODELS = {
+    **{name: MFRecommender(4, loss=name) for name in RANKING_LOSSES},
+    "dot": MFRecommender(4, loss="softmax", similarity="dot", init="normal"),
+    "cosine bpr": MFRecommender(4, loss="bpr", similarity="cosine", temperature=0.2),
+    "per user": MFRecommender(4, loss="softmax", temperature="adap_tau"),
+    "few others": MFRecommender(4, loss=BSL(constant=1.5)),
+    "weak": MFRecommender(4, loss=DirectAU(gamma=0.3)),
+    "no margins": MFRecommender(4, loss=MAWU(gamma_users=0.5, margins=False)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request, monkeypatch):
+    if request.param == "few others":
+        monkeypatch.setattr(BSL, "n_fold_in", 10)
+    return MODELS[request.param].set_params(max_iter=2, random_state=0).fit(X)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def loss_of(model):
+    """Return the loss of a user, by what users know of the model, and the vectors of items."""
+    loss = RANKING_LOSSES[model.loss]() if isinstance(model.loss, str) else model.loss
+    users, items = (np.asarray(t, np.float64) for t in (model.user_factors_, model.item_factors_))
+    length = np.sqrt((users**2).sum(axis=1).mean())
+    if model.similarity != "dot" and (model.loss != "bpr" or model.similarity == "cosine"):
+        users, items, length = unit(users), unit(items), 1.0
+    others, constant, pairwise = items, 1.0, loss.family == "pairwise"
+    if loss.family == "alignment":
+        others, constant = users, loss.gammas[0]
+        positive, inverse = 1.0 if isinstance(loss, MAWU) else 2.0, 4.0
+    else:
+        positive, inverse = model._inverse_temperatures.mean(axis=0)
+        if isinstance(loss, BSL):
+            constant = loss.factor(*X.shape, X.nnz)
+    if getattr(loss, "n_fold_in", 1024) == 10:
+        others = others[model._fold_in.others]
+        assert len(others) == 10
+    terms = {"positive": positive * length, "inverse": inverse * length, "constant": constant}
+    return others, items, {"pairwise": pairwise, **terms}
+
+
+def test_folding_in_is_that_of_the_reference(model):
+    others, items, terms = loss_of(model)
+    rows = X[[0, 7, 31]]
+    got = unit(model.transform(rows))
+    inertia = 0.1 * terms["inverse"] ** 2 * terms["constant"]
+    for r in range(3):
+        row = slice(*rows.indptr[r : r + 2])
+        shares = rows.data[row].astype(np.float64) / rows.data[row].sum()
+        vectors = items[rows.indices[row]]
+
+        def loss(user, vectors=vectors, shares=shares):
+            return naive_mf.user_loss(user, vectors, shares, others, **terms)
+
+        expected = naive_mf.fold_in(loss, vectors, shares, inertia, N_STEPS)
+        assert_allclose(got[r], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_pulls_and_push_are_the_gradient(pairwise):
+    rng = np.random.default_rng(1)
+    others, vectors = unit(rng.normal(size=(9, 4))), unit(rng.normal(size=(5, 4)))
+    user, shares = unit(rng.normal(size=(1, 4)))[0], rng.dirichlet(np.ones(5))
+    loss = UserLoss(others, pairwise, positive=3.0, inverse=2.0, constant=1.3)
+
+    def value(user):
+        return naive_mf.user_loss(user, vectors, shares, **loss._asdict())
+
+    pulls, push = loss.pulls_and_push(user, vectors, shares)
+    (expected,) = naive_mf.gradients(value, user)
+    assert_allclose(push - pulls @ vectors, expected, rtol=1e-6)
+
+
+def test_explanations_take_the_pulls_of_the_loss(model):
+    others, items, terms = loss_of(model)
+    told = model.explain(0, 3, X=X[[7]])
+    row = X[[7]]
+    shares = row.data.astype(np.float64) / row.data.sum()
+    user = model.transform(row)[0].astype(np.float64)
+    pulls, push = UserLoss(others, **terms).pulls_and_push(
+        user / np.linalg.norm(user), items[row.indices], shares
+    )
+    scale = np.linalg.norm(user) / np.linalg.norm(pulls @ items[row.indices] - push)
+    (target,) = model._item_vectors([3])
+    expected = scale * pulls * (items[row.indices] @ target)
+    assert_allclose(told.contributions, np.sort(expected)[::-1], rtol=1e-4, atol=1e-6)
+
+
+# The objects that models keep.
+
+
+def copies_of(model, path):
+    """Return copies of a model by every way that it can be stored."""
+    buffer = io.BytesIO()
+    joblib.dump(model, buffer)
+    buffer.seek(0)
+    yield pickle.loads(pickle.dumps(model))
+    yield joblib.load(buffer)
+    model.set_callbacks(Checkpoint(path)).fit(X)
+    yield resume(path)
+
+
+@pytest.mark.parametrize("loss", ["bsl", "directau"])
+def test_copies_hold_the_same_objects(loss, tmp_path):
+    model = MFRecommender(4, loss=loss, max_iter=1, random_state=0).fit(X)
+    for copy in copies_of(model, tmp_path / "checkpoint"):
+        assert type(copy._history) is InteractionHistory and type(copy._fold_in) is FoldIn
+        assert_array_equal(copy.transform(X), model.transform(X))
+
+
+def test_files_hold_plain_dicts():
+    skops = pytest.importorskip("skops.io")
+    for model in (MFRecommender(4, max_iter=1), FastVAERecommender(4, max_iter=1)):
+        file = skops.dumps(model.fit(X))
+        trusted = skops.get_untrusted_types(data=file)
+        assert all(name.endswith(type(model).__name__) for name in trusted)
+        copy = skops.loads(file, trusted=trusted)
+        assert type(copy._history) is InteractionHistory
+        assert_array_equal(copy.recommend(X)[0], model.recommend(X)[0])
+
+
+def test_histories_add_up():
+    with_weights = FastVAERecommender(4, max_iter=1, early_stopping=False, random_state=0)
+    for model in (MFRecommender(4, max_iter=1, random_state=0), with_weights):
+        model.fit(X[:30]).partial_fit(X)
+        history, both = model._history, X.copy()
+        both[:30] += X[:30]
+        assert_array_equal(history.indptr, X.indptr)
+        assert_array_equal(history.indices, X.indices)
+        assert_array_equal(history.counts, np.diff(X.indptr))
+        weighted = model is with_weights
+        assert_array_equal(history.weights, both.data if weighted else [])
+
+
+def test_models_share_one_fit():
+    # Two models, one parent: neither a parent with one child, nor a second copy of fit.
+    assert set(BaseRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
+    for model in (MFRecommender, FastVAERecommender):
+        assert model.__bases__ == (BaseRecommender,)
+        for name in ("fit", "partial_fit", "_train"):
+            assert getattr(model, name) is getattr(BaseRecommender, name)
