@@ -33,11 +33,11 @@ def seconds(call, n):
 def check(model):
     """Do what ``recommend`` does to check a model, beside what it would do anyway."""
     model._check_learned()
-    learned, n_seen = LearnedArrays(model), len(model._seen_indices)
-    starts, ends = model._seen_indptr[:1000], model._seen_indptr[1:1001]
-    fits = starts.min() >= 0 and ends.max() <= n_seen and (starts <= ends).all()
-    learned.require(fits, "_seen_indptr", "")
-    learned.indices("_seen_indices", model._seen_indices[: ends[-1]], model.n_features_in_)
+    learned, history = LearnedArrays(model), model._history
+    starts, ends = history.indptr[:1000], history.indptr[1:1001]
+    fits = starts.min() >= 0 and ends.max() <= history.n_interactions and (starts <= ends).all()
+    learned.require(fits, "_history.indptr", "")
+    learned.indices("_history.indices", history.indices[: ends[-1]], model.n_features_in_)
 
 
 def main():

@@ -58,7 +58,7 @@ class Freqfm:
         model = MFRecommender(D, n_jobs=n_threads, random_state=0, **params)
         X, axes = model._prepare(X, True, False)
         model._init_model(X, axes)
-        model._remember(X, axes, reset=True, partial=False)
+        model._remember(X, more=False)
         if block is not None:
             axes = axes._replace(block=block)
         self.task = MFTrainer(model, axes, X, None, n_threads, X.nnz)

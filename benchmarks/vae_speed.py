@@ -38,7 +38,7 @@ from _data import click_parts, data_parser
 from mf_speed import installed, resident
 
 from freqfm import FastVAERecommender
-from freqfm._validation import count_threads, draw_seed
+from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.vae_trainer import VAETrainer
 
@@ -90,10 +90,8 @@ class Freqfm:
             random_state=0,
             **params,
         )
-        X = model._validate_interactions(X, True, False)
-        model._seed = draw_seed(model.random_state)
-        axes = model._resolve_axes(X, True)
-        model._init_model(X, np.bincount(X.indices, minlength=X.shape[1]), axes)
+        X, axes = model._prepare(X, reset=True, partial=False)
+        model._init_model(X, axes)
         model._remember(X, more=False)
         for array in model._optimizer_arrays():
             array += 0  # memory that was never written costs time at its first use

@@ -686,9 +686,10 @@ class BaseRecommender(
         ).astype(np.float32)
 
     def export_vectors(self):
-        """Return vectors of users and items whose inner products are the scores of ``recommend``.
+        """Return vectors of users and items whose dot products are the scores of ``recommend``.
 
-        For servers and indexes of nearest neighbours by inner product; the user guide has a recipe.
+        For servers and indexes of nearest neighbours by inner (dot) product; the user
+        guide has a recipe.
 
         Returns
         -------

@@ -57,7 +57,7 @@ class InteractionEncodingMixin:
         table = Table(X)
         validate_data(self, X, reset=reset, skip_check_array=True)
         if table.names is None and not reset:
-            # An array has the columns of the frame that fit has seen.
+            # An array has the columns of the DataFrame that fit has seen.
             table.names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
         roles = {"value": self.value} if values else {}
         places = table.find(user=self.user, item=self.item, **roles)

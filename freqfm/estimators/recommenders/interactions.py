@@ -22,8 +22,8 @@ from freqfm.metrics import ndcg_at_k
 __all__ = ["InteractionRecommender"]
 
 
-def _if_inner_has(name):
-    """Return a decorator of methods that the recommender inside must have; the default has all."""
+def _if_estimator_has(name):
+    """Return a decorator of methods that ``estimator`` must have; the default has all."""
     return available_if(lambda self: self.estimator is None or hasattr(self.estimator, name))
 
 
@@ -44,16 +44,16 @@ class InteractionRecommender(
         Recommender of users x items; None is ``MFRecommender()``. Its parameters are searched as
         ``estimator__...``, for which it must be given: ``InteractionRecommender(MFRecommender())``.
     user : int or str, default="auto"
-        Column of the users: its place, or its name in a frame. "auto" is the only column of a
-        frame that is called "user", "user_id", "userId", "uid", "customer_id" or the like; without
-        names, the first column.
+        Column of the users: its place, or its name in a DataFrame. "auto" is the only column of a
+        DataFrame that is called "user", "user_id", "userId", "uid", "customer_id" or the like;
+        without names, the first column.
     item : int or str, default="auto"
-        Column of the items. "auto" is a frame's column "item", "item_id", "movieId", "product_id",
-        "track_id", "asin" or the like; without names, the second column.
+        Column of the items. "auto" is a DataFrame's column "item", "item_id", "movieId",
+        "product_id", "track_id", "asin" or the like; without names, the second column.
     value : int, str, "auto" or None, default="auto"
-        Column of the interactions' values, the entries of the matrix. "auto" is a frame's column
-        "value", "weight", "count", "rating", "score" or the like, if there is one; without names,
-        the third column, if there is one and users and items are the first two. None ignores
+        Column of the interactions' values, the entries of the matrix. "auto" is a DataFrame's
+        column "value", "weight", "count", "rating", "score" or the like, if there is one; without
+        names, the third column, if there is one and users and items are the first two. None ignores
         values: every interaction counts 1, as it does where no such column is found. A
         `UserWarning`, once, tells if "auto" takes ratings for weights, or leaves columns out that
         might be weights.
@@ -72,7 +72,7 @@ class InteractionRecommender(
     n_features_in_ : int
         Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the columns, if ``X`` is a frame whose names are all strings.
+        Names of the columns, if ``X`` is a DataFrame whose names are all strings.
 
     See Also
     --------
@@ -92,10 +92,10 @@ class InteractionRecommender(
     Columns of objects that are all integers or all numbers become integers or floats. Ids are
     returned in the type of ``item_ids_`` or ``user_ids_``; only where one is missing, because there
     was nothing more to recommend, an array of objects holds None in its place, with the score
-    -inf. pandas, Polars and Arrow frames are read through narwhals
+    -inf. pandas, Polars and Arrow DataFrames are read through narwhals
     (``pip install 'freqfm[frames]'``).
 
-    Callbacks are told of the epochs of the recommender inside. What
+    Callbacks are told of the epochs of ``estimator_``. What
     :class:`freqfm.callbacks.Checkpoint` writes is that recommender:
     ``InteractionRecommender(resume(path))`` goes on when it is fitted to the same table.
 
@@ -141,9 +141,9 @@ class InteractionRecommender(
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
-            An array of any type, a list of tuples, or a pandas, Polars or Arrow frame. Columns of
-            users, items and maybe values; see the parameters for which is which.
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
+            An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame. Columns
+            of users, items and maybe values; see the parameters for which is which.
         y : object
             Ignored.
 
@@ -162,15 +162,15 @@ class InteractionRecommender(
             model is kept.
         """
         self._validate_params()
-        return self._fit(X, "fit")
+        return self._train(X, "fit", reset=True)
 
-    @_if_inner_has("partial_fit")
+    @_if_estimator_has("partial_fit")
     def partial_fit(self, X, y=None):
         """Train further on interactions, of which users and items may be new.
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
             Interactions, with the columns of ``fit``. Ids that are new are appended to
             ``user_ids_`` and ``item_ids_``.
         y : object
@@ -181,40 +181,35 @@ class InteractionRecommender(
         self : object
         """
         self._validate_params()
-        if not hasattr(self, "estimator_"):
-            return self._fit(X, "partial_fit")
+        return self._train(X, "partial_fit", reset=not hasattr(self, "estimator_"))
+
+    def _train(self, X, method, reset):
+        """Number the ids and call a method of the recommender with the matrix.
+
+        What the recommender has learned is kept even if training is cut short.
+        """
         with attempt(self) as trial:
             with release_signals():
-                users, items, values = self._read(X, reset=False)
-                users = self._add_ids("user", users)
-                items = self._add_ids("item", items)
-            self._train(trial, "partial_fit", self._matrix(users, items, values))
+                users, items, values = self._read(X, reset)
+                number = self._learn_ids if reset else self._add_ids
+                users, items = number("user", users), number("item", items)
+                if reset:
+                    self.estimator_ = self._new_recommender()
+                X = self._matrix(users, items, values)
+            recommender = self.estimator_
+            n_before = getattr(recommender, "n_iter_", 0)
+            try:
+                with release_signals(), _callbacks_of(self, recommender):
+                    getattr(recommender, method)(X)
+            except BaseException as error:
+                # Of recommenders that do not count epochs, only the error tells.
+                counts = hasattr(recommender, "n_iter_")
+                diverged = isinstance(error, DivergenceError)
+                trial.kept = recommender.n_iter_ > n_before if counts else diverged
+                raise
         return self
 
-    def _fit(self, X, method):
-        with attempt(self) as trial:
-            with release_signals():
-                users, items, values = self._read(X, reset=True)
-                users = self._learn_ids("user", users)
-                items = self._learn_ids("item", items)
-                self.estimator_ = self._base()
-            self._train(trial, method, self._matrix(users, items, values))
-        return self
-
-    def _train(self, trial, method, X):
-        """Train the recommender inside; keep what it has learned even if training is cut short."""
-        inner = self.estimator_
-        n_before = getattr(inner, "n_iter_", 0)
-        try:
-            with release_signals(), _callbacks_of(self, inner):
-                getattr(inner, method)(X)
-        except BaseException as error:
-            # Of recommenders that do not count epochs, only the error tells.
-            counts = hasattr(inner, "n_iter_")
-            trial.kept = inner.n_iter_ > n_before if counts else isinstance(error, DivergenceError)
-            raise
-
-    def _base(self):
+    def _new_recommender(self):
         if hasattr(self.estimator, "_unfinished"):
             # It comes from a checkpoint, and goes on.
             return deepcopy(self.estimator)
@@ -311,14 +306,16 @@ class InteractionRecommender(
         for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
             if not len(rows):
                 continue
-            own = excluded
+            exclude_here = excluded
             if sparse.issparse(excluded.get("exclude")):
-                own = {"exclude": excluded["exclude"][rows]}
-            # Strangers have the same, empty history.
+                exclude_here = {"exclude": excluded["exclude"][rows]}
+            # Unknown users have the same, empty history.
             query = {"users": codes[rows]}
             if not known:
                 query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
-            items[rows], scores[rows] = self.estimator_.recommend(**query, **own, **options)
+            items[rows], scores[rows] = self.estimator_.recommend(
+                **query, **exclude_here, **options
+            )
         many = users is None or np.ndim(users) > 0
         return _like(many, self._named("item", items), scores)
 
@@ -356,7 +353,7 @@ class InteractionRecommender(
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
             With the columns of ``fit``; values are not looked at.
 
         Returns
@@ -448,13 +445,13 @@ class InteractionRecommender(
         found, scores = self.estimator_.similar_users(codes, k)
         return _like(np.ndim(users) > 0, self._named("user", found), scores)
 
-    @_if_inner_has("_embed")
+    @_if_estimator_has("_embed")
     def transform(self, X=None, *, history=None):
         """Return the embeddings of the users of interactions, or of users by their items.
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns), default=None
+        X : array-like or DataFrame of shape (n_interactions, n_columns), default=None
             With the columns of ``fit``. For every row the user's embedding is looked up; it depends
             on what fit has seen the user with, not on the other rows.
         history : list of ids, or list of n_users such lists, default=None
@@ -489,13 +486,13 @@ class InteractionRecommender(
         )
         return self.estimator_._embed(codes)[rows]
 
-    @_if_inner_has("_embed")
+    @_if_estimator_has("_embed")
     def fit_transform(self, X, y=None):
         """Fit to interactions and return the embeddings of their users.
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
         y : object
             Ignored.
 
@@ -506,9 +503,9 @@ class InteractionRecommender(
         """
         return self.fit(X).transform(X)
 
-    @_if_inner_has("export_vectors")
+    @_if_estimator_has("export_vectors")
     def export_vectors(self):
-        """Return vectors of users and items whose inner products are the scores of ``recommend``.
+        """Return vectors of users and items whose dot products are the scores of ``recommend``.
 
         Returns
         -------
@@ -524,7 +521,7 @@ class InteractionRecommender(
         check_is_fitted(self)
         return self.estimator_.export_vectors()
 
-    @_if_inner_has("explain")
+    @_if_estimator_has("explain")
     def explain(self, user, item):
         """Tell how much each item of a user's history adds to a score.
 
@@ -557,7 +554,7 @@ class InteractionRecommender(
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_interactions, n_columns)
+        X : array-like or DataFrame of shape (n_interactions, n_columns)
             Held-out interactions, with the columns of ``fit``.
         y : object
             Ignored.
@@ -614,26 +611,26 @@ def _is_nested(name, lists):
 
 
 @contextmanager
-def _callbacks_of(outer, inner):
-    """Let a recommender report to the callbacks of the estimator that it is inside of.
+def _callbacks_of(estimator, recommender):
+    """Let a recommender report to the callbacks of the estimator that wraps it.
 
-    To them both are one: its tasks take the place of the outer one's in those of a search.
+    To the callbacks both are one: its tasks take the place of the estimator's in those of a search.
     """
     names = ("_skl_callbacks", "_parent_callback_ctx")
-    before = {name: vars(inner)[name] for name in names if name in vars(inner)}
-    callbacks = getattr(outer, "_skl_callbacks", [])
+    before = {name: vars(recommender)[name] for name in names if name in vars(recommender)}
+    callbacks = getattr(estimator, "_skl_callbacks", [])
     if callbacks:
-        if not hasattr(inner, "set_callbacks"):
+        if not hasattr(recommender, "set_callbacks"):
             raise TypeError(
-                f"{type(inner).__name__} does not support callbacks; take them off by "
+                f"{type(recommender).__name__} does not support callbacks; take them off by "
                 f"set_callbacks(), or use another recommender."
             )
-        inner.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)
-    if hasattr(outer, "_parent_callback_ctx"):
-        inner._parent_callback_ctx = outer._parent_callback_ctx
+        recommender.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)
+    if hasattr(estimator, "_parent_callback_ctx"):
+        recommender._parent_callback_ctx = estimator._parent_callback_ctx
     try:
         yield
     finally:
         for name in names:
-            vars(inner).pop(name, None)
-        vars(inner).update(before)
+            vars(recommender).pop(name, None)
+        vars(recommender).update(before)

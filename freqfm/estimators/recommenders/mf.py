@@ -142,7 +142,7 @@ class MFRecommender(BaseRecommender):
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)
-        Only if X is a frame whose columns are named by strings.
+        Only if X is a DataFrame whose columns are named by strings.
 
     Raises
     ------
