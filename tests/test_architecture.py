@@ -63,9 +63,49 @@ MAY_IMPORT = {
 # Heavy or optional; whoever needs one imports it where it is needed.
 NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals"}
 
-# What one can hold in one's head. Kernels that fuse a whole epoch are longer still.
-MOST_LINES = 60
-FUSED = {"alignment_train", "fm_train", "pairwise_train", "rafm_train", "softmax_train"}
+# What fits one screen. Not counted are docstrings, parameters that have a default and are described
+# in a section "Parameters", and constructors that do nothing but keep their parameters.
+MOST_LINES, MOST_PARAMETERS = 60, 8
+TOO_LARGE = {
+    "freqfm.backends.cpu.alignment.alignment_train",
+    "freqfm.backends.cpu.blas._sgemm",
+    "freqfm.backends.cpu.drawing._catch_up_users",
+    "freqfm.backends.cpu.drawing.draw_for_pairs",
+    "freqfm.backends.cpu.drawing.draw_for_rows",
+    "freqfm.backends.cpu.fm.fm_score",
+    "freqfm.backends.cpu.fm.fm_train",
+    "freqfm.backends.cpu.fm_batch.step_intercept",
+    "freqfm.backends.cpu.fm_batch.step_linear",
+    "freqfm.backends.cpu.fm_batch.sum_gradient",
+    "freqfm.backends.cpu.fold_in._pull_of_pairs",
+    "freqfm.backends.cpu.fold_in.fold_in",
+    "freqfm.backends.cpu.pairwise.pairwise_train",
+    "freqfm.backends.cpu.rafm._split_sums",
+    "freqfm.backends.cpu.rafm._sum_dependent",
+    "freqfm.backends.cpu.rafm.rafm_score",
+    "freqfm.backends.cpu.rafm.rafm_train",
+    "freqfm.backends.cpu.softmax.softmax_train",
+    "freqfm.backends.cpu.softmax_rows._positives_of_row",
+    "freqfm.backends.cpu.softmax_rows.finish_row",
+    "freqfm.backends.cpu.softmax_rows.gather_negatives",
+    "freqfm.backends.cpu.softmax_rows.list_tokens",
+    "freqfm.backends.cpu.softmax_rows.score_tile",
+    "freqfm.backends.cpu.tables.apply_gradients",
+    "freqfm.backends.cpu.tables.catch_up",
+    "freqfm.backends.cpu.tables.catch_up_all",
+    "freqfm.backends.cpu.tables.move_row",
+    "freqfm.backends.cpu.topk.rank_items",
+    "freqfm.backends.cpu.vae._learn_chunk",
+    "freqfm.backends.cpu.vae._learn_from_draws",
+    "freqfm.backends.cpu.vae.catch_up_rows",
+    "freqfm.backends.cpu.vae.full_softmax",
+    "freqfm.backends.cpu.vae.sampled_softmax",
+    "freqfm.backends.cpu.vae.step_histories",
+    "freqfm.backends.cpu.vae.step_table",
+    "freqfm.formulas.steps.adam_step",
+    "freqfm.formulas.steps.step_element",
+    "freqfm.formulas.steps.step_row",
+}
 
 # Functions under these decorators are compiled.
 DECORATORS = {"kernel", "inlined", "subroutine"}
@@ -78,7 +118,7 @@ def module_name(path):
 
 
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-EVERY_MODULE = pytest.mark.parametrize("module", SOURCES)
+TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in SOURCES.items()}
 
 
 def imports_of(node, package):
@@ -107,9 +147,8 @@ def part_of(name):
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
 
 
-def violations(module, source, is_package=False):
+def violations(module, tree, is_package=False):
     """Return what is wrong with a module's imports, in words."""
-    tree = ast.parse(source)
     package = module if is_package else module.rpartition(".")[0]
     here = part_of(module)
     found = []
@@ -131,7 +170,7 @@ def violations(module, source, is_package=False):
     return found
 
 
-def undocumented(source):
+def undocumented(tree):
     """Return the names of public functions, classes and methods without a docstring."""
 
     def look(body, prefix):
@@ -148,7 +187,6 @@ def undocumented(source):
                 for field in ("body", "orelse", "handlers", "finalbody"):
                     yield from look(getattr(node, field, []), prefix)
 
-    tree = ast.parse(source)
     return [*([] if ast.get_docstring(tree) else ["the module"]), *look(tree.body, "")]
 
 
@@ -161,10 +199,13 @@ def test_package_is_found():
     assert {"freqfm", "freqfm._jit", "freqfm.backends.cpu.fm", "freqfm.losses"} <= set(SOURCES)
 
 
-@EVERY_MODULE
-def test_imports_follow_the_layers(module):
-    path = SOURCES[module]
-    assert violations(module, path.read_text("utf-8"), path.name == "__init__.py") == []
+def test_imports_follow_the_layers():
+    found = [
+        violation
+        for module, tree in TREES.items()
+        for violation in violations(module, tree, SOURCES[module].name == "__init__.py")
+    ]
+    assert found == []
 
 
 def test_layers_have_no_cycle():
@@ -182,31 +223,64 @@ def n_lines(function):
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
-def test_functions_are_short():
-    long = {
-        node.name: n_lines(node)
-        for path in SOURCES.values()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef) and n_lines(node) > MOST_LINES
-    }
-    assert set(long) - {"__init__"} <= FUSED, long
+def n_parameters(function):
+    """Return how many parameters a function has, without ``self`` and described options."""
+    args = function.args
+    positional = [arg.arg for arg in args.posonlyargs + args.args]
+    n = len(positional) - (positional[:1] in (["self"], ["cls"])) + len(args.kwonlyargs)
+    if "Parameters\n---" in (ast.get_docstring(function) or ""):
+        n -= len(args.defaults) + sum(default is not None for default in args.kw_defaults)
+    return n
+
+
+def keeps_parameters(function):
+    """Return whether a function is a constructor that sets or passes on what it is given."""
+
+    def keeps(line):
+        text = ast.unparse(line)
+        if isinstance(line, ast.Assign):
+            return text == f"self.{ast.unparse(line.value)} = {ast.unparse(line.value)}"
+        return text.startswith("super().__init__(")
+
+    return function.name == "__init__" and all(map(keeps, function.body))
+
+
+def too_large(module, tree):
+    """Yield the full names of functions with too many lines or parameters."""
+    for node in ast.iter_child_nodes(tree):
+        name = module
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            name = f"{module}.{node.name}"
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and (n_lines(node) > MOST_LINES or n_parameters(node) > MOST_PARAMETERS)
+            and not keeps_parameters(node)
+        ):
+            yield name
+        yield from too_large(name, node)
+
+
+def test_functions_are_small():
+    found = {name for module, tree in TREES.items() for name in too_large(module, tree)}
+    assert found <= TOO_LARGE, "too many lines or parameters"
+    assert found >= TOO_LARGE, "no longer too large: take them off the list"
 
 
 def test_only_hashed_folders_are_compiled():
     # The cache of compiled code is named after the sources of these folders.
     compiled = {
         module
-        for module, path in SOURCES.items()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
         for name in imports_of(node, module.rpartition(".")[0])
         if name in {f"freqfm._jit.{decorator}" for decorator in DECORATORS}
     }
     assert {part_of(module) for module in compiled} == set(COMPILED)
 
 
-@EVERY_MODULE
-def test_public_names_have_docstrings(module):
-    assert undocumented(SOURCES[module].read_text("utf-8")) == []
+def test_public_names_have_docstrings():
+    found = {module: undocumented(tree) for module, tree in TREES.items()}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
 def test_public_names_resolve():
@@ -239,7 +313,7 @@ def test_public_names_resolve():
     ],
 )
 def test_checker_sees_violations(module, source, complaint):
-    (found,) = violations(module, source, is_folder(module))
+    (found,) = violations(module, ast.parse(source), is_folder(module))
     assert complaint in found
 
 
@@ -257,7 +331,7 @@ def test_checker_sees_violations(module, source, complaint):
     ],
 )
 def test_checker_lets_others_pass(module, source):
-    assert violations(module, source, is_folder(module)) == []
+    assert violations(module, ast.parse(source), is_folder(module)) == []
 
 
 def test_checker_sees_missing_docstrings():
@@ -275,4 +349,26 @@ except ImportError:
 class _Hidden:
     def method(self): pass
 '''
-    assert undocumented(source) == ["the module", "A", "A.method", "tried", "caught"]
+    assert undocumented(ast.parse(source)) == ["the module", "A", "A.method", "tried", "caught"]
+
+
+def test_checker_sees_large_functions():
+    many = ", ".join(f"p{i}" for i in range(9))
+    few, rest = many[:-4], "p8=None"
+    documented = '"""Do.\n\n    Parameters\n    ----------\n    """'
+    sources = {
+        f"def f({many}): pass": ["m.f"],
+        f"def f({few}, *, {rest}): pass": ["m.f"],
+        f"def f({few}, {rest}): pass": ["m.f"],
+        f"def f({few}): pass": [],
+        f"def f({few}, {rest}):\n    {documented}": [],
+        f"class A:\n    def __init__(self, {many}): self.p0 = p0": [],
+        f"class A:\n    def __init__(self, {many}): self.p0 = p1": ["m.A.__init__"],
+        f"class A:\n    def f(self, {few}): pass": [],
+        f"if True:\n    def f({many}): pass": ["m.f"],
+        f"def f():\n    def g({many}): pass": ["m.f.g"],
+        "def f():\n" + "    pass\n" * 61: ["m.f"],
+        "def f():\n" + "    pass\n" * 60: [],
+    }
+    for source, expected in sources.items():
+        assert list(too_large("m", ast.parse(source))) == expected, source
