@@ -26,7 +26,6 @@ from freqfm.optimizers import CFSGD, SGD, Adam
 @parametrize_with_checks([FMClassifier(), FMRegressor()])
 def test_sklearn_compatible(estimator, check):
     check(estimator)
-    assert estimator is not None
 
 
 # What it learns
@@ -161,9 +160,8 @@ def test_grid_search_reaches_into_the_optimizer(log, optimizer):
     model = FMClassifier(optimizer=optimizer, max_iter=5, random_state=0)
     search = GridSearchCV(model, grid, cv=2, scoring="roc_auc").fit(X, y)
     assert search.best_params_["optimizer__learning_rate"] == 1.0
-    assert search.best_estimator_.optimizer == CFSGD(1.0) or isinstance(
-        search.best_estimator_.optimizer, CFSGD
-    )
+    best = search.best_estimator_.optimizer
+    assert isinstance(best, CFSGD) and best.learning_rate == 1.0
     assert search.cv_results_["mean_test_score"][1] > search.cv_results_["mean_test_score"][0]
     assert model.optimizer is optimizer
 

@@ -340,7 +340,6 @@ def test_divergence_says_what_happened_and_keeps_the_last_finite_model():
     for part in (f"epoch {epochs + 1}", "learning rate 0.05", "largest weight", "0.005"):
         assert part in str(error.value)
     assert "scale the features" in str(error.value)
-    assert np.isfinite(model.predict(X)).all()
     kept = FMRegressor(optimizer=SGD(0.05), max_iter=epochs, **options).fit(X, y)
     assert_same_model(model, kept)
 

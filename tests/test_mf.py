@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
@@ -50,6 +51,10 @@ def checkerboard():
         sparse.csr_array((meets & ~hidden).astype(np.float32)),
         sparse.csr_array(hidden.astype(np.float32)),
     )
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def model_of(**params):
@@ -113,7 +118,10 @@ def test_cold_users_get_popular_items(checkerboard):
     assert_array_equal(items, np.tile(popular, (2, 1)))
     assert_allclose(scores[0], train.sum(axis=0)[popular] / 120, rtol=1e-6)
     assert not model.transform(np.zeros((1, 60))).any()
-    assert np.isfinite(model.user_factors_).all() and np.isfinite(model.item_factors_).all()
+    # The vector of a user without items stays; that of an item is pushed away as a negative.
+    start = model_of(max_iter=1, learning_rate=1e-12).fit(sparse.csr_array(train))
+    assert_array_equal(model.user_factors_[5], start.user_factors_[5])
+    assert (model.item_factors_[9] != start.item_factors_[9]).any()
 
 
 def test_similar_items_and_users(checkerboard):
@@ -123,8 +131,8 @@ def test_similar_items_and_users(checkerboard):
     assert items.shape == cosines.shape == (2, 6)
     assert (items % 2 == [[0], [1]]).all()
     assert 4 not in items[0]
-    unit = model.item_factors_ / np.linalg.norm(model.item_factors_, axis=1, keepdims=True)
-    assert_allclose(cosines[0], unit[items[0]] @ unit[4], atol=1e-6)
+    vectors = unit(model.item_factors_)
+    assert_allclose(cosines[0], vectors[items[0]] @ vectors[4], atol=1e-6)
     users, cosines = model.similar_users(3, n_recommendations=200)
     assert users.shape == (200,)
     assert (users[119:] == -1).all() and (cosines[119:] == -np.inf).all()
@@ -139,20 +147,37 @@ def test_pairs_and_explanations_agree_with_recommend(checkerboard, loss):
     assert_allclose(model.predict_pairs([3] * 5, items[0]), scores[0], rtol=1e-5, atol=1e-6)
     told = model.explain(3, items[0, 0])
     assert_allclose(told.score, scores[0, 0], rtol=1e-4, atol=1e-6)
-    assert_allclose(told.contributions.sum() + told.rest, told.score, rtol=1e-6)
     assert_array_equal(np.sort(told.history), train[[3]].indices)
+    # An item contributes what its similarity to the recommended item is, times what it weighs.
+    vectors = model.item_factors_
+    if loss != "bpr":
+        vectors = unit(vectors)
+    shares = told.contributions / (vectors[told.history] @ vectors[items[0, 0]])
+    assert shares.min() > 0
+    # With BPR, items that score higher already weigh less.
+    assert_allclose(shares, shares.mean(), rtol=0.3 if loss == "bpr" else 1e-4)
     assert (np.diff(told.contributions) <= 0).all()
     folded = model.explain(0, items[0, 0], X=train[[3]])
     assert_array_equal(np.sort(folded.history), np.sort(told.history))
 
 
-def test_explanation_of_a_folded_in_user_names_what_matters(checkerboard):
-    # Taking the most important item away changes the score by about its contribution.
+def test_explanation_of_a_folded_in_user_follows_the_gradient(checkerboard):
+    # Where a user's loss is least, the vector points along its items less a softmax of all items.
     train, _ = checkerboard
     model = model_of(learning_rate=0.01).fit(train)
-    target = int(model.recommend(train[[3]], n_recommendations=1)[0][0, 0])
-    told = model.explain(0, target, X=train[[3]])
-    assert (told.contributions > 0).mean() > 0.9
+    row = train[[3]]
+    target = int(model.recommend(row, n_recommendations=1)[0][0, 0])
+    told = model.explain(0, target, X=row)
+    items = unit(model.item_factors_.astype(float))
+    (user,) = unit(model.transform(row).astype(float))
+    shares = softmax(items @ user / model.temperature_)
+    pull, push = items[row.indices].mean(axis=0), shares @ items
+    size = np.linalg.norm(pull - push)
+    assert_allclose(user, (pull - push) / size, atol=0.05)
+    # Both are estimated from some of the items.
+    expected = items[told.history] @ items[target] / row.nnz / size
+    assert_allclose(told.contributions, expected, rtol=0.1)
+    assert_allclose(told.rest, -push @ items[target] / size, rtol=0.15)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -207,9 +232,13 @@ def test_new_users_of_new_items_start_anywhere(checkerboard):
     model = model_of(max_iter=2).fit(train[:80, :50])
     rest = np.zeros((83, 60))
     rest[80, 55] = rest[81, 3] = 1
-    model.partial_fit(rest)
-    assert model.user_factors_.shape == (83, 8) and np.isfinite(model.user_factors_).all()
-    assert (np.linalg.norm(model.user_factors_[80:], axis=1) > 0).all()
+    folded = model.transform(rest[[81], :50])
+    model.set_params(learning_rate=1e-12).partial_fit(rest)
+    nothing_known, known, empty = model.user_factors_[80:]
+    assert_allclose(unit(known), unit(folded[0]), atol=1e-5)
+    for vector in (nothing_known, empty):
+        assert np.linalg.norm(vector) > 0
+        assert abs(unit(vector) @ unit(known)) < 0.99
 
 
 @pytest.mark.parametrize("loss", ["softmax", "bsl", "bpr"])

@@ -216,10 +216,14 @@ def test_few_items_and_new_ones():
     X = make_interactions(50, 30, 500, random_state=0)
     for name in NAMES:
         model = MFRecommender(8, negative_sampler=name, max_iter=2, random_state=0)
-        model.fit(X[:, :1]).predict(X[:, :1])
-        model.fit(X[:40, :20]).partial_fit(X)
+        model.fit(X[:, :1])
+        assert_array_equal(model.recommend(X[:, :1], exclude_seen=False)[0][:, 0], 0)
+        before = model.fit(X[:40, :20]).item_factors_.copy()
+        model.partial_fit(X)
         assert model.item_factors_.shape == (30, 8)
-        assert np.isfinite(model.item_factors_).all()
+        # Old items moved, and new ones are somewhere.
+        assert (model.item_factors_[:20] != before).any(axis=1).all()
+        assert np.linalg.norm(model.item_factors_, axis=1).min() > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
