@@ -35,6 +35,14 @@ class PairwiseSoftmax(Softmax):
     family = "pairwise"
 
 
+class AnyTemperatureOfBPR(BPR):
+    adapts_temperature = True
+
+
+class FoldedInByUsers(BPR):
+    fold_in_against = "users"
+
+
 class OtherStep(Optimizer):
     step_code = 99
 
@@ -104,6 +112,8 @@ def refuses(model, what):
         ({"loss": HingeOfBPR()}, "HingeOfBPR that sets loss.*BPR would be trained"),
         ({"loss": MarginOfBPR()}, "MarginOfBPR that sets margin"),
         ({"loss": PairwiseSoftmax()}, "PairwiseSoftmax that sets family"),
+        ({"loss": AnyTemperatureOfBPR()}, "AnyTemperatureOfBPR that sets adapts_temperature"),
+        ({"loss": FoldedInByUsers()}, "FoldedInByUsers that sets fold_in_against"),
         ({"optimizer": OtherStep()}, "OtherStep, which derives from Optimizer itself"),
         ({"optimizer": OwnStep()}, "OwnStep that sets step"),
         ({"optimizer": Momentum()}, "Momentum that sets momentum"),

@@ -40,8 +40,8 @@ _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 class FastVAERecommender(BaseRecommender):
     """Variational autoencoder for implicit feedback, by full or sampled softmax.
 
-    A user is what an encoder makes of the user's history: a distribution of latent vectors. A
-    decoder scores all items by them. No vector of a user is stored, so new users and longer
+    An encoder turns a user's history into a distribution of latent vectors; a decoder scores all
+    items by them. No vector of a user is stored, so new users and longer
     histories need no training. The model is Mult-VAE [1]_; where there are too many items for a
     softmax over all of them, items are drawn by an inverted multi-index, as in FastVAE [2]_.
 
@@ -58,10 +58,10 @@ class FastVAERecommender(BaseRecommender):
         s_ui = <q, v_i> / tau + c_i,
         P(i | u) = exp(s_ui) / sum_j exp(s_uj).
 
-    The papers have products and no tau. With cosines a frequent item cannot win by its length, only
-    by its bias; the temperature tau follows from the density of the data.
+    The papers use dot products, without tau. With cosines a frequent item cannot win by its length,
+    only by its bias; the temperature tau follows from the density of the data.
 
-    Minimised is the mean over users of the multinomial loss and of the divergence of z from a
+    Minimised is the mean over users of the multinomial loss and of the KL divergence of z from a
     standard normal distribution, a bound of the negative log-likelihood at weight 1, ::
 
         -sum_i x_ui log P(i | u) + kl_weight_t / 2 sum_k (mu_k^2 + exp(s_k) - 1 - s_k),
@@ -78,7 +78,7 @@ class FastVAERecommender(BaseRecommender):
         ``input_factors_``.
     decoder_layer_sizes : array-like of int, default=()
         Sizes of the decoder's hidden layers. The last is the length of the items' vectors; without
-        any it is ``n_components``, and scores are products with z itself.
+        any it is ``n_components``, and scores are dot products with z itself.
     activation : {"tanh", "relu"}, default="tanh"
         What f is, in all hidden layers.
     similarity : {"cosine", "dot"}, default="cosine"
@@ -99,9 +99,9 @@ class FastVAERecommender(BaseRecommender):
     n_codewords : int, default=None
         Codewords in each half of the vectors, for the names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.05
-        Weight of the divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank better.
-        "reference" trains as the published code of [2]_ does: z is drawn with noise, but the
-        divergence has no gradient; the same as 0.
+        Weight of the KL divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank
+        better. "reference" trains as the published code of [2]_ does: z is drawn with noise, but
+        the KL divergence has no gradient; the same as 0.
     kl_warm_up : int, default=20
         Epochs over which the weight rises to ``kl_weight``, linearly. 1 is no warm-up.
     n_samples : int, default=1
@@ -135,7 +135,7 @@ class FastVAERecommender(BaseRecommender):
         Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
         new model on all interactions for as many epochs as were best, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
-        interactions, where an autoencoder soon learns them by heart.
+        interactions, where an autoencoder soon overfits.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
@@ -166,8 +166,8 @@ class FastVAERecommender(BaseRecommender):
     item_counts_ : ndarray of shape (n_items,)
         How many users have each item.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Loss of each epoch with the divergence, per interaction, or per sum of weights. Of sampled
-        sums if items are drawn.
+        Loss of each epoch with the KL divergence, per interaction, or per sum of weights. Of
+        sampled sums if items are drawn.
     validation_scores_ : ndarray
         NDCG of each epoch, with early stopping.
     temperature_ : float
