@@ -72,18 +72,9 @@ TOO_LARGE = {
     "freqfm.backends.cpu.drawing._catch_up_users",
     "freqfm.backends.cpu.drawing.draw_for_pairs",
     "freqfm.backends.cpu.drawing.draw_for_rows",
-    "freqfm.backends.cpu.fm.fm_score",
-    "freqfm.backends.cpu.fm.fm_train",
-    "freqfm.backends.cpu.fm_batch.step_intercept",
-    "freqfm.backends.cpu.fm_batch.step_linear",
-    "freqfm.backends.cpu.fm_batch.sum_gradient",
     "freqfm.backends.cpu.fold_in._pull_of_pairs",
     "freqfm.backends.cpu.fold_in.fold_in",
     "freqfm.backends.cpu.pairwise.pairwise_train",
-    "freqfm.backends.cpu.rafm._split_sums",
-    "freqfm.backends.cpu.rafm._sum_dependent",
-    "freqfm.backends.cpu.rafm.rafm_score",
-    "freqfm.backends.cpu.rafm.rafm_train",
     "freqfm.backends.cpu.softmax.softmax_train",
     "freqfm.backends.cpu.softmax_rows._positives_of_row",
     "freqfm.backends.cpu.softmax_rows.finish_row",
@@ -106,6 +97,9 @@ TOO_LARGE = {
     "freqfm.formulas.steps.step_element",
     "freqfm.formulas.steps.step_row",
 }
+
+# These ask a backend for its operations, whatever it is made of.
+ASK_BACKENDS = ("freqfm.estimators.fm",)
 
 # Functions under these decorators are compiled.
 DECORATORS = {"kernel", "inlined", "subroutine"}
@@ -161,8 +155,11 @@ def violations(module, tree, is_package=False):
             there = part_of(name)
             if there not in {here, *MAY_IMPORT[here]}:
                 found.append(f"{module} imports {name}: {here} may not import {there}")
-            if module.startswith("freqfm.backends.cuda") and name.startswith("freqfm.backends.cpu"):
-                found.append(f"{module} imports {name}: backends/cuda may not import backends/cpu")
+            if name.startswith("freqfm.backends.cpu"):
+                if module.startswith("freqfm.backends.cuda"):
+                    found.append(f"{module} imports {name}: cuda may not import backends/cpu")
+                if module.startswith(ASK_BACKENDS):
+                    found.append(f"{module} imports {name}: ask freqfm.backends.get() instead")
     for node in outside_functions(tree):
         for name in imports_of(node, package):
             if name.split(".")[0] in NOT_AT_MODULE_LEVEL:
@@ -304,6 +301,7 @@ def test_public_names_resolve():
         ("freqfm.initializers", "import freqfm", "may not import __init__"),
         ("freqfm.backends.cuda.fm", "from freqfm.backends.cpu import rows", "import backends/cpu"),
         ("freqfm.backends.cuda.fm", "from ..cpu.ownership import owner", "import backends/cpu"),
+        ("freqfm.estimators.fm.plain", "from ...backends.cpu import team", "backends.get()"),
         ("freqfm.datasets.criteo", "from freqfm import _validation", "import _validation"),
         ("freqfm._components", "from . import losses", "import losses"),
         ("freqfm._jit", "try:\n    import freqfm.formulas\nfinally:\n    f()", "import formulas"),
@@ -323,7 +321,7 @@ def test_checker_sees_violations(module, source, complaint):
         ("freqfm.estimators.fm", "from freqfm.losses import LogLoss\nimport numpy, freqfm._jit"),
         (
             "freqfm.estimators.fm.plain",
-            "from ..training import EpochLoop\nfrom ...backends.cpu import team",
+            "from ..training import EpochLoop\nfrom ...backends.base import FMWeights",
         ),
         ("freqfm.estimators.fm", "def f():\n    import matplotlib.pyplot, pandas"),
         ("freqfm.backends.cuda.fm", "from freqfm.formulas.steps import sgd_step"),

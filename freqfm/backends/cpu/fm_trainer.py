@@ -37,6 +37,18 @@ def widths_of(factors):
     return factors.widths if ranked else np.array([factors.shape[1]])
 
 
+def _most_entries(lengths, batch_size):
+    """Return a bound on the entries of a batch: those of the longest rows together."""
+    lengths.partition(len(lengths) - batch_size)
+    most = int(lengths[-batch_size:].sum())
+    if most > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"batch_size={batch_size} would put {most} entries of X into one batch; "
+            f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
+        )
+    return most
+
+
 class FMEpochs:
     """Epochs over packed rows, for one or several outputs; a context manager.
 
@@ -50,16 +62,14 @@ class FMEpochs:
     def __init__(self, problem, n_threads):
         self._outputs = list(zip(problem.weights, problem.states, strict=True))
         self._kernel = fm_train if problem.ranked is None else rafm_train
-        all_rows = slice(None) if problem.rows is None else problem.rows
-        lengths = np.diff(problem.X.indptr)[all_rows]
-        self._n_rows = len(lengths)
+        trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
-        self._n_batches = -(-self._n_rows // self._batch_size)
-        most = self._most_entries(lengths)
+        most = _most_entries(np.diff(problem.X.indptr)[trained], self._batch_size)
         samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
-        samples["target"][:-1] = problem.target[0, all_rows]
+        samples["target"][:-1] = problem.target[0, trained]
+        self._n_batches = -(-(len(samples) - 1) // self._batch_size)
         # Several outputs take turns with their targets; of one nothing is kept but the samples.
-        self._turns = (problem.target, all_rows) if len(self._outputs) > 1 else None
+        self._turns = (problem.target, trained) if len(self._outputs) > 1 else None
         rows = Rows(
             samples=samples,
             entries=entries,
@@ -78,17 +88,6 @@ class FMEpochs:
         n_threads = 1 if small else n_threads
         self._scratch = self._allocate(most, widths, problem.X.shape[1], n_threads)
         self._team = Team(n_threads)
-
-    def _most_entries(self, lengths):
-        """Return a bound on the entries of a batch: those of the longest rows together."""
-        lengths.partition(self._n_rows - self._batch_size)
-        most = int(lengths[-self._batch_size :].sum())
-        if most > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"batch_size={self._batch_size} would put {most} entries of X into one batch; "
-                f"at most {np.iinfo(np.int32).max} are possible. Choose a smaller batch_size."
-            )
-        return most
 
     def _allocate(self, most, widths, n_tokens, n_threads):
         """Return scratch for batches of at most ``most`` entries."""
@@ -127,8 +126,8 @@ class FMEpochs:
         loss = 0.0
         for k, (weights, state) in enumerate(self._outputs):
             if self._turns:
-                target, rows = self._turns
-                self._problem.rows.samples["target"][:-1] = target[k, rows]
+                target, trained = self._turns
+                self._problem.rows.samples["target"][:-1] = target[k, trained]
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
                 span = Span(epoch, first, last, n_steps + first)
