@@ -1,0 +1,18 @@
+"""Binary search in sorted arrays."""
+
+from freqfm._jit import inlined
+
+
+@inlined
+def first_above(values, begin, end, x):
+    """Return where the sorted ``values[begin:end]`` first exceed ``x``; ``end`` if nowhere.
+
+    Its steps depend on the length alone and are conditional moves: no branch is mispredicted.
+    """
+    base = begin
+    length = end - begin
+    while length > 1:
+        half = length >> 1
+        base += half if values[base + half - 1] <= x else 0
+        length -= half
+    return base + (1 if length == 1 and values[base] <= x else 0)
