@@ -183,7 +183,7 @@ with event.install_recorder("numba:compile") as recorder, contextlib.redirect_st
     use_autoencoders()
 report["printed"] = printed.getvalue()
 report["compiled"] = len(recorder.buffer)
-report["types_of_n_unit"] = sorted({str(types[5]) for types in apply_gradients.signatures})
+report["types_of_n_unit"] = sorted({str(types[4]) for types in apply_gradients.signatures})
 report["signatures"] = n_signatures()
 report["stats"] = stats()
 report["teams"] = sorted(teams)

@@ -46,7 +46,7 @@ def test_rows_and_batches_fit_the_scratch(loss, batch_size):
             pairs = np.diff(data.row_starts[data.batch_starts])
             assert sizes.sum() == pairs.sum() == len(users) == len(data.items)
             assert sizes.min() >= 1 and sizes.max() <= (loss.block or HISTORIES.max())
-            assert pairs.min() >= 1 and pairs.max() <= task._most_pairs
+            assert pairs.min() >= 1 and pairs.max() <= len(task._trainer._user_occurrences.tokens)
             # Each positive comes once, in a row of its user.
             visited = np.argsort(data.weights)
             assert_array_equal(data.weights[visited], task.X.data)

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import FastVAERecommender
-from freqfm.backends.cpu.tables import Clock, Occurrences, Table
+from freqfm.backends.cpu.tables import Occurrences, Step, Table
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.vae import (
     N_CHUNKS,
@@ -109,12 +109,11 @@ def kernel_arguments(X, vectors, queries, size):
         X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data,
         X.sum(axis=1).astype(np.float32),
     )  # fmt: skip
-    clock = Clock(0, np.ones((2, 2)))
-    return histories, table, (rule, SGD(1.0).hyper(), 1, clock)
+    return histories, table, Step(rule, 1, 0, np.ones((2, 2)))
 
 
 def run_full(X, vectors, queries, size=1, n_unit=0):
-    histories, table, how = kernel_arguments(X, vectors, queries, size)
+    histories, table, step = kernel_arguments(X, vectors, queries, size)
     n, d = queries.shape
     scores = np.zeros((size, n, TILE), dtype=np.float32)
     scratch = FullScratch(
@@ -132,14 +131,14 @@ def run_full(X, vectors, queries, size=1, n_unit=0):
     gradients, losses = np.zeros_like(queries), np.zeros(n)
     with Team(size) as team:
         team.run(
-            full_softmax, queries, histories, np.float32(1 / n), n_unit, table, *how, scratch,
+            full_softmax, queries, histories, np.float32(1 / n), n_unit, table, step, scratch,
             gradients, losses,
         )  # fmt: skip
     return losses, gradients, vectors - table.weights
 
 
 def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1, n_unit=0):
-    histories, table, how = kernel_arguments(X, vectors, queries, size)
+    histories, table, step = kernel_arguments(X, vectors, queries, size)
     n, d = queries.shape
     proposal = sampler.fit(
         used(vectors, n_unit), np.bincount(X.indices, minlength=X.shape[1]), 0
@@ -169,7 +168,7 @@ def run_sampled(X, vectors, queries, sampler, n_draws, key, inside=False, size=1
     with Team(size) as team:
         team.run(
             sampled_softmax, queries, histories, np.float32(1 / n), n_unit, inside, proposal,
-            np.uint64(key), table, *how, scratch, occurrences, gradients, losses,
+            np.uint64(key), table, step, scratch, occurrences, gradients, losses,
         )  # fmt: skip
     return losses, gradients, vectors - table.weights
 
@@ -327,17 +326,15 @@ def test_rows_catch_up_with_dense_steps(monkeypatch, sampler):
     lazily = FastVAERecommender(3, n_negatives=4 if sampler != "full" else None, **params).fit(X)
     softmax = VAETrainer._softmax
 
-    def at_once(task, queries, own, n_samples, scale, table, how):
-        *_, step, clock = how
-        task._catch_up(step - 1, clock, [table])
-        return softmax(task, queries, own, n_samples, scale, table, how)
+    def at_once(task, queries, own, n_samples, scale, table, step):
+        task._trainer.catch_up_tables(step.number - 1 - step.epoch_start)
+        return softmax(task, queries, own, n_samples, scale, table, step)
 
     inputs = VAETrainer._sum_inputs
 
-    def inputs_at_once(task, history, table, how):
-        *_, step, clock = how
-        task._catch_up(step - 1, clock, [table])
-        return inputs(task, history, table, how)
+    def inputs_at_once(task, history, table, step):
+        task._trainer.catch_up_tables(step.number - 1 - step.epoch_start)
+        return inputs(task, history, table, step)
 
     monkeypatch.setattr(VAETrainer, "_sum_inputs", inputs_at_once)
     monkeypatch.setattr(VAETrainer, "_softmax", at_once)

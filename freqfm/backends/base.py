@@ -14,14 +14,22 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm.formulas import codes
+
 __all__ = [
+    "STORE",
     "Backend",
+    "Batches",
     "FMGradient",
     "FMObjective",
     "FMProblem",
     "FMWeights",
+    "FoldInProblem",
     "RankedTables",
     "RankedTraining",
+    "RankingProblem",
+    "RankingTrainer",
+    "TrainedTable",
     "UpdateRule",
 ]
 
@@ -124,6 +132,136 @@ class FMProblem(NamedTuple):
     states: list  #: of the optimizer, one for each output
 
 
+# Recommenders.
+
+
+#: Rows stay where they are; what a batch says of each, summed, is stored as its first state. So
+#: the kernels that train give the gradient of a batch by vectors that something else has made.
+STORE = UpdateRule(
+    step_code=codes.STEP_STORE,
+    rate_code=codes.RATE_CONSTANT,
+    count_code=codes.COUNT_SAMPLES,
+    catch_up=codes.CATCH_UP_NONE,
+    decay_code=codes.DECAY_NONE,
+    lazy=True,
+    decoupled=False,
+    average=True,
+    decay=0.0,
+    idle_decay=0.0,
+    hyper=np.zeros(codes.N_HYPER),
+)
+
+
+class TrainedTable(NamedTuple):
+    """A table and the state of its optimizer, updated in place; arrays of no use are empty."""
+
+    weights: np.ndarray  #: (n, d), float32
+    per_row: np.ndarray  #: (n,), learning rates or counters, float32
+    first: np.ndarray  #: (n, d) or (n, 1), float32
+    second: np.ndarray  #: (n, d), float32
+
+
+class Batches(NamedTuple):
+    """The positives in the order of an epoch, in rows of one user each, in batches of rows."""
+
+    items: np.ndarray  #: (n_pairs,), int32
+    weights: np.ndarray  #: (n_pairs,), float32
+    row_starts: np.ndarray  #: (n_rows + 1,), int64
+    row_users: np.ndarray  #: (n_rows,), int32
+    batch_starts: np.ndarray  #: (n_batches + 1,), rows, int64
+
+
+class RankingProblem(NamedTuple):
+    """What a trainer of user and item vectors has to know before the first epoch."""
+
+    family: str  #: of the loss: "softmax", "pairwise" or "alignment"
+    constants: dict  #: the loss's numbers, by the names that its family gives them
+    cosine: bool  #: whether a score is a cosine, or a dot product
+    dropout: float  #: of users' vectors
+    known: tuple  #: (indptr, indices) of every user's items, sorted; they are no negatives
+    n_items: int
+    width: int  #: of the vectors
+    batch_size: int  #: positives
+    block: int | None  #: positives of a user that stay together in an epoch; None for all
+    negatives_code: int  #: where negatives stand, as in ``formulas.codes``; -1 for none
+    n_negatives: int
+    rule: UpdateRule
+    seed: int
+    corrected: bool = True  #: whether what is drawn for a user has its log q subtracted
+    include_positive: bool = False  #: whether a positive stands in the sum of its softmax
+    statistics_wanted: bool = False  #: whether users' statistics are kept for temperatures
+
+
+class FoldInProblem(NamedTuple):
+    """A user's loss with all items held fixed, by the unit vector of the user."""
+
+    items: np.ndarray  #: (n_items, d), what scores are taken with, float32
+    others: np.ndarray  #: (m, d), vectors that push, float32
+    pairwise: bool  #: whether each of the user's items is ranked above each other, or a softmax
+    positive: float  #: inverse temperature of the user's items
+    inverse: float  #: and of the others
+    constant: float  #: weight of the logarithm of a softmax
+    inertia: float  #: in a step, the share of the vector itself beside the gradient
+    n_steps: int
+
+
+class RankingTrainer:
+    """Trains user and item vectors on batches of positives; a context manager.
+
+    ``begin_epoch``, any number of calls of ``train`` on some batches each, ``end_epoch``.
+    """
+
+    #: How many positives of a user may stand in one row of ``Batches``; None for all.
+    block: int | None
+    #: How many batches one call may train on: a tenth of a second's work.
+    batches_per_call: int
+
+    @abstractmethod
+    def begin_epoch(self, epoch, data, tables, first_step, corrections):
+        """Take what an epoch trains, and on what.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, for random numbers.
+        data : Batches
+        tables : dict of TrainedTable
+            "user_factors" and "item_factors", and for learned margins "user_margins" and
+            "item_margins".
+        first_step : int
+            Steps that were made before.
+        corrections : ndarray of shape (n_batches + 1, 2), float64
+            What the rate and the root of the second moment are divided by, from ``first_step`` on.
+        """
+
+    @abstractmethod
+    def lists_shape(self, first, last):
+        """Return how many lists of negatives the batches take, and the length of a list."""
+
+    @abstractmethod
+    def train(self, first, last, proposal, negatives, inverse_temperatures, statistics):
+        """Train on some batches of the epoch; return the sum of the loss and of the weights.
+
+        Parameters
+        ----------
+        first, last : int
+            Batches.
+        proposal : Proposal or None
+            What negatives are drawn from.
+        negatives : ndarray of shape ``lists_shape(first, last)``, int32, or None
+            None if the trainer draws them itself, each list by the vector of its user.
+        inverse_temperatures : ndarray of shape (n_users, 2), float32
+            Of positives and of negatives.
+        statistics : ndarray of shape (n_users, 3), float64
+            Gets, added for each user, the loss at temperature one, its weight, and the derivative
+            of the loss by the inverse temperature.
+        """
+
+    @abstractmethod
+    def end_epoch(self):
+        """Let all rows make up the steps that they have missed."""
+
+
 class Backend:
     """What a kind of hardware does for the models.
 
@@ -195,11 +333,24 @@ class Backend:
 
     @abstractmethod
     def ranking_trainer(self, problem, n_threads):
-        """Return a trainer of whole epochs over the positives of users, by a family of losses."""
+        """Return a RankingTrainer for a RankingProblem."""
 
     @abstractmethod
-    def fold_in(self, problem, X, n_threads):
-        """Return unit vectors of users by their histories, items held fixed."""
+    def fold_in(self, problem, histories, n_threads):
+        """Return unit vectors of users by their histories, items held fixed.
+
+        Parameters
+        ----------
+        problem : FoldInProblem
+        histories : tuple
+            (indptr, indices, values) of the users' items; indices are rows of ``problem.items``.
+        n_threads : int
+
+        Returns
+        -------
+        vectors : ndarray of shape (n_users, d), float32
+            Zeros for a user without items.
+        """
 
     @abstractmethod
     def autoencoder_trainer(self, problem, n_threads):

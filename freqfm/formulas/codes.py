@@ -13,6 +13,7 @@ STEP_SGD = 0
 STEP_ADAGRAD = 1
 STEP_ROWWISE_ADAGRAD = 2
 STEP_ADAM = 3
+STEP_STORE = 4  # not at all: the gradient is stored as the row's first state
 
 # Rates: where a row's learning rate comes from.
 RATE_CONSTANT = 0  # the same for every row

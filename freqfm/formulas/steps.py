@@ -23,6 +23,7 @@ from freqfm.formulas.codes import (
     STEP_ADAM,
     STEP_ROWWISE_ADAGRAD,
     STEP_SGD,
+    STEP_STORE,
 )
 
 
@@ -131,6 +132,9 @@ def step_row(step_code, hyper, rate, root_correction, table, k, gradient, first,
                 beta_2,
                 epsilon,
             )
+    elif step_code == STEP_STORE:
+        for f in range(width):
+            first[k, f] = gradient[f]
 
 
 @inlined

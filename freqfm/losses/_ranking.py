@@ -23,6 +23,7 @@ class RankingLoss(Component):
     _compiled = True
     _fixed = (
         "family",
+        "constants",
         "cosine_only",
         "weights_negatives",
         "adapts_temperature",
@@ -68,6 +69,10 @@ class RankingLoss(Component):
     fold_in_inverse_temperatures: tuple | None = None
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "a warmer temperature"
+
+    def constants(self, n_users, n_items, n_positives):
+        """Return the numbers that kernels of the family take, for data of a given shape."""
+        return {}
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
         """Return the weight of the logarithm over others, for data of a given shape."""
@@ -119,6 +124,10 @@ class Softmax(RankingLoss):
     def factor(self, n_users, n_items, n_positives):
         """Return the weight of the logarithm over negatives, for data of a given shape."""
         return 1.0
+
+    def constants(self, n_users, n_items, n_positives):
+        """Return the numbers that kernels take, see :class:`RankingLoss`."""
+        return {"constant": float(self.factor(n_users, n_items, n_positives))}
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
         return float(self.factor(n_users, n_items, n_positives))
@@ -209,6 +218,16 @@ class _Alignment(RankingLoss):
     def fold_in_inverse_temperatures(self):
         """The pull of one positive, and the exponent of the uniformity."""
         return (1.0 if self.half else 2.0), 4.0
+
+    def constants(self, n_users, n_items, n_positives):
+        """Return the numbers that kernels take, see :class:`RankingLoss`."""
+        gamma_users, gamma_items = (float(gamma) for gamma in self.gammas)
+        return {
+            "margins": bool(self.margins),
+            "gamma_users": gamma_users,
+            "gamma_items": gamma_items,
+            "half": bool(self.half),
+        }
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
         return float(self.gammas[0])

@@ -5,7 +5,9 @@ import numpy as np
 from freqfm.backends.base import Backend, FMGradient, RankedTables
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
+from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.rafm import rafm_score
+from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.team import Team
 
 # Below so many multiplications a call, starting threads costs more than it saves.
@@ -69,6 +71,11 @@ class CPUBackend(Backend):
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
         return gradient
+
+    # Recommenders.
+
+    ranking_trainer = staticmethod(CPURankingTrainer)
+    fold_in = staticmethod(fold_in)
 
 
 def _enough_threads(X, width, n_threads):

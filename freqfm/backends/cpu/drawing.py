@@ -4,102 +4,108 @@ They are kernels of their own: most models share their negatives, and need not w
 compile.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from freqfm._jit import kernel, subroutine
-from freqfm.backends.cpu.tables import catch_up, gather_dropped_row
-from freqfm.backends.cpu.team import wait
+from freqfm._jit import inlined, kernel
+from freqfm.backends.cpu.tables import (
+    batch_of,
+    catch_up,
+    gather_dropped_row,
+    key_of,
+    list_users,
+    step_after,
+    user_of,
+)
+from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.codes import CATCH_UP_NONE
-from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.sampling_laws import draw_negatives, log_q_of
+from freqfm.formulas.rng import hash64
+from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 
 # Of a row's random numbers, those for its negatives.
 DRAWS = np.uint64(0x5DEECE66D)
 
 
-@subroutine
-def _catch_up_users(
-    rank, size, barrier, first_row, n_rows, epoch, users, rule, hyper, step, clock, occurrences
-):
+class Draws(NamedTuple):
+    """What negatives are drawn from, and working memory; a row for each of ``size`` threads."""
+
+    proposal: Proposal
+    numbers: np.ndarray  #: (size, ...), float32
+    sums: np.ndarray  #: (size, ...), float64
+    log_q: np.ndarray  #: (size, N), float32, where it is of no use to the loss
+
+
+@inlined
+def _catch_up_users(member, batch, users, step):
     """Let the users of a batch make up the steps that they have missed."""
-    if rule.catch_up == CATCH_UP_NONE:
+    if step.rule.catch_up == CATCH_UP_NONE:
         return
-    for r in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        occurrences.tokens[r] = epoch.row_users[first_row + r]
-    wait(barrier, size)
-    catch_up(
-        np.uint64(rank), np.uint64(size), n_rows, occurrences.tokens, step + 1, clock, rule, hyper,
-        users, occurrences.gradients[rank],
-    )  # fmt: skip
-    wait(barrier, size)
+    tokens = users.occurrences.tokens
+    begin, end = part(member, batch.n_rows)
+    list_users(begin, end, batch, users.occurrences)
+    synchronize(member)
+    gradient = users.occurrences.gradients[member.rank]
+    catch_up(member, batch.n_rows, tokens, users.table, step, gradient)
+    synchronize(member)
 
 
 @kernel
-def draw_for_rows(
-    rank, size, barrier, epoch, batch, seed, epoch_number, objective, proposal, numbers, sums,
-    inverse_temperatures, users, rule, hyper, step, clock, scratch, occurrences, positive_log_q,
-    negatives, log_q,
-):  # fmt: skip
+def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
     """Draw a list of negatives for each row of a batch, by the logits of its user.
 
-    Arguments as those of ``softmax_train``, and
-
-    batch : which of the epoch's.
-    numbers, sums : as ``draw_scratch`` returns them.
-    occurrences : of the users.
-    positive_log_q (n_pairs,) : gets what is to be subtracted from the logits of positives, if they
-        are inside the logarithm; float32.
-    negatives, log_q (n_rows, M) : get the items, int32, and what is to be subtracted; float32.
+    Arguments as those of ``softmax_train``; ``span`` is one batch, and ``draws`` are Draws. The
+    items and what is to be subtracted from their logits go where the kernel that trains looks for
+    them: to the tokens and the multiples of the occurrences, behind the positives. So does what is
+    to be subtracted from those of positives, if they are inside the logarithm.
     """
-    first_row = epoch.batch_starts[batch]
-    n_rows = epoch.batch_starts[batch + 1] - first_row
-    first_pair = epoch.row_starts[first_row]
-    _catch_up_users(
-        rank, size, barrier, first_row, n_rows, epoch, users, rule, hyper, step, clock, occurrences
-    )
+    member = Member(rank, size, barrier)
+    users, items, step = sides.users, sides.items, sides.step
+    batch = batch_of(span, span.first_batch, step.rule.average)
+    _catch_up_users(member, batch, users, step_after(step, 1))
+    m = softmax.negatives.shape[1]
+    tokens, log_q = items.occurrences.tokens, items.occurrences.multiples
+    numbers, sums = draws.numbers[rank], draws.sums[rank]
     queries = scratch.scaled
-    for r in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        row = first_row + r
-        u = np.uint64(epoch.row_users[row])
-        key = hash64(stream_key(seed, epoch_number) + np.uint64(row))
+    begin, end = part(member, batch.n_rows)
+    for r in range(begin, end):
+        u, key = user_of(batch, r), key_of(batch, r)
         gather_dropped_row(
-            users.weights, u, objective.cosine, objective.dropout, key, scratch.masks, queries, r
+            users.table.weights, u, softmax.cosine, softmax.dropout, key, scratch.masks, queries, r
         )
         for f in range(queries.shape[1]):
-            queries[r, f] *= inverse_temperatures[u, 1]
+            queries[r, f] *= softmax.inverse_temperatures[u, 1]
+        first = batch.n_pairs + r * m
         draw_negatives(
-            proposal, queries[r], hash64(key ^ DRAWS), negatives[r], log_q[r], numbers[rank],
-            sums[rank],
+            draws.proposal, queries[r], hash64(key ^ DRAWS), tokens[first : first + m],
+            log_q[first : first + m], numbers, sums,
         )  # fmt: skip
-        if objective.inside:
-            for p in range(epoch.row_starts[row], epoch.row_starts[row + 1]):
-                positive_log_q[p - first_pair] = log_q_of(
-                    proposal, queries[r], epoch.items[p], numbers[rank], sums[rank]
+        if softmax.include_positive:
+            row = batch.first_row + r
+            for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
+                log_q[p - batch.first_pair] = log_q_of(
+                    draws.proposal, queries[r], batch.data.items[p], numbers, sums
                 )
 
 
 @kernel
-def draw_for_pairs(
-    rank, size, barrier, epoch, batch, seed, epoch_number, proposal, numbers, sums, users, rule,
-    hyper, step, clock, occurrences, negatives, log_q,
-):  # fmt: skip
+def draw_for_pairs(rank, size, barrier, span, draws, negatives, sides):
     """Draw a list of negatives for each positive of a batch, by the vector of its user.
 
-    Arguments as those of ``draw_for_rows``; ``negatives`` and ``log_q`` are (n_pairs, N).
+    Arguments as those of ``draw_for_rows``; ``negatives`` (n_pairs, N) gets the items, int32.
     """
-    first_row = epoch.batch_starts[batch]
-    n_rows = epoch.batch_starts[batch + 1] - first_row
-    first_pair = epoch.row_starts[first_row]
-    _catch_up_users(
-        rank, size, barrier, first_row, n_rows, epoch, users, rule, hyper, step, clock, occurrences
-    )
-    key = hash64(stream_key(seed, epoch_number) ^ DRAWS)
-    for r in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        row = first_row + r
-        query = users.weights[np.uint64(epoch.row_users[row])]
-        for p in range(epoch.row_starts[row], epoch.row_starts[row + 1]):
-            j = p - first_pair
+    member = Member(rank, size, barrier)
+    users, step = sides.users, sides.step
+    batch = batch_of(span, span.first_batch, step.rule.average)
+    _catch_up_users(member, batch, users, step_after(step, 1))
+    numbers, sums, log_q = draws.numbers[rank], draws.sums[rank], draws.log_q[rank]
+    key = hash64(batch.key ^ DRAWS)
+    begin, end = part(member, batch.n_rows)
+    for r in range(begin, end):
+        row = batch.first_row + r
+        query = users.table.weights[user_of(batch, r)]
+        for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
             draw_negatives(
-                proposal, query, hash64(key + np.uint64(p)), negatives[j], log_q[j], numbers[rank],
-                sums[rank],
+                draws.proposal, query, hash64(key + np.uint64(p)), negatives[p - batch.first_pair],
+                log_q, numbers, sums,
             )  # fmt: skip

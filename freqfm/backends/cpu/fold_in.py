@@ -4,11 +4,35 @@ A row's result depends on nothing but the row: neither on other rows nor on thre
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm.backends.cpu.team import Team
 from freqfm.formulas.special import exp_of_minus
+
+# Below so many multiplications a call, starting threads costs more than it saves.
+_WORTH_A_TEAM = 1_000_000
+
+# Floats of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 32
+
+
+class Histories(NamedTuple):
+    """The items of the users to fold in."""
+
+    indptr: np.ndarray  #: (n + 1,)
+    indices: np.ndarray  #: rows of the problem's items
+    values: np.ndarray  #: weights, float32
+
+
+class FoldInScratch(NamedTuple):
+    """Working memory, float32; a row for each of ``size`` threads."""
+
+    scores: np.ndarray  #: (size, m), of the others
+    pushes: np.ndarray  #: (size, m)
+    gradients: np.ndarray  #: (size, d)
 
 
 @inlined
@@ -53,28 +77,28 @@ def _push_of_softmax(others, scores, gradient, strength):
 
 
 @inlined
-def _pull_of_pairs(
-    begin, end, indices, values, weight, user, items, others, scores, pushes, inverse, gradient
-):
+def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
     """Add the gradient of the mean log loss of every positive against every other."""
+    items, others, inverse = problem.items, problem.others, problem.inverse
+    scores, pushes, gradient = scratch.scores[rank], scratch.pushes[rank], scratch.gradients[rank]
     n = others.shape[0]
     width = others.shape[1]
     for j in range(n):
         pushes[j] = ZERO
     for p in range(begin, end):
-        k = np.uint64(indices[p])
+        k = np.uint64(histories.indices[p])
         score = ZERO
         for f in range(width):
             score += user[f] * items[k, f]
         score *= inverse
-        share = values[p] / (weight * np.float32(n))
+        share = histories.values[p] / (weight * np.float32(n))
         pull = ZERO
         for j in range(n):
             difference = score - scores[j]
             small = exp_of_minus(abs(difference))
-            slope = share * (small if difference >= ZERO else ONE) / (ONE + small)
-            pushes[j] += slope
-            pull += slope
+            derivative = share * (small if difference >= ZERO else ONE) / (ONE + small)
+            pushes[j] += derivative
+            pull += derivative
         for f in range(width):
             gradient[f] += inverse * pull * items[k, f]
     for j in range(n):
@@ -83,71 +107,83 @@ def _pull_of_pairs(
             gradient[f] -= x * others[j, f]
 
 
+@inlined
+def _pull_of_softmax(begin, end, weight, problem, histories, gradient):
+    """Add the gradient of the weighted mean score of the positives."""
+    items = problem.items
+    for p in range(begin, end):
+        k = np.uint64(histories.indices[p])
+        x = problem.positive * histories.values[p] / weight
+        for f in range(items.shape[1]):
+            gradient[f] += x * items[k, f]
+
+
+@inlined
+def _sum_history(begin, end, items, histories, user):
+    """Write the weighted sum of the user's items to ``user``; return the sum of the weights."""
+    width = items.shape[1]
+    weight = ZERO
+    for f in range(width):
+        user[f] = ZERO
+    for p in range(begin, end):
+        k = np.uint64(histories.indices[p])
+        weight += histories.values[p]
+        for f in range(width):
+            user[f] += histories.values[p] * items[k, f]
+    return weight
+
+
 @kernel
-def fold_in(
-    rank,
-    size,
-    barrier,
-    indptr,
-    indices,
-    values,
-    items,
-    others,
-    pairs,
-    positive_inverse,
-    inverse,
-    constant,
-    inertia,
-    n_steps,
-    scores,
-    pushes,
-    gradients,
-    out,
-):
+def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     """Write unit vectors of users to ``out`` (n, d); a row without items gets zeros.
 
     For ``n_steps`` steps the user moves to the direction of the gradient plus ``inertia`` times
-    itself. The loss is, with ``pairs``, that of ranking each of the user's items above each of
-    ``others`` (m, d); else -positive_inverse * (mean score) + constant * log sum exp(inverse *
-    scores of others). ``items`` (n_items, d) are what scores are taken with.
-    ``scores`` and ``pushes`` (size, m) and ``gradients`` (size, d) are scratch.
+    itself. The loss is, if ``pairwise``, that of ranking each of the user's items above each of the
+    others; else -positive * (mean score) + constant * log sum exp(inverse * scores of others).
     """
-    width = items.shape[1]
-    scores_ = scores[rank]
-    pushes_ = pushes[rank]
-    gradient = gradients[rank]
-    n_rows = out.shape[0]
-    for r in range(rank, n_rows, size):
+    width = problem.items.shape[1]
+    gradient = scratch.gradients[rank]
+    for r in range(rank, out.shape[0], size):
         user = out[r]
-        begin = indptr[r]
-        end = indptr[r + 1]
-        weight = ZERO
-        for f in range(width):
-            user[f] = ZERO
-        for p in range(begin, end):
-            k = np.uint64(indices[p])
-            weight += values[p]
-            for f in range(width):
-                user[f] += values[p] * items[k, f]
+        begin = histories.indptr[r]
+        end = histories.indptr[r + 1]
+        weight = _sum_history(begin, end, problem.items, histories, user)
         if not _normalise(user):
             continue
-        for _ in range(n_steps):
+        for _ in range(problem.n_steps):
             for f in range(width):
                 gradient[f] = ZERO
-            _score_others(user, others, inverse, scores_)
-            if pairs:
-                _pull_of_pairs(
-                    begin, end, indices, values, weight, user, items, others, scores_, pushes_,
-                    inverse, gradient,
-                )  # fmt: skip
+            _score_others(user, problem.others, problem.inverse, scratch.scores[rank])
+            if problem.pairwise:
+                _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
             else:
-                for p in range(begin, end):
-                    k = np.uint64(indices[p])
-                    x = positive_inverse * values[p] / weight
-                    for f in range(width):
-                        gradient[f] += x * items[k, f]
-                _push_of_softmax(others, scores_, gradient, constant * inverse)
+                _pull_of_softmax(begin, end, weight, problem, histories, gradient)
+                strength = problem.constant * problem.inverse
+                _push_of_softmax(problem.others, scratch.scores[rank], gradient, strength)
             for f in range(width):
-                user[f] = gradient[f] + inertia * user[f]
+                user[f] = gradient[f] + problem.inertia * user[f]
             if not _normalise(user):
                 break
+
+
+def fold_in(problem, histories, n_threads):
+    """Return unit vectors of users by their histories; see ``Backend.fold_in``."""
+    histories = Histories(*histories)
+    n, (n_others, width) = len(histories.indptr) - 1, problem.others.shape
+    n_threads = max(1, min(n_threads, n))
+    if n * problem.n_steps * problem.others.size < _WORTH_A_TEAM:
+        n_threads = 1
+    numbers = {
+        name: np.float32(getattr(problem, name))
+        for name in ("positive", "inverse", "constant", "inertia")
+    }
+    scratch = FoldInScratch(
+        *(
+            np.zeros((n_threads, length + _PADDING), dtype=np.float32)
+            for length in (n_others, n_others, width)
+        )
+    )
+    out = np.zeros((n, width), dtype=np.float32)
+    with Team(n_threads) as team:
+        team.run(fold_in_rows, problem._replace(**numbers), histories, scratch, out)
+    return out

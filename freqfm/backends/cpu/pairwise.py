@@ -4,23 +4,53 @@ A positive i of user u and a negative j add log(1 + exp(-w (s_ui - s_uj))) to th
 product or a cosine and w the user's inverse temperature.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     apply_gradients,
-    catch_up,
+    batch_of,
+    catch_up_batch,
     gather_dropped_row,
+    key_of,
+    list_users,
     row_length,
+    step_after,
     through_dropout,
     through_normalisation,
     touch_row,
+    user_of,
 )
-from freqfm.backends.cpu.team import wait
-from freqfm.formulas.codes import CATCH_UP_NONE
+from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.losses import log_loss
-from freqfm.formulas.rng import hash64, stream_key
+from freqfm.formulas.search import first_above
+
+
+class Pairwise(NamedTuple):
+    """What a call minimises, by which negatives and temperatures."""
+
+    cosine: bool
+    dropout: float
+    #: Every user's items, sorted, of which none may be a negative: ``known_items`` from
+    #: ``known_starts[u]`` to ``known_starts[u + 1]``.
+    known_starts: np.ndarray
+    known_items: np.ndarray
+    #: (n_pairs of the call, N), int32: what each positive is compared with.
+    negatives: np.ndarray
+    inverse_temperatures: np.ndarray  #: (n_users, 2), the first is w; float32
+
+
+class PairwiseScratch(NamedTuple):
+    """Working memory of up to R rows."""
+
+    masks: np.ndarray  #: (R, d), float32
+    units: np.ndarray  #: (R, d), float32
+    gradients: np.ndarray  #: (R, d), float32
+    losses: np.ndarray  #: (R,), float64
+    weights: np.ndarray  #: (R,), float64
 
 
 @inlined
@@ -32,181 +62,131 @@ def _dot(table, k, units, r):
 
 
 @inlined
-def _is_known(indices, begin, end, item):
-    """Return whether ``item`` is among ``indices[begin:end]``, which are sorted."""
-    last = end
-    while begin < end:
-        middle = (begin + end) >> 1
-        if indices[middle] < item:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin < last and indices[begin] == item
+def _length(table, k, cosine):
+    return row_length(table, k, table.shape[1]) if cosine else ONE
 
 
 @inlined
-def _first_row(row_starts, first_row, n_rows, pair):
-    """Return the first of the batch's rows that starts at ``pair`` or later."""
-    begin = 0
-    end = n_rows
-    while begin < end:
-        middle = (begin + end) >> 1
-        if row_starts[first_row + middle] < pair:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+def _is_known(pairwise, u, item):
+    """Return whether the user has the item."""
+    last = pairwise.known_starts[u + np.uint64(1)]
+    at = first_above(pairwise.known_items, pairwise.known_starts[u], last, np.int64(item) - 1)
+    return at < last and pairwise.known_items[at] == item
+
+
+@inlined
+def _rows_of_member(member, batch):
+    """Return the rows of a batch that a thread trains: each takes about as many positives."""
+    starts = batch.data.row_starts
+    first, last = batch.first_row, batch.first_row + batch.n_rows
+    begin, end = part(member, batch.n_pairs)
+    return (
+        first_above(starts, first, last, batch.first_pair + begin - 1) - first,
+        first_above(starts, first, last, batch.first_pair + end - 1) - first,
+    )
+
+
+@inlined
+def _list_items(begin, end, batch, pairwise, items):
+    """List each positive and then its negatives, and read their rows into the cache."""
+    table, occurrences = items.table.weights, items.occurrences
+    n_negatives = pairwise.negatives.shape[1]
+    starts, first = batch.data.row_starts, batch.first_row
+    for p in range(starts[first + begin], starts[first + end]):
+        at = (p - batch.first_pair) * (1 + n_negatives)
+        occurrences.tokens[at] = batch.data.items[p]
+        occurrences.multiples[at] = touch_row(table, np.uint64(batch.data.items[p]))
+        for j in range(n_negatives):
+            item = pairwise.negatives[p - batch.first_pair_of_call, j]
+            occurrences.tokens[at + 1 + j] = item
+            occurrences.multiples[at + 1 + j] = touch_row(table, np.uint64(item))
+
+
+@inlined
+def _compare(p, r, batch, pairwise, items, scratch):
+    """Compare a positive of row ``r`` with its negatives; add to the row's loss and gradient."""
+    table, occurrences = items.table.weights, items.occurrences
+    width = table.shape[1]
+    n_negatives = pairwise.negatives.shape[1]
+    u = user_of(batch, r)
+    inverse = pairwise.inverse_temperatures[u, 0]
+    at = (p - batch.first_pair) * (1 + n_negatives)
+    i = np.uint64(batch.data.items[p])
+    length = _length(table, i, pairwise.cosine)
+    score = _dot(table, i, scratch.units, r) / length
+    v = batch.data.weights[p] / np.float32(n_negatives)
+    total = ZERO
+    for q in range(at + 1, at + 1 + n_negatives):
+        k = np.uint64(occurrences.tokens[q])
+        derivative = ZERO
+        if not _is_known(pairwise, u, k):
+            other_length = _length(table, k, pairwise.cosine)
+            other = _dot(table, k, scratch.units, r) / other_length
+            value, derivative = log_loss(inverse * (score - other), ONE)
+            scratch.losses[r] += v * value
+            derivative *= inverse * v * np.float32(batch.scale)
+            multiple = derivative / other_length
+            for f in range(width):
+                scratch.gradients[r, f] -= multiple * table[k, f]
+        occurrences.rows[q] = r
+        occurrences.multiples[q] = -derivative
+        total += derivative
+    occurrences.rows[at] = r
+    occurrences.multiples[at] = total
+    multiple = total / length
+    for f in range(width):
+        scratch.gradients[r, f] += multiple * table[i, f]
+
+
+@inlined
+def _learn_row(r, batch, pairwise, users, items, scratch):
+    """Find the loss and the gradient of a row: a user's positives against their negatives."""
+    width = users.table.weights.shape[1]
+    length = gather_dropped_row(
+        users.table.weights, user_of(batch, r), pairwise.cosine, pairwise.dropout, key_of(batch, r),
+        scratch.masks, scratch.units, r,
+    )  # fmt: skip
+    for f in range(width):
+        scratch.gradients[r, f] = ZERO
+    scratch.losses[r] = 0.0
+    scratch.weights[r] = 0.0
+    row = batch.first_row + r
+    for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
+        _compare(p, r, batch, pairwise, items, scratch)
+        scratch.weights[r] += batch.data.weights[p]
+    if pairwise.cosine:
+        through_normalisation(scratch.gradients[r], scratch.units, r, width, ONE, length)
+    through_dropout(scratch.gradients, pairwise.dropout, scratch.masks, r)
 
 
 @kernel
-def pairwise_train(
-    rank,
-    size,
-    barrier,
-    epoch,
-    first_batch,
-    last_batch,
-    seed,
-    epoch_number,
-    cosine,
-    dropout,
-    # every user's items, sorted, of which none may be a negative
-    known_starts,
-    known_items,
-    negatives,
-    inverse_temperatures,
-    users,
-    items,
-    user_rule,
-    item_rule,
-    hyper,
-    step,
-    clock,
-    scratch,
-    user_occurrences,
-    item_occurrences,
-):
-    """Train on the batches ``first_batch`` to ``last_batch`` of an epoch; return loss and weight.
+def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
+    """Train on some batches of an epoch; return the sums of the loss and of the weights.
 
-    Arguments as those of ``softmax_train``; ``negatives`` (n_pairs of this call, N) are the items
-    that each positive is compared with. One that the user is known to like is skipped.
+    Arguments as those of ``softmax_train``. A negative that the user is known to have is skipped.
     """
-    me = np.uint64(rank)
-    team = np.uint64(size)
-    width = items.weights.shape[1]
-    n_unit = width if cosine else 0
-    n_negatives = negatives.shape[1]
-    per_pair = 1 + n_negatives
-    first_pair_of_call = epoch.row_starts[epoch.batch_starts[first_batch]]
-    key = stream_key(seed, epoch_number)
-    units = scratch.sources
-    gradients = scratch.user_gradients
+    member = Member(rank, size, barrier)
+    users, items, step = sides.users, sides.items, sides.step
+    n_unit = items.table.weights.shape[1] if pairwise.cosine else 0
     total_loss = 0.0
     total_weight = 0.0
-    for b in range(first_batch, last_batch):
-        step += 1
-        first_row = epoch.batch_starts[b]
-        n_rows = epoch.batch_starts[b + 1] - first_row
-        first_pair = epoch.row_starts[first_row]
-        n_pairs = epoch.row_starts[first_row + n_rows] - first_pair
-        # Each thread takes about as many positives.
-        begin = _first_row(epoch.row_starts, first_row, n_rows, first_pair + n_pairs * rank // size)
-        end = _first_row(
-            epoch.row_starts, first_row, n_rows, first_pair + n_pairs * (rank + 1) // size
-        )
-        batch_weight = 0.0
-        for p in range(first_pair, first_pair + n_pairs):
-            batch_weight += epoch.weights[p]
-        mean = 1.0 / batch_weight
-        scale = mean if item_rule.average else 1.0
-        gradient = item_occurrences.gradients[rank]
+    for b in range(span.first_batch, span.last_batch):
+        batch = batch_of(span, b, step.rule.average)
+        now = step_after(step, batch.number + 1)
+        n_rows = batch.n_rows
+        n_occurrences = batch.n_pairs * (1 + pairwise.negatives.shape[1])
+        begin, end = _rows_of_member(member, batch)
+        list_users(begin, end, batch, users.occurrences)
+        _list_items(begin, end, batch, pairwise, items)
+        catch_up_batch(member, n_rows, users, n_occurrences, items, now)
         for r in range(begin, end):
-            user_occurrences.tokens[r] = epoch.row_users[first_row + r]
-            user_occurrences.rows[r] = r
-            user_occurrences.multiples[r] = ONE
-        if user_rule.catch_up != CATCH_UP_NONE:
-            wait(barrier, size)
-            catch_up(
-                me, team, n_rows, user_occurrences.tokens, step, clock, user_rule, hyper, users,
-                gradient,
-            )  # fmt: skip
-            wait(barrier, size)
-        for r in range(begin, end):
-            for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
-                at = (p - first_pair) * per_pair
-                item_occurrences.tokens[at] = epoch.items[p]
-                k = np.uint64(epoch.items[p])
-                item_occurrences.multiples[at] = touch_row(items.weights, k)
-                for j in range(n_negatives):
-                    item = negatives[p - first_pair_of_call, j]
-                    item_occurrences.tokens[at + 1 + j] = item
-                    item_occurrences.multiples[at + 1 + j] = touch_row(
-                        items.weights, np.uint64(item)
-                    )
-        if item_rule.catch_up != CATCH_UP_NONE:
-            wait(barrier, size)
-            catch_up(
-                me, team, n_pairs * per_pair, item_occurrences.tokens, step, clock, item_rule,
-                hyper, items, gradient,
-            )  # fmt: skip
-            wait(barrier, size)
-        for r in range(begin, end):
-            u = np.uint64(epoch.row_users[first_row + r])
-            row_key = hash64(key + np.uint64(first_row + r))
-            length = gather_dropped_row(
-                users.weights, u, cosine, dropout, row_key, scratch.masks, units, r
-            )
-            inverse = inverse_temperatures[u, 0]
-            for f in range(width):
-                gradients[r, f] = ZERO
-            loss = 0.0
-            weight = 0.0
-            for p in range(epoch.row_starts[first_row + r], epoch.row_starts[first_row + r + 1]):
-                at = (p - first_pair) * per_pair
-                i = np.uint64(epoch.items[p])
-                item_length = row_length(items.weights, i, width) if cosine else ONE
-                score = _dot(items.weights, i, units, r) / item_length
-                v = epoch.weights[p] / np.float32(n_negatives)
-                pull = ZERO
-                for j in range(n_negatives):
-                    q = at + 1 + j
-                    k = np.uint64(item_occurrences.tokens[q])
-                    slope = ZERO
-                    if not _is_known(known_items, known_starts[u], known_starts[u + 1], k):
-                        other_length = row_length(items.weights, k, width) if cosine else ONE
-                        other = _dot(items.weights, k, units, r) / other_length
-                        value, slope = log_loss(inverse * (score - other), ONE)
-                        loss += v * value
-                        slope *= inverse * v * np.float32(scale)
-                        multiple = slope / other_length
-                        for f in range(width):
-                            gradients[r, f] -= multiple * items.weights[k, f]
-                    item_occurrences.rows[q] = r
-                    item_occurrences.multiples[q] = -slope
-                    pull += slope
-                item_occurrences.rows[at] = r
-                item_occurrences.multiples[at] = pull
-                weight += epoch.weights[p]
-                multiple = pull / item_length
-                for f in range(width):
-                    gradients[r, f] += multiple * items.weights[i, f]
-            if cosine:
-                through_normalisation(gradients, r, units, r, length)
-            through_dropout(gradients, dropout, scratch.masks, r)
-            scratch.row_sums[r, 0] = loss
-            scratch.row_sums[r, 1] = weight
-        wait(barrier, size)
+            _learn_row(r, batch, pairwise, users, items, scratch)
+        synchronize(member)
         if rank == 0:
             for r in range(n_rows):
-                total_loss += scratch.row_sums[r, 0]
-                total_weight += scratch.row_sums[r, 1]
-        apply_gradients(
-            rank, size, n_rows, user_occurrences, gradients, NO_UNIT, users, user_rule, hyper, step,
-            clock, mean,
-        )  # fmt: skip
-        apply_gradients(
-            rank, size, n_pairs * per_pair, item_occurrences, units, n_unit, items, item_rule,
-            hyper, step, clock, mean,
-        )  # fmt: skip
-        wait(barrier, size)
+                total_loss += scratch.losses[r]
+                total_weight += scratch.weights[r]
+        apply_gradients(member, n_rows, users, scratch.gradients, NO_UNIT, now, batch.mean)
+        apply_gradients(member, n_occurrences, items, scratch.units, n_unit, now, batch.mean)
+        synchronize(member)
     return total_loss, total_weight

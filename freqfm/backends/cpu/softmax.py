@@ -13,25 +13,32 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, kernel
+from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.blas import add_product_of_transposed
 from freqfm.backends.cpu.softmax_rows import (
     FIRST,
-    Batch,
+    Tile,
     finish_row,
     gather_negatives,
     has_own_lists,
-    list_tokens,
     score_tile,
 )
-from freqfm.backends.cpu.tables import NO_UNIT, apply_gradients, catch_up
-from freqfm.backends.cpu.team import wait
+from freqfm.backends.cpu.tables import (
+    NO_UNIT,
+    apply_gradients,
+    batch_of,
+    catch_up_batch,
+    list_users,
+    step_after,
+    user_of,
+)
+from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.codes import (
-    CATCH_UP_NONE,
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,
+    NEGATIVES_OWN,
+    NEGATIVES_SHARED,
 )
-from freqfm.formulas.rng import stream_key
 
 # Rows and negatives of one tile, the work of one call of BLAS. How a batch is cut into tiles does
 # not depend on the number of threads, so no sum does.
@@ -39,156 +46,129 @@ TILE_ROWS = 64
 TILE_NEGATIVES = 256
 
 
+@inlined
+def _n_negatives(batch, softmax, items):
+    """Return the length of the batch's list of negatives, or of each of its lists."""
+    if softmax.negatives_code == NEGATIVES_IN_BATCH:
+        return batch.n_pairs
+    if softmax.negatives_code == NEGATIVES_FULL:
+        return items.table.weights.shape[0]
+    return softmax.negatives.shape[1]
+
+
+@inlined
+def _list_items(member, batch, softmax, m, occurrences):
+    """Write the tokens of a batch's positives and negatives, each thread a part."""
+    code = softmax.negatives_code
+    first, n_pairs = batch.first_pair, batch.n_pairs
+    begin, end = part(member, n_pairs)
+    for p in range(begin, end):
+        occurrences.tokens[p] = batch.data.items[first + p]
+        if code == NEGATIVES_OWN:
+            # A row is one positive.
+            for j in range(m):
+                item = softmax.negatives[first + p - batch.first_pair_of_call, j]
+                occurrences.tokens[n_pairs + p * m + j] = item
+        elif code == NEGATIVES_IN_BATCH:
+            occurrences.tokens[n_pairs + p] = batch.data.items[first + p]
+    if code in (NEGATIVES_SHARED, NEGATIVES_FULL):
+        begin, end = part(member, m)
+        for j in range(begin, end):
+            item = np.int32(j) if code == NEGATIVES_FULL else softmax.negatives[batch.number, j]
+            occurrences.tokens[n_pairs + j] = item
+
+
+@inlined
+def _gather_shared_negatives(member, batch, softmax, m, items, scratch):
+    """Gather the batch's negatives; their gradients stand after those by the users' rows."""
+    begin, end = part(member, m)
+    gather_negatives(begin, end, batch.n_pairs, FIRST, softmax, items, scratch)
+    for j in range(begin, end):
+        items.occurrences.rows[batch.n_pairs + j] = scratch.masks.shape[0] + j
+        items.occurrences.multiples[batch.n_pairs + j] = ONE
+
+
+@inlined
+def _learn_rows(member, panel, batch, softmax, users, items, scratch):
+    """Score the rows of a panel and find the gradients by users and positives."""
+    for begin in range(panel.begin + member.rank * TILE_ROWS, panel.end, member.size * TILE_ROWS):
+        end = min(begin + TILE_ROWS, panel.end)
+        tile = Tile(begin, end, panel.begin, panel.n_negatives)
+        score_tile(member.rank, tile, batch, softmax, users, items, scratch)
+        for r in range(tile.begin, tile.end):
+            finish_row(r, tile, batch, softmax, items, scratch)
+
+
+@inlined
+def _learn_shared_negatives(member, panel, scratch):
+    """Add a panel's gradient by the negatives: tiles of columns, each summed over the rows."""
+    capacity, m = scratch.masks.shape[0], panel.n_negatives
+    for begin in range(member.rank * TILE_NEGATIVES, m, member.size * TILE_NEGATIVES):
+        end = min(begin + TILE_NEGATIVES, m)
+        add_product_of_transposed(
+            scratch.scores[: panel.end - panel.begin, begin:end],
+            scratch.scaled[panel.begin : panel.end],
+            scratch.sources[capacity + begin : capacity + end],
+            ZERO if panel.begin == 0 else ONE,
+        )
+
+
+@inlined
+def _add_statistics(batch, statistics, scratch):
+    """Add what the rows of a batch say of their users' temperatures."""
+    for r in range(batch.n_rows):
+        u = user_of(batch, r)
+        statistics[u, 0] += scratch.plain_losses[r]
+        statistics[u, 1] += scratch.weights[r]
+        statistics[u, 2] += scratch.slopes[r]
+
+
 @kernel
-def softmax_train(
-    rank,
-    size,
-    barrier,
-    epoch,
-    first_batch,
-    last_batch,
-    seed,
-    epoch_number,
-    objective,
-    negatives,
-    corrections,
-    inverse_temperatures,
-    statistics,
-    users,
-    items,
-    user_rule,
-    item_rule,
-    hyper,
-    step,
-    clock,
-    scratch,
-    user_occurrences,
-    item_occurrences,
-):
-    """Train on the batches ``first_batch`` to ``last_batch`` of an epoch; return loss and weight.
+def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
+    """Train on some batches of an epoch; return the sums of the loss and of the weights.
 
     Arguments
     ---------
-    epoch : Epoch
-    objective : Objective
-    negatives (n_lists, M) : int32; one list for each batch of this call, or for each positive; of
-        no use where negatives are the batch's positives or all items. Those drawn for each row of
-        the only batch, and what is subtracted from logits, stand in ``item_occurrences``.
-    corrections (n_items,) : q, float32; empty for zeros.
-    inverse_temperatures (n_users, 2) : w and w', float32.
-    statistics (n_users, 3) : gets, per user, the loss at temperature one, its weight, and the
-        derivative of the loss by the inverse temperature; float64.
-    users, items : Table
-    user_rule, item_rule : Rule
-    step, clock : the steps made so far, and the Clock of the epoch.
-    scratch : Scratch
-    user_occurrences, item_occurrences : Occurrences
+    span : Span
+    softmax : Softmax
+    sides : Sides, with the last step that was made. Negatives drawn for each row of the only batch,
+        and what is subtracted from logits, stand in the occurrences of items.
+    scratch : SoftmaxScratch
     """
-    me = np.uint64(rank)
-    team = np.uint64(size)
-    code = objective.negatives_code
-    own_lists = has_own_lists(code)
-    capacity = scratch.masks.shape[0]
-    panel = scratch.scores.shape[0]
-    n_unit = items.weights.shape[1] if objective.cosine else 0
-    first_pair_of_call = epoch.row_starts[epoch.batch_starts[first_batch]]
-    key = stream_key(seed, epoch_number)
-    smallest_correction = ZERO
-    for k in range(corrections.shape[0]):
-        smallest_correction = min(smallest_correction, corrections[k])
+    member = Member(rank, size, barrier)
+    users, items, step = sides.users, sides.items, sides.step
+    own_lists = has_own_lists(softmax.negatives_code)
+    most_rows = scratch.scores.shape[0]
+    n_unit = items.table.weights.shape[1] if softmax.cosine else 0
     total_loss = 0.0
     total_weight = 0.0
-    for b in range(first_batch, last_batch):
-        step += 1
-        first_row = epoch.batch_starts[b]
-        n_rows = epoch.batch_starts[b + 1] - first_row
-        first_pair = epoch.row_starts[first_row]
-        n_pairs = epoch.row_starts[first_row + n_rows] - first_pair
-        m = negatives.shape[1]
-        if code == NEGATIVES_IN_BATCH:
-            m = n_pairs
-        elif code == NEGATIVES_FULL:
-            m = items.weights.shape[0]
-        batch = Batch(first_row, n_rows, first_pair, n_pairs, m)
-        n_occurrences = n_pairs + (n_rows * m if own_lists else m)
-        list_tokens(
-            rank, size, batch, first_pair_of_call, b - first_batch, epoch, code, negatives,
-            user_occurrences, item_occurrences,
-        )  # fmt: skip
-        wait(barrier, size)
-        # Rows that have missed steps make them up before they are read.
-        gradient = item_occurrences.gradients[rank]
-        if item_rule.catch_up != CATCH_UP_NONE:
-            catch_up(
-                me, team, n_rows, user_occurrences.tokens, step, clock, user_rule, hyper, users,
-                gradient,
-            )  # fmt: skip
-            catch_up(
-                me, team, n_occurrences, item_occurrences.tokens, step, clock, item_rule, hyper,
-                items, gradient,
-            )  # fmt: skip
-            wait(barrier, size)
-        batch_weight = 0.0
-        for p in range(first_pair, first_pair + n_pairs):
-            batch_weight += epoch.weights[p]
-        mean = 1.0 / batch_weight
-        scale = mean if item_rule.average else 1.0
+    for b in range(span.first_batch, span.last_batch):
+        batch = batch_of(span, b, step.rule.average)
+        now = step_after(step, batch.number + 1)
+        n_rows = batch.n_rows
+        m = _n_negatives(batch, softmax, items)
+        n_occurrences = batch.n_pairs + (n_rows * m if own_lists else m)
+        begin, end = part(member, n_rows)
+        list_users(begin, end, batch, users.occurrences)
+        _list_items(member, batch, softmax, m, items.occurrences)
+        catch_up_batch(member, n_rows, users, n_occurrences, items, now)
         if not own_lists:
-            begin = m * rank // size
-            end = m * (rank + 1) // size
-            gather_negatives(
-                begin, end, n_pairs, FIRST, objective, corrections, items.weights, scratch,
-                item_occurrences,
-            )  # fmt: skip
-            for j in range(begin, end):
-                item_occurrences.rows[n_pairs + j] = capacity + j
-                item_occurrences.multiples[n_pairs + j] = ONE
-            wait(barrier, size)
-
-        for start in range(0, n_rows, panel):
-            stop = min(start + panel, n_rows)
-            for begin in range(start + rank * TILE_ROWS, stop, size * TILE_ROWS):
-                end = min(begin + TILE_ROWS, stop)
-                score_tile(
-                    rank, begin, end, start, batch, epoch, objective, key, inverse_temperatures,
-                    corrections, smallest_correction, users.weights, items.weights, scratch,
-                    item_occurrences,
-                )  # fmt: skip
-                for r in range(begin, end):
-                    finish_row(
-                        r, r - start, batch, epoch, objective, items.weights, corrections,
-                        inverse_temperatures, scale, scratch, item_occurrences,
-                    )  # fmt: skip
-            wait(barrier, size)
-            if own_lists:
-                continue
-            # The gradient of the negatives: tiles of columns, each summed over the rows.
-            for begin in range(rank * TILE_NEGATIVES, m, size * TILE_NEGATIVES):
-                end = min(begin + TILE_NEGATIVES, m)
-                add_product_of_transposed(
-                    scratch.scores[: stop - start, begin:end],
-                    scratch.scaled[start:stop],
-                    scratch.sources[capacity + begin : capacity + end],
-                    ZERO if start == 0 else ONE,
-                )
-            wait(barrier, size)
-
+            _gather_shared_negatives(member, batch, softmax, m, items, scratch)
+            synchronize(member)
+        for start in range(0, n_rows, most_rows):
+            panel = Tile(start, min(start + most_rows, n_rows), start, m)
+            _learn_rows(member, panel, batch, softmax, users, items, scratch)
+            synchronize(member)
+            if not own_lists:
+                _learn_shared_negatives(member, panel, scratch)
+                synchronize(member)
         if rank == 0:
             for r in range(n_rows):
-                total_loss += scratch.row_sums[r, 0]
-                total_weight += scratch.row_sums[r, 1]
-                if objective.statistics_wanted:
-                    u = np.uint64(epoch.row_users[first_row + r])
-                    statistics[u, 0] += scratch.row_sums[r, 2]
-                    statistics[u, 1] += scratch.row_sums[r, 1]
-                    statistics[u, 2] += scratch.row_sums[r, 3]
-        apply_gradients(
-            rank, size, n_rows, user_occurrences, scratch.user_gradients, NO_UNIT, users, user_rule,
-            hyper, step, clock, mean,
-        )  # fmt: skip
-        apply_gradients(
-            rank, size, n_occurrences, item_occurrences, scratch.sources, n_unit, items,
-            item_rule, hyper, step, clock, mean,
-        )  # fmt: skip
-        wait(barrier, size)
+                total_loss += scratch.losses[r]
+                total_weight += scratch.weights[r]
+            if softmax.statistics_wanted:
+                _add_statistics(batch, softmax.statistics, scratch)
+        apply_gradients(member, n_rows, users, scratch.user_gradients, NO_UNIT, now, batch.mean)
+        apply_gradients(member, n_occurrences, items, scratch.sources, n_unit, now, batch.mean)
+        synchronize(member)
     return total_loss, total_weight

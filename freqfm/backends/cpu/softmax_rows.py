@@ -11,18 +11,13 @@ from freqfm.backends.cpu.logits import exponentials, largest_logit, sum_of_expon
 from freqfm.backends.cpu.tables import (
     gather_dropped_row,
     gather_row,
+    key_of,
     row_length,
     through_dropout,
     through_normalisation,
+    user_of,
 )
-from freqfm.formulas.codes import (
-    NEGATIVES_DRAWN,
-    NEGATIVES_FULL,
-    NEGATIVES_IN_BATCH,
-    NEGATIVES_OWN,
-    NEGATIVES_SHARED,
-)
-from freqfm.formulas.rng import hash64
+from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_OWN
 
 # Up to here the logits of cosines, between -w and w, need no search for the largest: shifted by w
 # they stay above the -87 at which float32 ends.
@@ -32,29 +27,28 @@ _SAFE = np.float32(40)
 FIRST, _FALSE = np.int64(0), np.bool_(False)
 
 
-class Objective(NamedTuple):
-    """What a batch minimises."""
+class Softmax(NamedTuple):
+    """What a call minimises, by which negatives and temperatures."""
 
     cosine: bool
     dropout: float
     negatives_code: int
     corrected: bool  #: whether q differs from zero
-    inside: bool  #: whether the positive is inside the logarithm
+    include_positive: bool  #: whether the positive is inside the logarithm
     constant: float  #: c
     statistics_wanted: bool
+    negatives: np.ndarray
+    """(n_lists, M), int32: a list for each batch of the call, or for each positive. Where negatives
+    are drawn for rows, the batch's positives or all items, no list is read."""
+    corrections: np.ndarray  #: (n_items,), q, float32; empty for zeros
+    smallest_correction: np.float32  #: of all items, at most 0
+    inverse_temperatures: np.ndarray  #: (n_users, 2), w and w', float32
+    statistics: np.ndarray
+    """(n_users, 3), float64: gets, per user, the loss at temperature one, its weight, and the
+    derivative of the loss by the inverse temperature."""
 
 
-class Batch(NamedTuple):
-    """Where a batch stands in the epoch, and how large it is."""
-
-    first_row: int
-    n_rows: int
-    first_pair: int
-    n_pairs: int
-    n_negatives: int  #: M, of the batch or of each positive
-
-
-class Scratch(NamedTuple):
+class SoftmaxScratch(NamedTuple):
     """Working memory; float32. R rows, M negatives and P positives are the most of any batch."""
 
     masks: np.ndarray  #: (R, d)
@@ -65,9 +59,23 @@ class Scratch(NamedTuple):
     negative_units: np.ndarray  #: (M, d) for shared negatives, (size * M, d) for own ones
     negative_corrections: np.ndarray  #: (M,), or (size * M,)
     scores: np.ndarray  #: (rows of a panel, M)
-    row_sums: np.ndarray
-    """(R, 4), float64. While a row is scored: the sum of its exponentials, the shift of its logits
-    and its log-sum at temperature one; then its loss, weight and statistics."""
+    # Of each row, (R,), float64.
+    totals: np.ndarray  #: sum of the exponentials
+    shifts: np.ndarray  #: of their logits
+    log_sums: np.ndarray  #: logarithm of the sum at temperature one
+    losses: np.ndarray
+    weights: np.ndarray
+    plain_losses: np.ndarray  #: loss at temperature one
+    slopes: np.ndarray  #: derivative of the loss by the inverse temperature
+
+
+class Tile(NamedTuple):
+    """Some rows of a batch, scored at once against the negatives."""
+
+    begin: int
+    end: int
+    panel: int  #: the row of the batch that has the first row of the scores
+    n_negatives: int
 
 
 @inlined
@@ -77,193 +85,180 @@ def has_own_lists(negatives_code):
 
 
 @inlined
-def list_tokens(rank, size, batch, first_pair_of_call, b, epoch, code, negatives, users, items):
-    """Write the tokens of a batch to the occurrences of users and items, each thread a part."""
-    first, n_pairs, m = batch.first_pair, batch.n_pairs, batch.n_negatives
-    for r in range(batch.n_rows * rank // size, batch.n_rows * (rank + 1) // size):
-        users.tokens[r] = epoch.row_users[batch.first_row + r]
-        users.rows[r] = r
-        users.multiples[r] = ONE
-    for p in range(n_pairs * rank // size, n_pairs * (rank + 1) // size):
-        items.tokens[p] = epoch.items[first + p]
-        if code == NEGATIVES_OWN:
-            # A row is one positive.
-            for j in range(m):
-                item = negatives[first + p - first_pair_of_call, j]
-                items.tokens[n_pairs + p * m + j] = item
-        elif code == NEGATIVES_IN_BATCH:
-            items.tokens[n_pairs + p] = epoch.items[first + p]
-    if code in (NEGATIVES_SHARED, NEGATIVES_FULL):
-        for j in range(m * rank // size, m * (rank + 1) // size):
-            items.tokens[n_pairs + j] = np.int32(j) if code == NEGATIVES_FULL else negatives[b, j]
+def _correction(softmax, occurrences, p, k):
+    """Return what is subtracted from the logit of occurrence ``p``, which is item ``k``."""
+    if softmax.negatives_code == NEGATIVES_DRAWN:
+        return occurrences.multiples[p]
+    return softmax.corrections[k]
 
 
 @inlined
-def gather_negatives(begin, end, first, to, objective, corrections, items, scratch, occurrences):
+def gather_negatives(begin, end, first, to, softmax, items, scratch):
     """Gather the negatives ``begin`` to ``end`` of a list whose tokens start at ``first``."""
-    n_unit = items.shape[1] if objective.cosine else 0
+    weights = items.table.weights
+    n_unit = weights.shape[1] if softmax.cosine else 0
     for j in range(begin, end):
-        k = np.uint64(occurrences.tokens[first + j])
-        gather_row(items, k, n_unit, scratch.negative_units, to + j)
-        if objective.corrected:
-            drawn = objective.negatives_code == NEGATIVES_DRAWN
-            correction = occurrences.multiples[first + j] if drawn else corrections[k]
+        k = np.uint64(items.occurrences.tokens[first + j])
+        gather_row(weights, k, n_unit, scratch.negative_units, to + j)
+        if softmax.corrected:
+            correction = _correction(softmax, items.occurrences, first + j, k)
             scratch.negative_corrections[to + j] = correction
 
 
 @inlined
-def _exponentials_of_row(r, s, n, first, inverse, smallest_correction, objective, scratch):
+def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
     """Turn the scores in row ``s`` into exponentials, and keep what row ``r`` needs of them."""
     scores = scratch.scores
     corrections = scratch.negative_corrections
-    if objective.statistics_wanted:
+    if softmax.statistics_wanted:
         top = ONE
-        if not objective.cosine:
+        if not softmax.cosine:
             top = largest_logit(scores, s, n, ONE, corrections, first, _FALSE)
         total = sum_of_exponentials(scores, s, n, top)
-        scratch.row_sums[r, 2] = top + math.log(total)
-    drawn = objective.negatives_code == NEGATIVES_DRAWN
-    if objective.cosine and inverse <= _SAFE and not drawn:
-        shift = inverse - smallest_correction
+        scratch.log_sums[r] = top + math.log(total)
+    drawn = softmax.negatives_code == NEGATIVES_DRAWN
+    if softmax.cosine and inverse <= _SAFE and not drawn:
+        shift = inverse - softmax.smallest_correction
     else:
-        shift = largest_logit(scores, s, n, inverse, corrections, first, objective.corrected)
-    scratch.row_sums[r, 0] = exponentials(
-        scores, s, n, inverse, corrections, first, objective.corrected, shift
+        shift = largest_logit(scores, s, n, inverse, corrections, first, softmax.corrected)
+    scratch.totals[r] = exponentials(
+        scores, s, n, inverse, corrections, first, softmax.corrected, shift
     )
-    scratch.row_sums[r, 1] = shift
+    scratch.shifts[r] = shift
 
 
 @inlined
-def score_tile(
-    rank, begin, end, start, batch, epoch, objective, row_key, inverse_temperatures, corrections,
-    smallest_correction, users, items, scratch, occurrences,
-):  # fmt: skip
-    """Score the rows ``begin`` to ``end``, and sum their negatives weighted by exponentials.
+def _score_own_list(rank, r, tile, batch, softmax, items, scratch):
+    """Score row ``r`` against its own negatives, and sum them weighted by exponentials."""
+    m = tile.n_negatives
+    first = rank * m
+    negatives = scratch.negative_units[first : first + m]
+    gather_negatives(FIRST, m, batch.n_pairs + r * m, first, softmax, items, scratch)
+    s = r - tile.panel
+    row = scratch.scores[s : s + 1]
+    product_with_transposed(scratch.sources[r : r + 1], negatives, row)
+    inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
+    _exponentials_of_row(r, s, m, first, inverse, softmax, scratch)
+    add_product(row, negatives, scratch.user_gradients[r : r + 1], ZERO)
 
-    The row ``start`` of the batch has the first row of the scores.
-    """
-    m = batch.n_negatives
-    units = scratch.sources
+
+@inlined
+def _score_shared_list(tile, batch, softmax, scratch):
+    """Score the rows of a tile against the batch's negatives; as ``_score_own_list``."""
+    begin, end, m = tile.begin, tile.end, tile.n_negatives
+    scores = scratch.scores[begin - tile.panel : end - tile.panel]
+    negatives = scratch.negative_units[:m]
+    product_with_transposed(scratch.sources[begin:end], negatives, scores)
     for r in range(begin, end):
-        u = np.uint64(epoch.row_users[batch.first_row + r])
+        inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
+        _exponentials_of_row(r, r - tile.panel, m, FIRST, inverse, softmax, scratch)
+    add_product(scores, negatives, scratch.user_gradients[begin:end], ZERO)
+
+
+@inlined
+def score_tile(rank, tile, batch, softmax, users, items, scratch):
+    """Score the rows of a tile, and sum their negatives weighted by exponentials."""
+    for r in range(tile.begin, tile.end):
         scratch.lengths[r] = gather_dropped_row(
-            users, u, objective.cosine, objective.dropout,
-            hash64(row_key + np.uint64(batch.first_row + r)), scratch.masks, units, r,
+            users.table.weights, user_of(batch, r), softmax.cosine, softmax.dropout,
+            key_of(batch, r), scratch.masks, scratch.sources, r,
         )  # fmt: skip
-    tile = scratch.scores[begin - start : end - start]
-    if not has_own_lists(objective.negatives_code):
-        negatives = scratch.negative_units[:m]
-        product_with_transposed(units[begin:end], negatives, tile)
-        for r in range(begin, end):
-            inverse = inverse_temperatures[np.uint64(epoch.row_users[batch.first_row + r]), 1]
-            _exponentials_of_row(
-                r, r - start, m, FIRST, inverse, smallest_correction, objective, scratch
-            )
-        add_product(tile, negatives, scratch.user_gradients[begin:end], ZERO)
-        return
-    negatives = scratch.negative_units[rank * m : (rank + 1) * m]
-    for r in range(begin, end):
-        gather_negatives(
-            FIRST, m, batch.n_pairs + r * m, rank * m, objective, corrections, items, scratch,
-            occurrences,
-        )  # fmt: skip
-        row = scratch.scores[r - start : r - start + 1]
-        product_with_transposed(units[r : r + 1], negatives, row)
-        inverse = inverse_temperatures[np.uint64(epoch.row_users[batch.first_row + r]), 1]
-        _exponentials_of_row(
-            r, r - start, m, rank * m, inverse, smallest_correction, objective, scratch
-        )
-        add_product(row, negatives, scratch.user_gradients[r : r + 1], ZERO)
+    if has_own_lists(softmax.negatives_code):
+        for r in range(tile.begin, tile.end):
+            _score_own_list(rank, r, tile, batch, softmax, items, scratch)
+    else:
+        _score_shared_list(tile, batch, softmax, scratch)
 
 
 @inlined
-def _positives_of_row(
-    r, batch, epoch, objective, items, corrections, inverse, negative_inverse, log_sum, scale,
-    scratch, occurrences,
-):  # fmt: skip
+def _share_of_positive(p, k, logit, log_sum, batch, softmax, occurrences):
+    """Return the positive's own share in its softmax, and the logarithm of the whole sum."""
+    if not softmax.include_positive:
+        return 0.0, log_sum
+    if softmax.corrected:
+        logit -= _correction(softmax, occurrences, p - batch.first_pair, k)
+    top = max(logit, log_sum)
+    log_total = top + math.log(math.exp(logit - top) + math.exp(log_sum - top))
+    return math.exp(logit - log_total), log_total
+
+
+@inlined
+def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     """Write the gradient of the positives of row ``r`` to the row's and to the occurrences.
 
-    Returns, each summed over positives with their weights: the loss, the scores, the share of the
-    negatives in the softmax, the positives' own share times their scores, and the weights.
+    The loss and the weight of the row go to the scratch. Returns, each summed over positives with
+    their weights: the scores, the share of the negatives in the softmax, and the positives' own
+    share times their scores.
     """
-    width = items.shape[1]
+    table, occurrences = items.table.weights, items.occurrences
+    width = table.shape[1]
     units = scratch.sources
     gradients = scratch.user_gradients
+    u = user_of(batch, r)
+    inverse = np.float64(softmax.inverse_temperatures[u, 0])
+    negative_inverse = np.float64(softmax.inverse_temperatures[u, 1])
     for f in range(width):
         gradients[r, f] = ZERO
     loss = 0.0
-    pull = 0.0
-    left = 0.0
-    inner = 0.0
+    scores = 0.0
+    others = 0.0
+    own_scores = 0.0
     weight = 0.0
     row = batch.first_row + r
-    for p in range(epoch.row_starts[row], epoch.row_starts[row + 1]):
-        k = np.uint64(epoch.items[p])
+    for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
+        k = np.uint64(batch.data.items[p])
         dot = ZERO
         for f in range(width):
-            dot += items[k, f] * units[r, f]
-        length = row_length(items, k, width) if objective.cosine else ONE
+            dot += table[k, f] * units[r, f]
+        length = row_length(table, k, width) if softmax.cosine else ONE
         score = np.float64(dot / length)
-        own = 0.0
-        log_total = log_sum
-        if objective.inside:
-            logit = negative_inverse * score
-            if objective.corrected:
-                drawn = objective.negatives_code == NEGATIVES_DRAWN
-                at = p - batch.first_pair
-                logit -= occurrences.multiples[at] if drawn else corrections[k]
-            top = max(logit, log_sum)
-            log_total = top + math.log(math.exp(logit - top) + math.exp(log_sum - top))
-            own = math.exp(logit - log_total)
-        v = np.float64(epoch.weights[p])
-        loss += v * (objective.constant * log_total - inverse * score)
-        pull += v * score
-        left += v * (1.0 - own)
-        inner += v * own * score
+        share, log_total = _share_of_positive(
+            p, k, negative_inverse * score, log_sum, batch, softmax, occurrences
+        )
+        v = np.float64(batch.data.weights[p])
+        loss += v * (softmax.constant * log_total - inverse * score)
+        scores += v * score
+        others += v * (1.0 - share)
+        own_scores += v * share * score
         weight += v
-        slope = np.float32(scale * v * (objective.constant * negative_inverse * own - inverse))
-        multiple = slope / length
+        derivative = np.float32(
+            batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
+        )
+        multiple = derivative / length
         for f in range(width):
-            gradients[r, f] += multiple * items[k, f]
+            gradients[r, f] += multiple * table[k, f]
         occurrences.rows[p - batch.first_pair] = r
-        occurrences.multiples[p - batch.first_pair] = slope
-    return loss, pull, left, inner, weight
+        occurrences.multiples[p - batch.first_pair] = derivative
+    scratch.losses[r] = loss
+    scratch.weights[r] = weight
+    return scores, others, own_scores
 
 
 @inlined
-def finish_row(
-    r, s, batch, epoch, objective, items, corrections, inverse_temperatures, scale, scratch,
-    occurrences,
-):  # fmt: skip
-    """Turn the sums of row ``r``, whose exponentials stand in row ``s``, into gradients."""
-    width = items.shape[1]
-    u = np.uint64(epoch.row_users[batch.first_row + r])
-    inverse = np.float64(inverse_temperatures[u, 0])
-    negative_inverse = np.float64(inverse_temperatures[u, 1])
-    total = scratch.row_sums[r, 0]
-    log_sum = scratch.row_sums[r, 1] + math.log(total)
+def finish_row(r, tile, batch, softmax, items, scratch):
+    """Turn the sums of row ``r`` of a tile into gradients."""
+    width = items.table.weights.shape[1]
+    gradients, units, scaled = scratch.user_gradients, scratch.sources, scratch.scaled
+    negative_inverse = np.float64(softmax.inverse_temperatures[user_of(batch, r), 1])
+    total = scratch.totals[r]
+    log_sum = scratch.shifts[r] + math.log(total)
     mean_score = ZERO
     for f in range(width):
-        mean_score += scratch.user_gradients[r, f] * scratch.sources[r, f]
-        scratch.scaled[r, f] = scratch.user_gradients[r, f]
-    loss, pull, left, inner, weight = _positives_of_row(
-        r, batch, epoch, objective, items, corrections, inverse, negative_inverse, log_sum, scale,
-        scratch, occurrences,
-    )  # fmt: skip
+        mean_score += gradients[r, f] * units[r, f]
+        scaled[r, f] = gradients[r, f]
+    scores, others, own_scores = _learn_positives(r, batch, softmax, log_sum, items, scratch)
     # Times this, exponentials are the gradient by the scores of the negatives.
-    factor = np.float32(scale * objective.constant * negative_inverse * left / total)
+    factor = np.float32(batch.scale * softmax.constant * negative_inverse * others / total)
     for f in range(width):
-        scratch.user_gradients[r, f] += factor * scratch.scaled[r, f]
-        scratch.scaled[r, f] = factor * scratch.sources[r, f]
-    if has_own_lists(objective.negatives_code):
-        first = batch.n_pairs + r * batch.n_negatives
-        for j in range(batch.n_negatives):
-            occurrences.multiples[first + j] = factor * scratch.scores[s, j]
-            occurrences.rows[first + j] = r
-    if objective.cosine:
-        through_normalisation(scratch.user_gradients, r, scratch.sources, r, scratch.lengths[r])
-    through_dropout(scratch.user_gradients, objective.dropout, scratch.masks, r)
-    scratch.row_sums[r, 0] = loss
-    scratch.row_sums[r, 1] = weight
-    scratch.row_sums[r, 2] = weight * scratch.row_sums[r, 2] - pull
-    scratch.row_sums[r, 3] = objective.constant * (inner + left * mean_score / total) - pull
+        gradients[r, f] += factor * scaled[r, f]
+        scaled[r, f] = factor * units[r, f]
+    if has_own_lists(softmax.negatives_code):
+        first = batch.n_pairs + r * tile.n_negatives
+        for j in range(tile.n_negatives):
+            items.occurrences.multiples[first + j] = factor * scratch.scores[r - tile.panel, j]
+            items.occurrences.rows[first + j] = r
+    if softmax.cosine:
+        through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
+    through_dropout(gradients, softmax.dropout, scratch.masks, r)
+    scratch.plain_losses[r] = scratch.weights[r] * scratch.log_sums[r] - scores
+    scratch.slopes[r] = softmax.constant * (own_scores + others * mean_score / total) - scores

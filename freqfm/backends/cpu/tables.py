@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
-from freqfm.backends.cpu.ownership import owner
+from freqfm.backends.base import Batches, UpdateRule
+from freqfm.backends.cpu.ownership import owns
+from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -21,7 +23,7 @@ from freqfm.formulas.codes import (
     DECAY_NONE,
     STEP_ADAM,
 )
-from freqfm.formulas.rng import hash64
+from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.steps import present_rate, row_rate, step_row
 
 
@@ -36,36 +38,14 @@ class Table(NamedTuple):
     heads: np.ndarray  #: (n,), int32, scratch; -1 between batches
 
 
-class Rule(NamedTuple):
-    """How rows step and how they decay, see ``freqfm.formulas.codes``."""
+class Step(NamedTuple):
+    """A step of the optimizer: how rows move, and which step of the training it is."""
 
-    step_code: int
-    rate_code: int
-    count_code: int
-    catch_up: int
-    decay_code: int
-    decoupled: bool
-    average: bool
-    decay: float  #: weight decay of a row that a batch touches
-    idle_decay: float  #: and of one that it does not
-
-
-class Clock(NamedTuple):
-    """Steps of the present epoch."""
-
-    first_step: int
-    #: (n_batches + 1, 2), Adam's bias corrections of the steps from ``first_step`` on; float64.
+    rule: UpdateRule
+    number: int  #: counted from 1
+    epoch_start: int  #: steps made before the epoch
     corrections: np.ndarray
-
-
-class Epoch(NamedTuple):
-    """The positives in the order of an epoch, in rows of one user each, in batches of rows."""
-
-    items: np.ndarray  #: (n_pairs,), int32
-    weights: np.ndarray  #: (n_pairs,), float32
-    row_starts: np.ndarray  #: (n_rows + 1,), int64
-    row_users: np.ndarray  #: (n_rows,), int32
-    batch_starts: np.ndarray  #: (n_batches + 1,), rows, int64
+    """(n_batches + 1, 2), Adam's bias corrections of the steps from ``epoch_start`` on; float64."""
 
 
 class Occurrences(NamedTuple):
@@ -77,6 +57,101 @@ class Occurrences(NamedTuple):
     nexts: np.ndarray  #: (size, m), int32, scratch of each thread
     touched: np.ndarray  #: (size, m + 1), int32
     gradients: np.ndarray  #: (size, d or more), float32
+
+
+class Side(NamedTuple):
+    """The users of a batch, or its items."""
+
+    table: Table
+    occurrences: Occurrences
+
+
+class Sides(NamedTuple):
+    """What a batch moves, and the step that moves it."""
+
+    users: Side
+    items: Side
+    step: Step
+
+
+class Span(NamedTuple):
+    """The batches of an epoch that one call trains on."""
+
+    data: Batches
+    first_batch: int
+    last_batch: int
+    seed: int
+    epoch: int
+
+
+class Batch(NamedTuple):
+    """One batch: where it stands in the epoch, and how large it is."""
+
+    data: Batches
+    number: int  #: counted from the first batch of the call
+    first_row: int
+    n_rows: int
+    first_pair: int
+    n_pairs: int
+    first_pair_of_call: int
+    weight: float  #: of its positives
+    mean: float  #: one over that
+    scale: float  #: what gradients are multiplied by: ``mean``, or 1 for a sum
+    key: int  #: random stream of the epoch's rows
+
+
+@inlined
+def batch_of(span, b, average):
+    """Return batch ``b`` of an epoch, of which gradients are averaged or summed."""
+    data = span.data
+    first_row = data.batch_starts[b]
+    n_rows = data.batch_starts[b + 1] - first_row
+    first_pair = data.row_starts[first_row]
+    n_pairs = data.row_starts[first_row + n_rows] - first_pair
+    weight = 0.0
+    for p in range(first_pair, first_pair + n_pairs):
+        weight += data.weights[p]
+    mean = 1.0 / weight
+    return Batch(
+        data,
+        b - span.first_batch,
+        first_row,
+        n_rows,
+        first_pair,
+        n_pairs,
+        data.row_starts[data.batch_starts[span.first_batch]],
+        weight,
+        mean,
+        mean if average else 1.0,
+        stream_key(span.seed, span.epoch),
+    )
+
+
+@inlined
+def user_of(batch, r):
+    """Return the user of row ``r`` of a batch."""
+    return np.uint64(batch.data.row_users[batch.first_row + r])
+
+
+@inlined
+def key_of(batch, r):
+    """Return the random stream of row ``r`` of a batch."""
+    return hash64(batch.key + np.uint64(batch.first_row + r))
+
+
+@inlined
+def step_after(step, n):
+    """Return the step ``n`` steps later."""
+    return Step(step.rule, step.number + n, step.epoch_start, step.corrections)
+
+
+@inlined
+def list_users(begin, end, batch, occurrences):
+    """List the users of the rows ``begin`` to ``end``, each with a source of its own."""
+    for r in range(begin, end):
+        occurrences.tokens[r] = batch.data.row_users[batch.first_row + r]
+        occurrences.rows[r] = r
+        occurrences.multiples[r] = ONE
 
 
 # Floats of padding between the scratch of two threads: no cache line is shared.
@@ -194,18 +269,40 @@ def touch_row(table, k):
 
 
 @inlined
-def through_normalisation(gradient, j, unit, i, length):
-    """Turn a gradient by the unit vector u into that by the vector: (g - <g, u> u) / length."""
+def through_normalisation(gradient, vectors, k, n, squares, length):
+    """Turn a gradient by the unit vector x / |x| into that by x, of ``length``.
+
+    The first ``n`` numbers of ``vectors[k]`` are x itself or the unit vector, and ``squares`` is
+    the square of their length: with unit vectors u it is (g - <g, u> u) / length.
+    """
     along = ZERO
-    for f in range(unit.shape[1]):
-        along += gradient[j, f] * unit[i, f]
+    for f in range(n):
+        along += gradient[f] * vectors[k, f]
+    along /= squares
     scale = ONE / length
-    for f in range(unit.shape[1]):
-        gradient[j, f] = (gradient[j, f] - along * unit[i, f]) * scale
+    for f in range(n):
+        gradient[f] = (gradient[f] - along * vectors[k, f]) * scale
 
 
 @inlined
-def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
+def _step_along(k, gradient, rate, table, step):
+    """Move row ``k`` of a table along its gradient, at the learning rate ``rate``."""
+    nth = step.number - step.epoch_start
+    step_row(
+        step.rule.step_code,
+        step.rule.hyper,
+        np.float32(rate / step.corrections[nth, 0]),
+        np.float32(step.corrections[nth, 1]),
+        table.weights,
+        k,
+        gradient,
+        table.first,
+        table.second,
+    )
+
+
+@inlined
+def _catch_up_row(k, table, step, gradient):
     """Make up the steps before ``step`` that row ``k`` has missed.
 
     In each its gradient was that of the penalty alone. For SGD, and for a decoupled decay, that is
@@ -213,12 +310,13 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
     moving the whole table in every batch. Without a penalty Adam's momentum is soon gone, and then
     nothing moves but the moments themselves.
     """
-    missed = step - 1 - table.caught_up[k]
+    rule = step.rule
+    missed = step.number - 1 - table.caught_up[k]
     if missed <= 0:
         return
-    table.caught_up[k] = step - 1
+    table.caught_up[k] = step.number - 1
     width = table.weights.shape[1]
-    rate = present_rate(rule.rate_code, hyper, table.per_row, k, ZERO)
+    rate = present_rate(rule.rate_code, rule.hyper, table.per_row, k, ZERO)
     if rule.catch_up == CATCH_UP_FACTOR:
         power = np.float32(math.pow(1.0 - rate * rule.idle_decay, missed))
         for f in range(width):
@@ -228,47 +326,50 @@ def _catch_up_row(k, step, clock, rule, hyper, table, gradient):
     n_replayed = missed
     if rule.step_code == STEP_ADAM and rule.idle_decay == 0.0:
         n_replayed = min(missed, _MOST_REPLAYED)
-    for s in range(step - missed, step - missed + n_replayed):
+    for s in range(n_replayed):
         for f in range(width):
             gradient[f] = penalty * table.weights[k, f]
-        own = s - clock.first_step
-        step_row(
-            rule.step_code,
-            hyper,
-            np.float32(rate / clock.corrections[own, 0]),
-            np.float32(clock.corrections[own, 1]),
-            table.weights,
-            k,
-            gradient,
-            table.first,
-            table.second,
-        )
+        _step_along(k, gradient, rate, table, step_after(step, s - missed))
     if n_replayed < missed:
-        first = np.float32(math.pow(hyper[BETA_1], missed - n_replayed))
-        second = np.float32(math.pow(hyper[BETA_2], missed - n_replayed))
+        first = np.float32(math.pow(rule.hyper[BETA_1], missed - n_replayed))
+        second = np.float32(math.pow(rule.hyper[BETA_2], missed - n_replayed))
         for f in range(width):
             table.first[k, f] *= first
             table.second[k, f] *= second
 
 
 @subroutine
-def catch_up(me, team, n, tokens, step, clock, rule, hyper, table, gradient):
+def catch_up(member, n, tokens, table, step, gradient):
     """Make up the missed steps of those of ``tokens[:n]`` that this thread owns."""
     for p in range(n):
         k = np.uint64(tokens[p])
-        if owner(k, team) == me:
-            _catch_up_row(k, step, clock, rule, hyper, table, gradient)
+        if owns(member.rank, member.size, k):
+            _catch_up_row(k, table, step, gradient)
+
+
+@inlined
+def catch_up_batch(member, n_users, users, n_items, items, step):
+    """Let the rows that a batch has listed make up the steps they have missed.
+
+    It begins with a meeting, as every thread lists a part, and ends with one: then rows are read.
+    """
+    synchronize(member)
+    if step.rule.catch_up == CATCH_UP_NONE:
+        return
+    gradient = items.occurrences.gradients[member.rank]
+    catch_up(member, n_users, users.occurrences.tokens, users.table, step, gradient)
+    catch_up(member, n_items, items.occurrences.tokens, items.table, step, gradient)
+    synchronize(member)
 
 
 @kernel
-def catch_up_all(rank, size, barrier, step, clock, rule, hyper, table, gradients):
+def catch_up_all(rank, size, barrier, table, step, gradients):
     """Make up the missed steps of every row of a table, up to and including ``step``."""
-    me = np.uint64(rank)
-    team = np.uint64(size)
+    member = Member(rank, size, barrier)
     for t in range(table.weights.shape[0]):
         k = np.uint64(t)
-        if owner(k, team) == me:
-            _catch_up_row(k, step + 1, clock, rule, hyper, table, gradients[rank])
+        if owns(member.rank, member.size, k):
+            _catch_up_row(k, table, step_after(step, 1), gradients[rank])
 
 
 @inlined
@@ -299,25 +400,20 @@ def through_unit_row(gradient, weights, k, n_unit):
     if n_unit == 0:
         return
     length = row_length(weights, k, n_unit)
-    along = ZERO
-    for f in range(n_unit):
-        along += gradient[f] * weights[k, f]
-    along /= length * length
-    inverse = ONE / length
-    for f in range(n_unit):
-        gradient[f] = (gradient[f] - along * weights[k, f]) * inverse
+    through_normalisation(gradient, weights, k, n_unit, length * length, length)
 
 
 @inlined
-def move_row(k, n_seen, share, gradient, table, rule, hyper, step, clock):
+def move_row(k, n_seen, share, gradient, table, step):
     """Step row ``k`` along its gradient, and shrink it.
 
     A batch holds the row ``n_seen`` times; the penalty on touched rows counts ``share`` times.
     """
+    rule = step.rule
     weights = table.weights
     width = weights.shape[1]
     rate = row_rate(
-        rule.rate_code, rule.count_code, hyper, table.per_row, k, np.float64(n_seen), 0.0
+        rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), 0.0
     )
     if rule.decay_code != DECAY_NONE:
         if rule.decoupled:
@@ -329,39 +425,26 @@ def move_row(k, n_seen, share, gradient, table, rule, hyper, step, clock):
             for f in range(width):
                 gradient[f] += penalty * weights[k, f]
     if rule.catch_up != CATCH_UP_NONE:
-        table.caught_up[k] = step
-    step_row(
-        rule.step_code,
-        hyper,
-        np.float32(rate / clock.corrections[step - clock.first_step, 0]),
-        np.float32(clock.corrections[step - clock.first_step, 1]),
-        weights,
-        k,
-        gradient,
-        table.first,
-        table.second,
-    )
+        table.caught_up[k] = step.number
+    _step_along(k, gradient, rate, table, step)
 
 
 @subroutine
-def apply_gradients(
-    rank, size, n, occurrences, sources, n_unit, table, rule, hyper, step, clock, scale
-):
+def apply_gradients(member, n, side, sources, n_unit, step, mean):
     """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
 
-    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``scale`` is
+    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``mean`` is
     one over the weight of the batch, by which the penalty on touched rows is multiplied.
     """
-    me = np.uint64(rank)
-    team = np.uint64(size)
-    nexts = occurrences.nexts[rank]
-    touched = occurrences.touched[rank]
-    gradient = occurrences.gradients[rank]
+    table, occurrences = side.table, side.occurrences
+    nexts = occurrences.nexts[member.rank]
+    touched = occurrences.touched[member.rank]
+    gradient = occurrences.gradients[member.rank]
     n_touched = 0
     for back in range(n):
         p = np.uint64(n - 1 - back)
         k = np.uint64(occurrences.tokens[p])
-        if owner(k, team) != me:
+        if not owns(member.rank, member.size, k):
             continue
         head = table.heads[k]
         touched[np.uint64(n_touched)] = k
@@ -374,4 +457,4 @@ def apply_gradients(
         table.heads[k] = -1
         n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
         through_unit_row(gradient, table.weights, k, n_unit)
-        move_row(k, n_seen, n_seen * scale, gradient, table, rule, hyper, step, clock)
+        move_row(k, n_seen, n_seen * mean, gradient, table, step)

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 import joblib
 import numba
@@ -103,6 +104,26 @@ def _look_again(looks, barrier):
     if looks >= barrier[_PATIENCE]:
         _sleep(_NAP)
     return looks + 1
+
+
+class Member(NamedTuple):
+    """A thread of a team, as kernels see it."""
+
+    rank: int
+    size: int
+    barrier: np.ndarray
+
+
+@inlined
+def synchronize(member):
+    """Return once every member has called this."""
+    wait(member.barrier, member.size)
+
+
+@inlined
+def part(member, n):
+    """Return where this member's part of ``range(n)`` begins and ends."""
+    return n * member.rank // member.size, n * (member.rank + 1) // member.size
 
 
 @kernel

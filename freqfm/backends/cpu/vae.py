@@ -19,13 +19,14 @@ from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, pro
 from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
+    Side,
     apply_gradients,
     catch_up,
     gather_row,
     move_row,
     through_unit_row,
 )
-from freqfm.backends.cpu.team import wait
+from freqfm.backends.cpu.team import Member, wait
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import draw_negatives, log_q_of
@@ -76,12 +77,10 @@ class DrawnScratch(NamedTuple):
 
 
 @kernel
-def catch_up_rows(rank, size, barrier, items, table, rule, hyper, step, clock, gradients):
+def catch_up_rows(rank, size, barrier, items, table, step, gradients):
     """Let the rows of ``items`` make up the steps before ``step`` that they have missed."""
-    catch_up(
-        np.uint64(rank), np.uint64(size), items.shape[0], items, step, clock, rule, hyper, table,
-        gradients[rank],
-    )  # fmt: skip
+    member = Member(rank, size, barrier)
+    catch_up(member, items.shape[0], items, table, step, gradients[rank])
 
 
 @kernel
@@ -99,20 +98,17 @@ def sum_histories(rank, size, barrier, starts, items, weights, table, out):
 
 
 @kernel
-def step_histories(
-    rank, size, barrier, n, occurrences, gradients, table, rule, hyper, step, clock, scale
-):
+def step_histories(rank, size, barrier, n, occurrences, gradients, table, step, scale):
     """Move the rows of a table along the gradients (B, d) by the sums of histories."""
-    apply_gradients(
-        rank, size, n, occurrences, gradients, NO_UNIT, table, rule, hyper, step, clock, scale
-    )
+    member = Member(rank, size, barrier)
+    apply_gradients(member, n, Side(table, occurrences), gradients, NO_UNIT, step, scale)
 
 
 @kernel
-def step_table(rank, size, barrier, gradients, table, rule, hyper, step, clock, weight):
+def step_table(rank, size, barrier, gradients, table, step, weight):
     """Move every row of a table along its gradient."""
     for k in range(rank, table.weights.shape[0], size):
-        move_row(np.uint64(k), weight, 1.0, gradients[k], table, rule, hyper, step, clock)
+        move_row(np.uint64(k), weight, 1.0, gradients[k], table, step)
 
 
 @inlined
@@ -179,7 +175,7 @@ def _sum_chunk(rank, c, queries, n_unit, vectors, scratch):
 
 
 @inlined
-def _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, clock, scratch):
+def _learn_chunk(rank, c, queries, histories, n_unit, table, step, scratch):
     """Find the gradient of all queries by a chunk of items, and move those items."""
     n_queries, width = queries.shape
     scores = scratch.scores[rank]
@@ -227,13 +223,13 @@ def _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, 
         for j in range(n):
             k = np.uint64(first + j)
             through_unit_row(gradients[j], table.weights, k, n_unit)
-            move_row(k, n_queries, 1.0, gradients[j], table, rule, hyper, step, clock)
+            move_row(k, n_queries, 1.0, gradients[j], table, step)
 
 
 @kernel
 def full_softmax(
-    rank, size, barrier, queries, histories, scale, n_unit, table, rule, hyper, step, clock,
-    scratch, query_gradients, losses,
+    rank, size, barrier, queries, histories, scale, n_unit, table, step, scratch,
+    query_gradients, losses,
 ):  # fmt: skip
     """Train the items of one batch by the softmax over all of them.
 
@@ -243,7 +239,7 @@ def full_softmax(
     histories : Histories
     scale : what each query's loss is multiplied by in the gradient, float32.
     n_unit : how many numbers of an item's vector are used at unit length.
-    table, rule, hyper, step, clock : the items' Table and how it moves; ``step`` counts from 1.
+    table, step : the items' Table and the Step that moves it.
     scratch : FullScratch
     query_gradients (B, d) : gets the gradient by the queries, float32.
     losses (B,) : gets the loss of each query, without ``scale``; float64.
@@ -268,7 +264,7 @@ def full_softmax(
             scratch.scaled[b, f] = scale * histories.totals[b] * queries[b, f]
     wait(barrier, size)
     for c in range(rank, N_CHUNKS, size):
-        _learn_chunk(rank, c, queries, histories, n_unit, table, rule, hyper, step, clock, scratch)
+        _learn_chunk(rank, c, queries, histories, n_unit, table, step, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         for f in range(width):
@@ -366,8 +362,8 @@ def _learn_from_draws(
 
 @kernel
 def sampled_softmax(
-    rank, size, barrier, queries, histories, scale, n_unit, inside, proposal, key, table, rule,
-    hyper, step, clock, scratch, occurrences, query_gradients, losses,
+    rank, size, barrier, queries, histories, scale, n_unit, inside, proposal, key, table, step,
+    scratch, occurrences, query_gradients, losses,
 ):  # fmt: skip
     """Train the items of one batch by the softmax over items drawn for each query.
 
@@ -383,12 +379,10 @@ def sampled_softmax(
     for b in range(rank, n_queries, size):
         _draw(rank, b, queries, histories, proposal, key, scratch, occurrences)
     wait(barrier, size)
-    if rule.catch_up != CATCH_UP_NONE:
+    member = Member(rank, size, barrier)
+    if step.rule.catch_up != CATCH_UP_NONE:
         # Rows that have missed steps make them up before they are read.
-        catch_up(
-            np.uint64(rank), np.uint64(size), n, occurrences.tokens, step, clock, rule, hyper,
-            table, occurrences.gradients[rank],
-        )  # fmt: skip
+        catch_up(member, n, occurrences.tokens, table, step, occurrences.gradients[rank])
         wait(barrier, size)
     for b in range(rank, n_queries, size):
         losses[b] = _learn_from_draws(
@@ -396,6 +390,4 @@ def sampled_softmax(
             occurrences, query_gradients,
         )  # fmt: skip
     wait(barrier, size)
-    apply_gradients(
-        rank, size, n, occurrences, queries, n_unit, table, rule, hyper, step, clock, scale
-    )
+    apply_gradients(member, n, Side(table, occurrences), queries, n_unit, step, scale)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm.backends.cpu.fold_in import fold_in
-from freqfm.backends.cpu.team import Team
+from freqfm import backends
+from freqfm.backends.base import FoldInProblem
 from freqfm.estimators.recommenders.histories import level_rows
 
 __all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
@@ -16,9 +16,6 @@ N_STEPS = 20
 # A user moves to the gradient plus this share of the squared inverse temperature times itself, a
 # bound of the loss's curvature for the scores that models have.
 INERTIA = 0.1
-
-# Below so many multiplications one thread is faster than several.
-_WORTH_A_TEAM = 1_000_000
 
 
 class FoldIn(NamedTuple):
@@ -141,29 +138,6 @@ def fold_in_rows(loss, X, items, indices, n_threads):
         The row of ``items`` for each entry of ``X``.
     n_threads : int
     """
-    n, (n_others, width) = X.shape[0], loss.others.shape
-    out = np.zeros((n, width), dtype=np.float32)
-    n_threads = max(1, min(n_threads, n))
-    if n * N_STEPS * loss.others.size < _WORTH_A_TEAM:
-        n_threads = 1
-    scores = np.zeros((n_threads, n_others + 32), dtype=np.float32)
-    with Team(n_threads) as team:
-        team.run(
-            fold_in,
-            X.indptr,
-            indices,
-            level_rows(X.indptr, X.data),
-            items,
-            loss.others,
-            loss.pairwise,
-            np.float32(loss.positive),
-            np.float32(loss.inverse),
-            np.float32(loss.constant),
-            np.float32(loss.inertia),
-            N_STEPS,
-            scores,
-            scores.copy(),
-            np.zeros((n_threads, width + 32), dtype=np.float32),
-            out,
-        )
-    return out
+    problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **loss._asdict())
+    histories = X.indptr, indices, level_rows(X.indptr, X.data)
+    return backends.get().fold_in(problem, histories, n_threads)

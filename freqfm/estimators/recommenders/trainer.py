@@ -1,13 +1,9 @@
-"""What the training tasks of recommenders share: a team, and tables that an optimizer moves."""
-
-import contextlib
+"""What the training tasks of recommenders share: tables, an optimizer, temperatures."""
 
 import numpy as np
 
 from freqfm._validation import LearnedArrays, count_columns
-from freqfm.backends.cpu.blas import single_threaded_blas
-from freqfm.backends.cpu.tables import Clock, Rule, Table, catch_up_all, row_scratch
-from freqfm.backends.cpu.team import Team
+from freqfm.backends.base import TrainedTable, UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import check_proposal
@@ -27,24 +23,26 @@ def make_rule(optimizer, weight_decay, scope):
     decay_code = codes.DECAY_NONE
     if weight_decay > 0:
         decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
-    return Rule(
+    return UpdateRule(
         step_code=optimizer.step_code,
         rate_code=optimizer.rate_code,
         count_code=optimizer.count_code,
         catch_up=catch_up,
         decay_code=decay_code,
+        lazy=bool(optimizer.lazy),
         decoupled=full and lazy_adam,
         average=bool(optimizer.average),
         decay=float(weight_decay),
         idle_decay=float(weight_decay) if full else 0.0,
+        hyper=optimizer.hyper(),
     )
 
 
 class RecommenderTrainer:
     """A task for the epoch loop; a context manager.
 
-    Subclasses add ``run_epoch``, ``attributes``, and ``_vectors_for`` a temperature strategy: those
-    of users and of items.
+    Subclasses add ``run_epoch``, ``attributes``, ``_trainer``, which is the backend's, and
+    ``_vectors_for`` a temperature strategy: those of users and of items.
 
     Parameters
     ----------
@@ -70,44 +68,23 @@ class RecommenderTrainer:
         self._counts = count_columns(X)
         self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
-        self._team = Team(n_threads)
-        self._entered = None
 
     def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(single_threaded_blas())
-            stack.enter_context(self._team)
-            self._entered = stack.pop_all()
+        self._trainer.__enter__()
         return self
 
     def __exit__(self, *exception):
-        self._entered.__exit__(*exception)
+        self._trainer.__exit__(*exception)
 
-    def _clock(self, n_batches):
-        """Return the steps of an epoch."""
+    def _epoch_of(self, n_batches):
+        """Return what the backend trains in an epoch: tables, the first step, its corrections."""
         first_step = int(self.model._n_steps[0])
         steps = np.arange(first_step, first_step + n_batches + 1)
-        return Clock(first_step, self.optimizer.corrections(steps))
-
-    def _table(self, name, clock, heads):
-        """Return an array of the model, with the state of its optimizer, for kernels."""
-        weights = self.model._tables()[name]
-        idle = self._rule.catch_up == codes.CATCH_UP_NONE
-        return Table(
-            weights=weights.reshape(len(weights), -1),
-            **self.model._states[name],
-            caught_up=np.full(0 if idle else len(weights), clock.first_step, dtype=np.int64),
-            heads=heads,
-        )
-
-    def _catch_up(self, step, clock, tables):
-        """Let all rows make up the steps that they have missed, where the rule asks for it."""
-        if self._rule.catch_up == codes.CATCH_UP_NONE:
-            return
-        hyper = self.optimizer.hyper()
-        for table in tables:
-            gradients = row_scratch(table.weights.shape[1], self._n_threads)
-            self._team.run(catch_up_all, step, clock, self._rule, hyper, table, gradients)
+        tables = {
+            name: TrainedTable(weights.reshape(len(weights), -1), **self.model._states[name])
+            for name, weights in self.model._tables().items()
+        }
+        return tables, first_step, self.optimizer.corrections(steps)
 
     def _checked(self, proposal, width):
         """Return what a sampler proposes if kernels can draw from it."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from freqfm._validation import take_rows
 from freqfm.backends.cpu.tables import empty_occurrences
+from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.vae import (
     N_CHUNKS,
     TILE,
@@ -73,11 +74,8 @@ class VAETrainer(RecommenderTrainer):
         self._batch_size = min(axes.batch_size, len(self._users))
         # The last number of an item's vector is its bias.
         self._n_unit = model.item_factors_.shape[1] - 1 if axes.cosine else 0
-        # Dense layers move as wholes: none of their rows are listed.
-        self._heads = {
-            name: np.full(len(table) if name in OF_ITEMS else 0, -1, dtype=np.int32)
-            for name, table in model._tables().items()
-        }
+        self._trainer = TableTrainer(self._rule, n_threads)
+        self._team = self._trainer.team
         self._allocate()
 
     def _allocate(self):
@@ -138,8 +136,8 @@ class VAETrainer(RecommenderTrainer):
         generator = np.random.default_rng([model._seed, epoch])
         order = generator.permutation(self._users)
         n_batches = -(-len(order) // self._batch_size)
-        clock = self._clock(n_batches)
-        tables = [self._table(name, clock, heads) for name, heads in self._heads.items()]
+        self._trainer.begin_tables(*self._epoch_of(n_batches))
+        tables = list(self._trainer.tables.values())
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
         kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
@@ -147,12 +145,11 @@ class VAETrainer(RecommenderTrainer):
         # What overflows is found at the end of the epoch, and said in words.
         with np.errstate(over="ignore", invalid="ignore"):
             for b, users in enumerate(np.array_split(order, n_batches)):
-                how = (self._rule, self.optimizer.hyper(), clock.first_step + b + 1, clock)
-                loss, of_batch = self._train(users, generator, kl_weight, tables, how)
+                step = self._trainer.step(b + 1)
+                loss, of_batch = self._train(users, generator, kl_weight, tables, step)
                 total += loss
                 weight += of_batch
-        # Every batch moves the dense layers; they have missed no step.
-        self._catch_up(clock.first_step + n_batches, clock, tables[: len(OF_ITEMS)])
+        self._trainer.catch_up_tables(n_batches)
         model._n_steps += n_batches
         return total / weight
 
@@ -192,11 +189,8 @@ class VAETrainer(RecommenderTrainer):
             codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
         )
 
-    def _train(self, users, generator, kl_weight, tables, how):
-        """Train on one batch of users; return its loss and the weight of its interactions.
-
-        ``how`` is what kernels take beside a table: the rule, its numbers, the step and the clock.
-        """
+    def _train(self, users, generator, kl_weight, tables, step):
+        """Train on one batch of users; return its loss and the weight of its interactions."""
         model, activation = self.model, self.model.activation
         own = take_rows(self.X, users)
         n_users, n_samples = len(users), int(model.n_samples)
@@ -204,7 +198,7 @@ class VAETrainer(RecommenderTrainer):
 
         # Forward.
         history = self._drop_items(own, generator)
-        pooled = self._sum_inputs(history, tables[0], how)
+        pooled = self._sum_inputs(history, tables[0], step)
         mask = None
         if model.dropout and model.dropout_on == "hidden":
             mask = _kept(generator, pooled.shape, model.dropout) / np.float32(1 - model.dropout)
@@ -219,7 +213,7 @@ class VAETrainer(RecommenderTrainer):
 
         scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
         by_queries, losses, weights = self._softmax(
-            inverse * queries, own, n_samples, scale, tables[1], how
+            inverse * queries, own, n_samples, scale, tables[1], step
         )
         weight = float(weights.sum(dtype=np.float64)) / n_samples
 
@@ -246,10 +240,10 @@ class VAETrainer(RecommenderTrainer):
         if mask is not None:
             by_pooled *= mask
 
-        self._step_inputs(history, by_pooled, scale, tables[0], how)
+        self._step_inputs(history, by_pooled, scale, tables[0], step)
         for table, gradient in zip(tables[2:], [*by_encoder, *by_decoder], strict=True):
             gradient = np.ascontiguousarray(gradient, dtype=np.float32)
-            self._team.run(step_table, gradient, table, *how, n_users)
+            self._team.run(step_table, gradient, table, step, n_users)
         loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
         return float(loss), weight
 
@@ -265,27 +259,27 @@ class VAETrainer(RecommenderTrainer):
             starts = np.concatenate([[0], np.cumsum(kept)])[starts]
         return History(starts, items, rows, inputs)
 
-    def _sum_inputs(self, history, table, how):
+    def _sum_inputs(self, history, table, step):
         """Return the sums of the vectors of the users' items, (B, h)."""
         starts, items, _, inputs = history
         if self._rule.catch_up != codes.CATCH_UP_NONE:
-            self._team.run(catch_up_rows, items, table, *how, self._occurrences.gradients)
+            self._team.run(catch_up_rows, items, table, step, self._occurrences.gradients)
         pooled = np.empty((len(starts) - 1, table.weights.shape[1]), dtype=np.float32)
         self._team.run(sum_histories, starts, items, inputs, table.weights, pooled)
         return pooled
 
-    def _step_inputs(self, history, gradients, scale, table, how):
+    def _step_inputs(self, history, gradients, scale, table, step):
         """Move the vectors of the users' items along the gradients by their sums."""
         n = len(history.items)
         self._occurrences.tokens[:n] = history.items
         self._occurrences.rows[:n] = history.rows
         self._occurrences.multiples[:n] = history.inputs
         self._team.run(
-            step_histories, n, self._occurrences, np.ascontiguousarray(gradients), table, *how,
+            step_histories, n, self._occurrences, np.ascontiguousarray(gradients), table, step,
             scale,
         )  # fmt: skip
 
-    def _softmax(self, queries, own, n_samples, scale, table, how):
+    def _softmax(self, queries, own, n_samples, scale, table, step):
         """Train the items; return the gradient by the queries, losses and weights."""
         # For the items' biases.
         queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
@@ -303,12 +297,12 @@ class VAETrainer(RecommenderTrainer):
         problem = (queries, histories, scale, self._n_unit)
         results = (by_queries, losses)
         if self.axes.full:
-            self._team.run(full_softmax, *problem, table, *how, self._scratch, *results)
+            self._team.run(full_softmax, *problem, table, step, self._scratch, *results)
         else:
-            step = how[2]
-            key = np.random.SeedSequence([self.model._seed, step]).generate_state(1, np.uint64)[0]
+            seed = [self.model._seed, step.number]
+            key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
             self._team.run(
-                sampled_softmax, *problem, True, self._proposal, key, table, *how, self._scratch,
+                sampled_softmax, *problem, True, self._proposal, key, table, step, self._scratch,
                 self._drawn, *results,
             )  # fmt: skip
         return np.ascontiguousarray(by_queries[:, :-1]), losses, histories.totals

@@ -1,0 +1,86 @@
+"""What the trainers of tables share: a team of threads, the tables, and the optimizer's steps."""
+
+import contextlib
+
+import numpy as np
+
+from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch
+from freqfm.backends.cpu.team import Team
+from freqfm.formulas.codes import CATCH_UP_NONE
+
+_NO_FLOATS = np.zeros(0, dtype=np.float32)
+_NO_ROW = np.zeros((0, 1), dtype=np.float32)
+
+#: Stands for a table that a model does not have.
+NO_TABLE = Table(
+    weights=_NO_ROW,
+    per_row=_NO_FLOATS,
+    first=_NO_ROW,
+    second=_NO_ROW,
+    caught_up=np.zeros(0, dtype=np.int64),
+    heads=np.zeros(0, dtype=np.int32),
+)
+
+
+class TableTrainer:
+    """A team of threads that moves tables by an UpdateRule; a context manager.
+
+    Parameters
+    ----------
+    rule : UpdateRule
+    n_threads : int
+
+    Attributes
+    ----------
+    team : Team
+    tables : dict of Table
+        Those of the epoch.
+    """
+
+    def __init__(self, rule, n_threads):
+        self.rule, self.n_threads = rule, n_threads
+        self.team = Team(n_threads)
+        self._heads = {}
+        self._entered = None
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(single_threaded_blas())
+            stack.enter_context(self.team)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        self._entered.__exit__(*exception)
+
+    def begin_tables(self, tables, first_step, corrections):
+        """Take the tables of an epoch, as ``RankingTrainer.begin_epoch`` does."""
+        self._first_step, self._corrections = first_step, corrections
+        self.tables = {name: self._table(name, state) for name, state in tables.items()}
+
+    def _table(self, name, state):
+        n = len(state.weights)
+        if len(self._heads.get(name, ())) != n:
+            self._heads[name] = np.full(n, -1, dtype=np.int32)
+        idle = self.rule.catch_up == CATCH_UP_NONE
+        return Table(
+            weights=state.weights.reshape(n, -1),
+            per_row=state.per_row,
+            first=state.first,
+            second=state.second,
+            caught_up=np.full(0 if idle else n, self._first_step, dtype=np.int64),
+            heads=self._heads[name],
+        )
+
+    def step(self, n):
+        """Return the step after ``n`` batches of the epoch."""
+        return Step(self.rule, int(self._first_step + n), self._first_step, self._corrections)
+
+    def catch_up_tables(self, n_batches):
+        """Let all rows make up the steps that they have missed, after ``n_batches``."""
+        if self.rule.catch_up == CATCH_UP_NONE:
+            return
+        for table in self.tables.values():
+            gradients = row_scratch(table.weights.shape[1], self.n_threads)
+            self.team.run(catch_up_all, table, self.step(n_batches), gradients)
