@@ -62,7 +62,8 @@ class AlignmentScratch(NamedTuple):
     gradients: np.ndarray  #: (2, B, d)
     cosines: np.ndarray  #: (size, TILE_ROWS, B)
     losses: np.ndarray  #: (B,), of the alignment; float64
-    totals: np.ndarray  #: (2, B), sums of exponentials; float64
+    user_totals: np.ndarray  #: (B,), sums of exponentials; float64
+    item_totals: np.ndarray  #: (B,)
     margin_gradients: np.ndarray  #: (B, 1)
 
 
@@ -96,11 +97,9 @@ def _gather(begin, end, batch, alignment, users, items, scratch):
 
 
 @inlined
-def _uniformity(member, n, side, scratch):
+def _uniformity(member, n, units, totals, gradients, cosines):
     """For each row of a side, sum exp(-2 |x - x'|^2) over the others, and the same times x'."""
-    units = scratch.units[side]
-    gradients = scratch.gradients[side]
-    tile = scratch.cosines[member.rank]
+    tile = cosines[member.rank]
     for start in range(member.rank * TILE_ROWS, n, member.size * TILE_ROWS):
         end = min(start + TILE_ROWS, n)
         product_with_transposed(units[start:end], units[:n], tile[: end - start])
@@ -113,22 +112,21 @@ def _uniformity(member, n, side, scratch):
                 total += e
             total -= tile[t, r]
             tile[t, r] = ZERO
-            scratch.totals[side, r] = total
+            totals[r] = total
         # Rows of a tile may be wider than the batch.
         add_product(tile[: end - start, :n], units[:n], gradients[start:end], ZERO)
 
 
 @inlined
-def _push(n, side, alignment, scratch):
+def _push(n, totals, gamma, half):
     """Return the Push of a side."""
     total = 0.0
     for r in range(n):
-        total += scratch.totals[side, r]
-    gamma = alignment.gamma_users if side == 0 else alignment.gamma_items
+        total += totals[r]
     if n < 2:
         return Push(0.0, 0.0)
     square = np.float64(n) * n
-    if alignment.half:
+    if half:
         # Every entry of the n x n matrix that is not below the diagonal counts as a cosine of 0.
         sum_of_half = 0.5 * total + (square - 0.5 * n * (n - 1)) * math.exp(-4.0)
         return Push(gamma * math.log(sum_of_half / square), 4.0 * gamma / sum_of_half)
@@ -207,6 +205,7 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
     width = items.table.weights.shape[1]
     user_margins = Side(alignment.user_margins, users.occurrences)
     item_margins = Side(alignment.item_margins, items.occurrences)
+    units, gradients = scratch.units, scratch.gradients
     total_loss = 0.0
     total_weight = 0.0
     for b in range(span.first_batch, span.last_batch):
@@ -221,11 +220,11 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
             catch_up_batch(member, n, user_margins, n, item_margins, now)
         _gather(begin, end, batch, alignment, users, items, scratch)
         synchronize(member)
-        _uniformity(member, n, 0, scratch)
-        _uniformity(member, n, 1, scratch)
+        _uniformity(member, n, units[0], scratch.user_totals, gradients[0], scratch.cosines)
+        _uniformity(member, n, units[1], scratch.item_totals, gradients[1], scratch.cosines)
         synchronize(member)
-        of_users = _push(n, 0, alignment, scratch)
-        of_items = _push(n, 1, alignment, scratch)
+        of_users = _push(n, scratch.user_totals, alignment.gamma_users, alignment.half)
+        of_items = _push(n, scratch.item_totals, alignment.gamma_items, alignment.half)
         # Sums over the batch, for optimizers that do not average, are the mean times the weight.
         whole = 1.0 if step.rule.average else batch.weight
         user_factor = np.float32(whole * of_users.factor)
@@ -239,8 +238,8 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
                 loss += scratch.losses[r]
             total_loss += loss * batch.weight
             total_weight += batch.weight
-        apply_gradients(member, n, users, scratch.gradients[0], NO_UNIT, now, batch.mean)
-        apply_gradients(member, n, items, scratch.gradients[1], width, now, batch.mean)
+        apply_gradients(member, n, users, gradients[0], NO_UNIT, now, batch.mean)
+        apply_gradients(member, n, items, gradients[1], width, now, batch.mean)
         if alignment.margins:
             _apply_margins(
                 member, n, user_margins, item_margins, scratch.margin_gradients, now, batch.mean

@@ -103,8 +103,11 @@ def _list_items(begin, end, batch, pairwise, items):
 
 
 @inlined
-def _compare(p, r, batch, pairwise, items, scratch):
-    """Compare a positive of row ``r`` with its negatives; add to the row's loss and gradient."""
+def _compare(p, r, loss, batch, pairwise, items, scratch):
+    """Compare a positive of row ``r`` with its negatives, which adds to the row's gradient.
+
+    Returns the row's loss with what this adds.
+    """
     table, occurrences = items.table.weights, items.occurrences
     width = table.shape[1]
     n_negatives = pairwise.negatives.shape[1]
@@ -123,7 +126,7 @@ def _compare(p, r, batch, pairwise, items, scratch):
             other_length = _length(table, k, pairwise.cosine)
             other = _dot(table, k, scratch.units, r) / other_length
             value, derivative = log_loss(inverse * (score - other), ONE)
-            scratch.losses[r] += v * value
+            loss += v * value
             derivative *= inverse * v * np.float32(batch.scale)
             multiple = derivative / other_length
             for f in range(width):
@@ -136,6 +139,7 @@ def _compare(p, r, batch, pairwise, items, scratch):
     multiple = total / length
     for f in range(width):
         scratch.gradients[r, f] += multiple * table[i, f]
+    return loss
 
 
 @inlined
@@ -148,15 +152,17 @@ def _learn_row(r, batch, pairwise, users, items, scratch):
     )  # fmt: skip
     for f in range(width):
         scratch.gradients[r, f] = ZERO
-    scratch.losses[r] = 0.0
-    scratch.weights[r] = 0.0
+    loss = 0.0
+    weight = 0.0
     row = batch.first_row + r
     for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
-        _compare(p, r, batch, pairwise, items, scratch)
-        scratch.weights[r] += batch.data.weights[p]
+        loss = _compare(p, r, loss, batch, pairwise, items, scratch)
+        weight += batch.data.weights[p]
     if pairwise.cosine:
         through_normalisation(scratch.gradients[r], scratch.units, r, width, ONE, length)
     through_dropout(scratch.gradients, pairwise.dropout, scratch.masks, r)
+    scratch.losses[r] = loss
+    scratch.weights[r] = weight
 
 
 @kernel

@@ -34,6 +34,12 @@ def _floats(*shape):
     return np.zeros(shape, dtype=np.float32)
 
 
+def _numbers_of_rows(names, n):
+    """Return float64 numbers for each of ``n`` rows, by name; those of a row stand together."""
+    numbers = np.zeros((n, len(names)))
+    return dict(zip(names, numbers.T, strict=True))
+
+
 class Call(NamedTuple):
     """What one call trains on; see ``RankingTrainer.train``."""
 
@@ -113,7 +119,7 @@ class SoftmaxFamily(Family):
             negative_units=_floats(n_units, d),
             negative_corrections=_floats(n_units),
             scores=_floats(panel, width),
-            **{name: np.zeros(n_pairs) for name in SoftmaxScratch._fields[8:]},
+            **_numbers_of_rows(SoftmaxScratch._fields[8:], n_pairs),
         )
 
     @staticmethod
@@ -179,8 +185,7 @@ class PairwiseFamily(Family):
             masks=_floats(n_pairs, problem.width),
             units=_floats(n_pairs, problem.width),
             gradients=_floats(n_pairs, problem.width),
-            losses=np.zeros(n_pairs),
-            weights=np.zeros(n_pairs),
+            **_numbers_of_rows(("losses", "weights"), n_pairs),
         )
 
     def _work_of_batch(self):
@@ -213,8 +218,7 @@ class AlignmentFamily(Family):
             units=_floats(2, n_pairs, d),
             gradients=_floats(2, n_pairs, d),
             cosines=_floats(size, ALIGNMENT_ROWS, n_pairs),
-            losses=np.zeros(n_pairs),
-            totals=np.zeros((2, n_pairs)),
+            **_numbers_of_rows(("losses", "user_totals", "item_totals"), n_pairs),
             margin_gradients=_floats(n_pairs, 1),
         )
 
