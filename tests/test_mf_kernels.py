@@ -170,6 +170,44 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+def test_in_batch_negatives_of_batches_of_unequal_size(data):
+    # A batch that is smaller than one before must see nothing of that one.
+    from freqfm.estimators.recommenders import mf_trainer
+
+    X, U, V = data
+    seen = []
+    shuffle = mf_trainer.MFTrainer._shuffle
+
+    def spy(trainer, epoch):
+        seen.append(shuffle(trainer, epoch))
+        return seen[-1]
+
+    params = {"negative_sampler": "in_batch", "temperature": PerUser(), "batch_size": 11}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
+        _, _, model = one_step(data, optimizer=SGD(0.5), **params)
+    (found,) = seen
+    bounds = found.row_starts[found.batch_starts]
+    assert (np.diff(bounds)[1:] < np.diff(bounds)[:-1]).any()
+    users = np.repeat(found.row_users, np.diff(found.row_starts))
+    triples = list(zip(users.tolist(), found.items.tolist(), found.weights.tolist(), strict=True))
+    log_q = InBatch().proposal(np.diff(sparse.csc_array(X).indptr)).log_q
+    U, V = U.astype(float), V.astype(float)
+    for begin, end in pairwise(bounds):
+        pairs = triples[begin:end]
+        lists = [[i for _, i, _ in pairs]] * len(pairs)
+
+        def loss(U, V, pairs=pairs, lists=lists):
+            return naive_mf.softmax_loss(
+                U, V, pairs, lists, cosine=True, inverse=INVERSE, log_q=log_q
+            )
+
+        gradients = naive_mf.gradients(loss, U, V)
+        U, V = U - 0.5 * gradients[0], V - 0.5 * gradients[1]
+    assert_allclose(model.user_factors_, U, atol=1e-4)
+    assert_allclose(model.item_factors_, V, atol=1e-4)
+
+
 def test_bsl_weighs_the_logarithm(data):
     _X, U, V = data
     pairs, (du, dv, model) = known_pairs(

@@ -113,8 +113,8 @@ def product_with_transposed(a, b, c):
 
 @inlined
 def add_product(a, b, c, keep):
-    """C := A B + keep C, for A (m, k), B (k, n) and C (m, n), float32, rows contiguous."""
-    _sgemm(False, False, a.shape[0], b.shape[1], a.shape[1], a, b, np.float32(keep), c)
+    """C := A B + keep C, for A (m, k or wider), B (k, n) and C (m, n), float32, rows contiguous."""
+    _sgemm(False, False, a.shape[0], b.shape[1], b.shape[0], a, b, np.float32(keep), c)
 
 
 @inlined
