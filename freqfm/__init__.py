@@ -17,6 +17,7 @@ _LAZY = {
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.recommenders.interactions",
+    "backbones": None,
     "callbacks": None,
     "datasets": None,
     "displays": None,

@@ -336,6 +336,23 @@ class Backend:
         """Return a RankingTrainer for a RankingProblem."""
 
     @abstractmethod
+    def table_trainer(self, rule, n_threads):
+        """Return what moves tables along gradients that are given; a context manager.
+
+        It has the methods
+
+        - ``begin_tables(tables, first_step, corrections)``, as ``RankingTrainer.begin_epoch``;
+        - ``step_rows(name, rows, gradients, n)``: in the ``n``-th step of the epoch, from 1 on,
+          some rows of a table, each once, move along their gradients, (n_rows, d) float32;
+        - ``catch_up_tables(n)``: all rows make up the steps up to the ``n``-th that they missed.
+
+        Parameters
+        ----------
+        rule : UpdateRule
+        n_threads : int
+        """
+
+    @abstractmethod
     def fold_in(self, problem, histories, n_threads):
         """Return unit vectors of users by their histories, items held fixed.
 

@@ -9,6 +9,7 @@ from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.training import TableTrainer
 
 # Below so many multiplications a call, starting threads costs more than it saves.
 _WEIGHTS_PER_CALL = 100_000
@@ -76,6 +77,7 @@ class CPUBackend(Backend):
 
     ranking_trainer = staticmethod(CPURankingTrainer)
     fold_in = staticmethod(fold_in)
+    table_trainer = staticmethod(TableTrainer)
 
 
 def _enough_threads(X, width, n_threads):

@@ -429,6 +429,13 @@ def move_row(k, n_seen, share, gradient, table, step):
     _step_along(k, gradient, rate, table, step)
 
 
+@kernel
+def step_rows(rank, size, barrier, rows, gradients, table, step):
+    """Move ``rows`` of a table, each once, along their gradients, which are changed."""
+    for p in range(rank, rows.shape[0], size):
+        move_row(np.uint64(rows[p]), 1, 1.0, gradients[p], table, step)
+
+
 @subroutine
 def apply_gradients(member, n, side, sources, n_unit, step, mean):
     """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.

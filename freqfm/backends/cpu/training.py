@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 
 from freqfm.backends.cpu.blas import single_threaded_blas
-from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch
+from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch, step_rows
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.codes import CATCH_UP_NONE
 
@@ -76,6 +76,12 @@ class TableTrainer:
     def step(self, n):
         """Return the step after ``n`` batches of the epoch."""
         return Step(self.rule, int(self._first_step + n), self._first_step, self._corrections)
+
+    def step_rows(self, name, rows, gradients, n):
+        """Move rows of a table, each once, along their gradients, in the ``n``-th step."""
+        gradients = np.array(gradients, dtype=np.float32, order="C")
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        self.team.run(step_rows, rows, gradients, self.tables[name], self.step(n))
 
     def catch_up_tables(self, n_batches):
         """Let all rows make up the steps that they have missed, after ``n_batches``."""

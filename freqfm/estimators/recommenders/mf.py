@@ -18,11 +18,13 @@ from freqfm._validation import (
     take_rows,
     validate_id,
 )
+from freqfm.backbones import BACKBONES, Linear
+from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.histories import level_rows, pad_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
-from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
 from freqfm.initializers import INITIALIZERS
 from freqfm.losses import RANKING_LOSSES
 from freqfm.optimizers import OPTIMIZERS
@@ -51,6 +53,8 @@ class MFRecommender(BaseRecommender):
     ----------
     n_components : int, default=64
         Length of the vectors.
+    backbone : "linear" or Backbone, default="linear"
+        Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns them themselves.
     loss : {"softmax", "bsl", "bpr", "directau", "mawu"} or RankingLoss, default="bsl"
         See :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
@@ -199,6 +203,7 @@ class MFRecommender(BaseRecommender):
     """
 
     _registries = {
+        "backbone": BACKBONES,
         "loss": RANKING_LOSSES,
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
@@ -209,6 +214,7 @@ class MFRecommender(BaseRecommender):
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        "backbone": "no_validation",
         "loss": "no_validation",  # names and instances are resolved in fit
         "similarity": [StrOptions({"auto", "cosine", "dot"})],
         "ranking": [StrOptions({"auto", "cosine", "dot"})],
@@ -239,6 +245,7 @@ class MFRecommender(BaseRecommender):
         self,
         n_components=64,
         *,
+        backbone="linear",
         loss="bsl",
         similarity="auto",
         ranking="auto",
@@ -265,6 +272,7 @@ class MFRecommender(BaseRecommender):
         random_state=None,
     ):
         self.n_components = n_components
+        self.backbone = backbone
         self.loss = loss
         self.similarity = similarity
         self.ranking = ranking
@@ -323,8 +331,38 @@ class MFRecommender(BaseRecommender):
 
     def _tables(self):
         """Return the arrays that gradients move, by name."""
-        names = ("user_factors", "item_factors", "user_margins", "item_margins")
-        return {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
+        names = ["user_margins", "item_margins"]
+        tables = getattr(self, "backbone_tables_", None)
+        if tables is None:
+            tables, names = {}, ["user_factors", "item_factors", *names]
+        arrays = {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
+        return tables | arrays
+
+    def _start_backbone(self, components, counts):
+        """Set the tables of a new model, and the vectors that its backbone makes of them."""
+        backbone = components.backbone
+
+        def draw(side, n_rows=None):
+            rows = counts[side] if n_rows is None else np.ones(n_rows)
+            return self._draw(components, side, rows)
+
+        tables = backbone.start(len(counts["user"]), len(counts["item"]), draw)
+        self._backbone_name = type(backbone).__name__
+        if isinstance(backbone, Linear):
+            self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
+            return
+        self.backbone_tables_ = check_tables(backbone, tables)
+        self.user_factors_, self.item_factors_ = (
+            np.empty((len(count), int(self.n_components)), dtype=np.float32)
+            for count in counts.values()
+        )
+        self._refresh_vectors(backbone)
+
+    def _refresh_vectors(self, backbone):
+        """Let the vectors of all users and items be what the backbone makes of its tables."""
+        vectors = self.user_factors_, self.item_factors_
+        everything = (np.arange(len(table)) for table in vectors)
+        forward(backbone, self.backbone_tables_, *everything, *vectors)
 
     def _draw(self, components, side, counts, first=0):
         """Return rows for users or items of given counts, from a random stream for each side."""
@@ -340,23 +378,26 @@ class MFRecommender(BaseRecommender):
 
     def _init_model(self, X, components):
         counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
-        for name in ("user_margins_", "item_margins_"):
+        for name in ("user_margins_", "item_margins_", "backbone_tables_"):
             self.__dict__.pop(name, None)
-        self._states = {}
-        for side, count in counts.items():
-            setattr(self, f"{side}_factors_", self._draw(components, side, count))
-            self._states[f"{side}_factors"] = new_state(
-                components.optimizer, count, int(self.n_components)
-            )
-            if components.margins:
+        self._start_backbone(components, counts)
+        if components.margins:
+            for side, count in counts.items():
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
-                self._states[f"{side}_margins"] = new_state(components.optimizer, count, 1)
+        self._states = {}
+        for name, table in self._tables().items():
+            # Rows of other backbones' tables stand for no user or item: they count alike.
+            of_backbone = name in getattr(self, "backbone_tables_", {})
+            count = np.ones(len(table)) if of_backbone else counts[name.split("_")[0]]
+            width = table.shape[1] if table.ndim == 2 else 1
+            self._states[name] = new_state(components.optimizer, count, width)
         self._loss_name = type(components.loss).__name__
         self._init_training(components, n_temperatures=X.shape[0])
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
         self._refuse_another("loss", components.loss, self._loss_name)
+        self._refuse_another("backbone", components.backbone, self._backbone_name)
         if self.user_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
@@ -375,6 +416,9 @@ class MFRecommender(BaseRecommender):
         super()._check_states(components)
 
     def _grow(self, X, components):
+        if hasattr(self, "backbone_tables_"):
+            self._grow_nothing(X, components)
+            return
         counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
         placed = self._place_new_users(X)
         states = {}
@@ -397,6 +441,27 @@ class MFRecommender(BaseRecommender):
                 states[name] = grow_state(self._states[name], more)
         self._states = states
         self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
+        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _grow_nothing(self, X, components):
+        """Make the arrays of a model writable; raise if there are new users or items."""
+        shape = len(self.user_factors_), len(self.item_factors_)
+        if X.shape != shape:
+            raise ValueError(
+                f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
+                f"and backbone={self.backbone!r} takes no new ones; fit anew."
+            )
+        self.backbone_tables_ = {
+            name: as_kernel_array(table).copy() for name, table in self.backbone_tables_.items()
+        }
+        for name in ("user_factors_", "item_factors_", "user_margins_", "item_margins_"):
+            if hasattr(self, name):
+                setattr(self, name, as_kernel_array(getattr(self, name)).copy())
+        self._states = {
+            name: {key: as_kernel_array(array).copy() for key, array in state.items()}
+            for name, state in self._states.items()
+        }
+        self._grow_temperatures(0)
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
 
     def _grow_temperatures(self, n_new):
@@ -427,7 +492,8 @@ class MFRecommender(BaseRecommender):
     def _make_trainer(self, components, X, score, n_known):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
-        return MFTrainer(self, components, X, score, n_threads, n_known)
+        trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
+        return trainer(self, components, X, score, n_threads, n_known)
 
     # Vectors.
 

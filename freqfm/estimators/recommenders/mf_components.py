@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import is_named, refuse_names, resolve, set_by_user
+from freqfm.backbones import BACKBONES, Backbone
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -27,6 +28,7 @@ class Components(NamedTuple):
     """The components that a fit combines."""
 
     loss: RankingLoss
+    backbone: Backbone
     optimizer: Optimizer
     sampler: Sampler | None
     temperature: Temperature | None
@@ -89,6 +91,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         include_positive = False
     return Components(
         loss=loss,
+        backbone=resolve("backbone", model.backbone, Backbone, BACKBONES),
         optimizer=_optimizer(model, loss, n_known, stretch),
         sampler=sampler,
         temperature=temperature,

@@ -4,11 +4,14 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._validation import as_kernel_array
-from freqfm.backends.base import Batches, RankingProblem
+from freqfm.backbones._base import backward, forward
+from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
 from freqfm.samplers._base import recall_codewords
+
+_MARGINS = ("user_margins", "item_margins")
 
 
 class MFTrainer(RecommenderTrainer):
@@ -72,17 +75,25 @@ class MFTrainer(RecommenderTrainer):
         trainer.begin_epoch(epoch, data, *self._epoch_of(n_batches))
         generator = np.random.default_rng([model._seed, epoch, 1])
         total = weight = 0.0
-        for first in range(0, n_batches, trainer.batches_per_call):
-            last = min(first + trainer.batches_per_call, n_batches)
-            part = trainer.train(
-                first, last, self._proposal, self._negatives(first, last, generator),
-                model._inverse_temperatures, model._statistics,
-            )  # fmt: skip
+        for first in range(0, n_batches, self._batches_per_call):
+            last = min(first + self._batches_per_call, n_batches)
+            part = self._train(data, first, last, self._negatives(first, last, generator))
             total += part[0]
             weight += part[1]
         trainer.end_epoch()
         model._n_steps += n_batches
         return total / weight
+
+    @property
+    def _batches_per_call(self):
+        return self._trainer.batches_per_call
+
+    def _train(self, data, first, last, negatives):
+        """Train on some batches of the epoch; return the sum of the loss and of the weights."""
+        model = self.model
+        return self._trainer.train(
+            first, last, self._proposal, negatives, model._inverse_temperatures, model._statistics
+        )
 
     def _shuffle(self, epoch):
         """Return the positives in the order of an epoch: blocks of one user's, in random order."""
@@ -162,3 +173,105 @@ class MFTrainer(RecommenderTrainer):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
         names = ("user_factors_", "item_factors_")
         return {name: getattr(self.model, name).copy() for name in names}
+
+
+class BackboneTrainer(MFTrainer):
+    """Epochs through any backbone; for parameters see ``RecommenderTrainer``.
+
+    In each batch the backbone makes the vectors of its users and items, the backend gives the
+    gradient of the loss by these, and the optimizer moves what the backbone turns it into. An
+    optimizer that counts how often a row occurs counts one for each batch.
+    """
+
+    _batches_per_call = 1
+
+    def __init__(self, model, axes, X, score, n_threads, n_known):
+        super().__init__(model, axes, X, score, n_threads, n_known)
+        self._tables = backends.get().table_trainer(self._rule, n_threads)
+        self._gradients = {
+            name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
+            for name, weights in self._vectors().items()
+        }
+
+    def __enter__(self):
+        super().__enter__()
+        self._tables.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._tables.__exit__(*exception)
+        super().__exit__(*exception)
+
+    def _vectors(self):
+        """Return what the loss compares: vectors of all users and items, and margins if any."""
+        model = self.model
+        vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
+        tables = model._tables()
+        margins = {name: tables[name] for name in _MARGINS if name in tables}
+        return vectors | margins
+
+    def _problem(self, constants):
+        rule = STORE._replace(average=self._rule.average)
+        return super()._problem(constants)._replace(rule=rule)
+
+    def _epoch_of(self, n_batches):
+        tables, first_step, corrections = super()._epoch_of(n_batches)
+        self._tables.begin_tables(tables, first_step, corrections)
+        empty = np.zeros((0, 1), dtype=np.float32)
+        stores = {
+            name: TrainedTable(weights, np.zeros(0, np.float32), self._gradients[name], empty)
+            for name, weights in self._vectors().items()
+        }
+        return stores, first_step, corrections
+
+    def run_epoch(self, epoch):
+        """Train on every positive once; return the mean loss."""
+        loss = super().run_epoch(epoch)
+        self.model._refresh_vectors(self.axes.backbone)
+        return loss
+
+    def _train(self, data, first, last, negatives):
+        """Train on one batch of the epoch; return its loss and its weight."""
+        model, backbone = self.model, self.axes.backbone
+        users, items = self._rows_of(data, first, negatives)
+        tables, gradients = model.backbone_tables_, self._gradients
+        context = forward(backbone, tables, users, items, model.user_factors_, model.item_factors_)
+        for stored in gradients.values():
+            stored[...] = 0
+        result = super()._train(data, first, last, negatives)
+        found = backward(
+            backbone, tables, context, gradients["user_factors"][users],
+            gradients["item_factors"][items],
+        )  # fmt: skip
+        for name in _MARGINS:
+            if name in gradients:
+                rows = users if name.startswith("user") else items
+                found[name] = rows, gradients[name][rows]
+        for name, (rows, values) in found.items():
+            self._tables.step_rows(name, rows, values, first + 1)
+        # The next batch may look at any row.
+        self._tables.catch_up_tables(first + 1)
+        for name in _MARGINS:
+            if name in gradients:
+                margins = model._tables()[name]
+                np.clip(margins, 0, 1, out=margins)
+        return result
+
+    def _rows_of(self, data, batch, negatives):
+        """Return the users and the items that a batch looks at, each once."""
+        rows = slice(*data.batch_starts[batch : batch + 2])
+        pairs = slice(*data.row_starts[[rows.start, rows.stop]])
+        sampler = self.axes.sampler
+        listed = (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN)
+        of_batch = sampler is None or sampler.negatives_code == codes.NEGATIVES_IN_BATCH
+        if of_batch:
+            items = np.unique(data.items[pairs])
+        elif sampler.negatives_code in listed:
+            items = np.union1d(data.items[pairs], negatives)
+        else:
+            items = np.arange(self.X.shape[1])
+        return np.unique(data.row_users[rows]), items
+
+    def weights(self):
+        """Return the model's arrays, with the vectors that the backbone makes."""
+        return [*super().weights(), self.model.user_factors_, self.model.item_factors_]

@@ -1,0 +1,169 @@
+"""What a backbone is: a forward and a backward function over tables that training moves."""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from freqfm._components import Component
+
+# What the estimator itself calls tables that it trains beside those of a backbone.
+_TAKEN = {"user_margins", "item_margins"}
+
+
+class Backbone(Component):
+    """Base class of backbones: from tables to the vectors of users and items, and back.
+
+    Losses compare the vectors of users and items, whatever made them. A backbone makes them from
+    tables, which the estimator keeps, and turns gradients by the vectors into gradients by the
+    tables' rows, which the estimator's optimizer then moves. A backbone itself holds
+    hyper-parameters and data such as features, and nothing that is learned, so that it can be
+    cloned and shared.
+
+    A user's backbone derives from this class and needs the three methods below, in NumPy. In each
+    batch the estimator asks for the vectors of the users and items in the batch.
+    """
+
+    @abstractmethod
+    def start(self, n_users, n_items, draw):
+        """Return the tables at the beginning of a fit.
+
+        Parameters
+        ----------
+        n_users, n_items : int
+        draw : callable
+            ``draw(side, n_rows)`` returns a table of shape (n_rows, n_components) drawn by the
+            estimator's initializer; ``side`` is "user" or "item". Without ``n_rows`` there is a row
+            for each user or item.
+
+        Returns
+        -------
+        tables : dict of str to ndarray of shape (n_rows, width)
+            float32. Their names are the backbone's own.
+
+        Raises
+        ------
+        ValueError
+            If the backbone does not fit so many users or items.
+        """
+
+    @abstractmethod
+    def forward(self, tables, users, items):
+        """Return the vectors of some users and items.
+
+        Parameters
+        ----------
+        tables : dict of str to ndarray
+        users, items : ndarray of int of shape (n_rows,)
+            Rows, each once and in ascending order.
+
+        Returns
+        -------
+        user_vectors : ndarray of shape (len(users), n_components)
+        item_vectors : ndarray of shape (len(items), n_components)
+        context : object
+            What ``backward`` needs to know of this call.
+        """
+
+    @abstractmethod
+    def backward(self, tables, context, user_gradients, item_gradients):
+        """Return the gradients by the tables' rows.
+
+        Parameters
+        ----------
+        tables : dict of str to ndarray
+            As they were in ``forward``.
+        context : object
+            The third value that ``forward`` returned.
+        user_gradients, item_gradients : ndarray
+            Gradients of the loss by the vectors that ``forward`` returned, in the same order.
+
+        Returns
+        -------
+        gradients : dict of str to (rows, values)
+            For each table whose rows are to move: the rows, each once, and the gradient of each,
+            of shape (len(rows), width).
+        """
+
+
+def check_tables(backbone, tables):
+    """Return the tables that a backbone starts from, if they can be trained.
+
+    Raises
+    ------
+    ValueError
+        If they cannot.
+    """
+    name = type(backbone).__name__
+    if not isinstance(tables, dict) or not tables or _TAKEN & set(tables):
+        raise ValueError(
+            f"start of {name} must return a dict of tables, with names other than "
+            f"{' and '.join(sorted(_TAKEN))}; got {tables!r}."
+        )
+    return {key: _numbers(f"start of {name}", key, table) for key, table in tables.items()}
+
+
+def _numbers(call, name, values, shape=None):
+    """Return two-dimensional float32 numbers; raise if there are none, or of another shape."""
+    values = np.asarray(values)
+    fits = values.ndim == 2 and values.dtype.kind in "fiu" and shape in (None, values.shape)
+    if not fits:
+        expected = "a two-dimensional array of numbers" if shape is None else f"the shape {shape}"
+        raise ValueError(
+            f"{call} must return {expected} for {name!r}; got shape {values.shape} and type "
+            f"{values.dtype}."
+        )
+    return np.require(values, np.float32, ["C", "A", "W"])
+
+
+def forward(backbone, tables, users, items, user_vectors, item_vectors):
+    """Write the vectors of some users and items into tables of all; return the context.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    tables : dict of str to ndarray
+    users, items : ndarray of int
+    user_vectors, item_vectors : ndarray of shape (n_users, d) and (n_items, d), float32
+        Their rows ``users`` and ``items`` are written.
+
+    Raises
+    ------
+    ValueError
+        If the backbone returns arrays of another shape or type.
+    """
+    found = backbone.forward(tables, users, items)
+    call = f"forward of {type(backbone).__name__}"
+    if not isinstance(found, tuple) or len(found) != 3:
+        raise ValueError(f"{call} must return vectors of users and of items, and a context.")
+    *vectors, context = found
+    sides = ("users", users, user_vectors), ("items", items, item_vectors)
+    for values, (side, rows, out) in zip(vectors, sides, strict=True):
+        out[rows] = _numbers(call, side, values, (len(rows), out.shape[1]))
+    return context
+
+
+def backward(backbone, tables, context, user_gradients, item_gradients):
+    """Return the gradients by the rows of tables, checked: {name: (rows, values)}.
+
+    Raises
+    ------
+    ValueError
+        If the backbone returns what is no gradient of its tables.
+    """
+    call = f"backward of {type(backbone).__name__}"
+    gradients = backbone.backward(tables, context, user_gradients, item_gradients)
+    if not isinstance(gradients, dict) or not set(gradients) <= set(tables):
+        raise ValueError(f"{call} must return a dict by names of its tables, {sorted(tables)}.")
+    checked = {}
+    for name, (rows, values) in gradients.items():
+        rows, table = np.asarray(rows), tables[name]
+        inside = rows.ndim == 1 and rows.dtype.kind in "iu"
+        inside = inside and (not len(rows) or (rows.min() >= 0 and rows.max() < len(table)))
+        if not inside or len(np.unique(rows)) != len(rows):
+            raise ValueError(
+                f"{call} must return different rows of {name!r}, integers in "
+                f"[0, {len(table) - 1}]; got {rows!r}."
+            )
+        shape = len(rows), table.shape[1]
+        checked[name] = rows.astype(np.int64), _numbers(call, name, values, shape)
+    return checked

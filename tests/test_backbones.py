@@ -1,0 +1,180 @@
+"""Backbones: a second one, trained through every family of losses."""
+
+import naive_mf
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from test_mf_kernels import (
+    INVERSE,
+    N_ITEMS,
+    N_USERS,
+    WIDTH,
+    GivenNegatives,
+    PerUser,
+    data,  # noqa: F401
+    known_pairs,
+)
+
+from freqfm import MFRecommender
+from freqfm.backbones import Backbone, Linear
+from freqfm.losses import MAWU, DirectAU
+from freqfm.optimizers import SGD, Adam
+
+
+class Features(Backbone):
+    """Vectors are sums of the vectors of features: rows of a sparse matrix times a table."""
+
+    def __init__(self, user_features, item_features):
+        self.user_features = user_features
+        self.item_features = item_features
+
+    def start(self, n_users, n_items, draw):
+        return {
+            "of_users": draw("user", self.user_features.shape[1]),
+            "of_items": draw("item", self.item_features.shape[1]),
+        }
+
+    def forward(self, tables, users, items):
+        features = self.user_features[users], self.item_features[items]
+        vectors = (F @ tables[name] for F, name in zip(features, self._names, strict=True))
+        return *vectors, features
+
+    def backward(self, tables, context, user_gradients, item_gradients):
+        found = {}
+        gradients = user_gradients, item_gradients
+        for F, name, gradient in zip(context, self._names, gradients, strict=True):
+            rows = np.unique(F.indices)
+            found[name] = rows, (F.T @ gradient)[rows]
+        return found
+
+    _names = "of_users", "of_items"
+
+
+class OwnLinear(Linear):
+    """Matrix factorization in parts, not in the compiled code of the default."""
+
+
+@pytest.fixture
+def features():
+    rng = np.random.default_rng(7)
+    dense = [(rng.random((n, n)) < 0.5) * rng.normal(size=(n, n)) for n in (N_USERS, N_ITEMS)]
+    return [sparse.csr_array(F.astype(np.float32)) for F in dense]
+
+
+def identity():
+    return Features(
+        *(sparse.eye_array(n, format="csr", dtype=np.float32) for n in (N_USERS, N_ITEMS))
+    )
+
+
+FAMILIES = {
+    "softmax": {"loss": "softmax", "temperature": PerUser(), "n_negatives": 7},
+    "bpr": {"loss": "bpr", "similarity": "cosine", "temperature": 0.5, "n_negatives": 3},
+    "directau": {"loss": DirectAU(1.5)},
+    "mawu": {"loss": MAWU(1.2, 0.7, margins=False)},
+}
+for of_lists in ("softmax", "bpr"):
+    FAMILIES[of_lists]["negative_sampler"] = GivenNegatives()
+
+
+def reference_loss(family, X, pairs, U, V):
+    """Return the loss of one batch of all pairs by the vectors."""
+    if family == "directau":
+        return naive_mf.directau_loss(U, V, pairs, gamma=1.5)
+    if family == "mawu":
+        return naive_mf.mawu_loss(U, V, None, None, pairs, gammas=(1.2, 0.7))
+    n = FAMILIES[family]["n_negatives"]
+    if family == "softmax":
+        lists = [GivenNegatives().draw((1, n), N_ITEMS, None, None)[0]] * len(pairs)
+        return naive_mf.softmax_loss(U, V, pairs, lists, cosine=True, inverse=INVERSE)
+    lists = GivenNegatives().draw((len(pairs), n), N_ITEMS, None, None)
+    inverse = np.full((N_USERS, 2), 2.0)
+    known = X.toarray() > 0
+    return naive_mf.bpr_loss(U, V, pairs, lists, cosine=True, inverse=inverse, known=known)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_by_features(data, features, family):  # noqa: F811
+    X, tables_of_users, tables_of_items = data
+    backbone = Features(*features)
+    pairs, (_, _, model) = known_pairs(data, backbone=backbone, **FAMILIES[family])
+
+    def loss(of_users, of_items):
+        U, V = features[0] @ of_users, features[1] @ of_items
+        return reference_loss(family, X, pairs, U, V)
+
+    assert_allclose(model.loss_curve_[0], loss(tables_of_users, tables_of_items), rtol=1e-5)
+    expected = naive_mf.gradients(loss, tables_of_users, tables_of_items)
+    for name, before, gradient in zip(
+        Features._names, (tables_of_users, tables_of_items), expected, strict=True
+    ):
+        assert_allclose(before - model.backbone_tables_[name], gradient, atol=3e-5)
+    # What recommendations use is what the backbone makes of its tables.
+    vectors = backbone.forward(model.backbone_tables_, np.arange(N_USERS), np.arange(N_ITEMS))
+    assert_allclose(model.user_factors_, vectors[0], rtol=1e-6)
+    assert_allclose(model.item_factors_, vectors[1], rtol=1e-6)
+
+
+SETTINGS = [
+    {"loss": "bsl", "negative_sampler": "midx_uniform"},
+    {"loss": "softmax", "negative_sampler": "full", "temperature": "learned_user"},
+    {"loss": "softmax", "negative_sampler": "in_batch", "user_dropout": 0.2},
+    {"loss": "bpr", "weight_decay": 0.1, "weight_decay_scope": "full"},
+    {"loss": "bpr", "negative_sampler": "dns", "optimizer": SGD(0.5)},
+    {"loss": "directau", "optimizer": Adam(0.05, lazy=False)},
+    {"loss": "mawu"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=repr)
+def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F811
+    X = data[0]
+    params = {"max_iter": 4, "batch_size": 8, "learning_rate": 0.05, "random_state": 0, **settings}
+    if "optimizer" in settings:
+        del params["learning_rate"]
+    plain = MFRecommender(WIDTH, **params).fit(X)
+    for backbone in (identity(), OwnLinear()):
+        model = MFRecommender(WIDTH, backbone=backbone, **params).fit(X)
+        assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-5)
+        # Rows of float32, of which Adam divides small gradients by their own size.
+        assert_allclose(model.user_factors_, plain.user_factors_, atol=1e-4)
+        assert_allclose(model.item_factors_, plain.item_factors_, atol=1e-4)
+        assert_array_equal(model.recommend(users=[0, 1])[0], plain.recommend(users=[0, 1])[0])
+
+
+def test_model_goes_on(data, features):  # noqa: F811
+    X = data[0]
+    params = {"backbone": Features(*features), "random_state": 0, "optimizer": "adagrad"}
+    whole = MFRecommender(WIDTH, max_iter=4, **params).fit(X)
+    parts = MFRecommender(WIDTH, max_iter=2, warm_start=True, **params).fit(X).fit(X)
+    assert_array_equal(parts.item_factors_, whole.item_factors_)
+    assert clone(whole).backbone.user_features is not None
+    more = sparse.vstack([X, X[:1]], format="csr")
+    with pytest.raises(ValueError, match="10 users|takes no new ones"):
+        whole.partial_fit(more)
+    whole.partial_fit(X)
+    assert len(whole.loss_curve_) == 5
+
+
+class Wrong(Features):
+    def forward(self, tables, users, items):
+        Q, V, context = super().forward(tables, users, items)
+        return Q[:, :2], V, context
+
+
+class Alien(Features):
+    def backward(self, tables, context, user_gradients, item_gradients):
+        return {"nothing": ([0], user_gradients[:1])}
+
+
+@pytest.mark.parametrize(
+    "backbone, message",
+    [(Wrong, "forward of Wrong must return the shape"), (Alien, "backward of Alien must return")],
+)
+def test_what_is_no_backbone_is_refused(data, features, backbone, message):  # noqa: F811
+    with pytest.raises(ValueError, match=message):
+        MFRecommender(WIDTH, backbone=backbone(*features)).fit(data[0])
+    with pytest.raises(ValueError, match="backbone='lineal' is not known; did you mean 'linear'"):
+        MFRecommender(backbone="lineal").fit(data[0])
