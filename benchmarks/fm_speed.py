@@ -26,10 +26,9 @@ import numpy as np
 from _data import data_parser, movielens_split
 from scipy import sparse
 
-from freqfm import FMClassifier
+from freqfm import FMClassifier, backends
 from freqfm._validation import canonical_csr, count_threads
 from freqfm.backends.cpu.team import Team
-from freqfm.estimators.fm.trainer import score_rows
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
@@ -113,7 +112,7 @@ class Freqfm:
         target = y[np.newaxis].astype(np.float32)
         optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)
         rows = TrainingRows(self.X, y, target, np.ones(len(y)))
-        self.task = FMTrainer(self.model, optimizer, rows, n_threads).__enter__()
+        self.task = FMTrainer(self.model, optimizer, rows).__enter__()
         self.n_epochs = 1
 
     def epoch(self):
@@ -121,7 +120,7 @@ class Freqfm:
         self.n_epochs += 1
 
     def predict(self):
-        score_rows(self.X, self.model._outputs(), self.n_threads)
+        backends.get().fm_scores(self.X, self.model._outputs(), self.n_threads)
 
 
 class Torch:

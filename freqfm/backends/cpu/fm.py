@@ -92,12 +92,12 @@ def _step_tokens(n_tokens, part, step, problem, weights, state, scratch):
 
 @kernel
 def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
-    """Train on the batches of a span; return their loss.
+    """Train on some batches of an epoch; return their loss.
 
     Arguments
     ---------
     problem : Problem
-    span : Span
+    span : BatchRange
     weights : FMWeights
     state : OptimizerState
     scratch : Scratch

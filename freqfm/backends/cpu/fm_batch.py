@@ -70,7 +70,7 @@ class Problem(NamedTuple):
     ranked: RankedTraining | None  #: of a rank-aware machine
 
 
-class Span(NamedTuple):
+class BatchRange(NamedTuple):
     """The batches of one call."""
 
     epoch: int
@@ -90,7 +90,7 @@ class Part(NamedTuple):
     end: int
 
 
-class Step(NamedTuple):
+class StepScale(NamedTuple):
     """What all weights share in the step of a batch."""
 
     scale: float  #: by what sums over the batch are multiplied
@@ -272,7 +272,7 @@ def differentiate_losses(part, loss_code, batch):
 
 @inlined
 def begin_step(number, n_in_batch, problem):
-    """Return the Step of a batch; the first one has number 1."""
+    """Return the StepScale of a batch; the first one has number 1."""
     rule = problem.rule
     correction = 1.0
     root_correction = ONE
@@ -280,7 +280,7 @@ def begin_step(number, n_in_batch, problem):
         correction, root = adam_corrections(rule.hyper, number)
         root_correction = np.float32(root)
     scale = 1.0 / (n_in_batch * problem.objective.mean_weight) if rule.average else 1.0
-    return Step(scale, correction, root_correction)
+    return StepScale(scale, correction, root_correction)
 
 
 @inlined

@@ -7,11 +7,11 @@ from freqfm.backends.cpu.fm import fm_train
 from freqfm.backends.cpu.fm_batch import (
     BATCH_ROW,
     LINK,
+    BatchRange,
     LevelScratch,
     Problem,
     Rows,
     Scratch,
-    Span,
 )
 from freqfm.backends.cpu.packing import pack_rows
 from freqfm.backends.cpu.rafm import rafm_train
@@ -130,7 +130,7 @@ class FMEpochs:
                 self._problem.rows.samples["target"][:-1] = target[k, trained]
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
-                span = Span(epoch, first, last, n_steps + first)
+                span = BatchRange(epoch, first, last, n_steps + first)
                 loss += self._team.run(
                     self._kernel, self._problem, span, weights, state, self._scratch
                 )

@@ -350,7 +350,7 @@ def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
 
 @kernel
 def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
-    """Train on the batches of a span; return their loss.
+    """Train on some batches of an epoch; return their loss.
 
     Arguments
     ---------

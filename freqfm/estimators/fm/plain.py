@@ -133,7 +133,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     row. An ``X`` that is not float32 CSR with 32-bit indices is copied. With callbacks the rows
     that early stopping leaves for training are too.
 
-    How the defaults were chosen is told in the user guide.
+    The user guide describes how the defaults were chosen.
 
     References
     ----------
@@ -329,7 +329,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     thread; and 4 d + 64 bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit
     indices is copied. With callbacks the rows that early stopping leaves for training are too.
 
-    How the defaults were chosen is told in the user guide.
+    The user guide describes how the defaults were chosen.
 
     References
     ----------

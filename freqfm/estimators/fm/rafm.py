@@ -266,7 +266,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
 
     Feature i has vectors v_i^(1), ..., v_i^(p_i) of the ranks D_1 < ... < D_(p_i), up to the one
     that its frequency supports, and a pair interacts at the largest rank that both have. How it is
-    computed, and how vectors learn, is told in :class:`RaFMClassifier`. The loss is half the
+    computed, and how vectors learn, is described in :class:`RaFMClassifier`. The loss is half the
     squared error. Targets far from the scale of 1 are better scaled, for instance by
     ``sklearn.compose.TransformedTargetRegressor``.
 

@@ -158,7 +158,7 @@ class RankedFactors:
         expected = self._layout().state_layout(optimizer)
         LearnedArrays(self).array("_state_layout", expected.shape, "iu")
         if not np.array_equal(self._state_layout, expected):
-            LearnedArrays(self).require(False, "_state_layout", "does not tell where ranks_ stand")
+            LearnedArrays(self).require(False, "_state_layout", "does not fit ranks_")
 
     def _check_same_shape(self):
         prefix = self.rank_sharing == "truncate"

@@ -1,4 +1,4 @@
-"""The tables of a rank-aware factorization machine: who has which ranks, and where rows stand."""
+"""The tables of a rank-aware factorization machine: ranks of features, and where rows are stored."""
 
 import numpy as np
 
@@ -57,10 +57,10 @@ def assign_levels(assignment, ranks, counts):
 
 
 class Layout:
-    """Where the vectors of features stand in one array that holds the tables of all ranks.
+    """Where the vectors of features are stored in one array that holds the tables of all ranks.
 
     The features of the highest level come first, then those of the next. So a feature has the
-    same row in every table that it is in, and inactive vectors have no place at all.
+    same row in every table that it is in, and vectors that a feature does not have take no memory.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Layout:
     prefix : bool
         Whether the table of a rank holds only what it adds to the rank before.
     rows : ndarray of shape (n_features,), default=None
-        Where the features stand, if that is known.
+        The row of each feature, if that is known.
     """
 
     def __init__(self, ranks, levels, prefix, rows=None):

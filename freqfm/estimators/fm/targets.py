@@ -22,7 +22,7 @@ class ClassTargets(ClassifierMixin):
     _score_name = "neg_log_loss"
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Train one epoch on these rows, from where training stands.
+        """Train one epoch on these rows, continuing from the present model.
 
         Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
         epochs. There is no early stopping.
@@ -181,7 +181,7 @@ class RealTargets(RegressorMixin):
     _score_name = "r2"
 
     def partial_fit(self, X, y, sample_weight=None):
-        """Train one epoch on these rows, from where training stands.
+        """Train one epoch on these rows, continuing from the present model.
 
         Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
         epochs. There is no early stopping.
