@@ -1,4 +1,4 @@
-"""The tables of a rank-aware factorization machine: ranks of features, and where rows are stored."""
+"""The tables of a rank-aware factorization machine: ranks of features, and their rows."""
 
 import numpy as np
 
