@@ -174,8 +174,9 @@ class BaseRecommender(
         learned.array("item_counts_", (n_items,))
         for name, kind in self._records.items():
             value = learned.get(name)
-            found = f"is of type {type(value).__name__}, no {kind.__name__}"
-            learned.require(isinstance(value, kind), name, found)
+            if not isinstance(value, kind):
+                found = f"is of type {type(value).__name__}, no {kind.__name__}"
+                learned.require(False, name, found)
         self._history.check(learned)
         self._check_vectors(learned)
         return learned

@@ -1,6 +1,5 @@
 """Folding in: the vector that minimises a user's loss, with all other vectors as they are."""
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -60,22 +59,27 @@ class FoldIn(NamedTuple):
 
     def check(self, learned, n_users, n_items):
         """Raise unless this is what a fit has kept."""
-        learned.require(
-            self.against in ("items", "users"), "_fold_in.against", f"is {self.against!r}"
-        )
+        inverse = self.inverse_temperatures
+        fits = {
+            "against": self.against in ("items", "users"),
+            "pairwise": isinstance(self.pairwise, bool),
+            "cosine": isinstance(self.cosine, bool),
+            "inverse_temperatures": inverse is None or _is_pair(inverse),
+            "constant": isinstance(self.constant, float),
+        }
+        if not all(fits.values()):
+            name = min(fits, key=fits.get)
+            learned.require(False, f"_fold_in.{name}", f"is {getattr(self, name)!r}")
         (n_others,) = learned.array("_fold_in.others", (None,), "iu", value=self.others)
         learned.require(n_others > 0, "_fold_in.others", "is empty")
-        most = n_users if self.against == "users" else n_items
-        learned.indices("_fold_in.others", self.others, most)
-        for name in ("pairwise", "cosine"):
-            value = getattr(self, name)
-            learned.require(isinstance(value, bool), f"_fold_in.{name}", f"is {value!r}")
-        inverse = self.inverse_temperatures
-        fits = inverse is None or (isinstance(inverse, tuple) and len(inverse) == 2)
-        fits = fits and all(isinstance(number, Real) for number in inverse or ())
-        learned.require(fits, "_fold_in.inverse_temperatures", f"is {inverse!r}")
-        fits = isinstance(self.constant, Real)
-        learned.require(fits, "_fold_in.constant", f"is {self.constant!r}, no number")
+        learned.indices(
+            "_fold_in.others", self.others, n_users if self.against == "users" else n_items
+        )
+
+
+def _is_pair(value):
+    """Return whether a value is a tuple of two numbers."""
+    return isinstance(value, tuple) and [*map(type, value)] == [float, float]
 
 
 class UserLoss(NamedTuple):

@@ -92,10 +92,12 @@ class InteractionHistory(NamedTuple):
         learned.array("_history.indices", (None,), "iu", value=self.indices)
         (n_weights,) = learned.array("_history.weights", (None,), value=self.weights)
         n, last = self.n_interactions, self.indptr[-1]
-        found = f"ends at {last}, but _history.indices has length {n}"
-        learned.require(last == n, "_history.indptr", found)
-        found = f"has length {n_weights}, not 0 or {n}"
-        learned.require(n_weights in (0, n), "_history.weights", found)
+        if last != n:
+            found = f"ends at {last}, but _history.indices has length {n}"
+            learned.require(False, "_history.indptr", found)
+        if n_weights not in (0, n):
+            found = f"has length {n_weights}, not 0 or {n}"
+            learned.require(False, "_history.weights", found)
 
     def check_all(self, learned, n_items):
         """Raise unless all rows are well-formed."""
