@@ -46,7 +46,7 @@ class RecommenderTrainer:
 
     Parameters
     ----------
-    model : HistoryFit
+    model : BaseRecommender
         Initialised; its arrays are updated in place.
     axes : NamedTuple
         The components that a fit combines; among them ``optimizer`` and ``temperature``.
