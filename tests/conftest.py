@@ -10,8 +10,12 @@ from freqfm.datasets import make_clicks
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_teams():
-    """Let all threads that a test asks for take part, however few and busy the cores are."""
+    """Let all threads that a test asks for take part, and one where it asks for none.
+
+    Threads wait for each other by spinning, which takes long where cores are busy.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
         patch.setattr(team, "free_cores", lambda wanted: wanted)
         patch.setattr(team, "cores", lambda: 64)
         patch.setattr("freqfm._validation.cores", lambda: 64)

@@ -119,6 +119,12 @@ def test_cache_is_used(script, cache):
     assert run(script, cache)[:2] == ([1, 1], [])
 
 
+def test_cache_that_cannot_be_written(script, tmp_path):
+    # Below a regular file there can be no folder, not even for root.
+    (tmp_path / "file").write_text("")
+    assert run(script, tmp_path / "file" / "sub") == ([0, 0], [], None)
+
+
 @pytest.mark.parametrize(
     "damage",
     [truncate, *(pytest.param(f, marks=pytest.mark.slow) for f in (empty, overwrite, flip_bits))],

@@ -165,7 +165,7 @@ def test_storm_of_signals(model, data):
     """Signals at any moment, several in a row: the model is always that of n_iter_ epochs."""
     given = data_of(model, data)
     generator, expected = random.Random(0), {}
-    for _ in range(12):
+    for _ in range(6):
         started, stop = threading.Event(), threading.Event()
 
         def press(delay, gap, started=started, stop=stop):
@@ -177,7 +177,7 @@ def test_storm_of_signals(model, data):
 
         fitted = clone(model).set_params(max_iter=100_000, n_jobs=2)
         thread = threading.Thread(
-            target=press, args=(generator.uniform(0, 0.2), generator.choice([1e-5, 1e-4, 1e-3]))
+            target=press, args=(generator.uniform(0, 0.1), generator.choice([1e-5, 1e-4, 1e-3]))
         )
         thread.start()
         try:

@@ -1,5 +1,6 @@
 """Learned attributes that fit did not leave: an error that names them, never a crash."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,11 @@ X = make_interactions(30, 12, 180, random_state=0)
 def test_broken_models_are_refused(names):
     script = Path(attacks.__file__)
     done = subprocess.run(
-        [sys.executable, script, *names], capture_output=True, text=True, timeout=600
+        [sys.executable, script, *names],
+        env={**os.environ, "NUMBA_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert not done.stdout
