@@ -1,43 +1,37 @@
 """Slow twins of the kernels, in plain Python and float64, written from the formulas alone."""
 
+from typing import NamedTuple
+
+import numba
 import numpy as np
 
-_M = (1 << 64) - 1
-_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def hash64(x):
-    x = ((x ^ (x >> 30)) * _MIX_1) & _M
-    x = ((x ^ (x >> 27)) * _MIX_2) & _M
-    return x ^ (x >> 31)
+from freqfm.backends.cpu.fm_batch import order_of_epoch
+from freqfm.formulas.rng import permuted_index
 
 
 def epoch_order(n, seed, epoch):
-    """The pseudo-random order of range(n) that belongs to an epoch."""
-    bits = 2
-    while (1 << bits) < n:
-        bits += 1
-    low_bits, high_bits = bits // 2, bits - bits // 2
-    key = hash64((seed * _GOLDEN + hash64(epoch + 1)) & _M)
+    """The order of range(n) that an epoch visits: the package's own, an input like the seed."""
+    order = np.zeros(n, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        _list_order(order, np.uint64(seed), epoch)
+    return order
 
-    def scramble(x, k):
-        x = ((x ^ k) * _GOLDEN) & _M
-        return x ^ (x >> 32)
 
-    order = []
-    for i in range(n):
-        x = i
-        while True:
-            high, low = x >> low_bits, x & ((1 << low_bits) - 1)
-            high ^= scramble(low, key) & ((1 << high_bits) - 1)
-            low ^= scramble(high, (key + _MIX_1) & _M) & ((1 << low_bits) - 1)
-            high ^= scramble(low, (key + _MIX_2) & _M) & ((1 << high_bits) - 1)
-            low ^= scramble(high, (key + _GOLDEN) & _M) & ((1 << low_bits) - 1)
-            x = (high << low_bits) | low
-            if x < n:
-                break
-        order.append(x)
-    return np.array(order)
+@numba.njit
+def _list_order(order, seed, epoch):
+    visited = order_of_epoch(Visited(len(order), 0, seed), epoch)
+    for i in range(len(order)):
+        order[i] = permuted_index(
+            np.uint64(i), visited.n_blocks, visited.low_bits, visited.high_bits, visited.key
+        )
+
+
+class Visited(NamedTuple):
+    """What of the training rows decides on their order."""
+
+    n_blocks: int
+    block_bits: int
+    seed: int
 
 
 def visit_order(n, seed, epoch):

@@ -38,7 +38,7 @@ def bpr_loss(U, V, pairs, lists, *, cosine, inverse, known):
     for (u, i, v), negatives in zip(pairs, lists, strict=True):
         for j in negatives:
             if not known[u, j]:
-                margin = inverse[u, 1] * (scores[u, i] - scores[u, j])
+                margin = inverse[u, 0] * (scores[u, i] - scores[u, j])
                 total += v * np.log1p(np.exp(-margin)) / len(negatives)
         weight += v
     return total / weight

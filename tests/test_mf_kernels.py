@@ -232,7 +232,7 @@ def test_bpr_gradient(data, similarity, n_negatives):
         data,
         loss="bpr",
         similarity=similarity,
-        temperature=0.5,
+        temperature=PerUser(),
         negative_sampler=GivenNegatives(),
         n_negatives=n_negatives,
     )
@@ -241,9 +241,8 @@ def test_bpr_gradient(data, similarity, n_negatives):
 
     def loss(U, V):
         return naive_mf.bpr_loss(
-            U, V, pairs, lists, cosine=similarity == "cosine", inverse=np.full((N_USERS, 2), 2.0),
-            known=known,
-        )  # fmt: skip
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, known=known
+        )
 
     assert any(known[u, j] for (u, _, _), row in zip(pairs, lists, strict=True) for j in row)
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)

@@ -42,22 +42,6 @@ def test_recursion_equals_sum_over_pairs(clicks, cls):
     assert_array_equal(model._scores(X), model.up_to_rank(5)._scores(X))
 
 
-def test_recursion_of_theorem_3_in_float64():
-    rng = np.random.default_rng(0)
-    X, n = rng.standard_normal((20, 12)), 12
-    tables = [rng.standard_normal((n, d)) for d in RANKS]
-
-    def a(level, of):
-        terms = [X[:, [i]] * tables[level][i] for i in np.flatnonzero(of <= LEVELS)]
-        return (sum(terms) ** 2).sum(axis=1) / 2 - sum((t**2).sum(axis=1) for t in terms) / 2
-
-    b = a(0, 0)
-    for k in range(2):
-        b = b - a(k, k + 1) + a(k + 1, k + 1)
-        expected = pair_scores(X, 0, np.zeros(n), tables, LEVELS, k + 1)
-        assert_allclose(b, expected, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("cls", CLASSES)
 def test_truncation_equals_sum_over_pairs(clicks, cls):
     X, y = clicks
