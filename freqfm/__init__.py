@@ -5,9 +5,37 @@ milliseconds; scikit-learn and numba, which the estimators stand on, take about 
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from freqfm._versions import __version__, show_versions
 from freqfm.exceptions import DivergenceError
+
+# What type checkers see of the names below.
+if TYPE_CHECKING:
+    # isort: off
+    from freqfm import (
+        callbacks as callbacks,
+        datasets as datasets,
+        displays as displays,
+        initializers as initializers,
+        losses as losses,
+        metrics as metrics,
+        model_selection as model_selection,
+        optimizers as optimizers,
+        samplers as samplers,
+        temperatures as temperatures,
+    )
+    from freqfm.estimators.fm.plain import FMClassifier as FMClassifier, FMRegressor as FMRegressor
+    from freqfm.estimators.fm.rafm import (
+        RaFMClassifier as RaFMClassifier,
+        RaFMRegressor as RaFMRegressor,
+    )
+    from freqfm.estimators.recommenders.interactions import (
+        InteractionRecommender as InteractionRecommender,
+    )
+    from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
+    from freqfm.estimators.recommenders.recommend import recommend as recommend
+    from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
 
 _LAZY = {
     "FMClassifier": "freqfm.estimators.fm.plain",
@@ -34,12 +62,12 @@ _LAZY = {
 __all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'freqfm' has no attribute {name!r}")
     module = importlib.import_module(_LAZY[name] or f"freqfm.{name}")
     return getattr(module, name) if _LAZY[name] else module
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)

@@ -10,7 +10,7 @@ _DEPENDENCIES = ("numpy", "scipy", "scikit-learn", "numba", "joblib", "threadpoo
 _OPTIONAL = ("matplotlib", "skops", "pandas", "polars")
 
 
-def show_versions():
+def show_versions() -> None:
     """Print what a bug report needs: system, versions, threads and where compiled code is kept.
 
     Examples

@@ -260,6 +260,21 @@ def test_public_names_have_docstrings():
     assert {module: names for module, names in found.items() if names} == {}
 
 
+def test_type_checkers_see_the_lazy_names():
+    (block,) = (node for node in TREES["freqfm"].body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    seen = {}
+    for node in block.body:
+        for alias in node.names:
+            # Submodules have no module of their own to be looked up in.
+            seen[alias.name] = None if node.module == "freqfm" else node.module
+    assert seen == freqfm._LAZY
+
+
+def test_package_is_typed():
+    assert (PACKAGE / "py.typed").exists()
+
+
 def test_public_names_resolve():
     assert len(set(freqfm.__all__)) == len(freqfm.__all__)
     for name in freqfm.__all__:

@@ -1,8 +1,11 @@
 """Checkpoint: the state of a fit in a file, epoch by epoch."""
 
+from __future__ import annotations
+
 import os
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from freqfm.callbacks import _storage
 
@@ -126,7 +129,7 @@ class Checkpoint:
             ) from error
 
 
-def resume(path):
+def resume(path: str | os.PathLike[str]) -> Any:
     """Return the estimator of a checkpoint, whose ``fit`` continues where the file was written.
 
     Given the same data, ``fit`` ends with the same model, to the bit, as if it had not been

@@ -1,5 +1,7 @@
 """Loader of raw Criteo click logs, with the preprocessing of the FA-SGD paper."""
 
+from __future__ import annotations
+
 import math
 import os
 import re
@@ -21,7 +23,9 @@ FEATURE_NAMES = COUNT_NAMES + CATEGORY_NAMES
 INTEGER = re.compile("-?[0-9]+")
 
 
-def load_criteo_tsv(path, *, min_frequency=10, encoder=None):
+def load_criteo_tsv(
+    path: str | os.PathLike[str], *, min_frequency: int = 10, encoder=None
+) -> Bunch:
     """Load raw rows of the Criteo display advertising data as one-hot fields.
 
     A line has 40 columns, separated by tabs: the label, 13 integer counts, and 26 categories

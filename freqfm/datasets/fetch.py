@@ -1,8 +1,11 @@
 """Download of public data sets: the ratings of MovieLens and the check-ins of Gowalla."""
 
+from __future__ import annotations
+
 import csv
 import hashlib
 import io
+import os
 import zlib
 from http.client import HTTPException
 from itertools import islice
@@ -106,14 +109,14 @@ Convolution Network for Recommendation. SIGIR 2020.
 
 
 def fetch_movielens(
-    variant="1m",
+    variant: str = "1m",
     *,
-    min_rating=None,
-    data_home=None,
-    download_if_missing=True,
-    n_retries=3,
-    delay=1.0,
-):
+    min_rating: float | None = None,
+    data_home: str | os.PathLike[str] | None = None,
+    download_if_missing: bool = True,
+    n_retries: int = 3,
+    delay: float = 1.0,
+) -> Bunch:
     """Load the MovieLens ratings [1]_, downloading them if necessary.
 
     =======  =======  ======  ==========  ========
@@ -228,7 +231,13 @@ def fetch_movielens(
     )
 
 
-def fetch_gowalla(*, data_home=None, download_if_missing=True, n_retries=3, delay=1.0):
+def fetch_gowalla(
+    *,
+    data_home: str | os.PathLike[str] | None = None,
+    download_if_missing: bool = True,
+    n_retries: int = 3,
+    delay: float = 1.0,
+) -> Bunch:
     """Load the Gowalla check-ins [1]_ as split for NGCF [2]_ and LightGCN [3]_.
 
     The data is downloaded if necessary (6 MB). It has 29,858 users, 40,981 items, 810,128

@@ -1,5 +1,7 @@
 """Loader of files of implicit feedback: sparse matrices, lists of items, and ratings."""
 
+from __future__ import annotations
+
 import os
 from array import array
 from numbers import Integral, Real
@@ -19,7 +21,13 @@ _ALWAYS_ALLOWED = 1_000_000
 _ALLOWED_PER_INTERACTION = 100
 
 
-def load_interactions(path, *, format="auto", shape=None, min_rating=None):
+def load_interactions(
+    path: str | os.PathLike[str],
+    *,
+    format: str = "auto",
+    shape: tuple[int, int] | None = None,
+    min_rating: float | None = None,
+) -> csr_array:
     """Load interactions of users and items from one file.
 
     Parameters

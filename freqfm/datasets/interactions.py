@@ -1,6 +1,9 @@
 """Synthetic implicit feedback: which users took which items, without ratings."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -14,18 +17,18 @@ ITEMS_PER_GUESS = 10
 
 
 def make_interactions(
-    n_users=1000,
-    n_items=500,
-    n_interactions=20_000,
+    n_users: int = 1000,
+    n_items: int = 500,
+    n_interactions: int = 20_000,
     *,
-    n_clusters=5,
-    popularity_exponent=1.0,
-    activity_exponent=0.5,
-    noise=0.1,
-    min_interactions=5,
-    return_model=False,
-    random_state=None,
-):
+    n_clusters: int = 5,
+    popularity_exponent: float = 1.0,
+    activity_exponent: float = 0.5,
+    noise: float = 0.1,
+    min_interactions: int = 5,
+    return_model: bool = False,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
+) -> Any:
     """Draw implicit feedback of users who mostly take items of their own cluster.
 
     Users and items are spread evenly over clusters. A few users take many items and a few

@@ -1,8 +1,11 @@
 """Loader of libFM text files."""
 
+from __future__ import annotations
+
 import os
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_files
 
@@ -11,7 +14,13 @@ from ._lines import at_line, read_lines
 _ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
 
 
-def load_libfm(path, *, n_features=None, zero_based="auto", dtype=np.float32):
+def load_libfm(
+    path: str | os.PathLike[str],
+    *,
+    n_features: int | None = None,
+    zero_based: bool | str = "auto",
+    dtype: DTypeLike = np.float32,
+) -> tuple[csr_array, np.ndarray]:
     """Load data in the text format of libFM, which is that of svmlight.
 
     One row per line: the target, then ``column:value`` for every non-zero entry [1]_. The

@@ -1,7 +1,11 @@
 """Synthetic click logs: heavy-tailed tokens and a planted factorization machine."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -16,18 +20,18 @@ EXPONENTIAL_SPAN = 10.0
 
 
 def make_clicks(
-    n_samples=50_000,
-    n_tokens=(5000, 2000, 200, 20),
+    n_samples: int = 50_000,
+    n_tokens: Sequence[int] = (5000, 2000, 200, 20),
     *,
-    tail="zipf",
-    tail_exponent=1.0,
-    n_components=4,
-    linear_scale=1.0,
-    interaction_scale=1.5,
-    click_rate=0.3,
-    return_model=False,
-    random_state=None,
-):
+    tail: str = "zipf",
+    tail_exponent: float = 1.0,
+    n_components: int = 4,
+    linear_scale: float = 1.0,
+    interaction_scale: float = 1.5,
+    click_rate: float = 0.3,
+    return_model: bool = False,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
+) -> Any:
     """Draw a click log from a planted second-order factorization machine.
 
     Every row has one categorical field per entry of `n_tokens`, and each field holds exactly

@@ -6,7 +6,12 @@ and N the number of held-out items of a user, every metric is a formula of hit(1
 N for one user, and a mean over all users with N > 0.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
 from freqfm._validation import as_array, check_count
@@ -27,7 +32,9 @@ __all__ = [
 ]
 
 
-def ndcg_at_k(relevant, ranked, k=None, *, average=True):
+def ndcg_at_k(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
     """Normalized discounted cumulative gain of the first k places, for binary relevance.
 
     For a user with N > 0 held-out items ::
@@ -74,7 +81,14 @@ def ndcg_at_k(relevant, ranked, k=None, *, average=True):
     return _formulas.mean(_formulas.ndcg(find_hits(relevant, ranked, k)), average)
 
 
-def recall_at_k(relevant, ranked, k=None, *, truncated=False, average=True):
+def recall_at_k(
+    relevant,
+    ranked: ArrayLike,
+    k: int | None = None,
+    *,
+    truncated: bool = False,
+    average: bool = True,
+) -> float | np.ndarray:
     """Share of a user's held-out items that the first k places hold.
 
     For a user with N > 0 held-out items ::
@@ -114,7 +128,9 @@ def recall_at_k(relevant, ranked, k=None, *, truncated=False, average=True):
     return _formulas.mean(_formulas.recall(find_hits(relevant, ranked, k), truncated), average)
 
 
-def precision_at_k(relevant, ranked, k=None, *, average=True):
+def precision_at_k(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
     """Share of the first k places that hold a relevant item.
 
     For a user with N > 0 held-out items ::
@@ -150,7 +166,9 @@ def precision_at_k(relevant, ranked, k=None, *, average=True):
     return _formulas.mean(_formulas.precision(find_hits(relevant, ranked, k)), average)
 
 
-def average_precision_at_k(relevant, ranked, k=None, *, average=True):
+def average_precision_at_k(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
     """Average precision of the first k places; its mean over users is known as MAP@k.
 
     For a user with N > 0 held-out items ::
@@ -186,7 +204,9 @@ def average_precision_at_k(relevant, ranked, k=None, *, average=True):
     return _formulas.mean(_formulas.average_precision(find_hits(relevant, ranked, k)), average)
 
 
-def hit_rate_at_k(relevant, ranked, k=None, *, average=True):
+def hit_rate_at_k(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
     """Share of users with a relevant item among the first k places.
 
     For a user with N > 0 held-out items ::
@@ -220,7 +240,9 @@ def hit_rate_at_k(relevant, ranked, k=None, *, average=True):
     return _formulas.mean(_formulas.hit_rate(find_hits(relevant, ranked, k)), average)
 
 
-def reciprocal_rank(relevant, ranked, k=None, *, average=True):
+def reciprocal_rank(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
     """One over the place of the first relevant item; its mean over users is known as MRR.
 
     For a user with N > 0 held-out items ::
@@ -255,8 +277,14 @@ def reciprocal_rank(relevant, ranked, k=None, *, average=True):
 
 
 def stratified_ndcg_at_k(
-    relevant, ranked, item_counts, k=None, *, edges=(0.05, 0.20), average=True
-):
+    relevant,
+    ranked: ArrayLike,
+    item_counts: ArrayLike,
+    k: int | None = None,
+    *,
+    edges: Sequence[float] = (0.05, 0.2),
+    average: bool = True,
+) -> Bunch:
     """NDCG in three parts: what popular, neutral and unpopular items contribute.
 
     Items are sorted by falling popularity in training, those of the same count by rising index.
@@ -308,7 +336,14 @@ def stratified_ndcg_at_k(
     return Bunch(**{name: _formulas.mean(part, average) for name, part in parts.items()})
 
 
-def ranking_report(relevant, ranked, k=None, *, item_counts=None, edges=(0.05, 0.20)):
+def ranking_report(
+    relevant,
+    ranked: ArrayLike,
+    k: int | Sequence[int] | None = None,
+    *,
+    item_counts: ArrayLike | None = None,
+    edges: Sequence[float] = (0.05, 0.2),
+) -> dict[str, float]:
     """All ranking metrics at several k, from one look at the ranking.
 
     Parameters

@@ -1,6 +1,9 @@
 """Metrics of probabilities of clicks."""
 
+from __future__ import annotations
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import _check_sample_weight
 
@@ -9,7 +12,9 @@ from freqfm._validation import as_array
 __all__ = ["normalized_entropy"]
 
 
-def normalized_entropy(y_true, y_proba, sample_weight=None):
+def normalized_entropy(
+    y_true: ArrayLike, y_proba: ArrayLike, sample_weight: ArrayLike | None = None
+) -> float:
     """Log loss of click probabilities, divided by that of always predicting the base rate.
 
     With y in {0, 1}, weights w and the base rate p = sum w y / sum w of the same samples ::

@@ -1,7 +1,10 @@
 """Holding out part of every user's history, of matrices of users x items and of tables."""
 
+from __future__ import annotations
+
 from hashlib import blake2b
 from numbers import Integral, Number, Real
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -21,8 +24,14 @@ _HALF = np.uint64(32)
 
 
 def holdout_interactions(
-    X, fraction=0.2, *, min_history=1, random_state=None, user="auto", item="auto"
-):
+    X,
+    fraction: float = 0.2,
+    *,
+    min_history: int = 1,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
+    user: str | int = "auto",
+    item: str | int = "auto",
+) -> Any:
     """Hold out some interactions of every user, at random.
 
     Parameters
@@ -82,7 +91,9 @@ def holdout_interactions(
     return source.parts(_choose(source.histories, keys, fraction, min_history))
 
 
-def holdout_by_content(X, fraction=0.2, seed=0, *, user="auto", item="auto"):
+def holdout_by_content(
+    X, fraction: float = 0.2, seed: int = 0, *, user: str | int = "auto", item: str | int = "auto"
+) -> Any:
     """Hold out some interactions of every user; a row's own items decide which.
 
     The choice looks random, but depends on nothing except which items a row holds, and on the

@@ -1,6 +1,9 @@
 """Scorers of rankings, for cross_val_score and searches."""
 
+from __future__ import annotations
+
 import difflib
+from collections.abc import Callable
 from numbers import Integral
 
 import numpy as np
@@ -29,7 +32,9 @@ METRICS = {
 }
 
 
-def make_ranking_scorer(metric="ndcg", *, k=10, fraction=0.2, seed=0):
+def make_ranking_scorer(
+    metric: str = "ndcg", *, k: int = 10, fraction: float = 0.2, seed: int = 0
+) -> Callable[..., float]:
     """Make a scorer of recommendations for ``scoring=`` of cross-validation and searches.
 
     A recommender of users x items is tested on the rows of ``X``: part of each row is held out,

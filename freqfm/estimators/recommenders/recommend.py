@@ -1,11 +1,15 @@
 """recommend: recommendations from whatever ends in a recommender."""
 
+from __future__ import annotations
+
+import numpy as np
+
 from freqfm.model_selection._steps import last_step, transform
 
 __all__ = ["recommend"]
 
 
-def recommend(estimator, X=None, **options):
+def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
     """Recommend with a recommender, or with a pipeline or a search that ends in one.
 
     scikit-learn's pipelines and searches pass on ``predict`` and ``transform``, but not
