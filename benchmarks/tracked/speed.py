@@ -15,11 +15,12 @@ import serving_speed
 
 N_JOBS = 1
 EPOCHS = {"max_iter": 3, "n_jobs": N_JOBS, "random_state": 0}
+FM = {"early_stopping": False, "n_iter_no_change": None, **EPOCHS}
 
 MACHINES = {
-    "cf_sgd": FMClassifier(16, early_stopping=False, **EPOCHS),
-    "adam": FMClassifier(16, optimizer="adam", early_stopping=False, **EPOCHS),
-    "rafm": RaFMClassifier((4, 16), rank_assignment=[50], early_stopping=False, **EPOCHS),
+    "cf_sgd": FMClassifier(16, **FM),
+    "adam": FMClassifier(16, optimizer="adam", **FM),
+    "rafm": RaFMClassifier((4, 16), rank_assignment=[50], **FM),
 }
 RECOMMENDERS = {
     "mf_softmax": MFRecommender(64, **EPOCHS),

@@ -1,0 +1,34 @@
+"""Files beside the package that repeat what it says of itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import freqfm
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name):
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip(f"no {name} beside the tests")
+    return path.read_text("utf-8")
+
+
+def test_oldest_dependencies_are_tested():
+    (block,) = re.findall(r"^dependencies = \[(.*?)\]", read("pyproject.toml"), re.S | re.M)
+    bounds = re.findall(r'"([\w-]+)>=([\d.]+)"', block)
+    assert len(bounds) == block.count('"') // 2
+    pinned = re.findall(r'"([\w-]+)==([\d.]+)\.\*"', read(".github/workflows/tests.yml"))
+    assert sorted(pinned) == sorted(bounds)
+
+
+def test_oldest_python_is_tested():
+    (oldest,) = re.findall(r'requires-python = ">=([\d.]+)"', read("pyproject.toml"))
+    assert f'python: ["{oldest}", ' in read(".github/workflows/tests.yml")
+
+
+def test_citation_is_of_this_version():
+    assert f"version: {freqfm.__version__}\n" in read("CITATION.cff")
