@@ -11,6 +11,7 @@ import os
 import pickle
 import stat
 import sys
+import types
 from pathlib import Path
 
 from numba.core.caching import (
@@ -161,6 +162,85 @@ class KernelCache(FunctionCache):
             super().save_overload(sig, data)
         except Exception as error:
             _warn_once("written", error)
+
+
+def names_used(function):
+    """Return what a Python function finds outside of itself: globals and variables of closures."""
+    found, codes = {}, [function.__code__]
+    for code in codes:
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        used = {name: function.__globals__[name] for name in code.co_names
+                if name in function.__globals__}  # fmt: skip
+        found |= used
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return found | {name: cell.cell_contents for name, cell in cells}
+
+
+class Fingerprint:
+    """A hash of functions: their bytecode, their constants, and all that they use, recursively.
+
+    Attributes
+    ----------
+    kept : list
+        What cannot be hashed by value, and is by its address: a fingerprint with any is of no use
+        to another process, and as long as it is of use in this one, they have to stay alive.
+    """
+
+    def __init__(self):
+        self._digest = hashlib.sha256()
+        self._seen = set()
+        self.kept = []
+
+    @property
+    def key(self):
+        """The hash."""
+        return self._digest.hexdigest()[:16]
+
+    def add(self, value):
+        """Add a function, or any other value."""
+        python = getattr(value, "py_func", value)
+        if isinstance(value, types.ModuleType):
+            self._write("module", value.__name__)
+        elif isinstance(python, types.FunctionType):
+            self._add_function(python)
+        else:
+            try:
+                self._write(type(value).__name__, pickle.dumps(value))
+            except Exception:
+                self._write("object", id(value))
+                self.kept.append(value)
+
+    def _add_function(self, function):
+        if function in self._seen:
+            # One that calls itself.
+            self._write("again", function.__qualname__)
+            return
+        self._seen.add(function)
+        self._write("function", function.__module__, function.__qualname__, function.__defaults__)
+        self._add_code(function.__code__)
+        for name, value in sorted(names_used(function).items()):
+            self._write("name", name)
+            self.add(value)
+            if isinstance(value, types.ModuleType):
+                self._add_attributes(value, function.__code__.co_names)
+
+    def _add_code(self, code):
+        self._write("code", code.co_code, code.co_names, code.co_varnames, code.co_freevars)
+        for value in code.co_consts:
+            if isinstance(value, types.CodeType):
+                self._add_code(value)
+            else:
+                self._write("constant", repr(value))
+
+    def _add_attributes(self, module, names):
+        """Add the compiled functions of a user's module that may be used."""
+        for name in names:
+            value = getattr(module, name, None)
+            if hasattr(value, "py_func"):
+                self.add(value)
+
+    def _write(self, *parts):
+        self._digest.update(repr(parts).encode())
 
 
 _warned = []

@@ -1,6 +1,7 @@
 """Pluggable components: objects that hold hyper-parameters, found by name or given as instances."""
 
 import difflib
+import inspect
 from itertools import takewhile
 from numbers import Integral, Real
 
@@ -28,6 +29,15 @@ class Component(BaseEstimator):
     _compiled = False
     #: Names that only the package's own classes may set: codes, and what has to agree with them.
     _fixed: tuple = ()
+    #: Functions of numbers that a user's class may give, compiled into kernels, and the names of
+    #: their parameters; and which of them it must give, of a class that derives from the base class
+    #: of an axis all if none are named.
+    _formulas: dict = {}
+    _required: tuple = ()
+    #: Those that may have one more parameter, the number of the step.
+    _numbered: tuple = ()
+    #: Parameters that compiled code reads, and where.
+    _slots: dict = {}
 
 
 def _is_ours(cls):
@@ -55,10 +65,10 @@ def refuse_names(axis, component, names, reason):
 def refuse_ignored(axis, component, base):
     """Raise if training would ignore a part of a component of a user's own class.
 
-    Of a loss or an optimizer compiled code knows nothing but a code and some numbers. So a class
-    from outside of the package has to derive from one of its losses or optimizers, may change their
-    constants and the methods that estimators call, and must not bring methods, or parameters, that
-    nobody asks for.
+    Of a loss or an optimizer compiled code knows nothing but a code, some numbers, and the formulas
+    that the class names. So a class from outside of the package may give formulas, change constants
+    and the methods that estimators call, and must not bring methods, or parameters, that nobody
+    asks for.
 
     Parameters
     ----------
@@ -71,32 +81,68 @@ def refuse_ignored(axis, component, base):
     Raises
     ------
     TypeError
-        If something would be ignored: it names the class, and what.
+        If something would be ignored, or a formula is missing or is none: it names the class, and
+        what.
     """
     cls = type(component)
     shipped = next(filter(_is_ours, cls.__mro__))
-    if component._compiled and shipped is base:
+    of_base = shipped is base
+    required = component._required or (component._formulas if of_base else ())
+    _check_formulas(axis, component, required)
+    if component._compiled and of_base and not component._formulas:
         raise TypeError(
             f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
             f"formula would be ignored: compiled code knows only freqfm's own classes. Derive from "
-            f"one of these to change its constants, or add the class to the package as "
-            f"CONTRIBUTING.rst tells."
+            f"one of these."
         )
     reason = f"compiled code knows only freqfm's own classes; {shipped.__name__} would be trained"
     refuse_names(axis, component, component._fixed, reason)
     if not component._compiled:
         return
-    known = {*dir(shipped), *shipped._get_param_names()}
+    known = {*dir(shipped), *shipped._get_param_names(), *component._slots}
     given = set_by_user(component)
     methods = {name for name in given if _is_code(getattr(cls, name, None))}
     new = {name for name in given - known if not name.startswith("_")}
-    # A method that estimators do call may read new parameters.
+    # A method that estimators do call may read new parameters; a formula that is a property too.
     called = {name for name in methods & known if not name.startswith("__")}
+    called -= {name for name in component._formulas if not isinstance(_static(cls, name), property)}
     refuse_names(axis, component, new & methods if called else new, reason)
 
 
 def _is_code(value):
     return callable(value) or isinstance(value, property)
+
+
+def _static(cls, name):
+    return inspect.getattr_static(cls, name, None)
+
+
+def _check_formulas(axis, component, required):
+    """Raise unless the formulas of a component are functions of the right parameters."""
+    cls = type(component).__name__
+    for name, parameters in component._formulas.items():
+        wanted = f"a function of ({', '.join(parameters)}) compiled by numba.njit"
+        formula = getattr(component, name)
+        if formula is None:
+            if name in required:
+                raise TypeError(
+                    f"{axis} is a {cls} without {name}; give it {wanted}, as a static method or as "
+                    f"a property."
+                )
+            continue
+        if isinstance(formula, Real):
+            continue
+        function = getattr(formula, "py_func", formula)
+        if not inspect.isfunction(function):
+            raise TypeError(
+                f"{name} of {cls} is {formula!r}, but has to be {wanted}: a static method, or a "
+                f"property that returns one."
+            )
+        found = list(inspect.signature(function).parameters)
+        if len(found) not in (len(parameters), len(parameters) + (name in component._numbered)):
+            raise TypeError(
+                f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
+            )
 
 
 def is_named(value, name):

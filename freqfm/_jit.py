@@ -4,17 +4,21 @@ Nothing compiles at import. A kernel compiles at its first call and is kept on d
 next process loads it. numba looks only at the file a kernel stands in to decide whether the
 copy on disk is stale; an edited helper in another file would go unnoticed. The folder is
 therefore named after a hash of all sources that are compiled.
+
+A user's own formula is compiled into a variant of each kernel that needs it, see
+:func:`specialised`.
 """
 
 import contextlib
 import functools
+import types
 
 import numba
 import numpy as np
 from numba.core import event
 from numba.core.registry import CPUDispatcher
 
-from freqfm._code_cache import KernelCache, cache_directory
+from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
 
 __all__ = [
     "FASTMATH",
@@ -25,6 +29,8 @@ __all__ = [
     "inlined",
     "kernel",
     "n_signatures",
+    "python_function",
+    "specialised",
     "subroutine",
 ]
 
@@ -40,6 +46,9 @@ JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
 #: Every kernel of the package, for the tests that count signatures.
 KERNELS = []
+
+# The Python function and the decorator of everything that these decorators have returned.
+_DECORATED = {}
 
 
 @contextlib.contextmanager
@@ -91,26 +100,144 @@ def _inner(function, **options):
     return _Inner(py_func=function, targetoptions=options)
 
 
+def _recorded(compiled, function, decorator):
+    _DECORATED[compiled] = function, decorator
+    return compiled
+
+
 def inlined(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
-    return _inner(function, forceinline=True)
+    return _recorded(_inner(function, forceinline=True), function, inlined)
 
 
 def subroutine(function):
     """Compile a long part of several kernels once; they call it."""
-    return _inner(function)
+    return _recorded(_inner(function), function, subroutine)
 
 
-def kernel(function):
+def kernel(function, cached=True):
     """Compile a loop over arrays: without the GIL, cached on disk, with a single signature."""
     if JIT_DISABLED:
-        return _interpreted(function)
+        return _recorded(_interpreted(function), function, kernel)
     compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
-    if cache_directory() is not None:
+    if cached and cache_directory() is not None:
         # What ``cache=True`` does, with a cache that cannot fail.
         compiled._cache = KernelCache(function)
     KERNELS.append(compiled)
-    return compiled
+    return _recorded(compiled, function, kernel)
+
+
+def python_function(function):
+    """Return the Python function of a compiled one, or the function itself."""
+    return getattr(function, "py_func", function)
+
+
+_VARIANTS = {}
+
+
+def specialised(compiled, replacements):
+    """Return a kernel in which some of the functions that it calls are replaced.
+
+    The kernel, and all functions between it and those, are compiled anew: once for each combination
+    in a process, and on disk where what is replaced can be hashed. A function that a replacement
+    calls, such as one that a user has compiled by ``numba.njit``, is compiled with the options of
+    the package's own, and inlined.
+
+    Parameters
+    ----------
+    compiled : function
+        What :func:`kernel` has returned.
+    replacements : dict of function to function
+        Python functions in place of inlined functions or subroutines, with the same arguments.
+
+    Returns
+    -------
+    kernel : function
+        ``compiled`` itself if it calls none of them.
+    """
+    if not replacements:
+        return compiled
+    fingerprint = Fingerprint()
+    for replaced, function in replacements.items():
+        fingerprint.add(_DECORATED[replaced][0].__name__)
+        fingerprint.add(function)
+    key = compiled, fingerprint.key
+    if key not in _VARIANTS:
+        variant = _Variant(replacements, fingerprint).of(compiled)
+        # What has no value to hash is known by its address: it must stay alive.
+        _VARIANTS[key] = variant, fingerprint.kept
+    return _VARIANTS[key][0]
+
+
+class _Variant:
+    """Rebuilds functions with some of those that they call replaced."""
+
+    def __init__(self, replacements, fingerprint):
+        self._replacements = replacements
+        self._suffix = f"_{fingerprint.key}"
+        self._cached = not fingerprint.kept
+        self._rebuilt = {}
+
+    def of(self, function):
+        """Return the variant of a function; of one that calls no replaced function, itself."""
+        if function not in self._rebuilt:
+            # A function that calls itself finds itself as it is.
+            self._rebuilt[function] = function
+            self._rebuilt[function] = self._rebuild(function)
+        return self._rebuilt[function]
+
+    def _rebuild(self, compiled):
+        if compiled in self._replacements:
+            decorator = _DECORATED[compiled][1]
+            return decorator(self._copy(self._replacements[compiled], self._adopted))
+        function, decorator = _DECORATED[compiled]
+        if all(self.of(value) is value for value in names_used(function).values() if _ours(value)):
+            return compiled
+        variant = self._copy(function, lambda value: self.of(value) if _ours(value) else value)
+        if decorator is kernel:
+            return kernel(variant, self._cached)
+        return decorator(variant)
+
+    def _adopted(self, value):
+        """Return what takes the place of something that a replacement uses."""
+        if _ours(value) or not _is_function(value) or _is_library(value):
+            return value
+        if value not in self._rebuilt:
+            self._rebuilt[value] = value
+            self._rebuilt[value] = inlined(self._copy(python_function(value), self._adopted))
+        return self._rebuilt[value]
+
+    def _copy(self, function, changed):
+        """Return a copy of a Python function that uses ``changed(value)`` for each value.
+
+        Its name is its own: the linker must not take one variant for another.
+        """
+        used = names_used(function)
+        own = {name: changed(used[name]) for name in used if name in function.__globals__}
+        cells = [types.CellType(changed(cell.cell_contents)) for cell in function.__closure__ or ()]
+        copy = types.FunctionType(
+            function.__code__,
+            {**function.__globals__, **own},
+            function.__name__,
+            function.__defaults__,
+            tuple(cells),
+        )
+        copy.__qualname__ = function.__qualname__.replace("<locals>", "of") + self._suffix
+        return copy
+
+
+def _ours(value):
+    return _is_function(value) and value in _DECORATED
+
+
+def _is_library(value):
+    """Return whether numba knows a function by its own implementation of it."""
+    return value.__module__.split(".")[0] in ("numpy", "numba")
+
+
+def _is_function(value):
+    """Return whether compiled code can call something: compiled by numba, or to be compiled."""
+    return isinstance(value, (CPUDispatcher, types.FunctionType))
 
 
 def _interpreted(function):

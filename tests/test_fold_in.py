@@ -8,6 +8,7 @@ import naive_mf
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from own_components import HingeOfPairs
 
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
@@ -15,7 +16,7 @@ from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
 from freqfm.estimators.recommenders.histories import InteractionHistory
-from freqfm.losses import BSL, MAWU, RANKING_LOSSES, DirectAU
+from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, DirectAU
 
 X = make_interactions(40, 25, 300, random_state=0)
 X.data = np.random.default_rng(0).choice([0.5, 1, 3], X.nnz).astype(np.float32)
@@ -81,7 +82,7 @@ def test_folding_in_is_that_of_the_reference(model):
         assert_allclose(got[r], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("pairwise", [False, True])
+@pytest.mark.parametrize("pairwise", [None, BPR(), HingeOfPairs()])
 def test_pulls_and_push_are_the_gradient(pairwise):
     rng = np.random.default_rng(1)
     others, vectors = unit(rng.normal(size=(9, 4))), unit(rng.normal(size=(5, 4)))
@@ -89,6 +90,9 @@ def test_pulls_and_push_are_the_gradient(pairwise):
     loss = UserLoss(others, pairwise, positive=3.0, inverse=2.0, constant=1.3)
 
     def value(user):
+        if isinstance(pairwise, HingeOfPairs):
+            a, b = 2.0 * vectors @ user, 2.0 * others @ user
+            return shares @ np.maximum(1 - a[:, None] + b, 0).mean(axis=1)
         return naive_mf.user_loss(user, vectors, shares, **loss._asdict())
 
     pulls, push = loss.pulls_and_push(user, vectors, shares)
@@ -102,6 +106,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
     row = X[[7]]
     shares = row.data.astype(np.float64) / row.data.sum()
     user = model.transform(row)[0].astype(np.float64)
+    terms["pairwise"] = BPR() if terms["pairwise"] else None
     pulls, push = UserLoss(others, **terms).pulls_and_push(
         user / np.linalg.norm(user), items[row.indices], shares
     )

@@ -3,12 +3,23 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from own_components import OwnSGD
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.formulas import codes
 from freqfm.initializers import Initializer
-from freqfm.losses import BPR, BSL, DirectAU, LogLoss, Loss, RankingLoss, Softmax, SquaredError
+from freqfm.losses import (
+    BPR,
+    BSL,
+    DirectAU,
+    LogLoss,
+    Loss,
+    PairwiseLoss,
+    RankingLoss,
+    Softmax,
+    SquaredError,
+)
 from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
 from freqfm.samplers import MIDX, Full, Sampler, Uniform
 from freqfm.temperatures import Temperature
@@ -16,9 +27,19 @@ from freqfm.temperatures import Temperature
 X = make_interactions(20, 12, 100, random_state=0)
 
 
-class Hinge(RankingLoss):
+class NoFamily(RankingLoss):
     family = "pairwise"
     n_negatives = 1
+
+
+class NoFormula(PairwiseLoss):
+    pass
+
+
+class OneScore(PairwiseLoss):
+    @staticmethod
+    def value_and_derivatives(score, target, more):
+        return score, target, more
 
 
 class HingeOfBPR(BPR):
@@ -52,10 +73,22 @@ class OwnStep(SGD):
         return parameter
 
 
-class Momentum(SGD):
+class Unread(OwnSGD):
+    """A static step cannot read a parameter."""
+
+    step = staticmethod(OwnSGD.step)
+
     def __init__(self, learning_rate=1.0, momentum=0.9):
         self.learning_rate = learning_rate
         self.momentum = momentum
+
+
+class Stateful(SGD):
+    n_states = 1
+
+
+class ThreeStates(OwnSGD):
+    n_states = 3
 
 
 class WithoutState(Adagrad):
@@ -108,15 +141,19 @@ def refuses(model, what):
 @pytest.mark.parametrize(
     "params, what",
     [
-        ({"loss": Hinge()}, "Hinge, which derives from RankingLoss itself"),
+        ({"loss": NoFamily()}, "NoFamily, which derives from RankingLoss itself"),
+        ({"loss": NoFormula()}, "NoFormula without value_and_derivatives"),
+        ({"loss": OneScore()}, r"has parameters \(score, target, more\), but has to be"),
         ({"loss": HingeOfBPR()}, "HingeOfBPR that sets loss.*BPR would be trained"),
         ({"loss": MarginOfBPR()}, "MarginOfBPR that sets margin"),
         ({"loss": PairwiseSoftmax()}, "PairwiseSoftmax that sets family"),
         ({"loss": AnyTemperatureOfBPR()}, "AnyTemperatureOfBPR that sets adapts_temperature"),
         ({"loss": FoldedInByUsers()}, "FoldedInByUsers that sets fold_in_against"),
-        ({"optimizer": OtherStep()}, "OtherStep, which derives from Optimizer itself"),
-        ({"optimizer": OwnStep()}, "OwnStep that sets step"),
-        ({"optimizer": Momentum()}, "Momentum that sets momentum"),
+        ({"optimizer": OtherStep()}, "OtherStep without step"),
+        ({"optimizer": OwnStep()}, "step of OwnStep is <bound method"),
+        ({"optimizer": Unread()}, "Unread that sets momentum"),
+        ({"optimizer": Stateful()}, "Stateful that sets n_states"),
+        ({"optimizer": ThreeStates()}, "n_states of ThreeStates is 3"),
         ({"optimizer": WithoutState()}, "WithoutState that sets state_widths"),
         ({"optimizer": StepOfAdam()}, "StepOfAdam that sets step_code"),
         ({"optimizer": OtherRate()}, "OtherRate that sets rate_code"),
@@ -130,8 +167,8 @@ def test_recommender_names_what_it_would_ignore(params, what):
     refuses(MFRecommender(4, max_iter=1, **params), what)
 
 
-@pytest.mark.parametrize("sampler", [First(), FirstOfMIDX(), FirstOfAll()])
-def test_autoencoder_asks_no_sampler_to_draw(sampler):
+@pytest.mark.parametrize("sampler", [FirstOfMIDX(), FirstOfAll()])
+def test_autoencoder_asks_no_sampler_that_looks_at_queries_to_draw(sampler):
     refuses(
         FastVAERecommender(4, max_iter=1, negative_sampler=sampler),
         f"{type(sampler).__name__} that sets draw",
@@ -147,8 +184,8 @@ def test_other_estimators_refuse_optimizers(optimizer, clicks):
 
 def test_an_instance_with_another_code_is_refused(clicks):
     optimizer = SGD()
-    optimizer.step_code = codes.STEP_ADAM
-    with pytest.raises(TypeError, match="SGD that sets step_code"):
+    optimizer.rate_code = codes.RATE_COUNTED
+    with pytest.raises(TypeError, match="SGD that sets rate_code"):
         FMClassifier(3, optimizer=optimizer).fit(*clicks)
 
 
@@ -171,17 +208,14 @@ class OwnFormula(LogLoss):
 @pytest.mark.parametrize(
     "loss, what",
     [
-        (PseudoHuber(), "PseudoHuber, which derives from Loss itself"),
+        (PseudoHuber(), "PseudoHuber without value_and_derivative"),
         (Renumbered(), "Renumbered that sets code"),
         (OwnFormula(), "OwnFormula that sets value"),
     ],
 )
 def test_machines_name_what_they_would_ignore(loss, what, clicks):
-    class Robust(FMRegressor):
-        _loss = loss
-
     with pytest.raises(TypeError, match=what):
-        Robust(3, max_iter=1).fit(*clicks)
+        FMRegressor(3, loss=loss, max_iter=1).fit(*clicks)
 
 
 class Zero(SquaredError):
@@ -201,11 +235,8 @@ class Rates(FASGD):
 
 
 def test_machines_use_what_they_ask_for(clicks):
-    class FromZero(FMRegressor):
-        _loss = Zero()
-
     X, y = clicks
-    model = FromZero(3, max_iter=1, optimizer=SGD(1e-9), random_state=0).fit(X, y)
+    model = FMRegressor(3, loss=Zero(), max_iter=1, optimizer=SGD(1e-9), random_state=0).fit(X, y)
     assert abs(model.intercept_[0]) < 1e-6 < abs(y.mean())
 
     rates = FMRegressor(3, max_iter=2, optimizer=Rates(1.0), random_state=0).fit(X, y)

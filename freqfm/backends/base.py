@@ -9,6 +9,7 @@ The tuples below are what estimators and backends hand to each other; compiled c
 """
 
 from abc import abstractmethod
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ __all__ = [
     "RankedTraining",
     "RankingProblem",
     "RankingTrainer",
+    "ScoredRows",
     "TrainedTable",
     "UpdateRule",
 ]
@@ -110,6 +112,14 @@ class RankedTraining(NamedTuple):
     state_layout: np.ndarray
 
 
+class ScoredRows(NamedTuple):
+    """Scores that are compared with targets."""
+
+    scores: np.ndarray  #: (n,), float32
+    targets: np.ndarray  #: (n,), float32
+    weights: np.ndarray  #: (n,), float64
+
+
 class FMProblem(NamedTuple):
     """What a factorization machine is trained on, and how.
 
@@ -130,6 +140,8 @@ class FMProblem(NamedTuple):
     ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
     weights: list  #: of FMWeights, one for each output
     states: list  #: of the optimizer, one for each output
+    #: A user's own formulas by the functions that they replace, see ``freqfm._jit.specialised``.
+    formulas: dict = MappingProxyType({})
 
 
 # Recommenders.
@@ -190,6 +202,7 @@ class RankingProblem(NamedTuple):
     corrected: bool = True  #: whether what is drawn for a user has its log q subtracted
     include_positive: bool = False  #: whether a positive stands in the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are kept for temperatures
+    formulas: dict = MappingProxyType({})  #: a user's own, as in ``FMProblem``
 
 
 class FoldInProblem(NamedTuple):
@@ -329,6 +342,28 @@ class Backend:
             Of the loss by the score of each row.
         """
 
+    @abstractmethod
+    def expected_targets(self, loss_code, formulas, scores):
+        """Return the targets that scores stand for, (n,) float32.
+
+        Parameters
+        ----------
+        loss_code : int
+        formulas : dict
+            A user's own, as in FMProblem.
+        scores : ndarray of shape (n,), float32
+        """
+
+    @abstractmethod
+    def sum_losses(self, loss_code, formulas, rows):
+        """Return the weighted sum of the losses of rows, and of their derivatives by the score.
+
+        Parameters
+        ----------
+        loss_code, formulas : see ``expected_targets``
+        rows : ScoredRows
+        """
+
     # Recommenders.
 
     @abstractmethod
@@ -336,7 +371,7 @@ class Backend:
         """Return a RankingTrainer for a RankingProblem."""
 
     @abstractmethod
-    def table_trainer(self, rule, n_threads):
+    def table_trainer(self, rule, n_threads, formulas=None):
         """Return what moves tables along gradients that are given; a context manager.
 
         It has the methods
@@ -350,10 +385,12 @@ class Backend:
         ----------
         rule : UpdateRule
         n_threads : int
+        formulas : dict, default=None
+            A user's own, as in FMProblem.
         """
 
     @abstractmethod
-    def fold_in(self, problem, histories, n_threads):
+    def fold_in(self, problem, histories, n_threads, formulas=None):
         """Return unit vectors of users by their histories, items held fixed.
 
         Parameters
@@ -362,6 +399,8 @@ class Backend:
         histories : tuple
             (indptr, indices, values) of the users' items; indices are rows of ``problem.items``.
         n_threads : int
+        formulas : dict, default=None
+            A user's own, as in FMProblem.
 
         Returns
         -------

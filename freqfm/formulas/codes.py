@@ -7,6 +7,7 @@ a short array of hyper-parameters whose slots are named here.
 # Losses.
 LOG_LOSS = 0
 SQUARED_ERROR = 1
+OWN_LOSS = 2  # a formula of its own, compiled into a variant of the kernel
 
 # Steps: how a row moves along its gradient.
 STEP_SGD = 0
@@ -14,6 +15,7 @@ STEP_ADAGRAD = 1
 STEP_ROWWISE_ADAGRAD = 2
 STEP_ADAM = 3
 STEP_STORE = 4  # not at all: the gradient is stored as the row's first state
+STEP_OWN = 5  # a formula of its own, compiled into a variant of the kernel
 
 # Rates: where a row's learning rate comes from.
 RATE_CONSTANT = 0  # the same for every row

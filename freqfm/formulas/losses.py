@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from freqfm._jit import HALF, ONE, ZERO, inlined
 from freqfm.formulas.codes import LOG_LOSS
 from freqfm.formulas.special import exp_of_minus, log_of_one_plus
@@ -35,18 +37,100 @@ def loss_and_gradient(code, score, target):
 
 
 @inlined
+def expectation_of_log_loss(score):
+    """Return the probability that the score stands for, as its log-odds."""
+    small = exp_of_minus(abs(score))
+    return (ONE if score >= ZERO else small) / (ONE + small)
+
+
+@inlined
 def expectation(code, score):
     """Return the target that the score stands for, under the loss named by ``code``."""
     if code == LOG_LOSS:
-        small = exp_of_minus(abs(score))
-        return (ONE if score >= ZERO else small) / (ONE + small)
+        return expectation_of_log_loss(score)
     return score
 
 
 @inlined
-def loss_curvature(code):
-    """Return the largest second derivative of the loss named by ``code``."""
+def loss_curvature(code, score, target):
+    """Return a bound on the second derivative of the loss named by ``code``."""
     return 0.25 if code == LOG_LOSS else 1.0
+
+
+@inlined
+def pair_loss(positive, negative):
+    """Return log(1 + exp(negative - positive)) and its derivatives by both scores."""
+    value, derivative = log_loss(positive - negative, ONE)
+    return value, derivative, -derivative
+
+
+@inlined
+def pair_gradient(share, positive, negative):
+    """Return ``share`` times the derivatives of ``pair_loss`` by both scores."""
+    difference = positive - negative
+    small = exp_of_minus(abs(difference))
+    derivative = share * (small if difference >= ZERO else ONE) / (ONE + small)
+    return -derivative, derivative
+
+
+# A user's own formulas take the place of these, see ``freqfm._jit.specialised``.
+
+
+def pointwise_replacements(value_and_derivative, curvature, own_expectation, of_classes):
+    """Return what takes the place of the functions of a pointwise loss, in float32.
+
+    Parameters
+    ----------
+    value_and_derivative : function of (score, target)
+    curvature : float, or function of (score, target)
+    own_expectation : function of (score), or None
+        Without it a score stands for itself or, with ``of_classes``, for the class: 1 if it is
+        positive, else 0.
+    of_classes : bool
+        Whether targets are classes.
+    """
+
+    def value(code, score, target):
+        loss, derivative = value_and_derivative(score, target)
+        return np.float32(loss), np.float32(derivative)
+
+    def constant_curvature(code, score, target):
+        return curvature
+
+    def own_curvature(code, score, target):
+        return np.float64(curvature(score, target))
+
+    def expect(code, score):
+        return np.float32(own_expectation(score))
+
+    def score_itself(code, score):
+        return score
+
+    def own_class(code, score):
+        return ONE if score > ZERO else ZERO
+
+    if own_expectation is None:
+        expect = own_class if of_classes else score_itself
+
+    return {
+        loss_and_gradient: value,
+        loss_curvature: own_curvature if callable(curvature) else constant_curvature,
+        expectation: expect,
+    }
+
+
+def pairwise_replacements(value_and_derivatives):
+    """Return what takes the place of the functions of a pairwise loss, in float32."""
+
+    def loss(positive, negative):
+        value, by_positive, by_negative = value_and_derivatives(positive, negative)
+        return np.float32(value), np.float32(by_positive), np.float32(by_negative)
+
+    def gradient(share, positive, negative):
+        _, by_positive, by_negative = value_and_derivatives(positive, negative)
+        return share * np.float32(by_positive), share * np.float32(by_negative)
+
+    return {pair_loss: loss, pair_gradient: gradient}
 
 
 # Beyond this cosine an angle's derivative is lost in rounding.

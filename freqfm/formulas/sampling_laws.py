@@ -382,6 +382,18 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
             ids[j] = item
 
 
+def already_drawn():
+    """Return what takes the place of drawing where ``ids`` and ``log_q`` are filled already."""
+
+    def keep(proposal, query, key, ids, log_q, numbers, sums):
+        pass
+
+    def given(proposal, query, item, numbers, sums):
+        return proposal.log_q[np.uint64(item)] if proposal.log_q.shape[0] > 0 else ZERO
+
+    return {draw_negatives: keep, log_q_of: given}
+
+
 @kernel
 def draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
     """Draw the rows of ``ids`` and ``log_q``, (n_queries, n), for the rows of ``queries``."""

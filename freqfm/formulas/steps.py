@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from freqfm._jit import ONE, inlined
+from freqfm._jit import ONE, ZERO, inlined
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -157,3 +157,58 @@ def step_element(step_code, hyper, rate, root_correction, vector, k, gradient, f
         )
     else:
         vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
+
+
+def step_replacements(step, n_states, with_number):
+    """Return what takes the place of the steps of a row and of an element, in float32.
+
+    Parameters
+    ----------
+    step : function of (parameter, gradient, first, second, rate)
+        It returns the parameter and two numbers of state.
+    n_states : int
+        How many of these are kept; the others are zero at every step.
+    with_number : bool
+        Whether the number of the step, from 1 on, is a sixth argument of ``step``.
+    """
+    has_first, has_second = n_states > 0, n_states > 1
+
+    if with_number:
+
+        def moved(parameter, gradient, first, second, rate, number):
+            parameter, first, second = step(parameter, gradient, first, second, rate, number)
+            return np.float32(parameter), np.float32(first), np.float32(second)
+
+    else:
+
+        def moved(parameter, gradient, first, second, rate, number):
+            parameter, first, second = step(parameter, gradient, first, second, rate)
+            return np.float32(parameter), np.float32(first), np.float32(second)
+
+    # Of such an optimizer the number of the step stands where the correction of a root does.
+
+    def row(step_code, hyper, rate, number, table, k, gradient, *state):
+        first, second = state
+        for f in range(table.shape[1]):
+            a = first[k, f] if has_first else ZERO
+            b = second[k, f] if has_second else ZERO
+            table[k, f], a, b = moved(table[k, f], gradient[f], a, b, rate, number)
+            if has_first:
+                first[k, f] = a
+            if has_second:
+                second[k, f] = b
+
+    def element(step_code, hyper, rate, number, vector, k, gradient, *state):
+        first, second = state
+        a = first[k] if has_first else ZERO
+        b = second[k] if has_second else ZERO
+        vector[k], a, b = moved(vector[k], gradient, a, b, rate, number)
+        if has_first:
+            first[k] = a
+        if has_second:
+            second[k] = b
+
+    def corrections(hyper, number):
+        return 1.0, np.float64(number)
+
+    return {step_row: row, step_element: element, adam_corrections: corrections}

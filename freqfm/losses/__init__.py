@@ -4,24 +4,34 @@ Factorization machines compare one score with one target; recommenders compare t
 user's items with those of others.
 """
 
-from freqfm.losses._pointwise import LogLoss, Loss, SquaredError
-from freqfm.losses._ranking import BPR, BSL, MAWU, DirectAU, RankingLoss, Softmax
+from freqfm.losses._pointwise import Huber, LogLoss, Loss, Poisson, Quantile, SquaredError
+from freqfm.losses._ranking import BPR, BSL, MAWU, DirectAU, PairwiseLoss, RankingLoss, Softmax
 
 __all__ = [
     "BPR",
     "BSL",
+    "CLASS_LOSSES",
     "LOSSES",
     "MAWU",
     "RANKING_LOSSES",
+    "REAL_LOSSES",
     "DirectAU",
+    "Huber",
     "LogLoss",
     "Loss",
+    "PairwiseLoss",
+    "Poisson",
+    "Quantile",
     "RankingLoss",
     "Softmax",
     "SquaredError",
 ]
 
-LOSSES = {"log_loss": LogLoss, "squared_error": SquaredError}
+#: Of factorization machines: for classes, and for real numbers.
+CLASS_LOSSES = {"log": LogLoss}
+REAL_LOSSES = {"squared": SquaredError, "huber": Huber, "poisson": Poisson, "quantile": Quantile}
+
+LOSSES = CLASS_LOSSES | REAL_LOSSES
 
 RANKING_LOSSES = {
     "softmax": Softmax,

@@ -1,27 +1,119 @@
 """Losses of one score and one target."""
 
-from abc import abstractmethod
+import math
+from numbers import Real
 
 import numpy as np
+from numba import njit
+from sklearn.utils._param_validation import Interval
 
-from freqfm._components import Component
+from freqfm._components import POSITIVE, Component
 from freqfm.formulas import codes
+from freqfm.formulas.losses import (
+    expectation_of_log_loss,
+    log_loss,
+    pointwise_replacements,
+    squared_error,
+)
 
-__all__ = ["LogLoss", "Loss", "SquaredError"]
+__all__ = ["Huber", "LogLoss", "Loss", "Poisson", "Quantile", "SquaredError"]
 
 
 class Loss(Component):
-    """Base class of losses of one score and one target."""
+    """Base class of losses of one score and one target.
+
+    A loss of your own gives :attr:`value_and_derivative`, and the others where their defaults do
+    not fit. Each formula is a function of numbers compiled by ``numba.njit``: a static method, or a
+    property that returns a function that reads hyper-parameters from its closure. It is compiled
+    into the training loop with the options of the package's own formulas (``error_model="numpy"``,
+    numbers of single precision), once for each combination of formulas, and kept on disk where the
+    formula can be hashed.
+
+    For a classifier the target is 1 for rows of a class and 0 for all others, and the loss should
+    make the score positive for the class.
+
+    See Also
+    --------
+    LogLoss, SquaredError, Huber, Poisson, Quantile : What the package comes with.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numba import njit
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.losses import Loss
+    >>> class Hinge(Loss):
+    ...     @staticmethod
+    ...     @njit
+    ...     def value_and_derivative(score, target):
+    ...         sign = 2 * target - 1
+    ...         if sign * score < 1:
+    ...             return 1 - sign * score, -sign
+    ...         return 0.0, 0.0
+    >>> X = np.random.default_rng(0).standard_normal((200, 2))
+    >>> y = X[:, 0] * X[:, 1] > 0
+    >>> model = FMClassifier(2, loss=Hinge(), alpha_factors=0.1, batch_size=50, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
 
     _compiled = True
-    _fixed = ("code",)
+    _formulas = {
+        "value_and_derivative": ("score", "target"),
+        "curvature": ("score", "target"),
+        "expectation": ("score",),
+    }
+    _required = ("value_and_derivative",)
+    _fixed = ("code", "replacements")
 
-    #: The code by which kernels know the loss.
-    code: int
+    #: Function of (score, target) that returns the loss and its derivative by the score.
+    value_and_derivative = None
+    #: A bound on the second derivative by the score, by which CF-SGD limits its steps: a number, or
+    #: a function of (score, target).
+    curvature = 1.0
+    #: Function of a score that returns the target it stands for, which regressors predict; None for
+    #: the score itself. Of a classifier's loss it is the probability of the class; with None there
+    #: is no ``predict_proba``.
+    expectation = None
+    #: Whether the loss suits classifiers.
+    for_classes = True
 
-    @abstractmethod
+    @property
+    def code(self):
+        """The code by which kernels know the loss."""
+        return _SHIPPED.get((self.value_and_derivative, self.curvature, self.expectation),
+                            codes.OWN_LOSS)  # fmt: skip
+
+    def replacements(self, of_classes):
+        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``.
+
+        Parameters
+        ----------
+        of_classes : bool
+            Whether targets are classes.
+        """
+        if self.code != codes.OWN_LOSS:
+            return {}
+        formulas = self.value_and_derivative, self.curvature, self.expectation
+        return pointwise_replacements(*formulas, of_classes)
+
     def base_score(self, target, weight):
-        """Return the constant score with the smallest loss."""
+        """Return the constant score with the smallest loss, or None to have it searched for.
+
+        Parameters
+        ----------
+        target, weight : ndarray of shape (n_rows,)
+            Weights are positive.
+        """
+        return None
+
+    def check_target(self, target):
+        """Raise ValueError if the loss is not defined for a target.
+
+        Parameters
+        ----------
+        target : ndarray of shape (n_rows,)
+        """
 
 
 class LogLoss(Loss):
@@ -35,12 +127,22 @@ class LogLoss(Loss):
     -1.0986
     """
 
-    code = codes.LOG_LOSS
+    value_and_derivative = staticmethod(log_loss)
+    curvature = 0.25
+    expectation = staticmethod(expectation_of_log_loss)
 
     def base_score(self, target, weight):
         """Return the log-odds of the weighted share of positives, bounded for rare classes."""
         share = np.clip(np.average(target, weights=weight), 1e-6, 1 - 1e-6)
         return float(np.log(share / (1 - share)))
+
+    def check_target(self, target):
+        """Raise ValueError if a target is outside of [0, 1]."""
+        if target.min() < 0 or target.max() > 1:
+            raise ValueError(
+                f"y has targets from {target.min():g} to {target.max():g}, but LogLoss needs "
+                f"targets in [0, 1]; choose another loss."
+            )
 
 
 class SquaredError(Loss):
@@ -54,8 +156,142 @@ class SquaredError(Loss):
     3.0
     """
 
-    code = codes.SQUARED_ERROR
+    value_and_derivative = staticmethod(squared_error)
+    for_classes = False
 
     def base_score(self, target, weight):
         """Return the weighted mean."""
         return float(np.average(target, weights=weight))
+
+
+# The formulas that kernels have without being compiled anew.
+_SHIPPED = {
+    (log_loss, LogLoss.curvature, expectation_of_log_loss): codes.LOG_LOSS,
+    (squared_error, SquaredError.curvature, None): codes.SQUARED_ERROR,
+}
+
+
+class Huber(Loss):
+    """Huber's loss [1]_: half the squared error up to a residual of ``delta``, then linear.
+
+    Parameters
+    ----------
+    delta : float, default=1.0
+        Residual beyond which a row pulls no more.
+
+    References
+    ----------
+    .. [1] P. J. Huber. "Robust Estimation of a Location Parameter". Annals of Mathematical
+       Statistics 35, 1964.
+
+    Examples
+    --------
+    >>> from freqfm.losses import Huber
+    >>> Huber().value_and_derivative(3.0, 0.0)
+    (2.5, 1.0)
+    """
+
+    for_classes = False
+    _parameter_constraints = {"delta": POSITIVE}
+
+    def __init__(self, delta=1.0):
+        self.delta = delta
+
+    @property
+    def value_and_derivative(self):
+        """Function of (score, target) that returns the loss and its derivative by the score."""
+        delta = np.float32(self.delta)
+
+        @njit
+        def huber(score, target):
+            residual = score - target
+            clipped = min(max(residual, -delta), delta)
+            return clipped * (residual - np.float32(0.5) * clipped), clipped
+
+        return huber
+
+
+class Poisson(Loss):
+    """Half the Poisson deviance up to a constant, exp(score) - target * score, for counts.
+
+    The score is the logarithm of the expected count: a regressor predicts its exponential.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.losses import Poisson
+    >>> round(Poisson().base_score(np.array([0, 1, 5]), np.ones(3)), 4)
+    0.6931
+    """
+
+    for_classes = False
+
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        """Return the loss and its derivative by the score."""
+        mean = np.float32(math.exp(score))
+        return mean - target * score, mean - target
+
+    @staticmethod
+    @njit
+    def curvature(score, target):
+        """Return the second derivative, or what it comes to once the row is fitted."""
+        return max(math.exp(score), target)
+
+    @staticmethod
+    @njit
+    def expectation(score):
+        """Return the expected count."""
+        return math.exp(score)
+
+    def base_score(self, target, weight):
+        """Return the logarithm of the weighted mean."""
+        return float(np.log(max(np.average(target, weights=weight), 1e-6)))
+
+    def check_target(self, target):
+        """Raise ValueError if a target is negative."""
+        if target.min() < 0:
+            raise ValueError(
+                f"y holds {target.min():g}, but Poisson needs targets of 0 or more; choose another "
+                f"loss."
+            )
+
+
+class Quantile(Loss):
+    """Pinball loss: the score becomes a quantile of the target, for 0.5 the median.
+
+    A residual r = target - score costs quantile * r if it is positive, else (quantile - 1) * r.
+
+    Parameters
+    ----------
+    quantile : float, default=0.5
+        Share of the targets that should be below the prediction.
+
+    Examples
+    --------
+    >>> from freqfm.losses import Quantile
+    >>> value, derivative = Quantile(0.75).value_and_derivative(0.0, 2.0)
+    >>> float(value), float(derivative)
+    (1.5, -0.75)
+    """
+
+    for_classes = False
+    _parameter_constraints = {"quantile": [Interval(Real, 0, 1, closed="neither")]}
+
+    def __init__(self, quantile=0.5):
+        self.quantile = quantile
+
+    @property
+    def value_and_derivative(self):
+        """Function of (score, target) that returns the loss and its derivative by the score."""
+        above = np.float32(self.quantile)
+        below = above - np.float32(1)
+
+        @njit
+        def pinball(score, target):
+            residual = target - score
+            derivative = -(above if residual > np.float32(0) else below)
+            return -derivative * residual, derivative
+
+        return pinball

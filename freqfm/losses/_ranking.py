@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, Component
+from freqfm._jit import python_function
+from freqfm.formulas.losses import pair_loss, pairwise_replacements
 
-__all__ = ["BPR", "BSL", "MAWU", "DirectAU", "RankingLoss", "Softmax"]
+__all__ = ["BPR", "BSL", "MAWU", "DirectAU", "PairwiseLoss", "RankingLoss", "Softmax"]
 
 
 # What the log-odds of a pair being a positive are divided by in BSL's constant: through the best
@@ -77,6 +80,10 @@ class RankingLoss(Component):
     def _fold_in_constant(self, n_users, n_items, n_positives):
         """Return the weight of the logarithm over others, for data of a given shape."""
         return 1.0
+
+    def replacements(self):
+        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        return {}
 
 
 class Softmax(RankingLoss):
@@ -174,7 +181,74 @@ class BSL(Softmax):
         return 1 + math.log(max(1.0, n_users * n_items / (2 * n_positives))) / _DENSITY_SCALE
 
 
-class BPR(RankingLoss):
+class PairwiseLoss(RankingLoss):
+    """Base class of losses of a positive's score and a negative's.
+
+    A loss of your own gives :attr:`value_and_derivatives`, a function of numbers compiled by
+    ``numba.njit``: a static method, or a property that returns a function that reads
+    hyper-parameters from its closure. It is compiled into the training loop with the options of the
+    package's own formulas (``error_model="numpy"``, numbers of single precision), once for each
+    formula, and kept on disk where the formula can be hashed.
+
+    The loss is averaged over a positive's negatives. A drawn item that the user is known to like is
+    skipped. Users are folded in by the same loss.
+
+    Examples
+    --------
+    >>> from numba import njit
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> from freqfm.losses import PairwiseLoss
+    >>> class HingeOfPairs(PairwiseLoss):
+    ...     @staticmethod
+    ...     @njit
+    ...     def value_and_derivatives(positive, negative):
+    ...         if positive - negative < 1:
+    ...             return 1 - positive + negative, -1.0, 1.0
+    ...         return 0.0, 0.0, 0.0
+    >>> X = make_interactions(50, 20, 400, random_state=0)
+    >>> model = MFRecommender(4, loss=HingeOfPairs(), max_iter=3, random_state=0).fit(X)
+    >>> model.recommend(users=[0], n_recommendations=2)[0].shape
+    (1, 2)
+    """
+
+    _formulas = {"value_and_derivatives": ("positive", "negative")}
+    _required = ("value_and_derivatives",)
+    _fixed = (*RankingLoss._fixed, "replacements", "pair_gradients")
+
+    family = "pairwise"
+    similarity = "dot"
+    ranking = "dot"
+    n_negatives = 1
+    block = 16
+    fold_in_pairwise = True
+    n_fold_in = 128
+    #: Function of (positive, negative), the scores of two items divided by the temperature, that
+    #: returns the loss and its derivatives by both.
+    value_and_derivatives = None
+
+    def replacements(self):
+        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        if self.value_and_derivatives is pair_loss:
+            return {}
+        return pairwise_replacements(self.value_and_derivatives)
+
+    def pair_gradients(self, positive, negative):
+        """Return the derivatives by arrays of scores, positives and negatives.
+
+        Parameters
+        ----------
+        positive, negative : ndarray
+            Of shapes that broadcast.
+        """
+        if self.value_and_derivatives is pair_loss:
+            derivative = 1 / (1 + np.exp(positive - negative))
+            return -derivative, derivative
+        formula = np.vectorize(python_function(self.value_and_derivatives), otypes="ddd")
+        return formula(positive, negative)[1:]
+
+
+class BPR(PairwiseLoss):
     """Bayesian personalised ranking: the log loss of a positive above a negative.
 
     A positive p and a negative j add ``log(1 + exp(-w (s_p - s_j)))`` [1]_, averaged over a
@@ -192,13 +266,7 @@ class BPR(RankingLoss):
     1
     """
 
-    family = "pairwise"
-    similarity = "dot"
-    ranking = "dot"
-    n_negatives = 1
-    block = 16
-    fold_in_pairwise = True
-    n_fold_in = 128
+    value_and_derivatives = staticmethod(pair_loss)
 
 
 class _Alignment(RankingLoss):

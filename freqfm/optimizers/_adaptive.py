@@ -37,17 +37,14 @@ class Adagrad(Optimizer):
     True
     """
 
-    step_code = codes.STEP_ADAGRAD
+    _step_code = codes.STEP_ADAGRAD
+    n_states = 1
     _parameter_constraints = {"learning_rate": POSITIVE, "epsilon": POSITIVE}
     _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
 
     def __init__(self, learning_rate=0.05, epsilon=1e-10):
         self.learning_rate = learning_rate
         self.epsilon = epsilon
-
-    def state_widths(self, n_components):
-        """Return the number of columns of ``factors_first`` and ``factors_second``."""
-        return n_components, 0
 
 
 class RowwiseAdagrad(Adagrad):
@@ -72,11 +69,11 @@ class RowwiseAdagrad(Adagrad):
     8000
     """
 
-    step_code = codes.STEP_ROWWISE_ADAGRAD
+    _step_code = codes.STEP_ROWWISE_ADAGRAD
 
     def state_widths(self, n_components):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""
-        return 1, 0
+        return (1, 0) if self.step is None else super().state_widths(n_components)
 
 
 class Adam(Optimizer):
@@ -111,7 +108,8 @@ class Adam(Optimizer):
     True
     """
 
-    step_code = codes.STEP_ADAM
+    _step_code = codes.STEP_ADAM
+    n_states = 2
     _parameter_constraints = {
         "learning_rate": POSITIVE,
         "beta_1": [Interval(Real, 0, 1, closed="left")],
@@ -135,10 +133,8 @@ class Adam(Optimizer):
 
     def corrections(self, steps):
         """Return the bias corrections of the moments, see :class:`Optimizer`."""
+        if self.step is not None:
+            return super().corrections(steps)
         powers = np.maximum(steps, 1)
         first = 1 - self.beta_1**powers
         return np.column_stack([first, np.sqrt(1 - self.beta_2**powers)])
-
-    def state_widths(self, n_components):
-        """Return the number of columns of ``factors_first`` and ``factors_second``."""
-        return n_components, n_components

@@ -1,11 +1,14 @@
 """What an optimizer is to a kernel: codes, hyper-parameters and arrays of state."""
 
+import inspect
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._components import Component
+from freqfm._jit import python_function
 from freqfm.formulas import codes
+from freqfm.formulas.steps import step_replacements
 
 
 class OptimizerState(NamedTuple):
@@ -30,18 +33,64 @@ class OptimizerState(NamedTuple):
 class Optimizer(Component):
     """Base class of optimizers.
 
-    A subclass sets the codes below, stores its hyper-parameters under the names of the slots in
-    ``_slots``, and says how wide its state is. Kernels do the rest.
+    An optimizer of your own has a parameter ``learning_rate`` and gives :attr:`step`, a function of
+    numbers compiled by ``numba.njit``: a static method, or a property that returns a function that
+    reads hyper-parameters from its closure. It is compiled into the training loop with the options
+    of the package's own formulas (``error_model="numpy"``, numbers of single precision), once for
+    each combination of formulas, and kept on disk where the formula can be hashed. A class that
+    derives from :class:`FASGD` or :class:`CFSGD` takes each row's learning rate from there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numba import njit
+    >>> from freqfm import FMRegressor
+    >>> from freqfm.optimizers import Optimizer
+    >>> class Momentum(Optimizer):
+    ...     n_states = 1
+    ...
+    ...     def __init__(self, learning_rate=0.3, momentum=0.9):
+    ...         self.learning_rate = learning_rate
+    ...         self.momentum = momentum
+    ...
+    ...     @property
+    ...     def step(self):
+    ...         momentum = self.momentum
+    ...
+    ...         @njit
+    ...         def step(parameter, gradient, velocity, unused, rate):
+    ...             velocity = momentum * velocity + gradient
+    ...             return parameter - rate * velocity, velocity, unused
+    ...
+    ...         return step
+    >>> X = np.random.default_rng(0).standard_normal((500, 2))
+    >>> y = X[:, 0] + X[:, 0] * X[:, 1]
+    >>> model = FMRegressor(2, optimizer=Momentum(), alpha_factors=0, batch_size=50, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.99)
+    True
     """
 
     _compiled = True
-    _fixed = (
-        "step_code", "rate_code", "count_code", "hyper", "corrections", "state_shapes",
-        "state_widths", "init_state", "_slots",
+    _formulas = {"step": ("parameter", "gradient", "first", "second", "rate")}
+    _numbered = ("step",)
+    _codes = (
+        "step_code", "_step_code", "rate_code", "count_code", "hyper", "corrections",
+        "state_shapes", "state_widths", "init_state", "_slots", "replacements",
     )  # fmt: skip
 
-    #: How a row moves along its gradient, see ``freqfm.formulas.codes``.
-    step_code = codes.STEP_SGD
+    @property
+    def _fixed(self):
+        return (*self._codes, "n_states") if self.step is None else self._codes
+
+    #: Function of (parameter, gradient, first, second, rate) that returns the parameter and its two
+    #: numbers of state after a step of one weight; state starts at zero. A sixth parameter gets the
+    #: number of the step, from 1 on. None for the formulas of the package.
+    step = None
+    #: How many numbers of state ``step`` keeps for each weight: 0, 1 or 2. Those that it does not
+    #: keep are zero in each step.
+    n_states = 0
+    #: How a row moves along its gradient without ``step``, see ``freqfm.formulas.codes``.
+    _step_code: int | None = None
     #: Where a row's learning rate comes from.
     rate_code = codes.RATE_CONSTANT
     #: Whether a step follows the mean of the batch's gradients, or their sum.
@@ -50,6 +99,11 @@ class Optimizer(Component):
     lazy = True
     #: Constructor parameters that kernels read, and their slots.
     _slots = {"learning_rate": codes.LEARNING_RATE}
+
+    @property
+    def step_code(self):
+        """How a row moves along its gradient."""
+        return self._step_code if self.step is None else codes.STEP_OWN
 
     @property
     def count_code(self):
@@ -71,11 +125,26 @@ class Optimizer(Component):
         steps : ndarray of shape (n,)
             Numbers of steps, of which the first is 1.
         """
-        return np.ones((len(steps), 2))
+        ones = np.ones(len(steps))
+        # A step of one's own is told its number instead of the correction of a root.
+        return np.column_stack([ones, ones if self.step is None else steps])
+
+    def replacements(self):
+        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        if self.step is None:
+            return {}
+        if self.n_states not in (0, 1, 2):
+            raise TypeError(
+                f"n_states of {type(self).__name__} is {self.n_states!r}; a step keeps 0, 1 or 2 "
+                f"numbers of state for each weight."
+            )
+        n_parameters = len(inspect.signature(python_function(self.step)).parameters)
+        with_number = n_parameters > len(self._formulas["step"])
+        return step_replacements(self.step, self.n_states, with_number)
 
     def state_widths(self, n_components):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""
-        return 0, 0
+        return tuple(n_components if self.n_states > i else 0 for i in range(2))
 
     def init_state(self, n_tokens, n_components, counts):
         """Return the state before the first batch.

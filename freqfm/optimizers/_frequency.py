@@ -26,6 +26,7 @@ class SGD(Optimizer):
     SGD(learning_rate=3.0)
     """
 
+    _step_code = codes.STEP_SGD
     _parameter_constraints = {"learning_rate": POSITIVE}
 
     def __init__(self, learning_rate=1.0):
@@ -72,6 +73,7 @@ class FASGD(Optimizer):
     12
     """
 
+    _step_code = codes.STEP_SGD
     rate_code = codes.RATE_GIVEN
     _parameter_constraints = {
         "learning_rate": POSITIVE,
@@ -152,6 +154,7 @@ class CFSGD(Optimizer):
     4000
     """
 
+    _step_code = codes.STEP_SGD
     rate_code = codes.RATE_COUNTED
     average = False
     _parameter_constraints = {

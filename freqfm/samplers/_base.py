@@ -197,6 +197,19 @@ def recall_codewords(codewords):
     return Proposal(codewords=codewords) if len(codewords) else None
 
 
+def check_draws(sampler, items, shape, n_items):
+    """Return what ``sampler.draw`` has drawn as int32; raise unless it has ``shape``."""
+    items = np.asarray(items)
+    fits = items.shape == shape and items.dtype.kind in "iu"
+    if not (fits and items.min() >= 0 and items.max() < n_items):
+        raise ValueError(
+            f"draw of {type(sampler).__name__} must return items in [0, {n_items - 1}], "
+            f"integers of shape {shape}; got an array of shape {items.shape} and type "
+            f"{items.dtype}, or items out of range."
+        )
+    return as_kernel_array(items, np.int32)
+
+
 def check_proposal(learned, name, proposal, n_items, width):
     """Raise unless compiled code can draw items from a proposal.
 

@@ -6,6 +6,7 @@ from freqfm.backends.base import Backend, FMGradient, RankedTables
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
+from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.team import Team
@@ -72,6 +73,18 @@ class CPUBackend(Backend):
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
         return gradient
+
+    def expected_targets(self, loss_code, formulas, scores):
+        """Return the targets that scores stand for, see ``Backend``."""
+        out = np.empty_like(scores)
+        with Team(1, formulas) as team:
+            team.run(expected_targets, loss_code, scores, out)
+        return out
+
+    def sum_losses(self, loss_code, formulas, rows):
+        """Return the sums of losses and derivatives of rows, see ``Backend``."""
+        with Team(1, formulas) as team:
+            return team.run(sum_losses, loss_code, rows)
 
     # Recommenders.
 

@@ -13,7 +13,7 @@ import numpy as np
 from freqfm._jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
 from freqfm.backends.cpu.ownership import owns
-from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM
+from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_OWN
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import permuted_index, stream_key
 from freqfm.formulas.steps import adam_corrections, row_rate, step_element
@@ -267,7 +267,9 @@ def differentiate_losses(part, loss_code, batch):
         loss, derivative = loss_and_gradient(loss_code, batch[j].score, batch[j].target)
         batch[j].loss = np.float64(batch[j].weight) * loss
         batch[j].derivative = np.float64(batch[j].weight) * derivative
-        batch[j].curvature *= np.float64(batch[j].weight) * loss_curvature(loss_code)
+        batch[j].curvature *= np.float64(batch[j].weight) * loss_curvature(
+            loss_code, batch[j].score, batch[j].target
+        )
 
 
 @inlined
@@ -276,7 +278,7 @@ def begin_step(number, n_in_batch, problem):
     rule = problem.rule
     correction = 1.0
     root_correction = ONE
-    if rule.step_code == STEP_ADAM:
+    if rule.step_code == STEP_ADAM or rule.step_code == STEP_OWN:
         correction, root = adam_corrections(rule.hyper, number)
         root_correction = np.float32(root)
     scale = 1.0 / (n_in_batch * problem.objective.mean_weight) if rule.average else 1.0

@@ -87,7 +87,7 @@ class FMEpochs:
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
         self._scratch = self._allocate(most, widths, problem.X.shape[1], n_threads)
-        self._team = Team(n_threads)
+        self._team = Team(n_threads, problem.formulas)
 
     def _allocate(self, most, widths, n_tokens, n_threads):
         """Return scratch for batches of at most ``most`` entries."""

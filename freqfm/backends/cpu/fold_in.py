@@ -10,6 +10,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.team import Team
+from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
 
 # Below so many multiplications a call, starting threads costs more than it saves.
@@ -94,11 +95,9 @@ def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
         share = histories.values[p] / (weight * np.float32(n))
         pull = ZERO
         for j in range(n):
-            difference = score - scores[j]
-            small = exp_of_minus(abs(difference))
-            derivative = share * (small if difference >= ZERO else ONE) / (ONE + small)
-            pushes[j] += derivative
-            pull += derivative
+            by_positive, by_negative = pair_gradient(share, score, scores[j])
+            pushes[j] += by_negative
+            pull -= by_positive
         for f in range(width):
             gradient[f] += inverse * pull * items[k, f]
     for j in range(n):
@@ -166,7 +165,7 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
                 break
 
 
-def fold_in(problem, histories, n_threads):
+def fold_in(problem, histories, n_threads, formulas=None):
     """Return unit vectors of users by their histories; see ``Backend.fold_in``."""
     histories = Histories(*histories)
     n, (n_others, width) = len(histories.indptr) - 1, problem.others.shape
@@ -184,6 +183,6 @@ def fold_in(problem, histories, n_threads):
         )
     )
     out = np.zeros((n, width), dtype=np.float32)
-    with Team(n_threads) as team:
+    with Team(n_threads, formulas) as team:
         team.run(fold_in_rows, problem._replace(**numbers), histories, scratch, out)
     return out

@@ -25,7 +25,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
-from freqfm.formulas.losses import log_loss
+from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
 
 
@@ -121,19 +121,19 @@ def _compare(p, r, loss, batch, pairwise, items, scratch):
     total = ZERO
     for q in range(at + 1, at + 1 + n_negatives):
         k = np.uint64(occurrences.tokens[q])
-        derivative = ZERO
+        push = ZERO
         if not _is_known(pairwise, u, k):
             other_length = _length(table, k, pairwise.cosine)
             other = _dot(table, k, scratch.units, r) / other_length
-            value, derivative = log_loss(inverse * (score - other), ONE)
+            value, by_positive, push = pair_loss(inverse * score, inverse * other)
             loss += v * value
-            derivative *= inverse * v * np.float32(batch.scale)
-            multiple = derivative / other_length
+            total += by_positive * (inverse * v * np.float32(batch.scale))
+            push *= inverse * v * np.float32(batch.scale)
+            multiple = push / other_length
             for f in range(width):
-                scratch.gradients[r, f] -= multiple * table[k, f]
+                scratch.gradients[r, f] += multiple * table[k, f]
         occurrences.rows[q] = r
-        occurrences.multiples[q] = -derivative
-        total += derivative
+        occurrences.multiples[q] = push
     occurrences.rows[at] = r
     occurrences.multiples[at] = total
     multiple = total / length

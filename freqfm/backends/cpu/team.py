@@ -24,7 +24,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined, kernel
+from freqfm._jit import JIT_DISABLED, inlined, kernel, specialised
 from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
@@ -187,9 +187,12 @@ class Team:
     ----------
     size : int
         Number of threads. The calling thread is one of them, so a team of one starts none.
+    replacements : dict of function to function, default=None
+        A user's own formulas, see ``specialised``: the team runs kernels with these.
     """
 
-    def __init__(self, size):
+    def __init__(self, size, replacements=None):
+        self._variant = functools.cache(lambda kernel: specialised(kernel, replacements))
         self.size = 1 if JIT_DISABLED else size
         self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
         crowded = size > available_threads()
@@ -238,6 +241,7 @@ class Team:
 
         Nobody is at work any more when it returns or raises; signals are held back meanwhile.
         """
+        kernel = self._variant(kernel)
         size = self._present_size()
         if size == 1:
             return kernel(0, 1, self._barrier, *args)

@@ -38,9 +38,9 @@ class TableTrainer:
         Those of the epoch.
     """
 
-    def __init__(self, rule, n_threads):
+    def __init__(self, rule, n_threads, formulas=None):
         self.rule, self.n_threads = rule, n_threads
-        self.team = Team(n_threads)
+        self.team = Team(n_threads, formulas)
         self._heads = {}
         self._entered = None
 

@@ -14,7 +14,6 @@ from freqfm._components import (
     NON_NEGATIVE,
     POSITIVE,
     name_to_instance,
-    refuse_ignored,
     resolve,
 )
 from freqfm._signals import release_signals
@@ -30,6 +29,7 @@ from freqfm._validation import (
     validate_weights,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
+from freqfm.estimators.fm.pointwise import base_score, mean_loss
 from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
 from freqfm.estimators.training import (
     CallbackSupportMixin,
@@ -68,7 +68,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     """
 
     _parameter_constraints: dict = {
-        "optimizer": "no_validation",  # names and instances are resolved in fit
+        "loss": "no_validation",  # names and instances are resolved in fit
+        "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -97,6 +98,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def __init__(
         self,
         *,
+        loss,
         optimizer,
         learning_rate,
         max_iter,
@@ -118,6 +120,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         n_jobs,
         random_state,
     ):
+        self.loss = loss
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.max_iter = max_iter
@@ -158,14 +161,19 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         -------
         self : object
         """
-        name_to_instance(self, {"optimizer": OPTIMIZERS, "init": INITIALIZERS}, params)
+        axes = {"loss": self._losses, "optimizer": OPTIMIZERS, "init": INITIALIZERS}
+        name_to_instance(self, axes, params)
         return super().set_params(**params)
 
     # Where subclasses differ.
 
-    _loss: Loss
-    #: Name of the score that early stopping watches, as scikit-learn's scorers are named.
-    _score_name: str
+    #: The losses known by name, and whether targets are classes.
+    _losses: dict
+    _of_classes: bool
+    #: Code of the loss with a score of its own for early stopping, and the score's name, as
+    #: scikit-learn's scorers are named.
+    _scored_loss: int
+    _score: str
 
     #: The names of the arrays that are trained.
     _weight_names: tuple
@@ -215,6 +223,31 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     @abstractmethod
     def _validation_score(self, target, scores, weight):
         """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
+
+    @property
+    def _loss(self):
+        """The loss that the parameter names."""
+        loss = resolve("loss", self.loss, Loss, self._losses)
+        if self._of_classes and not loss.for_classes:
+            raise ValueError(
+                f"loss={self.loss!r} is one of real numbers; a classifier needs a loss whose score "
+                f"is positive for the class, such as 'log'."
+            )
+        return loss
+
+    @property
+    def _score_name(self):
+        """Name of the score that early stopping watches."""
+        return self._score if self._loss.code == self._scored_loss else "neg_mean_loss"
+
+    def _own_score(self, target, scores, weight):
+        """Return the score of validation rows by the loss itself."""
+        return -mean_loss(self._loss, self._of_classes, scores, target, weight)
+
+    def _encode_and_check(self, y, classes, reset):
+        target, labels = self._encode_target(y, classes, reset)
+        self._loss.check_target(target)
+        return target, labels
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
@@ -334,9 +367,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Check what the user gave; return the rows, their labels or None, and the optimizer."""
         if not reset:
             self._check_learned()
-        refuse_ignored("_loss", self._loss, Loss)
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
-        target, labels = self._encode_target(y, classes, reset)
+        target, labels = self._encode_and_check(y, classes, reset)
         if reset:
             self._check_size(len(target))
         sample_weight = validate_weights(sample_weight, X)
@@ -377,7 +409,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             )
         try:
             X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
-            target, _ = self._encode_target(y, None, reset=False)
+            target, _ = self._encode_and_check(y, None, reset=False)
             weight = validate_weights(weight, X)
             weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
         except ValueError as error:
@@ -433,12 +465,16 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
             weight = rows.of_trained(rows.weight)
-            intercept[:] = [self._loss.base_score(rows.of_trained(t), weight) for t in rows.target]
+            loss = self._loss
+            intercept[:] = [
+                base_score(loss, self._of_classes, rows.of_trained(t), weight) for t in rows.target
+            ]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
+        self._loss_name = type(self._loss).__name__
         self.optimizer_state_nbytes_ = sum(state.nbytes for state in states)
         self.loss_curve_ = np.zeros(0)
         self.validation_scores_ = np.zeros(0)
@@ -451,6 +487,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             raise ValueError(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
                 f"the model to continue carries; set it back, or fit anew with warm_start=False."
+            )
+        if type(self._loss).__name__ != self._loss_name:
+            raise ValueError(
+                f"loss={self.loss!r} differs from {self._loss_name}, which the model to continue "
+                f"was trained by; set it back, or fit anew with warm_start=False."
             )
         self._check_state(optimizer)
         # Arrays of a model that was loaded from a memory map cannot be trained in place.

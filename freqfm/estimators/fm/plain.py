@@ -21,6 +21,10 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
+    loss : "log" or Loss, default="log"
+        What training minimises: the log loss, or an instance of your own class that derives from
+        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping watches the mean loss on
+        held-out rows then, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -163,6 +167,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         self,
         n_components=16,
         *,
+        loss="log",
         optimizer="cf_sgd",
         learning_rate=None,
         max_iter=100,
@@ -186,6 +191,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         random_state=None,
     ):
         super().__init__(
+            loss=loss,
             optimizer=optimizer,
             learning_rate=learning_rate,
             max_iter=max_iter,
@@ -225,6 +231,10 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
+    loss : str or Loss, default="squared"
+        What training minimises: "squared", "huber", "poisson", "quantile", or an instance from
+        :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
+        held-out rows in place of R^2 for all but "squared".
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -355,6 +365,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         self,
         n_components=16,
         *,
+        loss="squared",
         optimizer="cf_sgd",
         learning_rate=None,
         max_iter=100,
@@ -377,6 +388,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         random_state=None,
     ):
         super().__init__(
+            loss=loss,
             optimizer=optimizer,
             learning_rate=learning_rate,
             max_iter=max_iter,

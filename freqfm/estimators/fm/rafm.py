@@ -47,6 +47,10 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         pairs with free vectors; and w_0 and the w_i follow the distances too.
     dependent_weight : float, default=1.0
         Weight of the distances of B(p) to B(p + 1), p < m, beside the loss of the score.
+    loss : "log" or Loss, default="log"
+        What training minimises: the log loss, or an instance of your own class that derives from
+        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping watches the mean loss on
+        held-out rows then, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -204,6 +208,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         rank_sharing="separate",
         form="reference",
         dependent_weight=1.0,
+        loss="log",
         optimizer="cf_sgd",
         learning_rate=None,
         max_iter=100,
@@ -227,6 +232,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         random_state=None,
     ):
         super().__init__(
+            loss=loss,
             optimizer=optimizer,
             learning_rate=learning_rate,
             max_iter=max_iter,
@@ -290,6 +296,10 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         pairs with free vectors; and w_0 and the w_i follow the distances too.
     dependent_weight : float, default=1.0
         Weight of the distances of B(p) to B(p + 1), p < m, beside the loss of the score.
+    loss : str or Loss, default="squared"
+        What training minimises: "squared", "huber", "poisson", "quantile", or an instance from
+        :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
+        held-out rows in place of R^2 for all but "squared".
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
         :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
@@ -431,6 +441,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         rank_sharing="separate",
         form="reference",
         dependent_weight=1.0,
+        loss="squared",
         optimizer="cf_sgd",
         learning_rate=None,
         max_iter=100,
@@ -453,6 +464,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         random_state=None,
     ):
         super().__init__(
+            loss=loss,
             optimizer=optimizer,
             learning_rate=learning_rate,
             max_iter=max_iter,

@@ -5,21 +5,34 @@ from scipy.special import expit, logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm._ids import check_present, unique_codes
 from freqfm._validation import check_weights
-from freqfm.losses import LogLoss, SquaredError
+from freqfm.estimators.fm.pointwise import expect
+from freqfm.formulas import codes
+from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
 
 __all__ = ["ClassTargets", "RealTargets"]
+
+
+def _has_probabilities(model):
+    if model._loss.expectation is None:
+        raise AttributeError(
+            f"loss={model.loss!r} has no expectation, by which a score would stand for a "
+            f"probability; use decision_function, or loss='log'."
+        )
+    return True
 
 
 class ClassTargets(ClassifierMixin):
     """Classes: one output for two of them, else one for each against the rest."""
 
     _parameter_constraints = {"class_weight": [dict, StrOptions({"balanced"}), None]}
-    _loss = LogLoss()
-    _score_name = "neg_log_loss"
+    _losses = CLASS_LOSSES
+    _of_classes = True
+    _scored_loss, _score = codes.LOG_LOSS, "neg_log_loss"
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Train one epoch on these rows, continuing from the present model.
@@ -94,6 +107,8 @@ class ClassTargets(ClassifierMixin):
         return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
 
     def _validation_score(self, target, scores, weight):
+        if self._loss.code != self._scored_loss:
+            return self._own_score(target, scores, weight)
         scores = scores.astype(np.float64)
         if len(scores) == 1:
             loss = np.logaddexp(0.0, scores[0]) - target[0] * scores[0]
@@ -115,10 +130,13 @@ class ClassTargets(ClassifierMixin):
         scores = self._scores(X).astype(np.float64)
         return scores[0] if len(scores) == 1 else scores.T
 
+    @available_if(_has_probabilities)
     def predict_proba(self, X):
         """Return the probabilities of the classes.
 
         With three classes or more, the sigmoids of the classes' scores divided by their sum.
+        Another loss than "log" has an ``expectation`` in place of the sigmoid, or none: then there
+        is no such method.
 
         Parameters
         ----------
@@ -129,10 +147,13 @@ class ClassTargets(ClassifierMixin):
         probabilities : ndarray of shape (n_samples, n_classes)
         """
         scores = self.decision_function(X)
+        if self._loss.expectation is not LogLoss.expectation:
+            return self._expected_classes(scores)
         if scores.ndim == 1:
             return np.column_stack([expit(-scores), expit(scores)])
         return np.exp(_log_proba(scores))
 
+    @available_if(_has_probabilities)
     def predict_log_proba(self, X):
         """Return the logarithms of the probabilities of the classes.
 
@@ -145,9 +166,21 @@ class ClassTargets(ClassifierMixin):
         logs : ndarray of shape (n_samples, n_classes)
         """
         scores = self.decision_function(X)
+        if self._loss.expectation is not LogLoss.expectation:
+            with np.errstate(divide="ignore"):
+                return np.log(self._expected_classes(scores))
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
         return _log_proba(scores)
+
+    def _expected_classes(self, scores):
+        """Return the probabilities of the classes by the loss's own formula."""
+        shares = np.clip(expect(self._loss, True, scores).astype(np.float64), 0, 1)
+        if scores.ndim == 1:
+            return np.column_stack([1 - shares, shares])
+        total = shares.sum(axis=1, keepdims=True)
+        equal = np.full_like(shares, 1 / shares.shape[1])
+        return np.divide(shares, total, out=equal, where=total > 0)
 
     def predict(self, X):
         """Return the class of the largest score.
@@ -177,8 +210,9 @@ def _check_labels(name, labels):
 class RealTargets(RegressorMixin):
     """Real numbers."""
 
-    _loss = SquaredError()
-    _score_name = "r2"
+    _losses = REAL_LOSSES
+    _of_classes = False
+    _scored_loss, _score = codes.SQUARED_ERROR, "r2"
 
     def partial_fit(self, X, y, sample_weight=None):
         """Train one epoch on these rows, continuing from the present model.
@@ -219,6 +253,8 @@ class RealTargets(RegressorMixin):
         return weight
 
     def _validation_score(self, target, scores, weight):
+        if self._loss.code != self._scored_loss:
+            return self._own_score(target, scores, weight)
         target = target[0].astype(np.float64)
         loss = np.average((target - scores[0]) ** 2, weights=weight)
         variance = np.average((target - np.average(target, weights=weight)) ** 2, weights=weight)
@@ -236,7 +272,10 @@ class RealTargets(RegressorMixin):
         -------
         y : ndarray of shape (n_samples,)
         """
-        return self._scores(X)[0].astype(np.float64)
+        scores, loss = self._scores(X)[0], self._loss
+        if loss.expectation is not None:
+            scores = expect(loss, False, scores)
+        return scores.astype(np.float64)
 
 
 def _log_proba(scores):

@@ -92,6 +92,7 @@ class FMTrainer:
             ranked=model._ranked_training(),
             weights=model._outputs(),
             states=model._optimizer_states(),
+            formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
         self._epochs = backends.get().fm_trainer(problem, count_threads(model.n_jobs))
 

@@ -7,6 +7,7 @@ import numpy as np
 from freqfm import backends
 from freqfm.backends.base import FoldInProblem
 from freqfm.estimators.recommenders.histories import level_rows
+from freqfm.losses import PairwiseLoss
 
 __all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
 
@@ -87,15 +88,15 @@ class UserLoss(NamedTuple):
 
     For items v_p with shares w_p of the user's weight and other vectors o_j it is, pairwise, ::
 
-        sum_p w_p mean_j log(1 + exp(-inverse (u v_p - u o_j))),
+        sum_p w_p mean_j loss(inverse u v_p, inverse u o_j),
 
-    and otherwise ::
+    loss(a, b) = log(1 + exp(b - a)) for BPR, and otherwise ::
 
         -positive sum_p w_p u v_p + constant log sum_j exp(inverse u o_j).
     """
 
     others: np.ndarray  #: (m, d)
-    pairwise: bool
+    pairwise: PairwiseLoss | None
     positive: float  #: inverse temperature of the user's items, times the length of users
     inverse: float  #: inverse temperature of the others, times the length of users
     constant: float
@@ -119,10 +120,11 @@ class UserLoss(NamedTuple):
         """
         scores = self.inverse * (self.others @ user)
         if self.pairwise:
-            differences = self.inverse * (vectors @ user)[:, None] - scores
-            derivatives = shares[:, None] / (1 + np.exp(differences)) / len(self.others)
-            push = self.inverse * derivatives.sum(axis=0) @ self.others
-            return self.inverse * derivatives.sum(axis=1), push
+            own = self.inverse * (vectors @ user)[:, None]
+            of_pairs = self.pairwise.pair_gradients(own, scores)
+            by_item, by_other = (shares[:, None] * g / len(self.others) for g in of_pairs)
+            push = self.inverse * by_other.sum(axis=0) @ self.others
+            return -self.inverse * by_item.sum(axis=1), push
         softmax = np.exp(scores - scores.max())
         push = self.constant * self.inverse * (softmax / softmax.sum()) @ self.others
         return self.positive * shares, push
@@ -142,6 +144,8 @@ def fold_in_rows(loss, X, items, indices, n_threads):
         The row of ``items`` for each entry of ``X``.
     n_threads : int
     """
-    problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **loss._asdict())
+    terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
+    problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
+    formulas = loss.pairwise.replacements() if loss.pairwise else None
     histories = X.indptr, indices, level_rows(X.indptr, X.data)
-    return backends.get().fold_in(problem, histories, n_threads)
+    return backends.get().fold_in(problem, histories, n_threads, formulas)

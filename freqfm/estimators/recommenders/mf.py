@@ -7,7 +7,7 @@ from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
@@ -26,7 +26,7 @@ from freqfm.estimators.recommenders.histories import level_rows, pad_rows, unit_
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
 from freqfm.initializers import INITIALIZERS
-from freqfm.losses import RANKING_LOSSES
+from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS
 from freqfm.samplers import SAMPLERS, Uniform
 from freqfm.temperatures import TEMPERATURES
@@ -564,11 +564,15 @@ class MFRecommender(BaseRecommender):
         length = 1.0 if fold_in.cosine else self._typical_length()
         return UserLoss(
             others=np.ascontiguousarray(others),
-            pairwise=fold_in.pairwise,
+            pairwise=self._pairwise_loss() if fold_in.pairwise else None,
             positive=inverse[0] * length,
             inverse=inverse[1] * length,
             constant=np.float64(fold_in.constant),
         )
+
+    def _pairwise_loss(self):
+        loss = resolve("loss", self.loss, RankingLoss, RANKING_LOSSES)
+        return loss if isinstance(loss, PairwiseLoss) else BPR()
 
     def _fold_in_units(self, X):
         """Return the unit vectors of the rows of a canonical matrix; zeros for empty rows."""

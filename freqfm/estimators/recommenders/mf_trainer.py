@@ -3,13 +3,12 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._validation import as_kernel_array
 from freqfm.backbones._base import backward, forward
 from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
-from freqfm.samplers._base import recall_codewords
+from freqfm.samplers._base import check_draws, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
 
@@ -60,6 +59,7 @@ class MFTrainer(RecommenderTrainer):
             corrected=bool(getattr(sampler, "corrected", True)),
             include_positive=bool(axes.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
+            formulas=axes.optimizer.replacements() | axes.loss.replacements(),
         )
 
     # One epoch.
@@ -159,15 +159,7 @@ class MFTrainer(RecommenderTrainer):
         negatives = sampler.draw(shape, n_items, self._proposal, generator)
         if sampler.negatives_code in (codes.NEGATIVES_IN_BATCH, codes.NEGATIVES_FULL):
             return negatives
-        negatives = np.asarray(negatives)
-        fits = negatives.shape == shape and negatives.dtype.kind in "iu"
-        if not (fits and negatives.min() >= 0 and negatives.max() < n_items):
-            raise ValueError(
-                f"draw of {type(sampler).__name__} must return items in [0, {n_items - 1}], "
-                f"integers of shape {shape}; got an array of shape {negatives.shape} and type "
-                f"{negatives.dtype}, or items out of range."
-            )
-        return as_kernel_array(negatives, np.int32)
+        return check_draws(sampler, negatives, shape, n_items)
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
@@ -187,7 +179,8 @@ class BackboneTrainer(MFTrainer):
 
     def __init__(self, model, axes, X, score, n_threads, n_known):
         super().__init__(model, axes, X, score, n_threads, n_known)
-        self._tables = backends.get().table_trainer(self._rule, n_threads)
+        formulas = axes.optimizer.replacements()
+        self._tables = backends.get().table_trainer(self._rule, n_threads, formulas)
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._vectors().items()
@@ -212,7 +205,9 @@ class BackboneTrainer(MFTrainer):
 
     def _problem(self, constants):
         rule = STORE._replace(average=self._rule.average)
-        return super()._problem(constants)._replace(rule=rule)
+        # Here the backend stores gradients; the optimizer's own step comes afterwards.
+        formulas = self.axes.loss.replacements()
+        return super()._problem(constants)._replace(rule=rule, formulas=formulas)
 
     def _epoch_of(self, n_batches):
         tables, first_step, corrections = super()._epoch_of(n_batches)

@@ -122,8 +122,9 @@ def _sampler(model, n_items):
         SAMPLERS,
         [("n_codewords", "n_codewords", n_codewords)],
     )
-    reason = "FastVAERecommender draws by what proposal returns"
-    refuse_names("negative_sampler", sampler, ["draw"], reason)
+    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+        reason = "negatives of this kind are drawn by compiled code"
+        refuse_names("negative_sampler", sampler, ["draw"], reason)
     if isinstance(sampler, InBatch):
         raise ValueError(
             f"negative_sampler={model.negative_sampler!r} has no meaning here, where a batch "

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._components import set_by_user
 from freqfm._validation import take_rows
 from freqfm.backends.cpu.tables import empty_occurrences
 from freqfm.backends.cpu.training import TableTrainer
@@ -33,9 +34,9 @@ from freqfm.estimators.recommenders.vae_network import (
     normalise_backward,
 )
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import draw_scratch
+from freqfm.formulas.sampling_laws import already_drawn, draw_scratch
 from freqfm.samplers import MIDX, QuerySampler
-from freqfm.samplers._base import recall_codewords
+from freqfm.samplers._base import check_draws, recall_codewords
 
 # Tables with a row for every item, first among the model's; the others are dense layers.
 OF_ITEMS = ("input_factors", "item_factors")
@@ -74,9 +75,27 @@ class VAETrainer(RecommenderTrainer):
         self._batch_size = min(axes.batch_size, len(self._users))
         # The last number of an item's vector is its bias.
         self._n_unit = model.item_factors_.shape[1] - 1 if axes.cosine else 0
-        self._trainer = TableTrainer(self._rule, n_threads)
+        self._trainer = TableTrainer(self._rule, n_threads, self._formulas())
         self._team = self._trainer.team
         self._allocate()
+
+    def _formulas(self):
+        """Return users' own formulas that kernels are run with."""
+        return self.optimizer.replacements() | (already_drawn() if self._draws else {})
+
+    @property
+    def _draws(self):
+        """Whether a user's sampler says how to draw."""
+        return "draw" in set_by_user(self.axes.sampler)
+
+    def _draw(self, n_queries, step):
+        """Let a user's sampler draw the negatives of a batch."""
+        sampler, scratch, log_q = self.axes.sampler, self._scratch, self._proposal.log_q
+        shape, n_items = (n_queries, self.axes.n_negatives), self.X.shape[1]
+        generator = np.random.default_rng([self.model._seed, step, 4])
+        items = sampler.draw(shape, n_items, self._proposal, generator)
+        scratch.ids[:n_queries] = check_draws(sampler, items, shape, n_items)
+        scratch.log_q[:n_queries] = log_q[scratch.ids[:n_queries]] if len(log_q) else 0
 
     def _allocate(self):
         size, n_queries = self._n_threads, self._batch_size * int(self.model.n_samples)
@@ -299,6 +318,8 @@ class VAETrainer(RecommenderTrainer):
         if self.axes.full:
             self._team.run(full_softmax, *problem, table, step, self._scratch, *results)
         else:
+            if self._draws:
+                self._draw(len(queries), step.number)
             seed = [self.model._seed, step.number]
             key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
             self._team.run(

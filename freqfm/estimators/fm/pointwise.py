@@ -1,0 +1,69 @@
+"""What a pointwise loss says of many scores: predictions, the mean loss, the best constant."""
+
+import numpy as np
+
+from freqfm import backends
+from freqfm.backends.base import ScoredRows
+
+# A constant score is searched for between these bounds, on about so many rows.
+_LARGEST_SCORE = 1e6
+_SOME_ROWS = 100_000
+
+
+def expect(loss, of_classes, scores):
+    """Return the targets that scores stand for, of the same shape, float32."""
+    flat = np.ascontiguousarray(scores, dtype=np.float32).ravel()
+    formulas = loss.replacements(of_classes)
+    return backends.get().expected_targets(loss.code, formulas, flat).reshape(scores.shape)
+
+
+def _sums(loss, of_classes, scores, target, weight):
+    """Return the weighted sums of the losses and of their derivatives by the scores."""
+    rows = ScoredRows(
+        *(
+            np.ascontiguousarray(array, dtype=kind).ravel()
+            for array, kind in ((scores, np.float32), (target, np.float32), (weight, np.float64))
+        )
+    )
+    return backends.get().sum_losses(loss.code, loss.replacements(of_classes), rows)
+
+
+def mean_loss(loss, of_classes, scores, target, weight):
+    """Return the mean loss of rows, summed over outputs.
+
+    Parameters
+    ----------
+    loss : Loss
+    of_classes : bool
+        Whether targets are classes.
+    scores, target : ndarray of shape (n_outputs, n_rows)
+    weight : ndarray of shape (n_rows,)
+    """
+    weights = np.broadcast_to(weight, scores.shape)
+    return _sums(loss, of_classes, scores, target, weights)[0] / weight.sum()
+
+
+def base_score(loss, of_classes, target, weight):
+    """Return the constant score with the smallest loss on rows of one output.
+
+    A loss that does not tell is taken for convex: the sign of the derivative is bisected.
+    """
+    known = loss.base_score(target, weight)
+    if known is not None:
+        return known
+    step = -(-len(target) // _SOME_ROWS)
+    target, weight = target[::step], weight[::step]
+
+    def falls(score):
+        scores = np.full(len(target), score, dtype=np.float32)
+        return _sums(loss, of_classes, scores, target, weight)[1] < 0
+
+    # The bracket grows from the smallest score that the data have.
+    sign, bound = (1.0 if falls(0.0) else -1.0), 1.0
+    while bound < _LARGEST_SCORE and falls(sign * bound) == (sign > 0):
+        bound *= 2
+    low, high = sorted((0.0, sign * bound))
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falls(middle) else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,470 @@
+"""Formulas of users' own components, and of the losses that come by the same way, are trained."""
+
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.testing import assert_allclose, assert_array_equal
+from own_components import (
+    Hinge,
+    HingeOfPairs,
+    Momentum,
+    OwnAdagrad,
+    OwnAdam,
+    OwnBPR,
+    OwnFASGD,
+    OwnLogLoss,
+    OwnSGD,
+    OwnSquaredError,
+)
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import freqfm
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+    RaFMRegressor,
+)
+from freqfm._code_cache import Fingerprint
+from freqfm._jit import JIT_DISABLED, specialised
+from freqfm.backends.cpu.fm import fm_score, fm_train
+from freqfm.datasets import make_interactions
+from freqfm.estimators.fm.pointwise import base_score, expect
+from freqfm.losses import BPR, LOSSES, Huber, LogLoss, Loss, Poisson, Quantile
+from freqfm.optimizers import FASGD, SGD, Adagrad, Adam
+from freqfm.samplers import Popularity, Uniform
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((80, 3)).astype(np.float32)
+SCORE = X[:, 0] - X[:, 1] * X[:, 2]
+CLASSES = (SCORE > 0).astype(int)
+INTERACTIONS = make_interactions(40, 20, 300, random_state=0)
+COMMON = {
+    "alpha_factors": 0.01,
+    "alpha_linear": 0.01,
+    "batch_size": 20,
+    "early_stopping": False,
+    "max_iter": 5,
+    "random_state": 0,
+}
+
+
+def regressor(cls=FMRegressor, **params):
+    size = {"ranks": (1, 2)} if cls is RaFMRegressor else {"n_components": 2}
+    return cls(**{**COMMON, **size, **params})
+
+
+def classifier(cls=FMClassifier, **params):
+    size = {"ranks": (1, 2)} if cls is RaFMClassifier else {"n_components": 2}
+    return cls(**{**COMMON, **size, **params})
+
+
+def recommender(cls=MFRecommender, **params):
+    return cls(3, **{"max_iter": 2, "random_state": 0, **params})
+
+
+# Pointwise losses.
+
+
+@pytest.mark.parametrize(
+    "loss", [*(cls() for cls in LOSSES.values()), Huber(0.3), Quantile(0.9), Hinge(2.0)]
+)
+def test_derivatives_are_those_of_finite_differences(loss):
+    formula, curvature = loss.value_and_derivative, loss.curvature
+    for score in (-2.3, -0.4, 0.1, 1.7):
+        for target in (0.0, 1.0):
+            near = [formula(score + step, target) for step in (-1e-3, 0.0, 1e-3)]
+            assert (near[2][0] - near[0][0]) / 2e-3 == pytest.approx(near[1][1], abs=2e-3)
+            second = (near[2][1] - near[0][1]) / 2e-3
+            bound = curvature(score, target) if callable(curvature) else curvature
+            assert second <= bound + 2e-3
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Huber(0.5), Quantile(0.8), Quantile(), OwnLogLoss()])
+def test_intercept_starts_at_the_best_constant(loss):
+    of_classes = isinstance(loss, (Hinge, OwnLogLoss))
+    target = (CLASSES if of_classes else 5 * SCORE - 20).astype(np.float32)
+    weight = rng.random(len(target))
+    best = base_score(loss, of_classes, target, weight)
+    formula = loss.value_and_derivative
+
+    def total(score):
+        return sum(w * formula(score, t)[0] for t, w in zip(target, weight, strict=True))
+
+    others = np.linspace(target.min() - 2, target.max() + 2, 100)
+    assert total(best) <= min(map(total, others)) + 1e-4
+
+
+def test_own_squared_error_is_the_shipped_one():
+    own, shipped = (regressor(loss=loss).fit(X, SCORE) for loss in (OwnSquaredError(), "squared"))
+    assert_allclose(own.coef_, shipped.coef_, rtol=1e-5)
+    assert_allclose(own.predict(X), shipped.predict(X), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, RaFMClassifier])
+def test_own_log_loss_is_the_shipped_one(cls):
+    target = np.digitize(SCORE, [-1, 1])
+    for y in (CLASSES, target):
+        own, shipped = (classifier(cls, loss=loss).fit(X, y) for loss in (OwnLogLoss(), "log"))
+        assert_allclose(own.coef_, shipped.coef_, rtol=1e-3, atol=1e-5)
+        assert_allclose(own.predict_proba(X), shipped.predict_proba(X), atol=1e-4)
+        assert_allclose(own.predict_log_proba(X), shipped.predict_log_proba(X), atol=1e-3)
+
+
+def test_hinge_loss_classifies_without_probabilities():
+    model = classifier(loss=Hinge(), max_iter=50).fit(X, CLASSES)
+    assert model.score(X, CLASSES) > 0.9
+    assert not hasattr(model, "predict_proba") and not hasattr(model, "predict_log_proba")
+    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'") as raised:
+        model.predict_proba  # noqa: B018
+    assert "has no expectation" in str(raised.value.__cause__)
+    wide = classifier(loss=Hinge(3.0), max_iter=50).fit(X, CLASSES)
+    size = np.abs(model.decision_function(X)).mean()
+    assert np.abs(wide.decision_function(X)).mean() > 1.5 * size
+    several = classifier(loss=Hinge(), max_iter=50).fit(X, np.digitize(SCORE, [-1, 1]))
+    assert several.decision_function(X).shape == (80, 3)
+
+
+def test_poisson_predicts_counts():
+    y = rng.poisson(np.exp(1 + SCORE / 3))
+    model = regressor(loss="poisson", max_iter=50).fit(X, y)
+    assert model.predict(X).min() > 0
+    assert np.mean(model.predict(X)) == pytest.approx(y.mean(), rel=0.1)
+    assert_allclose(model.predict(X), np.exp(model._scores(X)[0]), rtol=1e-5)
+    with pytest.raises(ValueError, match="y holds -1, but Poisson"):
+        regressor(loss="poisson").fit(X, y - 1 - y.min())
+
+
+def test_quantile_leaves_its_share_below():
+    y = rng.standard_normal(80)
+    model = regressor(loss=Quantile(0.8), optimizer="sgd", learning_rate=0.3, max_iter=50)
+    assert np.mean(y < model.fit(X, y).predict(X)) == pytest.approx(0.8, abs=0.08)
+
+
+def test_huber_loss_bears_an_outlier():
+    y = SCORE.copy()
+    y[0] += 1000
+    error = {}
+    for loss in ("squared", "huber"):
+        model = regressor(loss=loss, max_iter=100).fit(X, y)
+        error[loss] = np.abs(model.predict(X[1:]) - SCORE[1:]).mean()
+    assert error["huber"] < 0.3 * error["squared"]
+
+
+def test_a_regressor_predicts_probabilities_by_the_log_loss():
+    share = 1 / (1 + np.exp(-SCORE))
+    model = regressor(loss=LogLoss(), max_iter=50).fit(X, share)
+    assert np.abs(model.predict(X) - share).mean() < 0.1
+    with pytest.raises(ValueError, match=r"LogLoss needs targets in \[0, 1\]"):
+        regressor(loss=LogLoss()).fit(X, share + 1)
+
+
+@pytest.mark.parametrize("loss", ["huber", Quantile()])
+def test_classifiers_refuse_losses_of_real_numbers(loss):
+    with pytest.raises(ValueError, match="loss='huber' is not known|one of real numbers"):
+        classifier(loss=loss).fit(X, CLASSES)
+
+
+@pytest.mark.parametrize(
+    "make, y, loss", [(classifier, CLASSES, Hinge()), (regressor, SCORE, Huber())]
+)
+def test_early_stopping_watches_the_loss(make, y, loss):
+    watched = make(loss=loss, max_iter=3, early_stopping=True, n_iter_no_change=None)
+    watched.fit(X[20:], y[20:], X_val=X[:20], y_val=y[:20], sample_weight_val=np.arange(20))
+    model = make(loss=loss, max_iter=1).fit(X[20:], y[20:])
+    formula, scores = loss.value_and_derivative, model._scores(X[:20])[0]
+    losses = [formula(s, t)[0] for s, t in zip(scores, y[:20], strict=True)]
+    expected = -np.average(losses, weights=np.arange(20))
+    assert watched.validation_scores_[0] == pytest.approx(expected, rel=1e-4)
+    assert watched._score_name == "neg_mean_loss"
+
+
+def test_a_dependent_vector_follows_the_class_where_there_is_no_expectation():
+    scores = np.array([-1.5, 0.3], dtype=np.float32)
+    assert_array_equal(expect(Hinge(), True, scores), [0, 1])
+    assert_array_equal(expect(Hinge(), False, scores), scores)
+    assert_allclose(expect(Poisson(), False, scores), np.exp(scores), rtol=1e-6)
+
+
+def test_a_model_goes_on_with_its_loss_only():
+    model = regressor(loss="huber", warm_start=True).fit(X, SCORE)
+    with pytest.raises(ValueError, match="loss='squared' differs from Huber"):
+        model.set_params(loss="squared").fit(X, SCORE)
+
+
+def test_parameters_of_a_loss_are_searched():
+    model = regressor(loss="huber").set_params(loss__delta=0.25)
+    assert model.loss.delta == 0.25
+    assert (model.fit(X, SCORE).coef_ != regressor(loss="huber").fit(X, SCORE).coef_).any()
+
+
+# Optimizers.
+
+
+def test_momentum_is_that_of_a_loop():
+    # Without factors the model is linear, and with one batch its gradient is simple.
+    y = SCORE.astype(np.float32)
+    model = regressor(
+        optimizer=Momentum(0.1, 0.8), n_components=1, init_scale=0.0, alpha_linear=0.0,
+        alpha_factors=0.0, batch_size=80, max_iter=7,
+    ).fit(X, y)  # fmt: skip
+    weights, velocity = np.append(np.zeros(3), y.mean()), np.zeros(4)
+    inputs = np.column_stack([X, np.ones(80)])
+    for _ in range(7):
+        velocity = 0.8 * velocity + inputs.T @ (inputs @ weights - y) / 80
+        weights -= 0.1 * velocity
+    assert_allclose(model.coef_, weights[:3], rtol=1e-4)
+    assert_allclose(model.intercept_, weights[3:], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "own, shipped",
+    [
+        (OwnSGD(0.1), SGD(0.1)),
+        (OwnFASGD(0.1), FASGD(0.1)),
+        (OwnAdagrad(), Adagrad()),
+        (OwnAdam(0.01), Adam(0.01)),
+        (OwnAdam(0.01, lazy=False), Adam(0.01, lazy=False)),
+    ],
+)
+def test_own_steps_are_the_shipped_ones(own, shipped):
+    models = [regressor(optimizer=optimizer).fit(X, SCORE) for optimizer in (own, shipped)]
+    assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-3, atol=1e-4)
+
+
+# Two states, the number of the step, and steps that a row makes up for.
+ADAMS = OwnAdam(0.01, lazy=False), Adam(0.01, lazy=False)
+
+
+def test_own_steps_in_rank_aware_machines():
+    models = [regressor(RaFMRegressor, optimizer=adam).fit(X, SCORE) for adam in ADAMS]
+    assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1, "weight_decay_scope": "full"}])
+def test_own_steps_in_recommenders(decay):
+    for cls, params, name in (
+        (MFRecommender, {"loss": "bpr"}, "item_factors_"),
+        (FastVAERecommender, {}, "input_factors_"),
+    ):
+        models = [
+            recommender(cls, optimizer=adam, **params, **decay).fit(INTERACTIONS) for adam in ADAMS
+        ]
+        assert_allclose(*(getattr(model, name) for model in models), rtol=2e-3, atol=2e-5)
+
+
+# Losses of pairs.
+
+
+def test_derivatives_of_pairs_are_those_of_finite_differences():
+    for loss in (BPR(), OwnBPR(), HingeOfPairs()):
+        formula = loss.value_and_derivatives
+        for a, b in ((0.3, 0.7), (-1.0, 2.0), (2.5, 0.2)):
+            by_a = (formula(a + 1e-3, b)[0] - formula(a - 1e-3, b)[0]) / 2e-3
+            by_b = (formula(a, b + 1e-3)[0] - formula(a, b - 1e-3)[0]) / 2e-3
+            assert formula(a, b)[1:] == pytest.approx([by_a, by_b], abs=2e-3)
+            assert np.ravel(loss.pair_gradients(a, b)) == pytest.approx([by_a, by_b], abs=2e-3)
+
+
+@pytest.mark.parametrize("params", [{}, {"similarity": "cosine", "temperature": 0.2}])
+def test_own_pairwise_loss_is_bpr(params):
+    own, shipped = (
+        recommender(loss=loss, n_negatives=2, **params).fit(INTERACTIONS)
+        for loss in (OwnBPR(), "bpr")
+    )
+    assert_allclose(own.item_factors_, shipped.item_factors_, rtol=1e-3, atol=1e-5)
+    assert_allclose(own.loss_curve_, shipped.loss_curve_, rtol=1e-5)
+    folded = [model.transform(INTERACTIONS[:5]) for model in (own, shipped)]
+    assert_allclose(*folded, rtol=1e-3, atol=1e-4)
+
+
+def test_users_are_folded_in_by_the_own_loss():
+    model = recommender(loss="bpr", max_iter=20).fit(INTERACTIONS)
+    vectors = model.transform(INTERACTIONS[:5])
+    model.set_params(loss=HingeOfPairs())
+    assert np.abs(vectors - model.transform(INTERACTIONS[:5])).max() > 1e-3
+    parts = model.explain(0, 3, X=INTERACTIONS[:1])
+    assert parts.contributions.sum() + parts.rest == pytest.approx(parts.score, rel=1e-5)
+
+
+# Samplers.
+
+
+class OwnUniform(Uniform):
+    def draw(self, shape, n_items, proposal, generator):
+        return generator.integers(0, n_items, shape)
+
+
+class FirstTwo(Popularity):
+    """Only two items are ever drawn."""
+
+    def draw(self, shape, n_items, proposal, generator):
+        return generator.integers(0, 2, shape)
+
+
+def test_an_autoencoder_asks_a_sampler_to_draw():
+    def fit(sampler, **params):
+        model = recommender(FastVAERecommender, negative_sampler=sampler, n_negatives=5, **params)
+        return model.fit(INTERACTIONS)
+
+    models = [fit(FirstTwo(), max_iter=1) for _ in range(2)]
+    assert_array_equal(*(model.item_factors_ for model in models))
+    curves = [fit(sampler, max_iter=5).loss_curve_ for sampler in (OwnUniform(), "uniform")]
+    assert_allclose(*curves, rtol=0.05)
+    assert (curves[0] != curves[1]).any()
+
+
+class TooLarge(Uniform):
+    def draw(self, shape, n_items, proposal, generator):
+        return np.full(shape, n_items)
+
+
+def test_draws_for_an_autoencoder_must_be_items():
+    with pytest.raises(ValueError, match="draw of TooLarge must return items"):
+        recommender(FastVAERecommender, negative_sampler=TooLarge()).fit(INTERACTIONS)
+
+
+# Copies, processes, compiled code.
+
+
+def test_models_with_own_components_are_cloned_and_pickled():
+    model = classifier(loss=Hinge(0.5), optimizer=Momentum(0.05)).fit(X, CLASSES)
+    loaded = pickle.loads(pickle.dumps(model))
+    assert_array_equal(loaded.decision_function(X), model.decision_function(X))
+    again = clone(model)
+    assert again.loss.margin == 0.5 and again.optimizer.learning_rate == 0.05
+    assert_array_equal(again.fit(X, CLASSES).coef_, model.coef_)
+    assert_array_equal(clone(model).set_params(n_jobs=2).fit(X, CLASSES).coef_, model.coef_)
+
+
+@pytest.mark.slow
+def test_own_components_are_searched_in_parallel():
+    grid = {"loss__margin": [0.5, 1.0], "optimizer__momentum": [0.0, 0.9]}
+    model = classifier(loss=Hinge(), optimizer=Momentum(0.05))
+    search = GridSearchCV(model, grid, n_jobs=2, cv=2).fit(X, CLASSES)
+    assert search.best_score_ > 0.5 and np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+SHARED = 1.0
+
+
+def make_formula(factor, helper):
+    @njit
+    def formula(score, target):
+        return factor * SHARED * helper(score), target
+
+    return formula
+
+
+@njit
+def double(x):
+    return 2 * x
+
+
+@njit
+def triple(x):
+    return 3 * x
+
+
+def key(*values):
+    fingerprint = Fingerprint()
+    for value in values:
+        fingerprint.add(value)
+    return fingerprint.key
+
+
+def test_a_fingerprint_tells_formulas_apart(monkeypatch):
+    formula = make_formula(2.0, double)
+    assert key(formula) == key(make_formula(2.0, double))
+    assert key(formula) != key(make_formula(3.0, double))
+    assert key(formula) != key(make_formula(2.0, triple))
+    before = key(formula)
+    monkeypatch.setitem(globals(), "SHARED", 2.0)
+    assert key(formula) != before
+
+
+def test_what_cannot_be_hashed_is_known_by_its_address():
+    things = [type("Odd", (), {"__reduce_ex__": None})() for _ in range(2)]
+    fingerprint = Fingerprint()
+    fingerprint.add(things[0])
+    assert fingerprint.kept == [things[0]]
+    assert key(things[0]) == key(things[0]) != key(things[1])
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_a_variant_is_built_once():
+    train, other = (specialised(fm_train, Hinge(m).replacements(True)) for m in (1.0, 2.0))
+    assert train is specialised(fm_train, Hinge().replacements(True))
+    assert len({fm_train, train, other}) == 3
+    assert specialised(fm_score, Hinge().replacements(True)) is fm_score
+    assert specialised(fm_train, {}) is fm_train
+
+
+IN_A_PROCESS = """
+import json
+import numpy as np
+from numba.core import event
+from own_components import Hinge, Momentum
+from freqfm import FMClassifier
+from freqfm._jit import cache_directory
+
+X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+y = X[:, 0] > X[:, 1]
+with event.install_recorder("numba:compile") as recorder:
+    model = FMClassifier(2, loss=Hinge(), optimizer=Momentum(), max_iter=2, random_state=0)
+    model.fit(X, y)
+print(json.dumps([model.decision_function(X).tolist(), len(recorder.buffer)]))
+"""
+
+
+def in_a_process(**env):
+    root = Path(freqfm.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IN_A_PROCESS],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": path, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_own_formulas_are_kept_on_disk_and_run_as_plain_python():
+    scores, _ = in_a_process()
+    again, compiled = in_a_process()
+    assert again == scores and compiled == 0
+    interpreted, compiled = in_a_process(NUMBA_DISABLE_JIT="1")
+    assert_allclose(interpreted, scores, atol=1e-5)
+    assert compiled == 0
+
+
+class WithHelper(Loss):
+    """A formula that calls another, and reads a constant of its module."""
+
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return SHARED * math.cosh(score - target) - 1, SHARED * slope(score - target)
+
+
+@njit
+def slope(residual):
+    return math.sinh(residual)
+
+
+def test_a_formula_calls_others():
+    model = regressor(loss=WithHelper(), optimizer="adagrad", max_iter=50).fit(X, SCORE)
+    assert model.score(X, SCORE) > 0.5
