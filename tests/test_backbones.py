@@ -4,6 +4,7 @@ import naive_mf
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from own_components import HingeOfPairs, Momentum
 from scipy import sparse
 from sklearn.base import clone
 from test_mf_kernels import (
@@ -125,6 +126,7 @@ SETTINGS = [
     {"loss": "bpr", "negative_sampler": "dns", "optimizer": SGD(0.5)},
     {"loss": "directau", "optimizer": Adam(0.05, lazy=False)},
     {"loss": "mawu"},
+    {"loss": HingeOfPairs(), "optimizer": Momentum(0.05)},
 ]
 
 
