@@ -14,6 +14,7 @@ from freqfm.exceptions import DivergenceError
 if TYPE_CHECKING:
     # isort: off
     from freqfm import (
+        backbones as backbones,
         callbacks as callbacks,
         datasets as datasets,
         displays as displays,

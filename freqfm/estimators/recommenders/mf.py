@@ -54,7 +54,8 @@ class MFRecommender(BaseRecommender):
     n_components : int, default=64
         Length of the vectors.
     backbone : "linear" or Backbone, default="linear"
-        Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns them themselves.
+        Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
+        user and item.
     loss : {"softmax", "bsl", "bpr", "directau", "mawu"} or RankingLoss, default="bsl"
         See :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
@@ -127,6 +128,9 @@ class MFRecommender(BaseRecommender):
     user_factors_ : ndarray of shape (n_users, n_components), float32
         The vectors as trained, not normalised.
     item_factors_ : ndarray of shape (n_items, n_components), float32
+    backbone_tables_ : dict of ndarray
+        What a backbone other than "linear" has learned, by its own names; ``user_factors_`` and
+        ``item_factors_`` are what it makes of them.
     temperature_ : float
         Mean temperature of the last epoch, over users with interactions.
     user_temperatures_ : ndarray of shape (n_users,), float32
