@@ -58,6 +58,14 @@ def loss_curvature(code, score, target):
 
 
 @inlined
+def softmax_with_positive(logit, log_sum):
+    """Return log(exp(logit) + exp(log_sum)), and the softmax probability of ``logit`` in it."""
+    largest = max(logit, log_sum)
+    total = largest + math.log(math.exp(logit - largest) + math.exp(log_sum - largest))
+    return total, math.exp(logit - total)
+
+
+@inlined
 def pair_loss(positive, negative):
     """Return log(1 + exp(negative - positive)) and its derivatives by both scores."""
     value, derivative = log_loss(positive - negative, ONE)
