@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import log_softmax
 
-from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm._threads import single_threaded_blas
 from freqfm.samplers import DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversarial, Uniform
 
 N_CLUSTERS, INVERSE_TEMPERATURE, N_QUERIES = 200, 9, 200

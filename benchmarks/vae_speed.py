@@ -54,8 +54,8 @@ def now():
     return np.array([time.perf_counter(), time.process_time()])
 
 
-class TimedTask(VAETrainer):
-    """A training task that tells how long it took to do what is done once an epoch.
+class TimedTrainer(VAETrainer):
+    """A trainer that tells how long it took to do what is done once an epoch.
 
     That is to bring the sampler up to date and, where the optimizer's steps are dense, to let rows
     that no batch has touched make up theirs.
@@ -68,10 +68,20 @@ class TimedTask(VAETrainer):
         super()._refresh_proposal(epoch)
         self.refresh_seconds = now() - start
 
-    def _catch_up(self, step, clock, tables):
-        start = now()
-        super()._catch_up(step, clock, tables)
-        self.refresh_seconds = self.refresh_seconds + (now() - start)
+    def run_epoch(self, epoch):
+        catch_up = self._trainer.catch_up
+        seconds = np.zeros(2)
+
+        def timed(step):
+            start = now()
+            catch_up(step)
+            seconds[:] = now() - start
+
+        self._trainer.catch_up = timed
+        loss = super().run_epoch(epoch)
+        self._trainer.catch_up = catch_up
+        self.refresh_seconds = self.refresh_seconds + seconds
+        return loss
 
 
 class Freqfm:
@@ -95,7 +105,7 @@ class Freqfm:
         model._remember(X, more=False)
         for array in model._optimizer_arrays():
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTask(model, axes, X, None, n_threads, X.nnz)
+        self.task = TimedTrainer(model, axes, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def epoch(self):

@@ -11,9 +11,9 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from freqfm._rows import gather_rows_of
+from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_user
-from freqfm.backends.cpu.packing import gather_rows_of
-from freqfm.backends.cpu.team import available_threads, cores
 
 # Entries of a large matrix that are looked at at a time.
 _ENTRIES = 1 << 20

@@ -21,7 +21,7 @@ def show_versions() -> None:
     ...
     """
     from freqfm._jit import JIT_DISABLED, cache_directory
-    from freqfm.backends.cpu.team import available_threads
+    from freqfm._threads import available_threads
 
     print(f"freqfm {__version__}")
     print(f"python {sys.version.split()[0]} on {platform.platform()} ({platform.machine()})")

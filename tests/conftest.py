@@ -17,7 +17,7 @@ def whole_teams():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
         patch.setattr(team, "free_cores", lambda wanted: wanted)
-        patch.setattr(team, "cores", lambda: 64)
+        patch.setattr("freqfm._threads.cores", lambda: 64)
         patch.setattr("freqfm._validation.cores", lambda: 64)
         yield
 

@@ -14,6 +14,7 @@ from freqfm import (
     FMRegressor,
     MFRecommender,
     RaFMClassifier,
+    _rows,
 )
 from freqfm import _validation as validation
 from freqfm._validation import canonical_csr, count_columns, take_rows
@@ -68,7 +69,7 @@ def test_what_memory_is_unknown_is_tried(monkeypatch):
 def parts(monkeypatch):
     """Let large matrices be looked at in parts of some entries."""
     monkeypatch.setattr(validation, "_ENTRIES", 7)
-    monkeypatch.setattr(packing, "_ENTRIES", 7)
+    monkeypatch.setattr(_rows, "_ENTRIES", 7)
 
 
 def test_parts_make_no_difference(parts, clicks):

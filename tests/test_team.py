@@ -15,7 +15,14 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender, RaFMClassifier, _validation
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    MFRecommender,
+    RaFMClassifier,
+    _threads,
+    _validation,
+)
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
 from freqfm._validation import count_threads
 from freqfm.backends.cpu import team as team_module
@@ -24,7 +31,7 @@ from freqfm.backends.cpu.team import Team, wait
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
 
 # What the fixture ``whole_teams`` replaces.
-free_cores, cores = team_module.free_cores, team_module.cores
+free_cores, cores = team_module.free_cores, _threads.cores
 
 # Slots of two threads stand a cache line apart.
 STRIDE = 8
@@ -427,10 +434,10 @@ def test_nobody_works_after_an_interrupt(n_signals, interrupts):
 def test_cores_by_affinity_and_quota(monkeypatch):
     monkeypatch.setattr("joblib.cpu_count", lambda: 3)
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 8)
-    monkeypatch.setattr(team_module, "cores", cores.__wrapped__)
-    assert team_module.available_threads() == count_threads(None) == 3
+    monkeypatch.setattr(_threads, "cores", cores.__wrapped__)
+    assert _threads.available_threads() == count_threads(None) == 3
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
-    assert team_module.available_threads() == 2
+    assert _threads.available_threads() == 2
 
 
 @pytest.mark.parametrize("n_jobs", [3, 100_000, 2**40])

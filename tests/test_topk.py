@@ -6,10 +6,19 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm._jit import JIT_DISABLED
-from freqfm.backends.cpu.blas import single_threaded_blas
+from freqfm._threads import single_threaded_blas
+from freqfm.backends.base import Exclusions
+from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
-from freqfm.backends.cpu.topk import BLOCK, TILE_ITEMS, rank_items
-from freqfm.metrics import _ranking
+from freqfm.backends.cpu.topk import (
+    BLOCK,
+    TILE_ITEMS,
+    Best,
+    Parts,
+    Scores,
+    Scratch,
+    rank_items,
+)
 from freqfm.metrics._ranking import top_k
 
 
@@ -122,7 +131,7 @@ def test_sorted_items(order):
 @pytest.mark.parametrize("n, m, d", [(600, 1500, 37), (8300, 600, 8)])
 def test_same_bits_for_any_number_of_threads(monkeypatch, n, m, d):
     teams = []
-    monkeypatch.setattr(_ranking, "Team", lambda size: teams.append(size) or Team(size))
+    monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))
     rng = np.random.default_rng(0)
     queries = rng.standard_normal((n, d), dtype=np.float32)
     items = rng.standard_normal((m, d), dtype=np.float32)
@@ -137,7 +146,7 @@ def test_same_bits_for_any_number_of_threads(monkeypatch, n, m, d):
 
 def test_small_problems_use_one_thread(monkeypatch):
     teams = []
-    monkeypatch.setattr(_ranking, "Team", lambda size: teams.append(size) or Team(size))
+    monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))
     top_k(np.ones((300, 2)), np.ones((9, 2)), 2, n_threads=4)
     assert teams == [1]
 
@@ -145,29 +154,23 @@ def test_small_problems_use_one_thread(monkeypatch):
 def test_threads_beyond_the_rows_have_nothing_to_do():
     rng = np.random.default_rng(0)
     queries, items = whole_numbers(rng, 10, 3), whole_numbers(rng, 70, 3)
-    tiles = np.empty((3, 4, TILE_ITEMS + BLOCK), dtype=np.float32)
-    found, scores = np.empty((10, 5), dtype=np.int32), np.empty((10, 5), dtype=np.float32)
+    best = Best(np.empty((10, 5), dtype=np.int32), np.empty((10, 5), dtype=np.float32))
+    none = np.zeros(0, dtype=np.int32)
+    scratch = Scratch(
+        tiles=np.empty((3, 4, TILE_ITEMS + BLOCK), dtype=np.float32),
+        units=np.empty((3, 0, 3), dtype=np.float32),
+        cursors=np.empty((3, 4), dtype=np.int64),
+    )
     for n_queries in (10, 4, 1):
-        part = slice(0, n_queries)
+        found, scores = (array[:n_queries] for array in best)
+        excluded = Exclusions(np.zeros(n_queries + 1, dtype=np.int64), none, none)
         with single_threaded_blas(), Team(3) as team:
             team.run(
-                rank_items,
-                queries[:n_queries],
-                items,
-                0,
-                np.zeros(n_queries + 1, dtype=np.int64),
-                np.zeros(0, dtype=np.int32),
-                np.zeros(0, dtype=np.int32),
-                4,
-                1,
-                tiles,
-                np.empty((3, 0, 3), dtype=np.float32),
-                np.empty((3, 4), dtype=np.int64),
-                found[part],
-                scores[part],
-            )
+                rank_items, Scores(queries[:n_queries], items, 0), excluded, Parts(4, 1), scratch,
+                Best(found, scores),
+            )  # fmt: skip
         expected = naive_top_k(queries[:n_queries], items, 5)
-        assert_same((found[part], scores[part]), expected)
+        assert_same((found, scores), expected)
 
 
 def test_scores_that_are_not_finite():

@@ -19,13 +19,16 @@ from freqfm.formulas import codes
 
 __all__ = [
     "STORE",
+    "AutoencoderProblem",
     "Backend",
     "Batches",
+    "Exclusions",
     "FMGradient",
     "FMObjective",
     "FMProblem",
     "FMWeights",
     "FoldInProblem",
+    "Histories",
     "RankedTables",
     "RankedTraining",
     "RankingProblem",
@@ -275,6 +278,36 @@ class RankingTrainer:
         """Let all rows make up the steps that they have missed."""
 
 
+class Histories(NamedTuple):
+    """The items of some users, in the order of items; rows of a CSR matrix."""
+
+    starts: np.ndarray  #: (n_users + 1,), int64
+    items: np.ndarray  #: (n,), int32
+    weights: np.ndarray  #: (n,), float32
+
+
+class Exclusions(NamedTuple):
+    """Items that are not to be found, in rising order; all of them are items of the table."""
+
+    indptr: np.ndarray  #: (n_queries + 1,), int64
+    indices: np.ndarray  #: (n,), of each query, int32
+    for_all: np.ndarray  #: of all queries, int32
+
+
+class AutoencoderProblem(NamedTuple):
+    """What an autoencoder trains, and the largest batch; a user has ``n_samples`` queries."""
+
+    rule: UpdateRule
+    input_width: int  #: of the vectors that histories are summed of
+    item_width: int  #: of the vectors that queries are scored with
+    n_unit: int  #: so many leading numbers of an item's vector are used at unit length
+    n_samples: int
+    n_queries: int  #: queries of a batch
+    n_positives: int  #: interactions of the users of a batch
+    n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
+    formulas: dict = MappingProxyType({})  #: a user's own, as in ``FMProblem``
+
+
 class Backend:
     """What a kind of hardware does for the models.
 
@@ -408,14 +441,101 @@ class Backend:
             Zeros for a user without items.
         """
 
-    @abstractmethod
-    def autoencoder_trainer(self, problem, n_threads):
-        """Return what an autoencoder over histories does per item: sums, softmax and steps."""
+    # Autoencoders, samplers and metrics.
 
     @abstractmethod
-    def draw(self, proposal, queries, key, n, n_threads):
-        """Return ``n`` items for each query, and the logarithms of how likely they were."""
+    def autoencoder_trainer(self, problem, n_threads):
+        """Return what an autoencoder over histories does per item; the layers between are NumPy's.
+
+        A context manager with the methods
+
+        - ``begin_epoch(tables, first_step, corrections, proposal)`` with TrainedTables by name,
+          input vectors, item vectors and the dense layers, in this order;
+        - ``sum_inputs(histories, step)``: the sums of the input vectors, (B, h) float32;
+        - ``step_inputs(histories, gradients, scale, step)``, by the gradients by these sums;
+        - ``step_items(queries, histories, totals, scale, step, key, drawn)`` moves items by the loss
+          sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i) with n_u = sum_i x_ui,
+          over all items or draws of the stream ``key``; returns its gradient by the queries, and
+          the losses of the queries without ``scale``. ``drawn`` are items and log q, each
+          (n_queries, n_draws), of a user's own sampler, or None;
+        - ``step_layers(gradients, n_users, step)``;
+        - ``catch_up(step)``: rows make up what they have missed of the steps up to this one.
+
+        Steps count from 1, through all epochs.
+
+        Parameters
+        ----------
+        problem : AutoencoderProblem
+        n_threads : int
+        """
+
+    @abstractmethod
+    def sum_histories(self, histories, table, n_threads):
+        """Return the sums of weights times rows of a table, (n_users, d) float32.
+
+        Parameters
+        ----------
+        histories : Histories
+        table : ndarray of shape (n_items, d), float32
+        n_threads : int
+        """
+
+    @abstractmethod
+    def draw(self, proposal, queries, key, n):
+        """Return items for each query, and the logarithms of how likely they were.
+
+        Parameters
+        ----------
+        proposal : Proposal
+        queries : ndarray of shape (n_queries, d), float32
+        key : uint64
+            Of the random stream.
+        n : int
+
+        Returns
+        -------
+        ids : ndarray of shape (n_queries, n), int32
+        log_q : ndarray of shape (n_queries, n), float32
+            log(n_items Q(item | query)).
+        """
+
+    @abstractmethod
+    def alias_tables(self, starts, weights):
+        """Return alias tables of cells of positions.
+
+        A position is drawn uniformly in its cell. Then, with the probability of its threshold, it
+        is kept, else its alias is taken: together in proportion to the weights.
+
+        Parameters
+        ----------
+        starts : ndarray of shape (n_cells + 1,), int64
+        weights : ndarray of shape (n,), float64
+
+        Returns
+        -------
+        thresholds : ndarray of shape (n,), float32
+        aliases : ndarray of shape (n,), int32
+        """
 
     @abstractmethod
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
-        """Return the ``k`` items with the largest scores for each query, and the scores."""
+        """Return the items with the largest dot products for each query, and these products.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (n_queries, d), float32
+        items : ndarray of shape (n_items, d), float32
+        k : int
+            At most n_items.
+        excluded : Exclusions
+        unit_columns : int
+            So many leading columns of ``items`` are taken at unit length.
+        n_threads : int
+
+        Returns
+        -------
+        found : ndarray of shape (n_queries, k), int32
+            Best first, equal scores in the order of items; -1 where there is no further item.
+        scores : ndarray of shape (n_queries, k), float32
+            -inf where there is no item. Items whose score is NaN or -inf are never found.
+        """

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm._jit import ONE, ZERO, inlined, subroutine
 from freqfm.formulas.codes import (
     PROPOSAL_BEST,
     PROPOSAL_CELLS,
@@ -33,7 +33,7 @@ from freqfm.formulas.codes import (
     PROPOSAL_UNIFORM,
     PROPOSAL_WEIGHTED,
 )
-from freqfm.formulas.rng import hash64, random_bits, unit_interval
+from freqfm.formulas.rng import random_bits, unit_interval
 from freqfm.formulas.special import exp_of_minus
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
@@ -392,12 +392,3 @@ def already_drawn():
         return proposal.log_q[np.uint64(item)] if proposal.log_q.shape[0] > 0 else ZERO
 
     return {draw_negatives: keep, log_q_of: given}
-
-
-@kernel
-def draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
-    """Draw the rows of ``ids`` and ``log_q``, (n_queries, n), for the rows of ``queries``."""
-    for r in range(queries.shape[0]):
-        draw_negatives(
-            proposal, queries[r], hash64(key + np.uint64(r)), ids[r], log_q[r], numbers, sums
-        )

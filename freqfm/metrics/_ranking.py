@@ -1,11 +1,12 @@
-"""The best items of every query, for recommenders: the kernel's team, scratch and arguments."""
+"""The best items of every query, for recommenders."""
 
-import contextlib
 from numbers import Integral
 
 import numpy as np
 from scipy import sparse
 
+from freqfm import backends
+from freqfm._threads import available_threads
 from freqfm._validation import (
     as_array,
     as_kernel_array,
@@ -13,23 +14,10 @@ from freqfm._validation import (
     check_structure,
     is_canonical,
 )
-from freqfm.backends.cpu.blas import single_threaded_blas
-from freqfm.backends.cpu.team import Team, available_threads
-from freqfm.backends.cpu.topk import BLOCK, TILE_ITEMS, rank_items
+from freqfm.backends.base import Exclusions
 from freqfm.metrics._hits import as_csr
 
 __all__ = ["top_k"]
-
-# Queries of a tile. More of them make faster products, fewer can be shared out among threads. The
-# choice depends on the number of queries alone, so that results do not depend on the threads.
-_MANY_QUERIES = 8192
-_ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
-
-# Below so many multiplications, a few tenths of a millisecond, threads take longer to start.
-_WORTH_A_TEAM = 20_000_000
-
-# Numbers of padding between the scratch of two threads: no cache line is shared.
-_PADDING = 16
 
 
 def top_k(
@@ -125,52 +113,15 @@ def top_k(
     # The kernel sorts as many as there can be.
     n_kept = min(k, len(items))
     if len(queries) and n_kept:
-        excluded = indptr, indices, banned.astype(np.int32)
-        best, best_scores = _rank(queries, items, unit_columns, excluded, n_kept, n_threads)
+        excluded = Exclusions(indptr, indices, banned.astype(np.int32))
+        best, best_scores = backends.get().top_k(
+            queries, items, n_kept, excluded, unit_columns, n_threads
+        )
         if candidates is not None:
             best = np.where(best >= 0, candidates[best], -1)
         found[:, :n_kept] = best
         scores[:, :n_kept] = best_scores
     return found, scores
-
-
-def _rank(queries, items, unit_columns, excluded, k, n_threads):
-    """Run the kernel in as many threads as are of use; return the best items and their scores."""
-    n, d = queries.shape
-    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
-    if n * items.size < _WORTH_A_TEAM:
-        n_threads = 1
-    n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
-    # Where groups of queries are too few for all threads, these share the items.
-    n_ranges = min(-(-n_threads // n_groups), n_tiles)
-    n_threads = min(n_threads, n_groups * n_ranges)
-    found = np.empty((n_ranges * n, k), dtype=np.int32)
-    scores = np.empty(found.shape, dtype=np.float32)
-    # A single query takes no matrix products.
-    blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
-    with blas, Team(n_threads) as team:
-        team.run(
-            rank_items,
-            queries,
-            items,
-            int(unit_columns),
-            *excluded,
-            n_rows,
-            n_ranges,
-            np.empty((team.size, min(n_rows, n), TILE_ITEMS + BLOCK), dtype=np.float32),
-            np.empty((team.size, TILE_ITEMS if unit_columns and n > 1 else 0, d), dtype=np.float32),
-            np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
-            found,
-            scores,
-        )
-    if n_ranges == 1:
-        return found, scores
-    # The best of all ranges, side by side; what is missing, with -inf, comes last.
-    found, scores = (
-        part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in (found, scores)
-    )
-    order = np.lexsort((found, -scores))[:, :k]
-    return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def _as_matrix(name, array):

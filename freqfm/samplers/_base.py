@@ -7,7 +7,9 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from freqfm import backends
 from freqfm._components import Component
+from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
@@ -16,9 +18,8 @@ from freqfm._validation import (
     named,
     refuse_dates,
 )
-from freqfm.backends.cpu.blas import single_threaded_blas
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal, draw_for_queries, draw_scratch
+from freqfm.formulas.sampling_laws import Proposal
 
 # Fields of a proposal that need not be whole numbers.
 _FLOATS = ("alpha", "temperature")
@@ -130,11 +131,8 @@ class Sampler(Component):
         queries = self._check_queries(queries)
         n = check_count("n", n)
         proposal = self.proposal_
-        ids = np.zeros((len(queries), n), dtype=np.int32)
-        log_q = np.zeros(ids.shape, dtype=np.float32)
-        numbers, sums = draw_scratch(proposal, 1)
         key = np.uint64(draw_seed(random_state))
-        draw_for_queries(proposal, queries, key, ids, log_q, numbers[0], sums[0])
+        ids, log_q = backends.get().draw(proposal, queries, key, n)
         return ids, log_q - np.float32(np.log(proposal.n_items))
 
     def _check_queries(self, queries):

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from freqfm import backends
 from freqfm._components import POSITIVE_INTEGER
-from freqfm.backends.cpu.aliases import build_aliases
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
@@ -217,9 +217,7 @@ def _cells(codes_of, n_codewords):
 def _alias_table(items, starts, weight, log_q):
     """Return what draws from the cells look at: one row, so one miss of the cache."""
     n = len(items)
-    thresholds = np.zeros(n, dtype=np.float32)
-    others, stack = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    build_aliases(starts, weight.copy(), thresholds, others, stack)
+    thresholds, others = backends.get().alias_tables(starts, weight)
     table = np.empty((n, 5), dtype=np.int32)
     table[:, 0], table[:, 1] = items, items[others]
     bits = table.view(np.float32)

@@ -3,13 +3,16 @@
 import numpy as np
 
 from freqfm.backends.base import Backend, FMGradient, RankedTables
+from freqfm.backends.cpu.autoencoder import AutoencoderTrainer, sum_histories
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.ranking import CPURankingTrainer
+from freqfm.backends.cpu.sampling import alias_tables, draw
 from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.topk import top_k
 from freqfm.backends.cpu.training import TableTrainer
 
 # Below so many multiplications a call, starting threads costs more than it saves.
@@ -91,6 +94,14 @@ class CPUBackend(Backend):
     ranking_trainer = staticmethod(CPURankingTrainer)
     fold_in = staticmethod(fold_in)
     table_trainer = staticmethod(TableTrainer)
+
+    # Autoencoders, samplers and metrics.
+
+    autoencoder_trainer = staticmethod(AutoencoderTrainer)
+    sum_histories = staticmethod(sum_histories)
+    draw = staticmethod(draw)
+    alias_tables = staticmethod(alias_tables)
+    top_k = staticmethod(top_k)
 
 
 def _enough_threads(X, width, n_threads):

@@ -1,15 +1,13 @@
 """Matrix products inside kernels: the BLAS of scipy, called without Python.
 
 A product computes whole tiles of scores at the speed of the machine. Each thread of a team calls
-BLAS on tiles of its own, so BLAS itself must stay on one thread: hold ``single_threaded_blas()``
-around every team that runs such a kernel. How a problem is cut into tiles must not depend on the
-number of threads, because BLAS may sum in another order when a shape changes.
+BLAS on tiles of its own, so BLAS itself must stay on one thread: hold
+``_threads.single_threaded_blas()`` around every team that runs such a kernel. How a problem is cut
+into tiles must not depend on the number of threads, because BLAS may sum in another order when a
+shape changes.
 """
 
-import functools
-
 import numpy as np
-import threadpoolctl
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
@@ -17,27 +15,10 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined
 
-__all__ = [
-    "add_product",
-    "add_product_of_transposed",
-    "product_with_transposed",
-    "single_threaded_blas",
-]
+__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed"]
 
 # One name for scipy's sgemm, by which compiled code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
-
-
-@functools.cache
-def _controller():
-    # scipy's BLAS is loaded by now: this module asked for the address of its sgemm. Looking for the
-    # libraries of the process takes milliseconds, so it is done once.
-    return threadpoolctl.ThreadpoolController()
-
-
-def single_threaded_blas():
-    """Return a context in which BLAS runs on the calling thread alone."""
-    return _controller().limit(limits=1, user_api="blas")
 
 
 @intrinsic

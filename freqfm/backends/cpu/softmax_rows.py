@@ -18,6 +18,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_OWN
+from freqfm.formulas.losses import softmax_with_positive
 
 # Up to here the logits of cosines, between -w and w, need no search for the largest: shifted by w
 # they stay above the -87 at which float32 ends.
@@ -172,14 +173,12 @@ def score_tile(rank, tile, batch, softmax, users, items, scratch):
 
 @inlined
 def _share_of_positive(p, k, logit, log_sum, batch, softmax, occurrences):
-    """Return the positive's own share in its softmax, and the logarithm of the whole sum."""
+    """Return the logarithm of the softmax's sum, and the share of the positive in it."""
     if not softmax.include_positive:
-        return 0.0, log_sum
+        return log_sum, 0.0
     if softmax.corrected:
         logit -= _correction(softmax, occurrences, p - batch.first_pair, k)
-    top = max(logit, log_sum)
-    log_total = top + math.log(math.exp(logit - top) + math.exp(log_sum - top))
-    return math.exp(logit - log_total), log_total
+    return softmax_with_positive(logit, log_sum)
 
 
 @inlined
@@ -212,7 +211,7 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
             dot += table[k, f] * units[r, f]
         length = row_length(table, k, width) if softmax.cosine else ONE
         score = np.float64(dot / length)
-        share, log_total = _share_of_positive(
+        log_total, share = _share_of_positive(
             p, k, negative_inverse * score, log_sum, batch, softmax, occurrences
         )
         v = np.float64(batch.data.weights[p])

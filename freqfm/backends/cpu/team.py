@@ -16,8 +16,6 @@ import threading
 import time
 from typing import NamedTuple
 
-import joblib
-import numba
 import numpy as np
 from llvmlite import binding
 from numba import types
@@ -26,6 +24,7 @@ from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined, kernel, specialised
 from freqfm._signals import hold_signals
+from freqfm._threads import available_threads
 from freqfm._warnings import warn_user
 
 # Slots of the barrier array, cache lines apart: threads that have arrived, the number of the
@@ -133,21 +132,6 @@ def _wait_until_idle(barrier, size):
         looks = 0
         while _atomic_load(barrier, _AT_WORK + rank * _LINE) != 0:
             looks = _look_again(looks, barrier)
-
-
-@functools.cache
-def cores():
-    """Return how many cores this process may use, by its affinity and by quotas of containers."""
-    return joblib.cpu_count()
-
-
-def available_threads():
-    """Return how many threads this process may use.
-
-    The smallest of the cores the process is allowed on and ``NUMBA_NUM_THREADS``, by which
-    joblib tells its worker processes their share.
-    """
-    return max(1, min(cores(), numba.config.NUMBA_NUM_THREADS))
 
 
 def free_cores(wanted):

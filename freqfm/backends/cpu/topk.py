@@ -7,12 +7,17 @@ once. Nearly all scores fail the comparison, which runs over many of them in one
 the matrix product takes most of the time.
 """
 
+import contextlib
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.blas import product_with_transposed
+from freqfm.backends.cpu.team import Team
+from freqfm.formulas.search import first_above
 
 # So many neighbouring scores are compared at once; whether one of them is good enough is a single
 # branch, and rarely taken.
@@ -20,6 +25,17 @@ BLOCK = 64
 
 # Items of a tile. With 256 queries it takes half a megabyte, which stays in a core's own cache.
 TILE_ITEMS = 512
+
+# Queries of a tile. More of them make faster products, fewer can be shared out among threads. The
+# choice depends on the number of queries alone, so that results do not depend on the threads.
+_MANY_QUERIES = 8192
+_ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
+
+# Below so many multiplications, a few tenths of a millisecond, threads take longer to start.
+_WORTH_A_TEAM = 20_000_000
+
+# Numbers of padding between the scratch of two threads: no cache line is shared.
+_PADDING = 16
 
 _NOTHING = np.float32(-np.inf)
 
@@ -57,18 +73,6 @@ def _sink(r, n_kept, score, item, scores, items):
 
 
 @inlined
-def _first_from(indices, begin, end, item):
-    """Return where the rising part [begin, end) of ``indices`` reaches ``item``, by bisection."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if indices[np.uint64(middle)] < item:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
-
-
-@inlined
 def _strike_out(i, first_item, last_item, cursor, end, indices, tile):
     """Overwrite row ``i``'s excluded items of the tile; return the first one behind the tile."""
     while cursor < end and indices[np.uint64(cursor)] < last_item:
@@ -87,8 +91,9 @@ def _any_above(tile, i, begin, threshold):
 
 
 @inlined
-def _keep_best(i, r, first_item, n_scores, tile, scores, items):
-    """Take over from row ``i`` of the tile what belongs to the best of query ``r``."""
+def _keep_best(i, r, first_item, n_scores, tile, best):
+    """Keep what scores in row ``i`` of the tile are among the best of query ``r``."""
+    scores, items = best.scores, best.items
     # Items come in rising order, so of equal scores the one that is already kept has to stay.
     threshold = scores[r, 0]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
@@ -153,85 +158,129 @@ def _score_tile(queries, rows, n_unit, unit, tile):
         product_with_transposed(queries, rows, tile)
 
 
-@kernel
-def rank_items(
-    rank,
-    size,
-    barrier,
-    queries,
-    table,
-    n_unit,
-    indptr,
-    indices,
-    banned,
-    n_rows,
-    n_ranges,
-    tiles,
-    units,
-    cursors,
-    items,
-    scores,
-):
-    """Write the ``k`` best items of every query, best first, by the product <query, item>.
+class Scores(NamedTuple):
+    """What items are ranked by: the products of queries and items."""
 
-    Threads take pairs of ``n_rows`` queries and one of ``n_ranges`` ranges of items in turn. How
-    queries and items are cut into tiles, and hence every bit of the scores, depends neither on the
-    number of threads nor on that of ranges.
+    queries: np.ndarray  #: (n, d), float32
+    items: np.ndarray  #: (m, d), float32
+    n_unit: int  #: so many leading numbers of an item are taken at unit length
 
-    Arrays
-    ------
-    queries (n, d), table (m, d) : float32. The first ``n_unit`` numbers of each row of the table
-        are taken at unit length.
-    indptr (n + 1,), indices : the items excluded for every query, rising within a query; all of
-        them must lie in [0, m).
-    banned : int32, the items excluded for all queries, rising, in [0, m).
-    tiles (size, n_rows, TILE_ITEMS + BLOCK), units (size, TILE_ITEMS, d), cursors (size, n_rows or
-        more) : float32 and int64, scratch of each thread. Without ``n_unit``, or for one query,
-        ``units`` is not used.
-    items (n_ranges * n, k) int32, scores (n_ranges * n, k) float32 : the results of the first
-        range of items, of the second, and so on. Equal scores stand in the order of their items;
-        missing places hold item -1 and the score -inf. An item whose score is NaN or -inf is never
-        chosen.
-    """
-    n_queries = queries.shape[0]
-    n_items = table.shape[0]
+
+class Parts(NamedTuple):
+    """How the queries and the items are shared out among threads."""
+
+    n_rows: int  #: queries of a part
+    n_ranges: int  #: parts of the items
+
+
+class Scratch(NamedTuple):
+    """Working memory of each thread."""
+
+    tiles: np.ndarray  #: (size, n_rows, TILE_ITEMS + BLOCK), float32
+    units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
+    cursors: np.ndarray  #: (size, n_rows or more), int64
+
+
+class Best(NamedTuple):
+    """The results for the first range of items, for the second, and so on."""
+
+    items: np.ndarray  #: (n_ranges * n, k), int32
+    scores: np.ndarray  #: (n_ranges * n, k), float32
+
+
+@inlined
+def _rank_part(rank, part, scores, excluded, parts, scratch, best):
+    """Write the best of one range of items for one part of the queries."""
+    n_queries, n_items = scores.queries.shape[0], scores.items.shape[0]
     n_tiles = -(-n_items // TILE_ITEMS)
-    tile = tiles[rank]
-    unit = units[rank]
-    cursors_ = cursors[rank]
-    for job in range(rank, -(-n_queries // n_rows) * n_ranges, size):
-        first = job // n_ranges * n_rows
-        n_here = min(n_rows, n_queries - first)
-        part = queries[first : first + n_here]
-        begin = job % n_ranges * n_tiles // n_ranges * TILE_ITEMS
-        end = min((job % n_ranges + 1) * n_tiles // n_ranges * TILE_ITEMS, n_items)
-        out = job % n_ranges * n_queries + first
+    tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
+    indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
+    first = part // parts.n_ranges * parts.n_rows
+    n_here = min(parts.n_rows, n_queries - first)
+    queries = scores.queries[first : first + n_here]
+    begin = part % parts.n_ranges * n_tiles // parts.n_ranges * TILE_ITEMS
+    end = min((part % parts.n_ranges + 1) * n_tiles // parts.n_ranges * TILE_ITEMS, n_items)
+    out = part % parts.n_ranges * n_queries + first
+    for i in range(n_here):
+        cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
+        for place in range(best.items.shape[1]):
+            best.scores[out + i, place] = _NOTHING
+            best.items[out + i, place] = -1
+    next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
+    for first_item in range(begin, end, TILE_ITEMS):
+        last_item = min(first_item + TILE_ITEMS, end)
+        n_scores = last_item - first_item
+        rows = scores.items[first_item:last_item]
+        if n_queries == 1:
+            _score_for_one(queries[0], rows, scores.n_unit, tile[0])
+        else:
+            _score_tile(queries, rows, scores.n_unit, unit, tile)
+        banned_here = next_banned
         for i in range(n_here):
-            cursors_[i] = _first_from(indices, indptr[first + i], indptr[first + i + 1], begin)
-            for place in range(items.shape[1]):
-                scores[out + i, place] = _NOTHING
-                items[out + i, place] = -1
-        next_banned = _first_from(banned, 0, banned.shape[0], begin)
-        for first_item in range(begin, end, TILE_ITEMS):
-            last_item = min(first_item + TILE_ITEMS, end)
-            n_scores = last_item - first_item
-            rows = table[first_item:last_item]
-            if n_queries == 1:
-                _score_for_one(part[0], rows, n_unit, tile[0])
-            else:
-                _score_tile(part, rows, n_unit, unit, tile)
-            banned_here = next_banned
-            for i in range(n_here):
-                row = np.uint64(i)
-                next_banned = _strike_out(
-                    row, first_item, last_item, banned_here, banned.shape[0], banned, tile
-                )
-                cursors_[row] = _strike_out(
-                    row, first_item, last_item, cursors_[row], indptr[first + i + 1], indices, tile
-                )
-                # The last block of a tile may reach beyond its scores.
-                for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
-                    tile[row, j] = _NOTHING
-                _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, scores, items)
-        for i in range(n_here):
-            _sort(np.uint64(out + i), scores, items)
+            row = np.uint64(i)
+            next_banned = _strike_out(
+                row, first_item, last_item, banned_here, banned.shape[0], banned, tile
+            )
+            cursors[row] = _strike_out(
+                row, first_item, last_item, cursors[row], indptr[first + i + 1], indices, tile
+            )
+            # The last block of a tile may reach beyond its scores.
+            for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
+                tile[row, j] = _NOTHING
+            _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, best)
+    for i in range(n_here):
+        _sort(np.uint64(out + i), best.scores, best.items)
+
+
+@kernel
+def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
+    """Write the ``k`` best items of every query, best first.
+
+    Threads take pairs of a part of the queries and a range of the items in turn. How queries and
+    items are cut into tiles, and hence every bit of the scores, depends neither on the number of
+    threads nor on that of ranges. Equal scores stand in the order of their items; missing places
+    hold item -1 and the score -inf. An item whose score is NaN or -inf is never chosen.
+
+    Parameters
+    ----------
+    scores : Scores
+    excluded : Exclusions
+    parts : Parts
+    scratch : Scratch
+    best : Best
+    """
+    n_parts = -(-scores.queries.shape[0] // parts.n_rows) * parts.n_ranges
+    for part in range(rank, n_parts, size):
+        _rank_part(rank, part, scores, excluded, parts, scratch, best)
+
+
+def top_k(queries, items, k, excluded, unit_columns, n_threads):
+    """Return the best items of every query and their scores, see ``Backend.top_k``."""
+    n, d = queries.shape
+    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
+    if n * items.size < _WORTH_A_TEAM:
+        n_threads = 1
+    n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
+    # Where groups of queries are too few for all threads, these share the items.
+    n_ranges = min(-(-n_threads // n_groups), n_tiles)
+    n_threads = min(n_threads, n_groups * n_ranges)
+    best = Best(
+        np.empty((n_ranges * n, k), dtype=np.int32), np.empty((n_ranges * n, k), dtype=np.float32)
+    )
+    # A single query takes no matrix products.
+    blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
+    with blas, Team(n_threads) as team:
+        n_units = TILE_ITEMS if unit_columns and n > 1 else 0
+        scratch = Scratch(
+            tiles=np.empty((team.size, min(n_rows, n), TILE_ITEMS + BLOCK), dtype=np.float32),
+            units=np.empty((team.size, n_units, d), dtype=np.float32),
+            cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
+        )
+        scores = Scores(queries, items, int(unit_columns))
+        team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
+    if n_ranges == 1:
+        return best.items, best.scores
+    # The best of all ranges, side by side; what is missing, with -inf, comes last.
+    found, scores = (part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in best)
+    order = np.lexsort((found, -scores))[:, :k]
+    return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)

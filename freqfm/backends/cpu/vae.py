@@ -1,6 +1,6 @@
 """What a variational autoencoder does per item: sums of histories, and the softmax over items.
 
-The layers in between are small and belong to numpy. A batch has B queries; each is scored against
+The layers in between are small and belong to NumPy. A batch has B queries; each is scored against
 all items, or against items drawn for it, and the gradient of ::
 
     sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i),   n_u = sum_i x_ui,
@@ -15,11 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm.backends.base import Histories
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
+    Occurrences,
     Side,
+    Step,
+    Table,
     apply_gradients,
     catch_up,
     gather_row,
@@ -28,8 +32,10 @@ from freqfm.backends.cpu.tables import (
 )
 from freqfm.backends.cpu.team import Member, wait
 from freqfm.formulas.codes import CATCH_UP_NONE
+from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import draw_negatives, log_q_of
+from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
+from freqfm.formulas.search import first_above
 
 # Items of one matrix product.
 TILE = 512
@@ -39,13 +45,28 @@ TILE = 512
 N_CHUNKS = 16
 
 
-class Histories(NamedTuple):
-    """The positives of the queries of a batch; a query's items are sorted."""
+class Batch(NamedTuple):
+    """The queries of a batch and what they are to find."""
 
-    starts: np.ndarray  #: (B + 1,), int64
-    items: np.ndarray  #: (n,), int32
-    weights: np.ndarray  #: (n,), float32
-    totals: np.ndarray  #: (B,), sums of weights, float32
+    queries: np.ndarray  #: (B, d), float32
+    histories: Histories  #: the positives of the queries
+    totals: np.ndarray  #: (B,), sums of the weights of the positives, float32
+    scale: float  #: what each query's loss is multiplied by in the gradient, float32
+    n_unit: int  #: so many leading numbers of an item's vector are used at unit length
+
+
+class Move(NamedTuple):
+    """A table, and the step that moves it."""
+
+    table: Table
+    step: Step
+
+
+class Result(NamedTuple):
+    """What a softmax leaves for the queries."""
+
+    gradients: np.ndarray  #: (B, d), by the queries, float32
+    losses: np.ndarray  #: (B,), without ``scale``, float64
 
 
 class FullScratch(NamedTuple):
@@ -63,30 +84,39 @@ class FullScratch(NamedTuple):
     cursors: np.ndarray  #: (size, B), int64
 
 
-class DrawnScratch(NamedTuple):
+class SampledScratch(NamedTuple):
     """Working memory of the sampled softmax, of n draws a query."""
 
+    occurrences: Occurrences  #: of at least n_positives + B n tokens
     ids: np.ndarray  #: (B, n), int32
     log_q: np.ndarray  #: (B, n), float32
     positive_log_q: np.ndarray  #: (n_positives,), float32
     vectors: np.ndarray  #: (size * (n + 1), d), a thread's draws and one positive, float32
     scores: np.ndarray  #: (size, n), float32
     multiples: np.ndarray  #: (size, n), float32
-    numbers: np.ndarray  #: (size, ...), see ``sampling``
+    numbers: np.ndarray  #: (size, ...), as ``draw_scratch`` returns them
     sums: np.ndarray  #: (size, ...)
 
 
+class Draws(NamedTuple):
+    """Where the negatives of a batch come from."""
+
+    proposal: Proposal
+    key: int  #: the random stream of the batch, uint64
+
+
 @kernel
-def catch_up_rows(rank, size, barrier, items, table, step, gradients):
-    """Let the rows of ``items`` make up the steps before ``step`` that they have missed."""
+def catch_up_rows(rank, size, barrier, items, move, gradients):
+    """Let the rows of ``items`` make up the steps before this one that they have missed."""
     member = Member(rank, size, barrier)
-    catch_up(member, items.shape[0], items, table, step, gradients[rank])
+    catch_up(member, items.shape[0], items, move.table, move.step, gradients[rank])
 
 
 @kernel
-def sum_histories(rank, size, barrier, starts, items, weights, table, out):
+def sum_rows(rank, size, barrier, histories, table, out):
     """Write to ``out`` (B, d) the sums of weights times the rows of a table."""
     n, width = out.shape
+    starts, items, weights = histories
     for b in range(n * rank // size, n * (rank + 1) // size):
         for f in range(width):
             out[b, f] = ZERO
@@ -98,17 +128,23 @@ def sum_histories(rank, size, barrier, starts, items, weights, table, out):
 
 
 @kernel
-def step_histories(rank, size, barrier, n, occurrences, gradients, table, step, scale):
+def step_histories(rank, size, barrier, n, occurrences, gradients, move, scale):
     """Move the rows of a table along the gradients (B, d) by the sums of histories."""
-    member = Member(rank, size, barrier)
-    apply_gradients(member, n, Side(table, occurrences), gradients, NO_UNIT, step, scale)
+    side = Side(move.table, occurrences)
+    apply_gradients(Member(rank, size, barrier), n, side, gradients, NO_UNIT, move.step, scale)
+
+
+@inlined
+def _move_row(k, n_seen, gradient, move):
+    """Step row ``k`` of a table along its gradient, the mean or sum over ``n_seen`` users."""
+    move_row(np.uint64(k), n_seen, 1.0, gradient, move.table, move.step)
 
 
 @kernel
-def step_table(rank, size, barrier, gradients, table, step, weight):
-    """Move every row of a table along its gradient."""
-    for k in range(rank, table.weights.shape[0], size):
-        move_row(np.uint64(k), weight, 1.0, gradients[k], table, step)
+def step_layer(rank, size, barrier, gradients, move, n_users):
+    """Move every row of a dense layer along its gradient."""
+    for k in range(rank, move.table.weights.shape[0], size):
+        _move_row(k, n_users, gradients[k], move)
 
 
 @inlined
@@ -145,8 +181,9 @@ def _gather_tile(first, last, n_unit, vectors, units):
 
 
 @inlined
-def _sum_chunk(rank, c, queries, n_unit, vectors, scratch):
+def _sum_chunk(rank, c, batch, vectors, scratch):
     """Sum the exponentials of all queries over a chunk of items."""
+    queries, n_unit = batch.queries, batch.n_unit
     n_queries = queries.shape[0]
     scores, bits = scratch.scores[rank], scratch.bits[rank]
     for b in range(n_queries):
@@ -175,219 +212,232 @@ def _sum_chunk(rank, c, queries, n_unit, vectors, scratch):
 
 
 @inlined
-def _learn_chunk(rank, c, queries, histories, n_unit, table, step, scratch):
-    """Find the gradient of all queries by a chunk of items, and move those items."""
-    n_queries, width = queries.shape
-    scores = scratch.scores[rank]
-    gradients = scratch.tile_gradients[rank]
-    cursors = scratch.cursors[rank]
-    begin, end = _chunk(c, table.weights.shape[0])
+def _begin_chunk(rank, c, first, batch, scratch):
+    """Set the sums of a chunk to zero, and the cursors to the first positives of its items."""
+    starts, items, _ = batch.histories
+    n_queries, width = batch.queries.shape
     for b in range(n_queries):
         scratch.chunk_scores[c, b] = 0.0
         for f in range(width):
             scratch.chunk_gradients[c, b, f] = ZERO
-        low, high = histories.starts[b], histories.starts[b + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if histories.items[middle] < begin:
-                low = middle + 1
-            else:
-                high = middle
-        cursors[b] = low
+        scratch.cursors[rank, b] = first_above(items, starts[b], starts[b + 1], first - 1)
+
+
+@inlined
+def _differentiate_scores(rank, c, b, first, last, batch, scratch):
+    """Turn the scores of query ``b`` in a tile into the derivatives of its loss by them."""
+    starts, items, weights = batch.histories
+    scores = scratch.scores[rank]
+    cursor, stop = scratch.cursors[rank, b], starts[b + 1]
+    p = cursor
+    while p < stop and items[p] < last:
+        score = np.float64(scores[b, items[p] - first])
+        scratch.chunk_scores[c, b] += weights[p] * score
+        p += 1
+    # Scores are at most the log-sum: probabilities are exponentials of what is left.
+    log_sum = scratch.log_sums[b]
+    exponentials(scores, b, last - first, ONE, scratch.log_sums, 0, False, log_sum)
+    p = cursor
+    while p < stop and items[p] < last:
+        scores[b, items[p] - first] -= weights[p] / batch.totals[b]
+        p += 1
+    scratch.cursors[rank, b] = p
+
+
+@inlined
+def _learn_chunk(rank, c, batch, move, scratch):
+    """Find the gradient of all queries by a chunk of items, and move those items."""
+    queries, n_unit, weights = batch.queries, batch.n_unit, move.table.weights
+    n_queries = queries.shape[0]
+    gradients = scratch.tile_gradients[rank]
+    begin, end = _chunk(c, weights.shape[0])
+    _begin_chunk(rank, c, begin, batch, scratch)
     for first in range(begin, end, TILE):
         last = min(first + TILE, end)
         n = last - first
-        tile = scores[:n_queries, :n]
-        used = table.weights[first:last]
+        tile = scratch.scores[rank, :n_queries, :n]
+        used = weights[first:last]
         if n_unit > 0:
             used = scratch.units[rank][:n]
-            _gather_tile(first, last, n_unit, table.weights, used)
+            _gather_tile(first, last, n_unit, weights, used)
         product_with_transposed(queries, used, tile)
         for b in range(n_queries):
-            p = cursors[b]
-            stop = histories.starts[b + 1]
-            while p < stop and histories.items[p] < last:
-                score = np.float64(scores[b, histories.items[p] - first])
-                scratch.chunk_scores[c, b] += histories.weights[p] * score
-                p += 1
-            # Scores are at most the log-sum: probabilities are exponentials of what is left.
-            exponentials(scores, b, n, ONE, scratch.log_sums, 0, False, scratch.log_sums[b])
-            p = cursors[b]
-            while p < stop and histories.items[p] < last:
-                share = histories.weights[p] / histories.totals[b]
-                scores[b, histories.items[p] - first] -= share
-                p += 1
-            cursors[b] = p
+            _differentiate_scores(rank, c, b, first, last, batch, scratch)
         add_product(tile, used, scratch.chunk_gradients[c, :n_queries], ONE)
         add_product_of_transposed(tile, scratch.scaled[:n_queries], gradients[:n], ZERO)
         for j in range(n):
-            k = np.uint64(first + j)
-            through_unit_row(gradients[j], table.weights, k, n_unit)
-            move_row(k, n_queries, 1.0, gradients[j], table, step)
+            through_unit_row(gradients[j], weights, np.uint64(first + j), n_unit)
+            _move_row(first + j, n_queries, gradients[j], move)
+
+
+@inlined
+def _finish_sum(b, batch, scratch, losses):
+    """Add the sums of all chunks up to the log-sum of query ``b``."""
+    sums = scratch.chunk_sums
+    largest = sums[0, b, 0]
+    for c in range(1, N_CHUNKS):
+        largest = max(largest, sums[c, b, 0])
+    total = 0.0
+    for c in range(N_CHUNKS):
+        if sums[c, b, 1] > 0.0:
+            total += sums[c, b, 1] * math.exp(sums[c, b, 0] - largest)
+    scratch.log_sums[b] = np.float32(largest + math.log(total))
+    losses[b] = batch.totals[b] * (largest + math.log(total))
+    for f in range(batch.queries.shape[1]):
+        scratch.scaled[b, f] = batch.scale * batch.totals[b] * batch.queries[b, f]
 
 
 @kernel
-def full_softmax(
-    rank, size, barrier, queries, histories, scale, n_unit, table, step, scratch,
-    query_gradients, losses,
-):  # fmt: skip
+def full_softmax(rank, size, barrier, batch, move, scratch, result):
     """Train the items of one batch by the softmax over all of them.
 
-    Arguments
-    ---------
-    queries (B, d) : float32
-    histories : Histories
-    scale : what each query's loss is multiplied by in the gradient, float32.
-    n_unit : how many numbers of an item's vector are used at unit length.
-    table, step : the items' Table and the Step that moves it.
+    Parameters
+    ----------
+    batch : Batch
+    move : Move
+        Of the table of the items.
     scratch : FullScratch
-    query_gradients (B, d) : gets the gradient by the queries, float32.
-    losses (B,) : gets the loss of each query, without ``scale``; float64.
+    result : Result
     """
-    n_queries, width = queries.shape
+    n_queries, width = batch.queries.shape
     for c in range(rank, N_CHUNKS, size):
-        _sum_chunk(rank, c, queries, n_unit, table.weights, scratch)
+        _sum_chunk(rank, c, batch, move.table.weights, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
-        largest = scratch.chunk_sums[0, b, 0]
-        for c in range(1, N_CHUNKS):
-            largest = max(largest, scratch.chunk_sums[c, b, 0])
-        total = 0.0
-        for c in range(N_CHUNKS):
-            if scratch.chunk_sums[c, b, 1] > 0.0:
-                total += scratch.chunk_sums[c, b, 1] * math.exp(
-                    scratch.chunk_sums[c, b, 0] - largest
-                )
-        scratch.log_sums[b] = np.float32(largest + math.log(total))
-        losses[b] = histories.totals[b] * (largest + math.log(total))
-        for f in range(width):
-            scratch.scaled[b, f] = scale * histories.totals[b] * queries[b, f]
+        _finish_sum(b, batch, scratch, result.losses)
     wait(barrier, size)
     for c in range(rank, N_CHUNKS, size):
-        _learn_chunk(rank, c, queries, histories, n_unit, table, step, scratch)
+        _learn_chunk(rank, c, batch, move, scratch)
     wait(barrier, size)
+    gradients = result.gradients
     for b in range(rank, n_queries, size):
         for f in range(width):
-            query_gradients[b, f] = ZERO
+            gradients[b, f] = ZERO
         for c in range(N_CHUNKS):
-            losses[b] -= scratch.chunk_scores[c, b]
+            result.losses[b] -= scratch.chunk_scores[c, b]
             for f in range(width):
-                query_gradients[b, f] += scratch.chunk_gradients[c, b, f]
+                gradients[b, f] += scratch.chunk_gradients[c, b, f]
         for f in range(width):
-            query_gradients[b, f] *= scale * histories.totals[b]
+            gradients[b, f] *= batch.scale * batch.totals[b]
 
 
 @inlined
-def _draw(rank, b, queries, histories, proposal, key, scratch, occurrences):
+def _draw(rank, b, batch, draws, scratch, occurrences):
     """Draw negatives for a query; list them and its positives as tokens of the batch."""
+    starts, items, _ = batch.histories
     n = scratch.ids.shape[1]
-    n_positives = histories.items.shape[0]
-    query = queries[b]
+    query = batch.queries[b]
     ids, log_q = scratch.ids[b], scratch.log_q[b]
     numbers, sums = scratch.numbers[rank], scratch.sums[rank]
-    draw_negatives(proposal, query, hash64(key + np.uint64(b)), ids, log_q, numbers, sums)
+    key = hash64(draws.key + np.uint64(b))
+    draw_negatives(draws.proposal, query, key, ids, log_q, numbers, sums)
     for j in range(n):
-        occurrences.tokens[n_positives + b * n + j] = ids[j]
-    for p in range(histories.starts[b], histories.starts[b + 1]):
-        occurrences.tokens[p] = histories.items[p]
-        scratch.positive_log_q[p] = log_q_of(proposal, query, histories.items[p], numbers, sums)
+        occurrences.tokens[items.shape[0] + b * n + j] = ids[j]
+    for p in range(starts[b], starts[b + 1]):
+        occurrences.tokens[p] = items[p]
+        scratch.positive_log_q[p] = log_q_of(draws.proposal, query, items[p], numbers, sums)
 
 
 @inlined
-def _learn_from_draws(
-    rank, b, queries, histories, scale, inside, n_unit, table, scratch, occurrences,
-    query_gradients,
-):  # fmt: skip
-    """Score a query's positives against its draws; leave the gradient; return the loss."""
-    width = queries.shape[1]
+def _score_row(query, vectors, r):
+    """Return the dot product of a query and row ``r`` of the vectors."""
+    score = ZERO
+    for f in range(query.shape[0]):
+        score += query[f] * vectors[r, f]
+    return score
+
+
+@inlined
+def _score_draws(rank, b, batch, weights, scratch):
+    """Gather and score the draws of a query; return the sum of exponentials, and its logarithm.
+
+    The exponentials stay in the scratch.
+    """
     n = scratch.ids.shape[1]
-    n_positives = histories.items.shape[0]
-    query = queries[b]
-    ids, log_q = scratch.ids[b], scratch.log_q[b]
-    scores = scratch.scores[rank]
-    multiples = scratch.multiples[rank]
-    largest = -np.float32(np.inf)
-    vectors = scratch.vectors
+    query = batch.queries[b]
+    ids, log_q, scores = scratch.ids[b], scratch.log_q[b], scratch.scores[rank]
     first = rank * (n + 1)
     for j in range(n):
-        gather_row(table, np.uint64(ids[j]), n_unit, vectors, first + j)
+        gather_row(weights, np.uint64(ids[j]), batch.n_unit, scratch.vectors, first + j)
+    largest = -np.float32(np.inf)
     for j in range(n):
-        score = ZERO
-        for f in range(width):
-            score += query[f] * vectors[first + j, f]
-        scores[j] = score - log_q[j]
+        scores[j] = _score_row(query, scratch.vectors, first + j) - log_q[j]
         largest = max(largest, scores[j])
     total = 0.0
     for j in range(n):
         scores[j] = math.exp(scores[j] - largest)
         total += scores[j]
-    log_total = np.float64(largest) + math.log(total)
+    return total, np.float64(largest) + math.log(total)
+
+
+@inlined
+def _learn_from_draws(rank, b, batch, weights, scratch, occurrences, result):
+    """Score a query's positives against its draws; leave the loss and the gradient."""
+    starts, items, positive_weights = batch.histories
+    width, n = batch.queries.shape[1], scratch.ids.shape[1]
+    query, gradient = batch.queries[b], result.gradients[b]
+    vectors, multiples = scratch.vectors, scratch.multiples[rank]
+    first = rank * (n + 1)
+    total, log_total = _score_draws(rank, b, batch, weights, scratch)
     for f in range(width):
-        query_gradients[b, f] = ZERO
-    # Draws are told relative to uniform ones: their mean, times the items, estimates the sum.
-    log_share = math.log(table.shape[0] / n)
+        gradient[f] = ZERO
+    # log q is relative to that of uniform draws: the mean over draws, times the number of items,
+    # estimates the sum over items.
+    log_share = math.log(weights.shape[0] / n)
     loss = 0.0
     left = 0.0
-    for p in range(histories.starts[b], histories.starts[b + 1]):
-        gather_row(table, np.uint64(histories.items[p]), n_unit, vectors, first + n)
-        score = ZERO
-        for f in range(width):
-            score += query[f] * vectors[first + n, f]
-        x = np.float64(histories.weights[p])
-        own = 0.0
-        log_sum = log_total
-        if inside:
-            logit = np.float64(score - scratch.positive_log_q[p])
-            top = max(logit, log_total)
-            log_sum = top + math.log(math.exp(logit - top) + math.exp(log_total - top))
-            own = math.exp(logit - log_sum)
+    for p in range(starts[b], starts[b + 1]):
+        gather_row(weights, np.uint64(items[p]), batch.n_unit, vectors, first + n)
+        score = _score_row(query, vectors, first + n)
+        x = np.float64(positive_weights[p])
+        logit = np.float64(score - scratch.positive_log_q[p])
+        log_sum, share = softmax_with_positive(logit, log_total)
         loss += x * (log_sum + log_share - score)
-        left += x * (1.0 - own)
-        slope = np.float32(scale * x * (own - 1.0))
+        left += x * (1.0 - share)
+        derivative = np.float32(batch.scale * x * (share - 1.0))
         for f in range(width):
-            query_gradients[b, f] += slope * vectors[first + n, f]
+            gradient[f] += derivative * vectors[first + n, f]
         occurrences.rows[p] = b
-        occurrences.multiples[p] = slope
-    factor = scale * left / total
+        occurrences.multiples[p] = derivative
+    result.losses[b] = loss
+    factor = batch.scale * left / total
     for j in range(n):
-        multiples[j] = np.float32(factor * scores[j])
-        q = n_positives + b * n + j
+        multiples[j] = np.float32(factor * scratch.scores[rank, j])
+        q = items.shape[0] + b * n + j
         occurrences.rows[q] = b
         occurrences.multiples[q] = multiples[j]
     for j in range(n):
         for f in range(width):
-            query_gradients[b, f] += multiples[j] * vectors[first + j, f]
-    return loss
+            gradient[f] += multiples[j] * vectors[first + j, f]
 
 
 @kernel
-def sampled_softmax(
-    rank, size, barrier, queries, histories, scale, n_unit, inside, proposal, key, table, step,
-    scratch, occurrences, query_gradients, losses,
-):  # fmt: skip
-    """Train the items of one batch by the softmax over items drawn for each query.
+def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
+    """Train the items of one batch by the softmax over each query's draws and one positive.
 
-    The arguments are those of ``full_softmax`` and
-
-    inside : whether a positive stands in the sum of its softmax.
-    proposal, key : what is drawn from, see ``sampling``, and the random stream of the batch.
-    scratch : DrawnScratch
-    occurrences : Occurrences, of at least n positives + B draws.
+    Parameters
+    ----------
+    batch : Batch
+    draws : Draws
+    move : Move
+        Of the table of the items.
+    scratch : SampledScratch
+    result : Result
     """
-    n_queries = queries.shape[0]
-    n = histories.items.shape[0] + n_queries * scratch.ids.shape[1]
-    for b in range(rank, n_queries, size):
-        _draw(rank, b, queries, histories, proposal, key, scratch, occurrences)
-    wait(barrier, size)
     member = Member(rank, size, barrier)
-    if step.rule.catch_up != CATCH_UP_NONE:
+    occurrences = scratch.occurrences
+    n_queries = batch.queries.shape[0]
+    n = batch.histories.items.shape[0] + n_queries * scratch.ids.shape[1]
+    for b in range(rank, n_queries, size):
+        _draw(rank, b, batch, draws, scratch, occurrences)
+    wait(barrier, size)
+    if move.step.rule.catch_up != CATCH_UP_NONE:
         # Rows that have missed steps make them up before they are read.
-        catch_up(member, n, occurrences.tokens, table, step, occurrences.gradients[rank])
+        gradient = occurrences.gradients[rank]
+        catch_up(member, n, occurrences.tokens, move.table, move.step, gradient)
         wait(barrier, size)
     for b in range(rank, n_queries, size):
-        losses[b] = _learn_from_draws(
-            rank, b, queries, histories, scale, inside, n_unit, table.weights, scratch,
-            occurrences, query_gradients,
-        )  # fmt: skip
+        _learn_from_draws(rank, b, batch, move.table.weights, scratch, occurrences, result)
     wait(barrier, size)
-    apply_gradients(member, n, Side(table, occurrences), queries, n_unit, step, scale)
+    side = Side(move.table, occurrences)
+    apply_gradients(member, n, side, batch.queries, batch.n_unit, move.step, batch.scale)

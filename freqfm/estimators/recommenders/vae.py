@@ -7,7 +7,9 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
     as_array,
     as_kernel_array,
@@ -15,9 +17,7 @@ from freqfm._validation import (
     count_columns,
     count_threads,
 )
-from freqfm.backends.cpu.blas import single_threaded_blas
-from freqfm.backends.cpu.team import Team
-from freqfm.backends.cpu.vae import sum_histories
+from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.histories import level_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
@@ -549,7 +549,7 @@ class FastVAERecommender(BaseRecommender):
         out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
         table = as_kernel_array(self.input_factors_)
         n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1
-        with single_threaded_blas(), Team(n_threads) as team:
+        with single_threaded_blas():
             for begin in range(0, n, _ROWS):
                 end = min(begin + _ROWS, n)
                 part = slice(starts[begin], starts[end])
@@ -559,10 +559,8 @@ class FastVAERecommender(BaseRecommender):
                     continue
                 bounds = np.append(local[filled], local[-1])
                 inputs = unit_inputs(bounds, values[part].astype(np.float32))
-                pooled = np.empty((len(filled), table.shape[1]), dtype=np.float32)
-                team.run(
-                    sum_histories, bounds, np.ascontiguousarray(items[part]), inputs, table, pooled
-                )
+                histories = Histories(bounds, np.ascontiguousarray(items[part]), inputs)
+                pooled = backends.get().sum_histories(histories, table, n_threads)
                 # Rows without items have no embedding: zeros.
                 out[begin + filled] = encode(layers, pooled, self.activation).mean
         return out

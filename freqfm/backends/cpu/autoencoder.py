@@ -1,0 +1,140 @@
+"""Training the tables of an autoencoder: threads, working memory, and the kernels' arguments."""
+
+import numpy as np
+
+from freqfm.backends.cpu.tables import empty_occurrences
+from freqfm.backends.cpu.team import Team
+from freqfm.backends.cpu.training import TableTrainer
+from freqfm.backends.cpu.vae import (
+    N_CHUNKS,
+    TILE,
+    Batch,
+    Draws,
+    FullScratch,
+    Move,
+    Result,
+    SampledScratch,
+    catch_up_rows,
+    full_softmax,
+    sampled_softmax,
+    step_histories,
+    step_layer,
+    sum_rows,
+)
+from freqfm.formulas.codes import CATCH_UP_NONE
+from freqfm.formulas.sampling_laws import draw_scratch
+
+
+def sum_histories(histories, table, n_threads):
+    """Return the sums of histories, see ``Backend.sum_histories``."""
+    out = np.empty((len(histories.starts) - 1, table.shape[1]), dtype=np.float32)
+    with Team(n_threads) as team:
+        team.run(sum_rows, histories, table, out)
+    return out
+
+
+def _floats(*shape):
+    return np.zeros(shape, dtype=np.float32)
+
+
+class AutoencoderTrainer(TableTrainer):
+    """What an autoencoder does per item, see ``Backend.autoencoder_trainer``."""
+
+    def __init__(self, problem, n_threads):
+        super().__init__(problem.rule, n_threads, problem.formulas)
+        self._problem = problem
+        n_positives, width = problem.n_positives, problem.input_width
+        self._occurrences = empty_occurrences(n_positives, width, n_threads)
+        self._scratch = None if problem.n_draws else self._full_scratch()
+
+    def _full_scratch(self):
+        size, n = self.n_threads, self._problem.n_queries
+        width = self._problem.item_width
+        scores = _floats(size, n, TILE)
+        return FullScratch(
+            scores=scores,
+            bits=scores.view(np.int32),
+            chunk_sums=np.zeros((N_CHUNKS, n, 2)),
+            log_sums=_floats(n),
+            scaled=_floats(n, width),
+            chunk_gradients=_floats(N_CHUNKS, n, width),
+            chunk_scores=np.zeros((N_CHUNKS, n)),
+            units=_floats(size, TILE if self._problem.n_unit else 0, width),
+            tile_gradients=_floats(size, TILE, width),
+            cursors=np.zeros((size, n), dtype=np.int64),
+        )
+
+    def _sampled_scratch(self, proposal):
+        size, problem = self.n_threads, self._problem
+        n, n_queries = problem.n_draws, problem.n_queries
+        n_positives = problem.n_positives * problem.n_samples
+        width = problem.item_width
+        numbers, sums = draw_scratch(proposal, size)
+        if self._scratch is not None:
+            return self._scratch._replace(numbers=numbers, sums=sums)
+        return SampledScratch(
+            occurrences=empty_occurrences(n_positives + n_queries * n, width, size),
+            ids=np.zeros((n_queries, n), dtype=np.int32),
+            log_q=_floats(n_queries, n),
+            positive_log_q=_floats(n_positives),
+            vectors=_floats(size * (n + 1), width),
+            scores=_floats(size, n),
+            multiples=_floats(size, n),
+            numbers=numbers,
+            sums=sums,
+        )
+
+    def begin_epoch(self, tables, first_step, corrections, proposal):
+        """Prepare for the steps after ``first_step``, and to draw from a proposal."""
+        self.begin_tables(tables, first_step, corrections)
+        self._inputs, self._items, *self._layers = self.tables.values()
+        self._proposal = proposal
+        if proposal is not None:
+            self._scratch = self._sampled_scratch(proposal)
+
+    def _move(self, table, step):
+        return Move(table, self.step(step - self._first_step))
+
+    def sum_inputs(self, histories, step):
+        """Return the sums of the input vectors of histories, (B, h)."""
+        if self.rule.catch_up != CATCH_UP_NONE:
+            gradients = self._occurrences.gradients
+            self.team.run(catch_up_rows, histories.items, self._move(self._inputs, step), gradients)
+        table = self._inputs.weights
+        out = np.empty((len(histories.starts) - 1, table.shape[1]), dtype=np.float32)
+        self.team.run(sum_rows, histories, table, out)
+        return out
+
+    def step_inputs(self, histories, gradients, scale, step):
+        """Move the input vectors of histories along the gradients by their sums."""
+        n, listed = len(histories.items), self._occurrences
+        lengths = np.diff(histories.starts)
+        listed.tokens[:n] = histories.items
+        listed.rows[:n] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        listed.multiples[:n] = histories.weights
+        self.team.run(step_histories, n, listed, gradients, self._move(self._inputs, step), scale)
+
+    def step_items(self, queries, histories, totals, scale, step, key, drawn=None):
+        """Move the items by a softmax; return the gradient by the queries, and the losses."""
+        batch = Batch(queries, histories, totals, scale, self._problem.n_unit)
+        result = Result(np.empty_like(queries), np.empty(len(queries)))
+        move = self._move(self._items, step)
+        if self._proposal is None:
+            self.team.run(full_softmax, batch, move, self._scratch, result)
+        else:
+            if drawn is not None:
+                n = len(queries)
+                self._scratch.ids[:n], self._scratch.log_q[:n] = drawn
+            draws = Draws(self._proposal, key)
+            self.team.run(sampled_softmax, batch, draws, move, self._scratch, result)
+        return result
+
+    def step_layers(self, gradients, n_users, step):
+        """Move the layers along their gradients."""
+        for layer, gradient in zip(self._layers, gradients, strict=True):
+            gradient = np.ascontiguousarray(gradient, dtype=np.float32)
+            self.team.run(step_layer, gradient, self._move(layer, step), n_users)
+
+    def catch_up(self, step):
+        """Let all rows make up the steps up to ``step``."""
+        self.catch_up_tables(step - self._first_step)

@@ -1,0 +1,71 @@
+"""Items drawn for queries, and alias tables, which draw from any distribution in constant time."""
+
+import numpy as np
+
+from freqfm._jit import ONE, kernel
+from freqfm.formulas.rng import hash64
+from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch
+
+
+@kernel
+def _draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
+    """Draw the rows of ``ids`` and ``log_q``, (n_queries, n), for the rows of ``queries``."""
+    for r in range(queries.shape[0]):
+        draw_negatives(
+            proposal, queries[r], hash64(key + np.uint64(r)), ids[r], log_q[r], numbers, sums
+        )
+
+
+def draw(proposal, queries, key, n):
+    """Return items for each query, and how likely they were, see ``Backend.draw``."""
+    ids = np.zeros((len(queries), n), dtype=np.int32)
+    log_q = np.zeros(ids.shape, dtype=np.float32)
+    numbers, sums = draw_scratch(proposal, 1)
+    _draw_for_queries(proposal, queries, key, ids, log_q, numbers[0], sums[0])
+    return ids, log_q
+
+
+@kernel
+def _build_alias_tables(starts, weights, thresholds, aliases, stack):
+    """Fill the alias tables of cells whose items stand between ``starts``.
+
+    In: ``weights`` (n,), float64, changed. Out: ``thresholds`` (n,), float32, and ``aliases`` (n,),
+    int32, which are positions. ``stack`` (n,), int32, is scratch.
+    """
+    for cell in range(starts.shape[0] - 1):
+        begin = starts[cell]
+        end = starts[cell + 1]
+        total = 0.0
+        for j in range(begin, end):
+            total += weights[j]
+        n_small = 0  # from the front of the stack
+        n_large = 0  # from its end
+        for j in range(begin, end):
+            weights[j] *= (end - begin) / total
+            thresholds[j] = ONE
+            aliases[j] = j
+            if weights[j] < 1.0:
+                stack[begin + n_small] = j
+                n_small += 1
+            else:
+                n_large += 1
+                stack[end - n_large] = j
+        while n_small > 0 and n_large > 0:
+            n_small -= 1
+            small = stack[begin + n_small]
+            large = stack[end - n_large]
+            thresholds[small] = weights[small]
+            aliases[small] = large
+            weights[large] -= 1.0 - weights[small]
+            if weights[large] < 1.0:
+                n_large -= 1
+                stack[begin + n_small] = large
+                n_small += 1
+
+
+def alias_tables(starts, weights):
+    """Return thresholds and aliases of cells of items, see ``Backend.alias_tables``."""
+    thresholds = np.zeros(len(weights), dtype=np.float32)
+    aliases, stack = (np.zeros(len(weights), dtype=np.int32) for _ in range(2))
+    _build_alias_tables(starts, weights.copy(), thresholds, aliases, stack)
+    return thresholds, aliases
