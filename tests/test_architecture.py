@@ -12,20 +12,22 @@ PACKAGE = Path(freqfm.__file__).parent
 
 # Which parts each part may import, apart from itself: a lower layer, or a helper named here.
 AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
-BELOW_AXES = {"_jit", "_components", "exceptions", "formulas", "backends"}
+BELOW_AXES = {"_jit", "_components", "_threads", "exceptions", "formulas", "backends"}
 MAY_IMPORT = {
     "exceptions": set(),
+    "_rows": set(),
     "_signals": set(),
+    "_threads": set(),
     "_warnings": set(),
     "callbacks": set(),
     "_code_cache": {"_warnings"},
     "_jit": {"_code_cache"},
     "_components": set(),
-    "_versions": {"_jit", "backends"},
-    "_validation": {"_warnings", "exceptions", "backends"},
+    "_versions": {"_jit", "_threads"},
+    "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
     "datasets": {"_columns", "exceptions"},
     "formulas": {"_jit"},
-    "backends": {"_jit", "_signals", "_warnings", "formulas"},
+    "backends": {"_jit", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
@@ -77,9 +79,6 @@ TOO_LARGE = {
     "freqfm.formulas.steps.step_element",
     "freqfm.formulas.steps.step_row",
 }
-
-# These ask a backend for its operations, whatever it is made of.
-ASK_BACKENDS = ("freqfm.estimators.fm",)
 
 # Functions under these decorators are compiled.
 DECORATORS = {"kernel", "inlined", "subroutine"}
@@ -135,10 +134,10 @@ def violations(module, tree, is_package=False):
             there = part_of(name)
             if there not in {here, *MAY_IMPORT[here]}:
                 found.append(f"{module} imports {name}: {here} may not import {there}")
-            if name.startswith("freqfm.backends.cpu"):
-                if module.startswith("freqfm.backends.cuda"):
+            if name.startswith(("freqfm.backends.cpu", "freqfm.backends.cuda")):
+                if module.startswith("freqfm.backends.cuda") and ".cpu" in name:
                     found.append(f"{module} imports {name}: cuda may not import backends/cpu")
-                if module.startswith(ASK_BACKENDS):
+                if here != "backends" and "backends" in MAY_IMPORT[here]:
                     found.append(f"{module} imports {name}: ask freqfm.backends.get() instead")
     for node in outside_functions(tree):
         for name in imports_of(node, package):
@@ -296,6 +295,7 @@ def test_public_names_resolve():
         ("freqfm.initializers", "import freqfm", "may not import __init__"),
         ("freqfm.backends.cuda.fm", "from freqfm.backends.cpu import rows", "import backends/cpu"),
         ("freqfm.backends.cuda.fm", "from ..cpu.ownership import owner", "import backends/cpu"),
+        ("freqfm.metrics", "from freqfm.backends.cpu.topk import top_k", "backends.get()"),
         ("freqfm.estimators.fm.plain", "from ...backends.cpu import team", "backends.get()"),
         ("freqfm.datasets.criteo", "from freqfm import _validation", "import _validation"),
         ("freqfm._components", "from . import losses", "import losses"),

@@ -124,7 +124,7 @@ def peak_of(call):
     "early_stopping, weighted", [(False, False), (False, True), (True, False), (True, True)]
 )
 def test_machines_take_what_is_said(early_stopping, weighted, monkeypatch):
-    for module in (validation, packing):
+    for module in (validation, _rows):
         monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
     n, n_tokens, length, batch_size = 40_000, 1_000, 50, 16
     rng = np.random.default_rng(0)

@@ -108,20 +108,25 @@ def top_k(
         indptr, indices = _among(candidates, indptr, indices)
         items = _as_matrix("items", items[candidates])
 
-    found = np.full((len(queries), k), -1, dtype=np.int32)
-    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    # The kernel sorts as many as there can be.
+    # There may be fewer items than places.
     n_kept = min(k, len(items))
-    if len(queries) and n_kept:
-        excluded = Exclusions(indptr, indices, banned.astype(np.int32))
-        best, best_scores = backends.get().top_k(
-            queries, items, n_kept, excluded, unit_columns, n_threads
-        )
-        if candidates is not None:
-            best = np.where(best >= 0, candidates[best], -1)
-        found[:, :n_kept] = best
-        scores[:, :n_kept] = best_scores
-    return found, scores
+    if not (len(queries) and n_kept):
+        nothing = np.zeros((len(queries), 0))
+        return _with_empty_places(nothing, nothing, k)
+    excluded = Exclusions(indptr, indices, banned.astype(np.int32))
+    found, scores = backends.get().top_k(queries, items, n_kept, excluded, unit_columns, n_threads)
+    if candidates is not None:
+        found = np.where(found >= 0, candidates[found], -1).astype(np.int32)
+    return (found, scores) if n_kept == k else _with_empty_places(found, scores, k)
+
+
+def _with_empty_places(found, scores, k):
+    """Return ``k`` places of which the last hold no item."""
+    n_queries, n_kept = found.shape
+    all_found = np.full((n_queries, k), -1, dtype=np.int32)
+    all_scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
+    all_found[:, :n_kept], all_scores[:, :n_kept] = found, scores
+    return all_found, all_scores
 
 
 def _as_matrix(name, array):
@@ -129,14 +134,17 @@ def _as_matrix(name, array):
     array = as_array(name, array)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype}; give a dense matrix of numbers.")
-    with np.errstate(over="ignore"):  # an infinite score is one
+    if array.dtype == np.float32:
         array = as_kernel_array(array)
+    else:
+        with np.errstate(over="ignore"):  # an infinite score is one
+            array = as_kernel_array(array)
     if array.ndim != 2:
         raise ValueError(
             f"{name} must have the shape (n, n_components); got {array.shape}. Give a single row "
             f"as {name}.reshape(1, -1)."
         )
-    # numpy lets the stride of a single row be anything, but BLAS believes it.
+    # NumPy lets the stride of a single row be anything, but BLAS believes it.
     return array.copy() if len(array) == 1 else array
 
 
