@@ -11,10 +11,11 @@ from sklearn.base import clone
 
 from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender
 from freqfm._jit import JIT_DISABLED
+from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import TILE_ITEMS
 from freqfm.datasets import make_interactions
-from freqfm.metrics import _ranking, ndcg_at_k
+from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
 
 MODELS = {
@@ -87,8 +88,8 @@ def test_items_excluded_for_all():
 @pytest.mark.parametrize("unit_columns", [0, 5])
 def test_few_queries_share_the_items(monkeypatch, n_queries, unit_columns):
     teams = []
-    monkeypatch.setattr(_ranking, "Team", lambda size: teams.append(size) or Team(size))
-    monkeypatch.setattr(_ranking, "_WORTH_A_TEAM", 0)
+    monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))
+    monkeypatch.setattr(topk, "_WORTH_A_TEAM", 0)
     rng = np.random.default_rng(0)
     queries = rng.standard_normal((n_queries, 5), dtype=np.float32)
     items = rng.integers(-2, 3, (5 * TILE_ITEMS + 1, 5)).astype(np.float32)  # with ties
