@@ -69,12 +69,6 @@ NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narw
 # in a section "Parameters", and constructors that do nothing but keep their parameters.
 MOST_LINES, MOST_PARAMETERS = 60, 8
 TOO_LARGE = {
-    "freqfm.backends.cpu.blas._sgemm",
-    "freqfm.backends.cpu.topk.rank_items",
-    "freqfm.backends.cpu.vae._learn_from_draws",
-    "freqfm.backends.cpu.vae.full_softmax",
-    "freqfm.backends.cpu.vae.sampled_softmax",
-    "freqfm.backends.cpu.vae.step_histories",
     "freqfm.formulas.steps.adam_step",
     "freqfm.formulas.steps.step_element",
     "freqfm.formulas.steps.step_row",

@@ -22,11 +22,12 @@ binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cyt
 
 
 @intrinsic
-def _sgemm(typing_context, a_transposed, b_transposed, m, n, k, a, b, beta, c):
-    """C := op(A) op(B) + beta C for the row-major 2-D arrays at hand; returns nothing."""
+def _sgemm(typing_context, a_transposed, b_transposed, sizes, a, b, beta, c):
+    """C := op(A) op(B) + beta C for row-major 2-D arrays; ``sizes`` are m, n and k."""
 
     def codegen(context, builder, signature, args):
-        flag_a, flag_b, m, n, k, a, b, beta, c = args
+        flag_a, flag_b, sizes, a, b, beta, c = args
+        m, n, k = cgutils.unpack_tuple(builder, sizes)
         int_type, float_type = ir.IntType(32), ir.FloatType()
         char = ir.IntType(8)
 
@@ -48,9 +49,9 @@ def _sgemm(typing_context, a_transposed, b_transposed, m, n, k, a, b, beta, c):
             wider = builder.icmp_signed(">", leading, width)
             return made.data, on_stack(as_int(builder.select(wider, leading, width)))
 
-        a_data, a_leading = array(5, a)
-        b_data, b_leading = array(6, b)
-        c_data, c_leading = array(8, c)
+        a_data, a_leading = array(3, a)
+        b_data, b_leading = array(4, b)
+        c_data, c_leading = array(6, c)
         one = on_stack(float_type(1.0))
         # Fortran sees every row-major matrix transposed: C^T = op(B)^T op(A)^T.
         arguments = [
@@ -73,14 +74,15 @@ def _sgemm(typing_context, a_transposed, b_transposed, m, n, k, a, b, beta, c):
         builder.call(function, arguments)
         return context.get_dummy_value()
 
-    long = types.int64
-    signature = types.void(types.boolean, types.boolean, long, long, long, a, b, types.float32, c)
-    return signature, codegen
+    of_sizes = types.UniTuple(types.int64, 3)
+    flags = types.boolean, types.boolean
+    return types.void(*flags, of_sizes, a, b, types.float32, c), codegen
 
 
 if JIT_DISABLED:
 
-    def _sgemm(a_transposed, b_transposed, m, n, k, a, b, beta, c):
+    def _sgemm(a_transposed, b_transposed, sizes, a, b, beta, c):
+        m, n, k = sizes
         a = a[:k, :m].T if a_transposed else a[:m, :k]
         b = b[:n, :k].T if b_transposed else b[:k, :n]
         c[:m, :n] = a @ b + (beta * c[:m, :n] if beta else 0)
@@ -89,16 +91,16 @@ if JIT_DISABLED:
 @inlined
 def product_with_transposed(a, b, c):
     """C := A B^T, for A (m, k), B (n, k) and C (m, n), float32, rows contiguous."""
-    _sgemm(False, True, a.shape[0], b.shape[0], a.shape[1], a, b, np.float32(0), c)
+    _sgemm(False, True, (a.shape[0], b.shape[0], a.shape[1]), a, b, np.float32(0), c)
 
 
 @inlined
 def add_product(a, b, c, keep):
     """C := A B + keep C, for A (m, k or wider), B (k, n) and C (m, n), float32, rows contiguous."""
-    _sgemm(False, False, a.shape[0], b.shape[1], b.shape[0], a, b, np.float32(keep), c)
+    _sgemm(False, False, (a.shape[0], b.shape[1], b.shape[0]), a, b, np.float32(keep), c)
 
 
 @inlined
 def add_product_of_transposed(a, b, c, keep):
     """C := A^T B + keep C, for A (k, m), B (k, n) and C (m, n), float32, rows contiguous."""
-    _sgemm(True, False, a.shape[1], b.shape[1], a.shape[0], a, b, np.float32(keep), c)
+    _sgemm(True, False, (a.shape[1], b.shape[1], a.shape[0]), a, b, np.float32(keep), c)
