@@ -7,12 +7,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import FastVAERecommender, backends
-from freqfm.backends.base import AutoencoderProblem, Histories, TrainedTable
+from freqfm.backends.base import AutoencoderProblem, Histories, Stream, TrainedTable
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer
 from freqfm.backends.cpu.vae import N_CHUNKS, TILE
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.trainer import make_rule
-from freqfm.estimators.recommenders.vae_trainer import VAETrainer
+from freqfm.estimators.recommenders.vae_trainer import _NOISE, VAETrainer
+from freqfm.formulas.rng import key_of
 from freqfm.optimizers import OPTIMIZERS, SGD, Adam
 from freqfm.samplers import MIDX, SAMPLERS, Popularity, Uniform
 
@@ -56,11 +57,9 @@ def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, 
         layer[-1] = rng.standard_normal(layer.shape[1])  # away from the kinks of relu
     before = [array.astype(np.float64) for array in start._tables().values()]
     model.set_params(warm_start=True, optimizer=SGD(1.0)).fit(X)
-    # The second epoch's order of users, and then its noise.
-    generator = np.random.default_rng([model._seed, 1])
-    order = generator.permutation(np.arange(X.shape[0]))
-    noise = np.empty((2, *(X.shape[0], 3)))
-    noise[:, order] = generator.standard_normal((2, X.shape[0], 3), dtype=np.float32)
+    # The noise of the second epoch, of two samples of each user.
+    indices = np.arange(2 * X.shape[0] * 3).reshape(2, X.shape[0], 3)
+    noise = backends.get().standard_normal(Stream(model._seed, 1, _NOISE), indices)
     dense = X.toarray().astype(np.float64)
 
     def loss(arrays):
@@ -108,7 +107,7 @@ def train_items(X, vectors, queries, proposal=None, n_draws=0, key=0, size=1, n_
     with backends.get().autoencoder_trainer(problem, size) as trainer:
         trainer.begin_epoch(tables, 0, np.ones((2, 2)), proposal)
         gradients, losses = trainer.step_items(
-            queries, histories, totals, np.float32(1 / n), 1, np.uint64(key)
+            queries, histories, totals, np.float32(1 / n), 1, Stream(0, key, 0)
         )
     return losses, gradients, vectors - items.weights
 
@@ -172,7 +171,7 @@ def test_sampled_gradient_equals_finite_differences(n_unit):
     losses, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, n_unit)
     # A query's draws depend on nothing but the key.
     proposal = sampler.proposal_._replace(n_items=len(vectors))
-    ids, _ = backends.get().draw(proposal, queries, np.uint64(5), 8)
+    ids, _ = backends.get().draw(proposal, queries, np.uint64(key_of(Stream(0, 5, 0))), 8)
     dense = X.toarray().astype(float)
 
     def loss(arrays):

@@ -34,6 +34,7 @@ __all__ = [
     "RankingProblem",
     "RankingTrainer",
     "ScoredRows",
+    "Stream",
     "TrainedTable",
     "UpdateRule",
 ]
@@ -278,6 +279,14 @@ class RankingTrainer:
         """Let all rows make up the steps that they have missed."""
 
 
+class Stream(NamedTuple):
+    """A stream of random numbers: each depends on these three and its index, and nothing else."""
+
+    seed: int
+    time: int  #: epoch or step
+    purpose: int  #: keeps the streams of an epoch apart
+
+
 class Histories(NamedTuple):
     """The items of some users, in the order of items; rows of a CSR matrix."""
 
@@ -453,10 +462,10 @@ class Backend:
           input vectors, item vectors and the dense layers, in this order;
         - ``sum_inputs(histories, step)``: the sums of the input vectors, (B, h) float32;
         - ``step_inputs(histories, gradients, scale, step)``, by the gradients by these sums;
-        - ``step_items(queries, histories, totals, scale, step, key, drawn)`` moves items by the loss
-          sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i) with n_u = sum_i x_ui,
-          over all items or draws of the stream ``key``; returns its gradient by the queries, and
-          the losses of the queries without ``scale``. ``drawn`` are items and log q, each
+        - ``step_items(queries, histories, totals, scale, step, stream, drawn)``: moves items by the
+          loss sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i), n_u = sum_i x_ui,
+          over all items or draws of the ``stream``; returns its gradient by the queries, and the
+          losses of the queries without ``scale``. ``drawn`` are items and log q, each
           (n_queries, n_draws), of a user's own sampler, or None;
         - ``step_layers(gradients, n_users, step)``;
         - ``catch_up(step)``: rows make up what they have missed of the steps up to this one.
@@ -539,3 +548,29 @@ class Backend:
         scores : ndarray of shape (n_queries, k), float32
             -inf where there is no item. Items whose score is NaN or -inf are never found.
         """
+
+    # Random numbers.
+
+    @abstractmethod
+    def permutation(self, stream, n):
+        """Return the integers below ``n`` in the order of their random bits, int64.
+
+        Parameters
+        ----------
+        stream : Stream
+        n : int
+        """
+
+    @abstractmethod
+    def uniform(self, stream, indices):
+        """Return numbers in [0, 1), float32, of the shape of their indices in the stream.
+
+        Parameters
+        ----------
+        stream : Stream
+        indices : ndarray of int64
+        """
+
+    @abstractmethod
+    def standard_normal(self, stream, indices):
+        """Return numbers of the standard normal distribution, as ``uniform`` does."""

@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from freqfm._jit import inlined
+from freqfm._jit import HALF, inlined
+from freqfm.formulas.special import normal_upper_quantile
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
 _UNIT = 2.0**-53
+_UNIT_24, _UNIT_25 = np.float32(2.0**-24), np.float32(2.0**-25)
 
 
 @inlined
@@ -26,6 +28,13 @@ def stream_key(seed, epoch):
 
 
 @inlined
+def key_of(stream):
+    """Return the key of a stream of (seed, time, purpose)."""
+    seed, time, purpose = stream
+    return hash64(stream_key(seed, time) + np.uint64(purpose))
+
+
+@inlined
 def random_bits(key, index):
     """Return 64 random bits: number ``index`` of the stream ``key``."""
     return hash64(key + (np.uint64(index) + _ONE) * _GOLDEN)
@@ -35,6 +44,20 @@ def random_bits(key, index):
 def unit_interval(bits):
     """Return a number in [0, 1) with 53 random bits."""
     return np.float64(bits >> np.uint64(11)) * _UNIT
+
+
+@inlined
+def uniform(bits):
+    """Return a number in [0, 1) with 24 random bits, float32."""
+    return np.float32(bits >> np.uint64(40)) * _UNIT_24
+
+
+@inlined
+def standard_normal(bits):
+    """Return a number of the standard normal distribution, float32, at most 5.5 in magnitude."""
+    q = (np.float32(bits >> np.uint64(40)) + HALF) * _UNIT_25
+    z = normal_upper_quantile(q)
+    return z if bits & _ONE else -z
 
 
 @inlined

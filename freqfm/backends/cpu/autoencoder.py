@@ -114,7 +114,7 @@ class AutoencoderTrainer(TableTrainer):
         listed.multiples[:n] = histories.weights
         self.team.run(step_histories, n, listed, gradients, self._move(self._inputs, step), scale)
 
-    def step_items(self, queries, histories, totals, scale, step, key, drawn=None):
+    def step_items(self, queries, histories, totals, scale, step, stream, drawn=None):
         """Move the items by a softmax; return the gradient by the queries, and the losses."""
         batch = Batch(queries, histories, totals, scale, self._problem.n_unit)
         result = Result(np.empty_like(queries), np.empty(len(queries)))
@@ -125,7 +125,7 @@ class AutoencoderTrainer(TableTrainer):
             if drawn is not None:
                 n = len(queries)
                 self._scratch.ids[:n], self._scratch.log_q[:n] = drawn
-            draws = Draws(self._proposal, key)
+            draws = Draws(self._proposal, stream)
             self.team.run(sampled_softmax, batch, draws, move, self._scratch, result)
         return result
 

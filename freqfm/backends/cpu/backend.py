@@ -9,6 +9,7 @@ from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.rafm import rafm_score
+from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.sampling import alias_tables, draw
 from freqfm.backends.cpu.team import Team
@@ -102,6 +103,12 @@ class CPUBackend(Backend):
     draw = staticmethod(draw)
     alias_tables = staticmethod(alias_tables)
     top_k = staticmethod(top_k)
+
+    # Random numbers.
+
+    permutation = staticmethod(permutation)
+    uniform = staticmethod(uniform)
+    standard_normal = staticmethod(standard_normal)
 
 
 def _enough_threads(X, width, n_threads):

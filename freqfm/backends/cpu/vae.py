@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
-from freqfm.backends.base import Histories
+from freqfm.backends.base import Histories, Stream
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
@@ -33,7 +33,7 @@ from freqfm.backends.cpu.tables import (
 from freqfm.backends.cpu.team import Member, wait
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import softmax_with_positive
-from freqfm.formulas.rng import hash64
+from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 from freqfm.formulas.search import first_above
 
@@ -102,7 +102,7 @@ class Draws(NamedTuple):
     """Where the negatives of a batch come from."""
 
     proposal: Proposal
-    key: int  #: the random stream of the batch, uint64
+    stream: Stream
 
 
 @kernel
@@ -329,7 +329,7 @@ def _draw(rank, b, batch, draws, scratch, occurrences):
     query = batch.queries[b]
     ids, log_q = scratch.ids[b], scratch.log_q[b]
     numbers, sums = scratch.numbers[rank], scratch.sums[rank]
-    key = hash64(draws.key + np.uint64(b))
+    key = hash64(key_of(draws.stream) + np.uint64(b))
     draw_negatives(draws.proposal, query, key, ids, log_q, numbers, sums)
     for j in range(n):
         occurrences.tokens[items.shape[0] + b * n + j] = ids[j]

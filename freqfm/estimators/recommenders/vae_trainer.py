@@ -5,7 +5,7 @@ import numpy as np
 from freqfm import backends
 from freqfm._components import set_by_user
 from freqfm._validation import take_rows
-from freqfm.backends.base import AutoencoderProblem, Histories
+from freqfm.backends.base import AutoencoderProblem, Histories, Stream
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.estimators.recommenders.vae_network import (
@@ -26,9 +26,13 @@ from freqfm.samplers._base import check_draws, recall_codewords
 OF_ITEMS = ("input_factors", "item_factors")
 
 
-def _kept(generator, shape, dropout):
-    """Return what is not dropped."""
-    return generator.random(shape, dtype=np.float32) >= dropout
+# Purposes of streams of random numbers: the order of an epoch, dropout, noise, and negatives.
+_ORDER, _DROPOUT, _NOISE, _DRAWS = range(4)
+
+
+def numbers_of(rows, width):
+    """Return the indices of the numbers of rows in a table of that width."""
+    return rows[..., None] * width + np.arange(width)
 
 
 def unit_inputs(starts, values):
@@ -48,7 +52,8 @@ class VAETrainer(RecommenderTrainer):
         super().__init__(model, axes, X, score, n_threads, n_known)
         self._users = np.flatnonzero(np.diff(X.indptr))
         self._batch_size = min(axes.batch_size, len(self._users))
-        self._trainer = backends.get().autoencoder_trainer(self._problem(), n_threads)
+        self._random = backends.get()
+        self._trainer = self._random.autoencoder_trainer(self._problem(), n_threads)
 
     @property
     def _draws(self):
@@ -95,8 +100,8 @@ class VAETrainer(RecommenderTrainer):
     def run_epoch(self, epoch):
         """Train on every user once; return the mean loss of an interaction."""
         model = self.model
-        generator = np.random.default_rng([model._seed, epoch])
-        order = generator.permutation(self._users)
+        stream = self._stream(epoch, _ORDER)
+        order = self._users[self._random.permutation(stream, len(self._users))]
         n_batches = -(-len(order) // self._batch_size)
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
@@ -107,7 +112,7 @@ class VAETrainer(RecommenderTrainer):
         # Overflows are reported at the end of the epoch.
         with np.errstate(over="ignore", invalid="ignore"):
             for b, users in enumerate(np.array_split(order, n_batches)):
-                loss, batch_weight = self._train(users, generator, kl_weight, first_step + b + 1)
+                loss, batch_weight = self._train(users, epoch, kl_weight, first_step + b + 1)
                 total += loss
                 weight += batch_weight
         self._trainer.catch_up(first_step + n_batches)
@@ -149,7 +154,7 @@ class VAETrainer(RecommenderTrainer):
             codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
         )
 
-    def _train(self, users, generator, kl_weight, step):
+    def _train(self, users, epoch, kl_weight, step):
         """Train on one batch of users; return its loss and the weight of its interactions."""
         model, activation = self.model, self.model.activation
         rows = take_rows(self.X, users)
@@ -157,15 +162,16 @@ class VAETrainer(RecommenderTrainer):
         layers, inverse = model._layers(), model._inverse_temperatures[0, 0]
 
         # Forward.
-        inputs = self._inputs(rows, generator)
+        inputs = self._inputs(users, rows, epoch)
         pooled = self._trainer.sum_inputs(inputs, step)
         mask = None
         if model.dropout and model.dropout_on == "hidden":
-            mask = _kept(generator, pooled.shape, model.dropout) / np.float32(1 - model.dropout)
+            mask = self._kept(numbers_of(users, pooled.shape[1]), epoch)
+            mask = mask / np.float32(1 - model.dropout)
             pooled *= mask
         posterior = encode(layers, pooled, activation)
         deviation = np.exp(0.5 * posterior.log_variance)
-        noise = generator.standard_normal((n_samples, *deviation.shape), dtype=np.float32)
+        noise = self._noise(users, deviation.shape[1], epoch)
         z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
         queries, decoded = decode(layers, z, activation)
         if self.axes.cosine:
@@ -196,13 +202,28 @@ class VAETrainer(RecommenderTrainer):
         loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
         return float(loss), weight
 
-    def _inputs(self, rows, generator):
+    def _stream(self, time, purpose):
+        return Stream(int(self.model._seed), int(time), purpose)
+
+    def _kept(self, indices, epoch):
+        """Return which numbers dropout keeps."""
+        drawn = self._random.uniform(self._stream(epoch, _DROPOUT), indices)
+        return drawn >= np.float32(self.model.dropout)
+
+    def _noise(self, users, n_components, epoch):
+        """Return the noise of all samples of users, (n_samples, n_users, n_components)."""
+        samples = np.arange(int(self.model.n_samples))[:, None]
+        indices = numbers_of(samples * self.X.shape[0] + users, n_components)
+        return self._random.standard_normal(self._stream(epoch, _NOISE), indices)
+
+    def _inputs(self, users, rows, epoch):
         """Return what the encoder reads of the histories of users."""
         starts, items, inputs = rows.indptr, rows.indices, unit_inputs(rows.indptr, rows.data)
         dropout = self.model.dropout
         if dropout and self.model.dropout_on == "input":
             # Dropped items are no occurrences: their rows stay as they are.
-            kept = _kept(generator, len(items), dropout)
+            shift = np.repeat(self.X.indptr[users] - starts[:-1], np.diff(starts))
+            kept = self._kept(np.arange(len(items)) + shift, epoch)
             items, inputs = items[kept], inputs[kept] / np.float32(1 - dropout)
             starts = np.concatenate([[0], np.cumsum(kept)])[starts]
         return Histories(starts, items, inputs)
@@ -221,10 +242,9 @@ class VAETrainer(RecommenderTrainer):
             items=np.tile(rows.indices, n_samples),
             weights=np.tile(rows.data, n_samples),
         )
-        seed = np.random.SeedSequence([self.model._seed, step])
-        key = seed.generate_state(1, np.uint64)[0]
+        stream, drawn = self._stream(step, _DRAWS), self._drawn(len(queries), step)
         by_queries, losses = self._trainer.step_items(
-            queries, histories, totals, scale, step, key, self._drawn(len(queries), step)
+            queries, histories, totals, scale, step, stream, drawn
         )
         weight = float(totals.sum(dtype=np.float64)) / n_samples
         return np.ascontiguousarray(by_queries[:, :-1]), losses, weight
