@@ -1,8 +1,8 @@
 """Backbones: a second one, trained through every family of losses."""
 
-import naive_mf
 import numpy as np
 import pytest
+import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from own_components import HingeOfPairs, Momentum
 from scipy import sparse
@@ -83,17 +83,17 @@ for of_lists in ("softmax", "bpr"):
 def reference_loss(family, X, pairs, U, V):
     """Return the loss of one batch of all pairs by the vectors."""
     if family == "directau":
-        return naive_mf.directau_loss(U, V, pairs, gamma=1.5)
+        return reference.mf.directau_loss(U, V, pairs, gamma=1.5)
     if family == "mawu":
-        return naive_mf.mawu_loss(U, V, None, None, pairs, gammas=(1.2, 0.7))
+        return reference.mf.mawu_loss(U, V, None, None, pairs, gammas=(1.2, 0.7))
     n = FAMILIES[family]["n_negatives"]
     if family == "softmax":
         lists = [GivenNegatives().draw((1, n), N_ITEMS, None, None)[0]] * len(pairs)
-        return naive_mf.softmax_loss(U, V, pairs, lists, cosine=True, inverse=INVERSE)
+        return reference.mf.softmax_loss(U, V, pairs, lists, cosine=True, inverse=INVERSE)
     lists = GivenNegatives().draw((len(pairs), n), N_ITEMS, None, None)
     inverse = np.full((N_USERS, 2), 2.0)
     known = X.toarray() > 0
-    return naive_mf.bpr_loss(U, V, pairs, lists, cosine=True, inverse=inverse, known=known)
+    return reference.mf.bpr_loss(U, V, pairs, lists, cosine=True, inverse=inverse, known=known)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -107,7 +107,7 @@ def test_gradient_by_features(data, features, family):  # noqa: F811
         return reference_loss(family, X, pairs, U, V)
 
     assert_allclose(model.loss_curve_[0], loss(tables_of_users, tables_of_items), rtol=1e-5)
-    expected = naive_mf.gradients(loss, tables_of_users, tables_of_items)
+    expected = reference.mf.gradients(loss, tables_of_users, tables_of_items)
     for name, before, gradient in zip(
         Features._names, (tables_of_users, tables_of_items), expected, strict=True
     ):

@@ -1,10 +1,10 @@
-"""The FM kernels against their naive twin, finite differences and themselves."""
+"""The FM kernels against their reference implementation, finite differences and themselves."""
 
 import numba
 import numpy as np
 import pytest
-from naive import NaiveFM, epoch_order, fm_scores, visit_order
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
 from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor
@@ -44,8 +44,8 @@ def estimator(cls, optimizer, **params):
     )
 
 
-def twin(model, optimizer, X, weight, **params):
-    """The naive model in the state from which ``model`` started."""
+def reference_of(model, optimizer, X, weight, **params):
+    """The reference in the state from which ``model`` started."""
     start = model.__class__(**{**model.get_params(deep=False), "max_iter": 1, **params})
     generator = np.random.default_rng(model._seed)
     factors = np.float32(model.init_scale) * generator.standard_normal(
@@ -57,13 +57,13 @@ def twin(model, optimizer, X, weight, **params):
     loss = "log_loss" if isinstance(model, FMClassifier) else "squared_error"
     shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
     alphas = start.alpha_linear, start.alpha_factors
-    return NaiveFM(0.0, np.zeros(X.shape[1]), factors, loss, settings, alphas, shares)
+    return ReferenceFM(0.0, np.zeros(X.shape[1]), factors, loss, settings, alphas, shares)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
-def test_training_equals_naive_twin(clicks, cls, optimizer, weighted):
+def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
     X, y = clicks
     y = y if cls is FMClassifier else y + np.sin(np.arange(len(y)))
     weight = np.ones(len(y))
@@ -76,20 +76,22 @@ def test_training_equals_naive_twin(clicks, cls, optimizer, weighted):
     model.fit(X, y, sample_weight=weight)
     # A row of weight zero is no row.
     X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-    naive = twin(model, optimizer, X, weight)
+    reference = reference_of(model, optimizer, X, weight)
     target = y.astype(float)
     share = weight @ target / weight.sum()
-    naive.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
+    reference.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
     losses = [
-        naive.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
+        reference.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
         for epoch in range(4)
     ]
     assert_allclose(model.loss_curve_, losses, rtol=2e-5)
-    assert_allclose(model.intercept_, naive.b, rtol=2e-4, atol=2e-5)
-    assert_allclose(model.coef_, naive.w, rtol=2e-4, atol=3e-5)
-    assert_allclose(model.factors_, naive.V, rtol=2e-4, atol=3e-5)
+    assert_allclose(model.intercept_, reference.b, rtol=2e-4, atol=2e-5)
+    assert_allclose(model.coef_, reference.w, rtol=2e-4, atol=3e-5)
+    assert_allclose(model.factors_, reference.V, rtol=2e-4, atol=3e-5)
     scores = model._scores(X)[0]
-    assert_allclose(scores, fm_scores(X.toarray(), naive.b, naive.w, naive.V), atol=2e-4)
+    assert_allclose(
+        scores, fm_scores(X.toarray(), reference.b, reference.w, reference.V), atol=2e-4
+    )
 
 
 def test_scores_equal_sum_over_pairs(clicks):
@@ -110,7 +112,7 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
         alpha = {"alpha_linear": 0.7, "alpha_factors": 1.1}
     model = estimator(cls, SGD(1.0), batch_size=1000, max_iter=1, **alpha, alpha_per=alpha_per)
     model.fit(X, y, sample_weight=weight)
-    naive = twin(model, SGD(1.0), X, weight)
+    reference = reference_of(model, SGD(1.0), X, weight)
     base = model._loss.base_score(y, weight)
     dense, touched = X.toarray(), (X.toarray() != 0).T @ weight
     times = (touched > 0) if alpha_per == "token" else touched
@@ -125,7 +127,7 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
         penalty += alpha["alpha_factors"] / 2 * (times @ (V**2).sum(axis=1))
         return (weight @ losses + penalty) / weight.sum()
 
-    b0, w0, V0, h = np.array([base]), naive.w, naive.V, 1e-5
+    b0, w0, V0, h = np.array([base]), reference.w, reference.V, 1e-5
     for table, moved in ((b0, model.intercept_), (w0, model.coef_), (V0, model.factors_)):
         for index in np.ndindex(table.shape):
             table[index] += h
@@ -174,13 +176,13 @@ def test_large_sets_are_visited_in_blocks():
     y = rng.integers(0, 2, n)
     model = estimator(FMClassifier, SGD(0.5), n_components=2, batch_size=1000, max_iter=1)
     model.fit(X, y)
-    naive = twin(model, SGD(0.5), X, np.ones(n))
-    naive.b[0] = np.log(y.mean() / (1 - y.mean()))
+    reference = reference_of(model, SGD(0.5), X, np.ones(n))
+    reference.b[0] = np.log(y.mean() / (1 - y.mean()))
     order = visit_order(n, model._seed, 0)
     assert_array_equal(np.sort(order), np.arange(n))
-    loss = naive.epoch(X.toarray(), y.astype(float), np.ones(n), 1000, order)
+    loss = reference.epoch(X.toarray(), y.astype(float), np.ones(n), 1000, order)
     assert_allclose(model.loss_curve_, [loss], rtol=1e-6)
-    assert_allclose(model.coef_, naive.w, rtol=1e-4, atol=1e-6)
+    assert_allclose(model.coef_, reference.w, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000])

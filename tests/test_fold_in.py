@@ -4,9 +4,9 @@ import io
 import pickle
 
 import joblib
-import naive_mf
 import numpy as np
 import pytest
+import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from own_components import HingeOfPairs
 
@@ -76,9 +76,9 @@ def test_folding_in_is_that_of_the_reference(model):
         vectors = items[rows.indices[row]]
 
         def loss(user, vectors=vectors, shares=shares):
-            return naive_mf.user_loss(user, vectors, shares, others, **terms)
+            return reference.mf.user_loss(user, vectors, shares, others, **terms)
 
-        expected = naive_mf.fold_in(loss, vectors, shares, inertia, N_STEPS)
+        expected = reference.mf.fold_in(loss, vectors, shares, inertia, N_STEPS)
         assert_allclose(got[r], expected, atol=1e-4)
 
 
@@ -93,10 +93,10 @@ def test_pulls_and_push_are_the_gradient(pairwise):
         if isinstance(pairwise, HingeOfPairs):
             a, b = 2.0 * vectors @ user, 2.0 * others @ user
             return shares @ np.maximum(1 - a[:, None] + b, 0).mean(axis=1)
-        return naive_mf.user_loss(user, vectors, shares, **loss._asdict())
+        return reference.mf.user_loss(user, vectors, shares, **loss._asdict())
 
     pulls, push = loss.pulls_and_push(user, vectors, shares)
-    (expected,) = naive_mf.gradients(value, user)
+    (expected,) = reference.mf.gradients(value, user)
     assert_allclose(push - pulls @ vectors, expected, rtol=1e-6)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_malformed_rows import csr_matrices, dense_twin, unchanged
+from test_malformed_rows import csr_matrices, dense_reference, unchanged
 
 from freqfm import MFRecommender
 
@@ -13,8 +13,8 @@ LOSSES = st.sampled_from(["softmax", "bpr", "mawu"])
 
 
 def check(X, use):
-    """``use(X)`` must complain about X, or return what ``use`` of the dense twin returns."""
-    dense = dense_twin(X)
+    """``use(X)`` must complain about X, or return what ``use`` of the dense matrix returns."""
+    dense = dense_reference(X)
     with unchanged(X):
         if dense is None or (dense < 0).any():
             with pytest.raises((ValueError, TypeError), match=NAMES_X):
@@ -26,8 +26,8 @@ def check(X, use):
             with pytest.raises(ValueError, match=NAMES_X):
                 use(X)
             return
-        for value, twin in zip(use(X), expected, strict=True):
-            np.testing.assert_array_equal(value, twin)
+        for value, other in zip(use(X), expected, strict=True):
+            np.testing.assert_array_equal(value, other)
             assert not np.isnan(value).any()
 
 

@@ -50,7 +50,7 @@ FAULTS = {
 }
 
 
-def dense_twin(X):
+def dense_reference(X):
     """What X means, or None if it means nothing: read entry by entry."""
     n_rows, n_columns = X.shape
     indptr, indices = X.indptr.tolist(), X.indices.tolist()
@@ -104,8 +104,8 @@ def unchanged(X):
 
 
 def check(X, use):
-    """``use(X)`` must complain about X, or return what ``use`` of the dense twin returns."""
-    dense = dense_twin(X)
+    """``use(X)`` must complain about X, or return what ``use`` of the dense matrix returns."""
+    dense = dense_reference(X)
     with unchanged(X), warnings.catch_warnings():
         # A cast to float32 may overflow on the way to the error.
         warnings.simplefilter("ignore", RuntimeWarning)

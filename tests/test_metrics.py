@@ -1,4 +1,4 @@
-"""Metrics: worked examples, naive twins, scikit-learn where it agrees, identities, errors."""
+"""Metrics: worked examples, a reference, scikit-learn where it agrees, identities, errors."""
 
 import math
 
@@ -96,7 +96,7 @@ def test_truncated_recall():
     assert_allclose(values, [1, 0, NAN, 1, 0])
 
 
-def naive_metrics(held_out, ranking, k):
+def reference_metrics(held_out, ranking, k):
     """One user: a set of items, a list of items."""
     hits = [item in held_out for item in ranking[:k]]
     n, most = len(held_out), min(k, len(held_out))
@@ -124,16 +124,16 @@ def random_rankings(seed, n_users=40, n_items=30, n_ranked=12):
 
 @pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
 @pytest.mark.parametrize("k", [1, 5, 12])
-def test_equal_naive_twins(monkeypatch, k, at_once):
+def test_equal_the_reference(monkeypatch, k, at_once):
     monkeypatch.setattr(metrics._hits, "_ENTRIES_AT_ONCE", at_once)
     relevant, ranked = random_rankings(k)
-    naive = [
-        naive_metrics(set(np.flatnonzero(r)), row.tolist(), k)
+    reference = [
+        reference_metrics(set(np.flatnonzero(r)), row.tolist(), k)
         for r, row in zip(relevant, ranked, strict=True)
     ]
     for name, metric in RANKING_METRICS.items():
         values = metric(sparse.csr_array(relevant), ranked, k, average=False)
-        assert_allclose(values, [one[name] for one in naive], rtol=1e-12, err_msg=name)
+        assert_allclose(values, [one[name] for one in reference], rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 30])

@@ -1,10 +1,10 @@
-"""Kernels of the recommenders against plain twins: one batch, one step, the same gradient."""
+"""Kernels of the recommenders against references: one batch, one step, the same gradient."""
 
 from itertools import pairwise
 
-import naive_mf
 import numpy as np
 import pytest
+import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
@@ -135,13 +135,13 @@ def test_softmax_gradient(data, similarity, inside, sampler, shared):
         log_q = np.log(share / share.sum() * N_ITEMS)
 
     def loss(U, V):
-        return naive_mf.softmax_loss(
+        return reference.mf.softmax_loss(
             U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, inside=inside,
             log_q=log_q,
         )  # fmt: skip
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 
@@ -160,12 +160,12 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
         log_q = InBatch().proposal(np.diff(sparse.csc_array(X).indptr)).log_q
 
     def loss(U, V):
-        return naive_mf.softmax_loss(
+        return reference.mf.softmax_loss(
             U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, log_q=log_q
         )
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 
@@ -198,11 +198,11 @@ def test_in_batch_negatives_of_batches_of_unequal_size(data):
         lists = [[i for _, i, _ in pairs]] * len(pairs)
 
         def loss(U, V, pairs=pairs, lists=lists):
-            return naive_mf.softmax_loss(
+            return reference.mf.softmax_loss(
                 U, V, pairs, lists, cosine=True, inverse=INVERSE, log_q=log_q
             )
 
-        gradients = naive_mf.gradients(loss, U, V)
+        gradients = reference.mf.gradients(loss, U, V)
         U, V = U - 0.5 * gradients[0], V - 0.5 * gradients[1]
     assert_allclose(model.user_factors_, U, atol=1e-4)
     assert_allclose(model.item_factors_, V, atol=1e-4)
@@ -216,10 +216,12 @@ def test_bsl_weighs_the_logarithm(data):
     lists = [range(4)] * len(pairs)
 
     def loss(U, V):
-        return naive_mf.softmax_loss(U, V, pairs, lists, cosine=True, inverse=INVERSE, constant=1.5)
+        return reference.mf.softmax_loss(
+            U, V, pairs, lists, cosine=True, inverse=INVERSE, constant=1.5
+        )
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 
@@ -240,13 +242,13 @@ def test_bpr_gradient(data, similarity, n_negatives):
     known = X.toarray() > 0
 
     def loss(U, V):
-        return naive_mf.bpr_loss(
+        return reference.mf.bpr_loss(
             U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, known=known
         )
 
     assert any(known[u, j] for (u, _, _), row in zip(pairs, lists, strict=True) for j in row)
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 
@@ -256,10 +258,10 @@ def test_directau_gradient(data):
     pairs, (du, dv, model) = known_pairs(data, loss=DirectAU(gamma=1.5))
 
     def loss(U, V):
-        return naive_mf.directau_loss(U, V, pairs, gamma=1.5)
+        return reference.mf.directau_loss(U, V, pairs, gamma=1.5)
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 
@@ -272,13 +274,13 @@ def test_mawu_gradient(data, margins):
     m_items = model._draw_margins("item", N_ITEMS) if margins else None
 
     def loss(U, V, a=m_users, b=m_items):
-        return naive_mf.mawu_loss(U, V, a, b, pairs, gammas=(1.1, 0.7))
+        return reference.mf.mawu_loss(U, V, a, b, pairs, gammas=(1.1, 0.7))
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
     if not margins:
-        gu, gv = naive_mf.gradients(loss, U, V)
+        gu, gv = reference.mf.gradients(loss, U, V)
     else:
-        gu, gv, ga, gb = naive_mf.gradients(loss, U, V, m_users, m_items)
+        gu, gv, ga, gb = reference.mf.gradients(loss, U, V, m_users, m_items)
         assert_allclose(model.user_margins_, np.clip(m_users - ga, 0, 1), atol=2e-5)
         assert_allclose(model.item_margins_, np.clip(m_items - gb, 0, 1), atol=2e-5)
         assert (model.user_margins_ != m_users).any()
@@ -311,7 +313,7 @@ OPTIMIZERS = [
 ]
 
 
-def dense_twin(model_params, data, optimizer, decay, n_epochs):
+def dense_reference(model_params, data, optimizer, decay, n_epochs):
     """Train with an L2 penalty on whole tables, moved in every batch, by plain NumPy."""
     _X, U, V = data
     tables = [U.astype(np.float64), V.astype(np.float64)]
@@ -323,12 +325,12 @@ def dense_twin(model_params, data, optimizer, decay, n_epochs):
             lists = [negatives] * len(pairs)
 
             def loss(U, V, pairs=pairs, lists=lists):
-                return naive_mf.softmax_loss(
+                return reference.mf.softmax_loss(
                     U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2))
                 )
 
             for table, state, g in zip(
-                tables, states, naive_mf.gradients(loss, *tables), strict=True
+                tables, states, reference.mf.gradients(loss, *tables), strict=True
             ):
                 touched = np.any(g != 0, axis=1, keepdims=True)
                 rate = optimizer.learning_rate
@@ -386,7 +388,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
         [(pairs, (3 * b + np.arange(3)) % N_ITEMS) for b, pairs in enumerate(batches)]
         for batches in epochs
     ]
-    users, items = dense_twin(plan, data, optimizer, 0.05, 2)
+    users, items = dense_reference(plan, data, optimizer, 0.05, 2)
     assert_allclose(model.user_factors_, users, atol=3e-4)
     assert_allclose(model.item_factors_, items, atol=3e-4)
 

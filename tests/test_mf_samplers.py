@@ -1,8 +1,8 @@
 """Matrix factorization with negatives that are drawn for each user."""
 
-import naive_mf
 import numpy as np
 import pytest
+import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import ParameterGrid
@@ -87,13 +87,13 @@ def test_softmax_gradient(data, similarity, inside, name):
     assert len(epoch.row_users) < len(pairs)
 
     def loss(U, V):
-        return naive_mf.softmax_loss(
+        return reference.mf.softmax_loss(
             U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, inside=inside,
             log_q=log_q,
         )  # fmt: skip
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=3e-5)
     assert_allclose(dv, gv, atol=3e-5)
 
@@ -113,12 +113,12 @@ def test_bpr_gradient(data, n_negatives):
         lists.append(draw(proposal, U[u], key, n_negatives)[0])
 
     def loss(U, V):
-        return naive_mf.bpr_loss(
+        return reference.mf.bpr_loss(
             U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2)), known=X.toarray() > 0
         )
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = naive_mf.gradients(loss, U, V)
+    gu, gv = reference.mf.gradients(loss, U, V)
     assert_allclose(du, gu, atol=2e-5)
     assert_allclose(dv, gv, atol=2e-5)
 

@@ -1,9 +1,9 @@
-"""The kernels of rank-aware factorization machines against their naive twin and themselves."""
+"""The kernels of rank-aware factorization machines against their reference and themselves."""
 
 import numpy as np
 import pytest
-from naive_rafm import expectation, full_tables, gradients, pair_scores, prefix_scores
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.rafm import expectation, full_tables, gradients, pair_scores, prefix_scores
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm.optimizers import SGD

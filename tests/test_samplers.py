@@ -1,8 +1,8 @@
 """Samplers: their laws, and that draws follow them."""
 
-import naive_samplers
 import numpy as np
 import pytest
+import reference.samplers
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import log_softmax
@@ -146,13 +146,13 @@ def test_exact_midx_is_the_softmax(larger):
 
 
 @pytest.mark.parametrize("variant", ["uniform", "popularity", "exact"])
-def test_midx_equals_naive_twin(problem, variant):
+def test_midx_equals_the_reference(problem, variant):
     items, counts, queries = problem
     sampler = MIDX(variant, n_codewords=4).fit(items, counts, random_state=0)
     assert [book.shape for book in sampler.codebooks_] == [(4, 4), (4, 3)]
     pop = np.log1p(np.maximum(counts, 1))
     for query, row in zip(queries, sampler.log_proba(queries), strict=True):
-        law = naive_samplers.midx_law(
+        law = reference.samplers.midx_law(
             query, items, sampler.codebooks_, sampler.codes_, variant, pop
         )
         assert_allclose(np.exp(row), law, rtol=1e-5)
@@ -205,11 +205,11 @@ def test_more_codewords_are_closer_to_the_softmax(larger):
     assert found[-1] < found[0] / 4
 
 
-def test_kernel_equals_naive_twin(problem):
+def test_kernel_equals_the_reference(problem):
     items, _, queries = problem
     sampler = Kernel(alpha=3.0).fit(items)
     for query, row in zip(queries, sampler.log_proba(queries), strict=True):
-        assert_allclose(np.exp(row), naive_samplers.kernel_law(query, items, 3.0), rtol=1e-5)
+        assert_allclose(np.exp(row), reference.samplers.kernel_law(query, items, 3.0), rtol=1e-5)
     nodes = sampler.proposal_.nodes
     assert nodes.nbytes <= 8 * N_ITEMS * (WIDTH + 1)
     whole = items.T @ items
@@ -222,7 +222,7 @@ def test_dns_equals_enumeration():
     for n in (1, 2, 4):
         sampler = DNS(n_candidates=n).fit(items)
         for query in ([1.0], [-1.0], [0.0]):
-            law = naive_samplers.best_of_law(query, items, n)
+            law = reference.samplers.best_of_law(query, items, n)
             assert_allclose(np.exp(sampler.log_proba([query]))[0], law, rtol=1e-10)
 
 

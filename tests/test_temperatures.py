@@ -1,8 +1,8 @@
 """Temperature strategies against their formulas."""
 
-import naive_mf
 import numpy as np
 import pytest
+import reference.mf
 from numpy.testing import assert_allclose
 from scipy import sparse
 
@@ -127,7 +127,7 @@ def test_statistics_of_users(similarity, sampler):
         init_scale=1.0, n_negatives=None if isinstance(sampler, (Full, InBatch)) else 4000,
     ).fit(X)  # fmt: skip
     U, V, statistics = strategy.seen_[1]
-    scores = naive_mf.similarities(U.astype(float), V.astype(float), similarity == "cosine")
+    scores = reference.mf.similarities(U.astype(float), V.astype(float), similarity == "cosine")
     dense = X.toarray()
     assert_allclose(statistics[:, 1], dense.sum(axis=1))
     # How often each item is expected among the negatives, and the correction of its logit.

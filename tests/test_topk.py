@@ -1,4 +1,4 @@
-"""The best items of every query against a naive twin; ties, exclusions, candidates, threads."""
+"""The best items of every query against a reference; ties, exclusions, candidates, threads."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from freqfm.backends.cpu.topk import (
 from freqfm.metrics._ranking import top_k
 
 
-def naive_top_k(queries, items, k, exclude=None, candidates=None):
+def reference_top_k(queries, items, k, exclude=None, candidates=None):
     """All scores in float64, sorted one query after the other."""
     scores = np.asarray(queries, dtype=np.float64) @ np.asarray(items, dtype=np.float64).T
     if exclude is not None:
@@ -70,7 +70,7 @@ def assert_same(result, expected):
         (130, 2 * TILE_ITEMS - 1, 5),
     ],
 )
-def test_equals_naive_twin(n, m, d, k):
+def test_equals_the_reference(n, m, d, k):
     rng = np.random.default_rng([n, m, k])
     queries, items = whole_numbers(rng, n, d), whole_numbers(rng, m, d)
     exclude = random_exclusions(rng, n, m)
@@ -82,7 +82,7 @@ def test_equals_naive_twin(n, m, d, k):
         {"exclude": exclude, "candidates": candidates},
     ):
         result = top_k(queries, items, k, **options)
-        assert_same(result, naive_top_k(queries, items, k, **options))
+        assert_same(result, reference_top_k(queries, items, k, **options))
 
 
 def test_large_random_problem():
@@ -92,7 +92,7 @@ def test_large_random_problem():
     items = rng.standard_normal((m, d), dtype=np.float32)
     exclude = random_exclusions(rng, n, m, 0.05)
     found, scores = top_k(queries, items, 50, exclude=exclude)
-    _, best = naive_top_k(queries, items, 50, exclude)
+    _, best = reference_top_k(queries, items, 50, exclude)
     # Rounding may swap neighbours of nearly the same score.
     assert_allclose(scores, best, atol=1e-4)
     assert (np.diff(scores, axis=1) <= 0).all()
@@ -169,7 +169,7 @@ def test_threads_beyond_the_rows_have_nothing_to_do():
                 rank_items, Scores(queries[:n_queries], items, 0), excluded, Parts(4, 1), scratch,
                 Best(found, scores),
             )  # fmt: skip
-        expected = naive_top_k(queries[:n_queries], items, 5)
+        expected = reference_top_k(queries[:n_queries], items, 5)
         assert_same((found, scores), expected)
 
 
@@ -226,7 +226,7 @@ def test_layouts_give_the_same_result():
     rng = np.random.default_rng(0)
     queries, items = whole_numbers(rng, 4, 3), whole_numbers(rng, 90, 3)
     exclude = random_exclusions(rng, 4, 90)
-    expected = naive_top_k(queries, items, 6, exclude)
+    expected = reference_top_k(queries, items, 6, exclude)
     frozen = items.copy()
     frozen.flags.writeable = False
     unsorted = exclude.copy()
@@ -263,10 +263,10 @@ def test_single_rows_of_any_stride():
     column = whole_numbers(rng, 6, 1)
     items = whole_numbers(rng, 50, 6)
     assert column.T.flags.c_contiguous
-    assert_same(top_k(column.T, items, 4), naive_top_k(column.T, items, 4))
-    assert_same(top_k(items, column.T, 4), naive_top_k(items, column.T, 4))
+    assert_same(top_k(column.T, items, 4), reference_top_k(column.T, items, 4))
+    assert_same(top_k(items, column.T, 4), reference_top_k(items, column.T, 4))
     only = top_k(items, items, 2, candidates=[17])
-    assert_same(only, naive_top_k(items, items, 2, candidates=[17]))
+    assert_same(only, reference_top_k(items, items, 2, candidates=[17]))
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from naive import epoch_order
 from numpy.testing import assert_allclose
+from reference.fm import epoch_order
 
 from freqfm import FMClassifier
 from freqfm.optimizers import SGD, Adagrad, Adam

@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
-from naive_vae import unit
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.vae import unit
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError

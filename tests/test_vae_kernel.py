@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from naive_vae import differences, negative_log_likelihood, objective, unit
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.vae import differences, negative_log_likelihood, objective, unit
 from scipy import sparse
 
 from freqfm import FastVAERecommender, backends
@@ -121,7 +121,7 @@ def run_sampled(X, vectors, queries, sampler, n_draws, key, n_unit=0):
 
 @pytest.mark.parametrize("n_items", [1, 13, TILE + 3, TILE * N_CHUNKS * 2 + 5])
 @pytest.mark.parametrize("n_unit", [0, 3])
-def test_full_softmax_equals_naive_twin(n_unit, n_items):
+def test_full_softmax_equals_the_reference(n_unit, n_items):
     rng = np.random.default_rng(0)
     X = sparse.random_array((6, n_items), density=min(1, 20 / n_items), rng=rng, dtype=np.float32)
     X = sparse.csr_array(X)

@@ -1,4 +1,4 @@
-"""Plain twins of the recommenders' losses: float64, pair by pair, gradients by differences."""
+"""The recommenders' losses in float64, pair by pair, gradients by differences."""
 
 import numpy as np
 

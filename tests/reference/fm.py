@@ -1,4 +1,4 @@
-"""Slow twins of the kernels, in plain Python and float64, written from the formulas alone."""
+"""Factorization machines in plain Python and float64, written from the formulas alone."""
 
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def loss_slope(name, score, target):
     return score - target
 
 
-class NaiveFM:
+class ReferenceFM:
     """A factorization machine trained one batch at a time with whole, dense gradients.
 
     ``optimizer`` is a dict: name, learning_rate, and whatever else the formula needs.

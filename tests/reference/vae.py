@@ -1,4 +1,4 @@
-"""Plain twin of the variational autoencoder's objective, float64, user by user."""
+"""The variational autoencoder's objective in float64, user by user."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Plain twins of the samplers' laws: float64, item by item, from the papers' formulas."""
+"""The samplers' laws in float64, item by item, from the papers' formulas."""
 
 import numpy as np
 

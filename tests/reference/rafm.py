@@ -1,7 +1,8 @@
-"""Slow twin of the rank-aware factorization machine, in plain Python and float64."""
+"""The rank-aware factorization machine in plain Python and float64."""
 
 import numpy as np
-from naive import loss_slope
+
+from reference.fm import loss_slope
 
 
 def pair_scores(X, intercept, coef, tables, levels, up_to=None):
