@@ -20,7 +20,7 @@ from freqfm.optimizers import Optimizer
 # ---------------
 #
 # A loss gives its value and its derivative by the score; a classifier's target is 1 for rows of the
-# class and 0 for others. An optimizer gives the step of one weight, with up to two numbers of state.
+# class and 0 for others. An optimizer gives the step of one weight, with up to two state numbers.
 # A property may return a function that reads hyper-parameters from its closure.
 
 
