@@ -36,9 +36,11 @@ from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm import FastVAERecommender, MFRecommender
+from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
+from freqfm._validation import canonical_csr
 from freqfm.backends.cpu.tables import apply_gradients
-from freqfm.backends.cpu import team
+from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
@@ -168,6 +170,13 @@ def use_autoencoders():
         model.transform(X)
 
 
+def use_parts():
+    X = canonical_csr(dense.astype(np.float32))
+    for weights in FMRegressor(3, max_iter=1).fit(X, y)._outputs():
+        scores, sums = backends.get().fm_forward(X, weights, 1)
+        backends.get().fm_backward(X, weights, sums, scores, 1)
+
+
 def stats():
     return {
         k.__name__: [len(k.stats.cache_misses), sum(k.stats.cache_hits.values())] for k in KERNELS
@@ -179,6 +188,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_recommenders()
     use_samplers()
     use_autoencoders()
+    use_parts()
 report["compiled"] = len(recorder.buffer)
 report["types_of_n_unit"] = sorted({str(types[4]) for types in apply_gradients.signatures})
 report["signatures"] = n_signatures()
@@ -190,6 +200,7 @@ if "TWICE" in os.environ:
         use_recommenders()
         use_samplers()
         use_autoencoders()
+        use_parts()
     report["compiled_again"] = len(recorder.buffer)
     report["stats_again"] = stats()
 print(json.dumps(report))
