@@ -107,17 +107,6 @@ def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
 
 
 @inlined
-def _pull_of_softmax(begin, end, weight, problem, histories, gradient):
-    """Add the gradient of the weighted mean score of the positives."""
-    items = problem.items
-    for p in range(begin, end):
-        k = np.uint64(histories.indices[p])
-        x = problem.positive * histories.values[p] / weight
-        for f in range(items.shape[1]):
-            gradient[f] += x * items[k, f]
-
-
-@inlined
 def _sum_history(begin, end, items, histories, user):
     """Write the weighted sum of the user's items to ``user``; return the sum of the weights."""
     width = items.shape[1]
@@ -140,13 +129,14 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     itself. The loss is, if ``pairwise``, that of ranking each of the user's items above each of the
     others; else -positive * (mean score) + constant * log sum exp(inverse * scores of others).
     """
-    width = problem.items.shape[1]
+    items = problem.items
+    width = items.shape[1]
     gradient = scratch.gradients[rank]
     for r in range(rank, out.shape[0], size):
         user = out[r]
         begin = histories.indptr[r]
         end = histories.indptr[r + 1]
-        weight = _sum_history(begin, end, problem.items, histories, user)
+        weight = _sum_history(begin, end, items, histories, user)
         if not _normalise(user):
             continue
         for _ in range(problem.n_steps):
@@ -156,7 +146,11 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
             if problem.pairwise:
                 _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
             else:
-                _pull_of_softmax(begin, end, weight, problem, histories, gradient)
+                for p in range(begin, end):
+                    k = np.uint64(histories.indices[p])
+                    x = problem.positive * histories.values[p] / weight
+                    for f in range(width):
+                        gradient[f] += x * items[k, f]
                 strength = problem.constant * problem.inverse
                 _push_of_softmax(problem.others, scratch.scores[rank], gradient, strength)
             for f in range(width):

@@ -120,7 +120,7 @@ def _add_statistics(batch, statistics, scratch):
         u = user_of(batch, r)
         statistics[u, 0] += scratch.plain_losses[r]
         statistics[u, 1] += scratch.weights[r]
-        statistics[u, 2] += scratch.slopes[r]
+        statistics[u, 2] += scratch.derivatives[r]
 
 
 @kernel

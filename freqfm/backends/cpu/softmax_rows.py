@@ -67,7 +67,7 @@ class SoftmaxScratch(NamedTuple):
     losses: np.ndarray
     weights: np.ndarray
     plain_losses: np.ndarray  #: loss at temperature one
-    slopes: np.ndarray  #: derivative of the loss by the inverse temperature
+    derivatives: np.ndarray  #: of the loss by the inverse temperature
 
 
 class Tile(NamedTuple):
@@ -260,4 +260,4 @@ def finish_row(r, tile, batch, softmax, items, scratch):
         through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
     through_dropout(gradients, softmax.dropout, scratch.masks, r)
     scratch.plain_losses[r] = scratch.weights[r] * scratch.log_sums[r] - scores
-    scratch.slopes[r] = softmax.constant * (own_scores + others * mean_score / total) - scores
+    scratch.derivatives[r] = softmax.constant * (own_scores + others * mean_score / total) - scores
