@@ -72,14 +72,9 @@ def cases(n_rows, n_pairs):
     """Return, by name, data and a model with a component of the package and one of a user's."""
     X, y = make_clicks(n_rows, (20_000, 3000, 300, 24), random_state=0)
     interactions = make_interactions(5000, 2000, n_pairs, random_state=0)
-    fm = {
-        "n_components": 16,
-        "max_iter": 3,
-        "early_stopping": False,
-        "random_state": 0,
-        "n_jobs": 1,
-    }
-    mf = {"n_components": 32, "max_iter": 3, "random_state": 0, "n_jobs": 1}
+    common = {"max_iter": 3, "random_state": 0, "n_jobs": 1}
+    fm = {"n_components": 16, "early_stopping": False, "n_iter_no_change": None, **common}
+    mf = {"n_components": 32, **common}
     return {
         "log loss": ((X, y), [FMClassifier(loss=loss, **fm) for loss in ("log", OwnLogLoss())]),
         "squared error": (
