@@ -8,7 +8,7 @@ generator of ``formulas.rng``, keyed by seed, epoch and index, so that any backe
 The tuples below are what estimators and backends hand to each other; compiled code reads them too.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -222,7 +222,7 @@ class FoldInProblem(NamedTuple):
     n_steps: int
 
 
-class RankingTrainer:
+class RankingTrainer(ABC):
     """Trains user and item vectors on batches of positives; a context manager.
 
     ``begin_epoch``, any number of calls of ``train`` on some batches each, ``end_epoch``.
@@ -317,7 +317,7 @@ class AutoencoderProblem(NamedTuple):
     formulas: dict = MappingProxyType({})  #: a user's own, as in ``FMProblem``
 
 
-class Backend:
+class Backend(ABC):
     """What a kind of hardware does for the models.
 
     A trainer is a context manager that holds what an epoch needs: packed data, scratch, threads.

@@ -11,7 +11,7 @@ from freqfm.backends.cpu.alignment import Alignment, AlignmentScratch, alignment
 from freqfm.backends.cpu.drawing import Draws, draw_for_pairs, draw_for_rows
 from freqfm.backends.cpu.pairwise import Pairwise, PairwiseScratch, pairwise_train
 from freqfm.backends.cpu.softmax import TILE_ROWS, softmax_train
-from freqfm.backends.cpu.softmax_rows import Softmax, SoftmaxScratch, has_own_lists
+from freqfm.backends.cpu.softmax_rows import Softmax, SoftmaxScratch
 from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
 from freqfm.backends.cpu.training import NO_TABLE, TableTrainer
 from freqfm.formulas import codes
@@ -26,6 +26,9 @@ _SCORES = 1 << 22
 
 # At most so many negatives are drawn at a time.
 _DRAWS = 1 << 23
+
+# Negatives of which each row of a batch has its own.
+_OWN_LISTS = (codes.NEGATIVES_OWN, codes.NEGATIVES_DRAWN)
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
 
@@ -107,7 +110,7 @@ class SoftmaxFamily(Family):
         super().__init__(problem, n_pairs, size)
         d, width = problem.width, self._list_length()
         panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
-        own = has_own_lists(problem.negatives_code)
+        own = problem.negatives_code in _OWN_LISTS
         self.n_listed = n_pairs * width if own else width
         n_units = size * width if own else width
         self._scratch = SoftmaxScratch(
