@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import freqfm
-from freqfm import FMClassifier, _jit
-from freqfm.initializers import Initializer
+from freqfm import MFRecommender, _jit
+from freqfm.samplers import Uniform
 
 ROOT = Path(freqfm.__file__).parents[1]
 
@@ -276,7 +276,7 @@ def test_second_process_compiles_nothing(reports):
 
 @pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
 @pytest.mark.parametrize("verbose", [0, 1])
-def test_compilation_is_announced(verbose, monkeypatch, capsys, clicks):
+def test_compilation_is_announced(verbose, monkeypatch, capsys):
     # Not kept on disk, so that it compiles in every run of the tests.
     monkeypatch.setattr(_jit, "cache_directory", lambda: None)
     monkeypatch.setattr(_jit, "KERNELS", list(_jit.KERNELS))
@@ -285,12 +285,13 @@ def test_compilation_is_announced(verbose, monkeypatch, capsys, clicks):
     def new_kernel(x):
         return x + 1
 
-    class Compiling(Initializer):
-        def draw(self, shape, generator, counts=None):
+    class Compiling(Uniform):
+        def draw(self, shape, n_items, proposal, generator):
             new_kernel(1)
-            return np.zeros(shape, dtype=np.float32)
+            return np.zeros(shape, dtype=np.int32)
 
-    FMClassifier(2, init=Compiling(), max_iter=1, verbose=verbose).fit(*clicks)
+    model = MFRecommender(2, negative_sampler=Compiling(), max_iter=1, verbose=verbose)
+    model.fit(np.eye(3))
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("compiling new_kernel (once)") == verbose
 

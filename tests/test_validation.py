@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm.initializers import Normal
+from freqfm.losses import Huber
 from freqfm.optimizers import CFSGD, FASGD, SGD
 
 FORMATS = {
@@ -145,6 +146,7 @@ OUT_OF_RANGE = {
     "class_weight": ["even", 3],
     "optimizer": ["nope", 3, None, SGD],
     "init": ["nope", 3, None, Normal],
+    "loss": ["nope", 3, None, Huber],
     "ranks": [(), (8, 4), (2.5,), 8, "all"],
     "rank_assignment": ["closest", [1, 2, 3], 8, None],
     "counts": [[1, 2], "all", 8],
