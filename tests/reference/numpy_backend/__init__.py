@@ -1,0 +1,121 @@
+"""A backend in plain NumPy: the reference that other backends are compared with.
+
+It is written from the formulas, in float64, with whole tables at a time, for data of a few hundred
+rows. Where the CPU backend lets rows make up missed steps later, this one moves every row in every
+step. Random numbers are those of ``freqfm.formulas.rng``, so rows are visited, weights dropped and
+negatives drawn as by any other backend.
+"""
+
+import numpy as np
+
+from freqfm.backends.base import Backend
+
+from . import streams
+from .autoencoder import AutoencoderEpochs
+from .fm import FMEpochs, backward, forward, scores
+from .pointwise import expectation, loss_of
+from .ranking import RankingEpochs, fold_in
+from .sampling import alias_tables, draw_for_queries
+from .steps import TableEpochs
+
+__all__ = ["NumpyBackend"]
+
+
+class NumpyBackend(Backend):
+    """See :class:`freqfm.backends.base.Backend`; numbers of threads make no difference."""
+
+    name = "numpy"
+
+    # Factorization machines.
+
+    def fm_trainer(self, problem, n_threads):
+        """Return a trainer of whole epochs."""
+        return FMEpochs(problem)
+
+    def fm_scores(self, X, weights, n_threads):
+        """Return the scores of rows under every output."""
+        return np.stack([scores(X.toarray(), of_output) for of_output in weights])
+
+    def fm_forward(self, X, weights, n_threads):
+        """Return the scores of a batch and the sums of x v."""
+        return forward(X, weights)
+
+    def fm_backward(self, X, weights, sums, derivatives, n_threads):
+        """Return the gradient of a loss of the scores."""
+        return backward(X, weights, sums, derivatives)
+
+    def expected_targets(self, loss_code, formulas, scores):
+        """Return the targets that scores stand for."""
+        return expectation(loss_code, formulas, scores).astype(np.float32)
+
+    def sum_losses(self, loss_code, formulas, rows):
+        """Return the weighted sums of the losses of rows and of their derivatives."""
+        losses, derivatives = loss_of(loss_code, formulas, rows.scores, rows.targets)
+        return rows.weights @ losses, rows.weights @ derivatives
+
+    # Recommenders.
+
+    def ranking_trainer(self, problem, n_threads):
+        """Return a trainer of user and item vectors."""
+        return RankingEpochs(problem)
+
+    def table_trainer(self, rule, n_threads, formulas=None):
+        """Return what moves tables along gradients that are given."""
+        return TableEpochs(rule, formulas)
+
+    def fold_in(self, problem, histories, n_threads, formulas=None):
+        """Return unit vectors of users by their histories, items held fixed."""
+        return fold_in(problem, formulas or {}, *histories)
+
+    # Autoencoders, samplers and metrics.
+
+    def autoencoder_trainer(self, problem, n_threads):
+        """Return what an autoencoder does per item."""
+        return AutoencoderEpochs(problem)
+
+    def sum_histories(self, histories, table, n_threads):
+        """Return the sums of weights times rows of a table."""
+        n_users = len(histories.starts) - 1
+        sums = np.zeros((n_users, table.shape[1]))
+        users = np.repeat(np.arange(n_users), np.diff(histories.starts))
+        np.add.at(sums, users, histories.weights[:, None] * table[histories.items])
+        return sums.astype(np.float32)
+
+    def draw(self, proposal, queries, key, n):
+        """Return items for each query, and the logarithms of how likely they were."""
+        return draw_for_queries(proposal, queries, key, n)
+
+    def alias_tables(self, starts, weights):
+        """Return alias tables of cells of positions."""
+        return alias_tables(starts, weights)
+
+    def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
+        """Return the items with the largest dot products for each query, and these."""
+        items = items.astype(np.float64)
+        lengths = np.linalg.norm(items[:, :unit_columns], axis=1, keepdims=True)
+        items[:, :unit_columns] /= np.where(lengths > 0, lengths, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (queries @ items.T).astype(np.float32)
+        rows = np.repeat(np.arange(len(queries)), np.diff(excluded.indptr))
+        found[rows, excluded.indices[: len(rows)]] = -np.inf
+        found[:, excluded.for_all] = -np.inf
+        found[np.isnan(found)] = -np.inf
+        order = np.argsort(-found, axis=1, kind="stable")[:, :k].astype(np.int32)
+        best = np.take_along_axis(found, order, axis=1)
+        order[best == -np.inf] = -1
+        return order, best
+
+    # Random numbers.
+
+    def permutation(self, stream, n):
+        """Return the integers below ``n`` in the order of their random bits."""
+        return np.argsort(streams.bits(streams.key_of(stream), np.arange(n)), kind="stable")
+
+    def uniform(self, stream, indices):
+        """Return numbers in [0, 1), with 24 random bits each."""
+        random = streams.bits(streams.key_of(stream), indices) >> np.uint64(40)
+        return (random * 2.0**-24).astype(np.float32)
+
+    def standard_normal(self, stream, indices):
+        """Return numbers of the standard normal distribution."""
+        return streams.standard_normal(streams.key_of(stream), indices).astype(np.float32)

@@ -1,0 +1,487 @@
+"""The backend in plain NumPy: a second folder behind the interface, and the CPU's reference."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from own_components import OwnAdagrad, OwnAdam, OwnBPR, OwnFASGD, OwnLogLoss
+from reference.numpy_backend import NumpyBackend
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils import estimator_checks as checks
+
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+    RaFMRegressor,
+    backends,
+)
+from freqfm.backbones import Linear
+from freqfm.backends.base import Backend, Exclusions, FoldInProblem, Histories, Stream
+from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
+from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
+from freqfm.samplers import SAMPLERS
+
+CPU = backends.get()
+
+# Relative to the largest number of an array. Adam is the least exact: the CPU has its 1 - beta_2 in
+# float32, 1e-5 from the number meant.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Return a function that lets estimators use a backend from then on."""
+
+    def use(backend):
+        monkeypatch.setattr(backends, "get", lambda device="cpu": backend)
+
+    return use
+
+
+@pytest.fixture
+def numpy_backend(use):
+    """Let estimators use the backend in NumPy."""
+    use(NumpyBackend())
+
+
+def covering(**axes):
+    """Return few combinations in which any two values of any two axes meet, greedily."""
+    sizes = [len(values) for values in axes.values()]
+    cells = [(axis, k) for axis, size in enumerate(sizes) for k in range(size)]
+    left = {(one, two) for one, two in itertools.combinations(cells, 2) if one[0] != two[0]}
+    chosen = []
+    while left:
+        case = dict(min(left))
+        for axis, size in enumerate(sizes):
+            if axis not in case:
+                case[axis] = max(range(size), key=lambda k: len(_pairs({**case, axis: k}) & left))
+        left -= _pairs(case)
+        chosen.append({name: axes[name][case[axis]] for axis, name in enumerate(axes)})
+    return chosen
+
+
+def _pairs(case):
+    return set(itertools.combinations(sorted(case.items()), 2))
+
+
+def label(value):
+    if isinstance(value, dict):
+        return "-".join(map(label, value.values()))
+    return str(value) if isinstance(value, str | float | int | tuple) else type(value).__name__
+
+
+def assert_near(actual, expected, name):
+    assert actual.shape == expected.shape, name
+    largest = np.abs(expected).max(initial=1e-3)
+    assert_allclose(actual, expected, rtol=0, atol=TOLERANCE * largest, err_msg=name)
+
+
+def fit_both(use, estimator, *data, **weights):
+    """Return the estimator fitted by the CPU, and by NumPy."""
+    fitted = []
+    for backend in (CPU, NumpyBackend()):
+        use(backend)
+        fitted.append(clone(estimator).fit(*data, **weights))
+    return fitted
+
+
+def test_it_implements_all_of_the_interface():
+    operations = {name for name, value in vars(Backend).items() if callable(value)}
+    assert operations and all(name in vars(NumpyBackend) for name in operations)
+
+
+# Factorization machines.
+
+OPTIMIZERS = {
+    "sgd": SGD(0.1),
+    "fa_sgd": FASGD(0.1),
+    "cf_sgd": CFSGD(),
+    "cf_sgd by batches": CFSGD(count="batch", exponent=0.7),
+    "rowwise_adagrad": RowwiseAdagrad(),
+    "adagrad": Adagrad(),
+    "adam": Adam(0.01),
+    "dense adam": Adam(0.01, lazy=False),
+}
+LEVELS = {"ranks": (1, 2, 4), "rank_assignment": [5, 15]}
+FM_MODELS = {
+    "binary": FMClassifier(3),
+    "three classes": FMClassifier(3),
+    "regression": FMRegressor(3),
+    "paper": RaFMClassifier(**LEVELS),
+    "reference": RaFMClassifier(**LEVELS, form="reference", dependent_weight=0.5),
+    "truncate": RaFMRegressor(**LEVELS, rank_sharing="truncate"),
+}
+
+
+def rows(model):
+    """Return rows with values and without, and targets."""
+    generator = np.random.default_rng(5)
+    X = generator.choice([0.5, 1, 2], (60, 14)) * (generator.random((60, 14)) < 0.25)
+    X[:, 0], X[7] = 1, 0
+    y = np.arange(60) % 3 if model == "three classes" else np.arange(60) % 2
+    return sparse.csr_array(X.astype(np.float32)), y
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        model=list(FM_MODELS),
+        optimizer=list(OPTIMIZERS),
+        weighted=[False, True],
+        params=[
+            {},
+            {"fit_intercept": False, "alpha_per": "row", "alpha_linear": 1e-2},
+            {"fit_linear": False, "shuffle": False},
+            {"early_stopping": True, "validation_fraction": 0.3},
+        ],
+    ),
+    ids=label,
+)
+def test_factorization_machines_agree(use, case):
+    X, y = rows(case["model"])
+    model = FM_MODELS[case["model"]]
+    model = clone(model).set_params(
+        optimizer=OPTIMIZERS[case["optimizer"]], max_iter=2, batch_size=25, init_scale=0.3,
+        random_state=0, **case["params"],
+    )  # fmt: skip
+    weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
+    cpu, reference = fit_both(use, model, X, y, sample_weight=weight)
+    for name in (*cpu._weight_names, "loss_curve_", "validation_scores_"):
+        assert_near(getattr(reference, name), getattr(cpu, name), name)
+    scores = "decision_function" if hasattr(cpu, "decision_function") else "predict"
+    assert_near(getattr(reference, scores)(X), getattr(cpu, scores)(X), scores)
+
+
+def test_large_sets_are_visited_in_the_same_blocks(use):
+    X = sparse.csr_array(np.random.default_rng(0).random((16_400, 3)).astype(np.float32))
+    model = FMRegressor(2, max_iter=1, batch_size=4000, early_stopping=False, random_state=0)
+    cpu, reference = fit_both(use, model, X, np.arange(16_400) % 5)
+    assert_near(reference.factors_, cpu.factors_, "factors_")
+
+
+def test_forward_and_backward_agree():
+    X, _ = rows("binary")
+    weights = FMRegressor(3, max_iter=1, random_state=0, init_scale=0.5)
+    weights = weights.fit(X, np.arange(60))._outputs()[0]
+    derivatives = np.random.default_rng(1).normal(size=60)
+    results = []
+    for backend in (CPU, NumpyBackend()):
+        scores, sums = backend.fm_forward(X, weights, 1)
+        results.append([scores, sums, *backend.fm_backward(X, weights, sums, derivatives, 1)])
+    for name, one, other in zip(("scores", "sums", "b", "tokens", "w", "V"), *results, strict=True):
+        assert_near(np.asarray(other), np.asarray(one), name)
+
+
+# Recommenders.
+
+
+def histories():
+    """Return users with up to ten weighted items, one without any."""
+    generator = np.random.default_rng(3)
+    X = (generator.random((16, 12)) < np.linspace(0.7, 0.1, 12)) * generator.choice(
+        [0.5, 1, 2], (16, 12)
+    )
+    X[3] = 0
+    return sparse.csr_array(X.astype(np.float32))
+
+
+def assert_recommenders_agree(use, model):
+    X = histories()
+    cpu, reference = fit_both(use, model, X)
+    for name, expected in cpu._tables().items():
+        assert_near(reference._tables()[name], expected, name)
+    for name in ("loss_curve_", "_inverse_temperatures", "_statistics"):
+        assert_near(getattr(reference, name), getattr(cpu, name), name)
+    # One model, asked by both. Histories of a recommender without an encoder are folded in by steps
+    # that need not converge, so that float32 and float64 part: see below.
+    asked = {"X": X} if isinstance(model, FastVAERecommender) else {"users": np.arange(16)}
+    served = []
+    for backend in (CPU, NumpyBackend()):
+        use(backend)
+        served.append(cpu.recommend(**asked, n_recommendations=4))
+    assert_array_equal(served[1][0], served[0][0])
+    found = served[0][0] >= 0
+    assert_near(served[1][1][found], served[0][1][found], "scores")
+
+
+STEPS = {**OPTIMIZERS, "cf_sgd": CFSGD(0.3)}
+del STEPS["cf_sgd by batches"]
+SOFTMAX_SAMPLERS = list(SAMPLERS)
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        optimizer=list(STEPS),
+        sampler=SOFTMAX_SAMPLERS,
+        loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
+        comparison=[
+            ("cosine", 0.5),
+            ("cosine", "adap_tau"),
+            ("cosine", "learned"),
+            ("cosine", "learned_user"),
+            ("dot", 0.5),
+            ("dot", "learned"),
+        ],
+        user_dropout=[0.0, 0.2],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_softmax_losses_agree(use, case):
+    similarity, temperature = case.pop("comparison")
+    model = mf_model(**case, similarity=similarity, temperature=temperature)
+    assert_recommenders_agree(use, model)
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        optimizer=list(STEPS),
+        loss=[BPR(), DirectAU(0.5), MAWU(0.5, 0.5), MAWU(0.5, 0.5, margins=False)],
+        user_dropout=[0.0, 0.2],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_alignment_and_pairs_agree(use, case):
+    assert_recommenders_agree(use, mf_model(**case))
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("sampler", ["uniform", "dns"])
+def test_negatives_of_pairs_agree(use, sampler, similarity):
+    model = mf_model(loss=BPR(), sampler=sampler, similarity=similarity, optimizer="sgd")
+    assert_recommenders_agree(use, model)
+
+
+def epochs(sampler):
+    """Return for how many epochs fits agree: clusters of vectors jump where these hardly differ."""
+    return 1 if "midx" in sampler else 2
+
+
+def mf_model(loss, optimizer, sampler="auto", decay=(0.0, "full"), **params):
+    draws = loss.n_negatives is not None and sampler not in ("full", "in_batch")
+    return MFRecommender(
+        6, loss=loss, optimizer=STEPS[optimizer], negative_sampler=sampler,
+        max_iter=epochs(sampler), batch_size=30, n_negatives=5 if draws else None,
+        weight_decay=decay[0], weight_decay_scope=decay[1], init_scale=0.5, random_state=0,
+        **params,
+    )  # fmt: skip
+
+
+class OwnLinear(Linear):
+    """The vectors of tables, as any backbone: through gradients that are stored, and then steps."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        optimizer=["sgd", "adagrad", "dense adam"],
+        loss=[BSL(1.2), BPR(), MAWU(0.5, 0.5)],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_backbones_agree(use, case):
+    assert_recommenders_agree(use, mf_model(**case, backbone=OwnLinear()))
+
+
+VAE_SAMPLERS = [name for name in SAMPLERS if name not in ("in_batch", "dns", "self_adversarial")]
+VAE_STEPS = {
+    "sgd": SGD(0.05), "fa_sgd": FASGD(0.02), "cf_sgd": CFSGD(0.1),
+    "rowwise_adagrad": RowwiseAdagrad(0.01), "adagrad": Adagrad(0.01), "adam": Adam(0.01),
+    "dense adam": Adam(0.01, lazy=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        optimizer=list(VAE_STEPS),
+        sampler=VAE_SAMPLERS,
+        similarity=["cosine", "dot"],
+        temperature=[None, "learned"],
+        n_samples=[1, 2],
+        dropout_on=["input", "hidden"],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_autoencoders_agree(use, case):
+    decay, sampler = case.pop("decay"), case.pop("sampler")
+    model = FastVAERecommender(
+        4, hidden_layer_sizes=(5,), negative_sampler=sampler,
+        max_iter=epochs(sampler), batch_size=8, n_negatives=None if sampler == "full" else 5,
+        weight_decay=decay[0], weight_decay_scope=decay[1], early_stopping=False, random_state=0,
+        **{**case, "optimizer": VAE_STEPS[case["optimizer"]]},
+    )  # fmt: skip
+    assert_recommenders_agree(use, model)
+
+
+# A user's own formulas, by NumPy alone: they are the package's, written anew.
+
+
+@pytest.mark.parametrize(
+    ("own", "shipped"),
+    [
+        ({"loss": OwnLogLoss()}, {"loss": "log"}),
+        ({"optimizer": OwnAdam(0.01)}, {"optimizer": Adam(0.01)}),
+        ({"optimizer": OwnFASGD(0.1)}, {"optimizer": FASGD(0.1)}),
+    ],
+    ids=label,
+)
+@pytest.mark.parametrize("model", ["binary", "paper"])
+def test_own_formulas_of_factorization_machines(numpy_backend, model, own, shipped):
+    X, y = rows(model)
+    one, other = (
+        clone(FM_MODELS[model])
+        .set_params(max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **params)
+        .fit(X, y)
+        for params in (own, shipped)
+    )
+    for name in (*one._weight_names, "loss_curve_"):
+        assert_near(getattr(one, name), getattr(other, name), name)
+
+
+@pytest.mark.parametrize(
+    ("own", "shipped"),
+    [
+        ({"loss": OwnBPR()}, {"loss": BPR()}),
+        ({"optimizer": OwnAdagrad(0.05)}, {"optimizer": Adagrad(0.05)}),
+    ],
+    ids=label,
+)
+def test_own_formulas_of_recommenders(numpy_backend, own, shipped):
+    X = histories()
+    params = {"loss": BPR(), "n_negatives": 2, "n_components": 6, "similarity": "dot"}
+    one, other = (
+        MFRecommender(**{**params, **of_model}, max_iter=2, batch_size=30, random_state=0).fit(X)
+        for of_model in (own, shipped)
+    )
+    for name in ("user_factors_", "item_factors_", "loss_curve_"):
+        assert_near(getattr(one, name), getattr(other, name), name)
+    assert_near(one.transform(X), other.transform(X), "transform")
+
+
+# Operations on their own.
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_folding_in_agrees(pairwise):
+    X, generator = histories(), np.random.default_rng(0)
+    items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (12, 5))
+    problem = FoldInProblem(
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
+    )
+    results = [
+        backend.fold_in(problem, (X.indptr, X.indices, X.data), 1)
+        for backend in (CPU, NumpyBackend())
+    ]
+    assert_near(results[1], results[0], "vectors")
+
+
+@pytest.mark.parametrize("unit_columns", [0, 2])
+def test_top_k_agrees(unit_columns):
+    generator = np.random.default_rng(0)
+    queries, items = (generator.normal(size=(n, 3)).astype(np.float32) for n in (5, 9))
+    items[4], items[6] = items[2], np.nan
+    excluded = Exclusions(
+        np.array([0, 2, 2, 3, 3, 3]), np.array([1, 8, 0], dtype=np.int32), np.array([5], np.int32)
+    )
+    results = [
+        backend.top_k(queries, items, 8, excluded, unit_columns, 1)
+        for backend in (CPU, NumpyBackend())
+    ]
+    assert_array_equal(results[0][0], results[1][0])
+    assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+
+
+def test_sums_and_alias_tables_agree():
+    generator = np.random.default_rng(0)
+    some = Histories(
+        np.array([0, 2, 2, 5]),
+        np.array([0, 3, 1, 2, 3], dtype=np.int32),
+        generator.random(5).astype(np.float32),
+    )
+    table = generator.normal(size=(4, 3)).astype(np.float32)
+    starts, weights = np.array([0, 5, 6, 12]), generator.random(12)
+    cpu, reference = (
+        [backend.sum_histories(some, table, 1), *backend.alias_tables(starts, weights)]
+        for backend in (CPU, NumpyBackend())
+    )
+    for name, one, other in zip(("sums", "thresholds", "aliases"), cpu, reference, strict=True):
+        assert_near(other, one, name)
+
+
+def test_random_numbers_agree():
+    stream, indices = Stream(3, 5, 2), np.arange(2000).reshape(20, 100)
+    cpu, reference = (
+        [
+            backend.permutation(stream, 50),
+            backend.uniform(stream, indices),
+            backend.standard_normal(stream, indices),
+        ]
+        for backend in (CPU, NumpyBackend())
+    )
+    assert_array_equal(cpu[0], reference[0])
+    assert_array_equal(cpu[1], reference[1])
+    assert_allclose(cpu[2], reference[2], atol=1e-5)
+
+
+# Behaviour of estimators, with no other backend at work.
+
+CHECKS = [
+    checks.check_estimators_dtypes,
+    checks.check_fit2d_1sample,
+    checks.check_fit2d_1feature,
+    checks.check_fit_idempotent,
+    checks.check_methods_subset_invariance,
+    checks.check_readonly_memmap_input,
+    checks.check_estimators_pickle,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "estimator",
+    [FMClassifier(2), RaFMRegressor((1, 2)), MFRecommender(2), FastVAERecommender(2)],
+    ids=label,
+)
+def test_checks_of_scikit_learn(numpy_backend, estimator, check):
+    check(type(estimator).__name__, clone(estimator).set_params(max_iter=1))
+
+
+def test_a_weight_is_so_many_rows(numpy_backend):
+    X, y = rows("binary")
+    weight = np.arange(len(y)) % 3
+    model = FMClassifier(
+        2, optimizer="sgd", learning_rate=0.3, max_iter=3, batch_size=1000, early_stopping=False,
+        random_state=0,
+    )  # fmt: skip
+    weighted = clone(model).fit(X, y, sample_weight=weight)
+    repeated = np.repeat(np.arange(len(y)), weight)
+    repeated = clone(model).fit(X[repeated], y[repeated])
+    assert_allclose(weighted.factors_, repeated.factors_, atol=1e-5)
+
+
+def test_partial_fit_goes_on(numpy_backend):
+    X, y = rows("binary")
+    params = {"max_iter": 2, "shuffle": False, "early_stopping": False, "random_state": 0}
+    model = FMClassifier(2, optimizer="adam", **params)
+    whole = clone(model).fit(X, y)
+    parts = clone(model).partial_fit(X, y, classes=[0, 1]).partial_fit(X, y)
+    assert_array_equal(whole.factors_, parts.factors_)
+
+
+def test_early_stopping_keeps_the_best_epoch(numpy_backend):
+    X, y = rows("binary")
+    model = FMClassifier(2, early_stopping=True, n_iter_no_change=1, max_iter=90, random_state=0)
+    model.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
+    best = model.validation_scores_.max()
+    assert model.n_iter_ < 90 and model.validation_scores_[model.best_iter_ - 1] == best
