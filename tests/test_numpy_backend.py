@@ -10,6 +10,7 @@ from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import estimator_checks as checks
+from test_backbones import Features
 
 from freqfm import (
     FastVAERecommender,
@@ -20,8 +21,7 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
-from freqfm.backbones import Linear
-from freqfm.backends.base import Backend, Exclusions, FoldInProblem, Histories, Stream
+from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
 from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS
@@ -88,11 +88,6 @@ def fit_both(use, estimator, *data, **weights):
         use(backend)
         fitted.append(clone(estimator).fit(*data, **weights))
     return fitted
-
-
-def test_it_implements_all_of_the_interface():
-    operations = {name for name, value in vars(Backend).items() if callable(value)}
-    assert operations and all(name in vars(NumpyBackend) for name in operations)
 
 
 # Factorization machines.
@@ -275,10 +270,6 @@ def mf_model(loss, optimizer, sampler="auto", decay=(0.0, "full"), **params):
     )  # fmt: skip
 
 
-class OwnLinear(Linear):
-    """The vectors of tables, as any backbone: through gradients that are stored, and then steps."""
-
-
 @pytest.mark.parametrize(
     "case",
     covering(
@@ -289,7 +280,11 @@ class OwnLinear(Linear):
     ids=label,
 )
 def test_backbones_agree(use, case):
-    assert_recommenders_agree(use, mf_model(**case, backbone=OwnLinear()))
+    generator = np.random.default_rng(8)
+    features = [
+        sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
+    ]
+    assert_recommenders_agree(use, mf_model(**case, backbone=Features(*features)))
 
 
 VAE_SAMPLERS = [name for name in SAMPLERS if name not in ("in_batch", "dns", "self_adversarial")]

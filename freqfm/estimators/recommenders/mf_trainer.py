@@ -214,8 +214,12 @@ class BackboneTrainer(MFTrainer):
         self._tables.begin_tables(tables, first_step, corrections)
         empty = np.zeros((0, 1), dtype=np.float32)
         stores = {
-            name: TrainedTable(weights, np.zeros(0, np.float32), self._gradients[name], empty)
-            for name, weights in self._vectors().items()
+            name: TrainedTable(
+                weights.reshape(len(weights), -1), np.zeros(0, np.float32), gradients, empty
+            )
+            for (name, weights), gradients in zip(
+                self._vectors().items(), self._gradients.values(), strict=True
+            )
         }
         return stores, first_step, corrections
 
