@@ -352,7 +352,7 @@ class MFRecommender(BaseRecommender):
 
         tables = backbone.start(len(counts["user"]), len(counts["item"]), draw)
         self._backbone_name = type(backbone).__name__
-        if isinstance(backbone, Linear):
+        if type(backbone) is Linear:  # a subclass may do something else
             self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
             return
         self.backbone_tables_ = check_tables(backbone, tables)
