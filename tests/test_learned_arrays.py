@@ -132,9 +132,6 @@ class ShortLaw(Uniform):
     def proposal(self, counts):
         return super().proposal(counts)._replace(log_q=np.zeros(1, dtype=np.float32))
 
-    def draw(self, shape, n_items, proposal, generator):
-        return super().draw(shape, n_items, proposal, generator)
-
 
 def test_arrays_of_a_users_components_are_checked(clicks):
     with pytest.raises(ValueError, match=r"draw of Small must return numbers of shape \(12, 3"):

@@ -1,5 +1,7 @@
 """How an epoch of a recommender is cut into rows and batches: what the scratch must hold."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -8,6 +10,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.losses import BPR, DirectAU, Softmax
+from freqfm.samplers import Popularity, Uniform
 
 # A few long histories: in an epoch's order, neighbouring blocks are often of one user.
 HISTORIES = np.array([203, 0, 97, 64, 1, 2, 150])
@@ -19,14 +22,14 @@ class WholeUsers(Softmax):
     block = None
 
 
-def task_of(loss, batch_size, seed):
+def task_of(loss, batch_size, seed, **params):
     """Return an untrained task, in whose data the weight of a positive is its number."""
     generator = np.random.default_rng(seed)
     items = [np.sort(generator.choice(210, n, replace=False)) for n in HISTORIES]
     indptr = np.concatenate([[0], np.cumsum(HISTORIES)])
     weights = np.arange(1.0, indptr[-1] + 1)
     X = sparse.csr_array((weights, np.concatenate(items), indptr), shape=(len(HISTORIES), 210))
-    model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed)
+    model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed, **params)
     X, axes = model._prepare(X, reset=True, partial=False)
     model._init_model(X, axes)
     return MFTrainer(model, axes, X, score=None, n_threads=1, n_known=X.nnz)
@@ -55,3 +58,62 @@ def test_rows_and_batches_fit_the_scratch(loss, batch_size):
             some_neighbours |= (np.diff(data.row_users) == 0).any()
     # Whole users have no neighbours of their own; for others the test would see too little.
     assert some_neighbours == (loss.block is not None)
+
+
+@pytest.mark.parametrize("loss", [Softmax(), BPR(), WholeUsers()], ids=repr)
+def test_an_order_belongs_to_its_seed_and_epoch(loss):
+    def order(seed, epoch):
+        return task_of(loss, 32, seed)._shuffle(epoch).weights
+
+    first = order(0, 0)
+    assert_array_equal(order(0, 0), first)
+    for other in (order(0, 1), order(1, 0)):
+        assert_array_equal(np.sort(other), np.sort(first))
+        assert (other != first).any()
+
+
+LISTED = pytest.mark.parametrize(
+    "loss, sampler",
+    [
+        (Softmax(), Uniform()),
+        (Softmax(), Popularity()),
+        (Softmax(), Uniform(shared=False)),
+        (BPR(), Uniform()),
+        (BPR(), Popularity()),
+    ],
+    ids=repr,
+)
+
+
+@LISTED
+def test_negatives_belong_to_their_seed_epoch_and_number(loss, sampler):
+    def drawn(seed, epoch, *bounds):
+        task = task_of(loss, 40, seed, negative_sampler=sampler, n_negatives=3)
+        data = task._shuffle(epoch)
+        with task:
+            task._trainer.begin_epoch(epoch, data, *task._epoch_of(len(data.batch_starts) - 1))
+            parts = pairwise(bounds)
+            return np.concatenate([task._negatives(epoch, *part, None) for part in parts])
+
+    whole = drawn(0, 2, 0, 9)
+    # However many batches a call trains on.
+    assert_array_equal(drawn(0, 2, 0, 1, 4, 5, 9), whole)
+    for other in (drawn(1, 2, 0, 9), drawn(0, 3, 0, 9)):
+        assert (other[:9] != whole[:9]).any()
+    assert len(np.unique(whole[:9], axis=0)) > 1
+
+
+@LISTED
+def test_drawn_lists_give_the_same_bits_for_any_number_of_threads(loss, sampler):
+    X = sparse.random_array((60, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
+    X.data[:] = 1
+    models = [
+        MFRecommender(
+            4, loss=loss, negative_sampler=sampler, n_negatives=5, batch_size=64, max_iter=2,
+            random_state=0, n_jobs=n_jobs,
+        ).fit(X)
+        for n_jobs in (1, 2, 3)
+    ]  # fmt: skip
+    for model in models[1:]:
+        assert_array_equal(model.user_factors_, models[0].user_factors_)
+        assert_array_equal(model.item_factors_, models[0].item_factors_)

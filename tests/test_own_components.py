@@ -21,7 +21,7 @@ from freqfm.losses import (
     SquaredError,
 )
 from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
-from freqfm.samplers import MIDX, Full, Sampler, Uniform
+from freqfm.samplers import MIDX, Full, Kernel, Popularity, Sampler, Uniform
 from freqfm.temperatures import Temperature
 
 X = make_interactions(20, 12, 100, random_state=0)
@@ -123,11 +123,6 @@ class FirstOfAll(Instead, Full):
     pass
 
 
-class OddItems(Uniform):
-    def proposal(self, counts):
-        return super().proposal(counts)
-
-
 class NewPlace(Uniform):
     negatives_code = 99
 
@@ -159,7 +154,6 @@ def refuses(model, what):
         ({"optimizer": OtherRate()}, "OtherRate that sets rate_code"),
         ({"negative_sampler": FirstOfMIDX()}, "FirstOfMIDX that sets draw"),
         ({"negative_sampler": FirstOfAll()}, "FirstOfAll that sets draw"),
-        ({"negative_sampler": OddItems()}, "OddItems that sets proposal"),
         ({"negative_sampler": NewPlace()}, "NewPlace whose negatives_code=99"),
     ],
 )
@@ -319,6 +313,38 @@ def test_draws_must_be_items(sampler, loss):
         fit(loss=loss, negative_sampler=sampler)
 
 
-def test_a_shared_sampler_without_draw_is_refused():
-    with pytest.raises(ValueError, match="draw of Undrawn must return items"):
-        fit(negative_sampler=Undrawn())
+def test_a_sampler_without_draw_is_drawn_by_its_proposal():
+    undrawn, uniform = (fit(negative_sampler=sampler) for sampler in (Undrawn(), Uniform()))
+    assert_array_equal(undrawn.item_factors_, uniform.item_factors_)
+
+
+class Largest(Uniform):
+    """A law of a user's own for the lists of ``Uniform``."""
+
+    def __init__(self, shared=True, code=codes.PROPOSAL_GIVEN):
+        super().__init__(shared)
+        self.code = code
+
+    def proposal(self, counts):
+        return Popularity(exponent=2).proposal(counts)._replace(code=self.code)
+
+
+class NeedsQueries(Uniform):
+    def proposal(self, counts):
+        vectors = np.ones((len(counts), 4), dtype=np.float32)
+        return Kernel().proposal(counts, vectors, 0)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bpr"])
+def test_a_proposal_of_ones_own_is_drawn_from(loss):
+    own = fit(loss=loss, negative_sampler=Largest())
+    same = fit(loss=loss, negative_sampler=Popularity(exponent=2))
+    assert_array_equal(own.item_factors_, same.item_factors_)
+    assert (own.item_factors_ != fit(loss=loss).item_factors_).any()
+
+
+def test_laws_that_cannot_be_drawn_from_are_refused():
+    with pytest.raises(ValueError, match="proposal.code of Largest is PROPOSAL_UNIFORM, with"):
+        fit(negative_sampler=Largest(code=codes.PROPOSAL_UNIFORM))
+    with pytest.raises(ValueError, match="proposal of NeedsQueries has code=.*needs queries"):
+        fit(negative_sampler=NeedsQueries())

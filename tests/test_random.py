@@ -8,6 +8,7 @@ from scipy import stats
 
 from freqfm import backends
 from freqfm.backends.base import Stream
+from freqfm.formulas.rng import key_of, random_bits
 from freqfm.formulas.special import log_of, normal_upper_quantile
 
 BACKEND = backends.get()
@@ -63,7 +64,11 @@ def test_permutations(n):
     order = BACKEND.permutation(Stream(3, 1, 0), n)
     assert_array_equal(np.sort(order), np.arange(n))
     if n > 8:
-        assert (order != BACKEND.permutation(Stream(3, 2, 0), n)).any()
+        for other in (Stream(3, 2, 0), Stream(4, 1, 0), Stream(3, 1, 1)):
+            assert (order != BACKEND.permutation(other, n)).any()
+    with np.errstate(over="ignore"):
+        bits = [random_bits(key_of(Stream(3, 1, 0)), i) for i in range(n)]
+    assert_array_equal(order, np.argsort(np.array(bits, dtype=np.uint64)))
 
 
 def test_every_order_is_as_likely():

@@ -8,8 +8,10 @@ from scipy import stats
 from scipy.special import log_softmax
 from sklearn.base import clone
 
-from freqfm import FastVAERecommender
+from freqfm import FastVAERecommender, backends
+from freqfm.backends.base import Stream
 from freqfm.datasets import make_interactions
+from freqfm.formulas.rng import key_of
 from freqfm.formulas.sampling_laws import draw_scratch, log_q_of, prepare_query
 from freqfm.samplers import (
     DNS,
@@ -105,6 +107,56 @@ def test_draws_follow_the_law(sampler, problem):
         seen, expected = np.append(seen, few), np.append(expected, n_rare)
     expected *= seen.sum() / expected.sum()
     assert stats.chisquare(seen, expected, ddof=2).pvalue > 0.01
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Popularity(), Popularity(exponent=1)], ids=repr)
+def test_lists_follow_the_law(sampler):
+    counts = np.random.default_rng(1).integers(0, 40, N_ITEMS)
+    weights = (counts + 1) ** getattr(sampler, "exponent", 0)
+    proposal, draw_lists = sampler.proposal(counts), backends.get().draw_lists
+    stream = Stream(3, 1, 0)
+    long, own = (
+        draw_lists(proposal, stream, 0, (2, 30_000)),
+        draw_lists(proposal, stream, 5, (60_000, 1)),
+    )
+    halves = [half.ravel() for half in (*long, own)]
+    for drawn in halves:
+        expected = weights / weights.sum() * drawn.size
+        found = np.bincount(drawn, minlength=N_ITEMS)
+        assert stats.chisquare(found, expected).pvalue > 1e-3
+    # Neighbours, in a list and among lists, are independent.
+    for drawn in halves:
+        pairs = np.zeros((N_ITEMS, N_ITEMS))
+        np.add.at(pairs, (drawn[:-1], drawn[1:]), 1)
+        blocks = pairs.reshape(4, N_ITEMS // 4, 4, N_ITEMS // 4).sum(axis=(1, 3))
+        assert stats.chi2_contingency(blocks).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Popularity()], ids=repr)
+def test_lists_are_draws_by_number(sampler):
+    proposal, backend = sampler.proposal(np.arange(N_ITEMS)), backends.get()
+    lists = backend.draw_lists(proposal, Stream(2, 3, 4), 0, (9, 6))
+    assert lists.dtype == np.int32 and lists.shape == (9, 6)
+    assert_array_equal(backend.draw_lists(proposal, Stream(2, 3, 4), 4, (3, 2)), lists[4:7, :2])
+    for stream in (Stream(1, 3, 4), Stream(2, 1, 4), Stream(2, 3, 1)):
+        assert (backend.draw_lists(proposal, stream, 0, (9, 6)) != lists).any(axis=1).all()
+    with np.errstate(over="ignore"):
+        key = np.uint64(key_of(Stream(2, 3, 4)))
+    nobody = np.zeros((9, 0), dtype=np.float32)
+    assert_array_equal(backend.draw(proposal, nobody, key, 6)[0], lists)
+
+
+def test_a_sampler_draws_by_its_proposal(problem):
+    items, counts, _ = problem
+    rng = np.random.default_rng(0)
+    proposal = Popularity(exponent=2).proposal(1_000_000 * (counts == counts.max()))
+    drawn = Popularity().draw((20, 3), N_ITEMS, proposal, rng)
+    assert drawn.shape == (20, 3) and drawn.dtype == np.int32
+    assert_array_equal(np.unique(drawn), np.flatnonzero(counts == counts.max()))
+    assert (Uniform().draw((20, 3), N_ITEMS, Uniform().proposal(counts), rng) != drawn).any()
+    needs_queries = Kernel().proposal(counts, items, 0)
+    with pytest.raises(ValueError, match="proposal of Uniform has code=.*, which needs queries"):
+        Uniform().draw((2, 3), N_ITEMS, needs_queries, rng)
 
 
 @EVERY_LAW

@@ -266,7 +266,8 @@ class RankingTrainer(ABC):
         proposal : Proposal or None
             What negatives are drawn from.
         negatives : ndarray of shape ``lists_shape(first, last)``, int32, or None
-            None if the trainer draws them itself, each list by the vector of its user.
+            None if negatives stand in no lists, or if the trainer draws them itself, each list by
+            the vector of its user.
         inverse_temperatures : ndarray of shape (n_users, 2), float32
             Of positives and of negatives.
         statistics : ndarray of shape (n_users, 3), float64
@@ -506,6 +507,28 @@ class Backend(ABC):
         ids : ndarray of shape (n_queries, n), int32
         log_q : ndarray of shape (n_queries, n), float32
             log(n_items Q(item | query)).
+        """
+
+    @abstractmethod
+    def draw_lists(self, proposal, stream, first, shape):
+        """Return lists of items from a law that needs no query.
+
+        They are those of ``draw``, for which list ``i`` has the key ``hash64(key of the stream +
+        i)``: its item ``j`` is drawn by random number ``j`` of that key, whatever else is drawn.
+
+        Parameters
+        ----------
+        proposal : Proposal
+            Of code PROPOSAL_UNIFORM or PROPOSAL_GIVEN.
+        stream : Stream
+        first : int
+            Number of the first list in the stream.
+        shape : tuple of int
+            How many lists, and their length.
+
+        Returns
+        -------
+        ids : ndarray of that shape, int32
         """
 
     @abstractmethod

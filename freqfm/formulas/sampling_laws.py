@@ -350,6 +350,15 @@ def _draw_weighted(proposal, query, key, ids, log_q):
         log_q[j] = log_mean - log_q[j]
 
 
+@inlined
+def draw_static(proposal, bits):
+    """Return an item of a law that needs no query: PROPOSAL_UNIFORM or PROPOSAL_GIVEN."""
+    n, at = proposal.n_items, unit_interval(bits)
+    if proposal.code == PROPOSAL_GIVEN:
+        return _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])
+    return _position(at * n, n)
+
+
 @subroutine
 def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
     """Draw items for a query into ``ids``, and how likely they were into ``log_q``; see above."""
@@ -364,11 +373,7 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
         _draw_weighted(proposal, query, key, ids, log_q)
     else:
         for j in range(ids.shape[0]):
-            if code == PROPOSAL_GIVEN:
-                at = _random(key, j)
-                item = _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])
-                log_q[j] = proposal.log_q[item]
-            elif code == PROPOSAL_SOFTMAX:
+            if code == PROPOSAL_SOFTMAX:
                 slot = _find(sums, 1, n, _random(key, j) * sums[n])
                 item = np.int64(proposal.cell_items[slot])
                 log_q[j] = log_q_of(proposal, query, item, numbers, sums)
@@ -377,8 +382,8 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
                 item, weight = _draw_from_tree(proposal, query, own, numbers, sums)
                 log_q[j] = np.float32(math.log(weight) - sums[0])
             else:
-                item = _position(_random(key, j) * n, n)
-                log_q[j] = ZERO
+                item = draw_static(proposal, random_bits(key, j))
+                log_q[j] = proposal.log_q[item] if code == PROPOSAL_GIVEN else ZERO
             ids[j] = item
 
 

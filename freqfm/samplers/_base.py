@@ -18,6 +18,7 @@ from freqfm._validation import (
     named,
     refuse_dates,
 )
+from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 
@@ -53,8 +54,33 @@ class Sampler(Component):
         """
 
     def draw(self, shape, n_items, proposal, generator):
-        """Return items of the given shape, int32."""
-        return np.zeros((1, 1), dtype=np.int32)
+        """Return lists of items, int32.
+
+        Estimators draw from the proposal themselves. They ask a class of your own that overrides
+        this.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            How many lists, and their length.
+        n_items : int
+        proposal : Proposal
+            As ``proposal`` has returned it.
+        generator : Generator
+
+        Returns
+        -------
+        items : ndarray of the given shape, int32
+            Drawn with replacement.
+
+        Raises
+        ------
+        ValueError
+            If the proposal needs queries.
+        """
+        check_static(self, proposal)
+        stream = Stream(int(generator.integers(1 << 63)), 0, 0)
+        return backends.get().draw_lists(proposal, stream, 0, shape)
 
     def fit(self, item_vectors, counts=None, random_state=None):
         """Prepare to draw items.
@@ -206,6 +232,16 @@ def check_draws(sampler, items, shape, n_items):
             f"{items.dtype}, or items out of range."
         )
     return as_kernel_array(items, np.int32)
+
+
+def check_static(sampler, proposal):
+    """Raise unless lists can be drawn from a sampler's proposal without queries."""
+    if proposal.code not in (codes.PROPOSAL_UNIFORM, codes.PROPOSAL_GIVEN):
+        raise ValueError(
+            f"proposal of {type(sampler).__name__} has code={proposal.code}, which needs queries; "
+            f"lists that do not depend on the user are drawn from PROPOSAL_UNIFORM or "
+            f"PROPOSAL_GIVEN of freqfm.formulas.codes. Take one of these, or override draw."
+        )
 
 
 def check_proposal(learned, name, proposal, n_items, width):

@@ -50,10 +50,6 @@ class Uniform(Sampler):
         """Return the distribution over items, see :class:`Sampler`."""
         return Proposal(n_items=len(counts))
 
-    def draw(self, shape, n_items, proposal, generator):
-        """Return items of the given shape, int32."""
-        return generator.integers(0, n_items, shape, dtype=np.int32)
-
 
 class Popularity(Uniform):
     """Items are drawn in proportion to (count + 1)^exponent, with replacement.
@@ -91,12 +87,6 @@ class Popularity(Uniform):
                 f"that are beyond the largest float; lower it."
             )
         return _given(weight / weight.sum())
-
-    def draw(self, shape, n_items, proposal, generator):
-        """Return items of the given shape, int32."""
-        at = generator.random(shape)
-        drawn = np.searchsorted(proposal.cumulative, at, side="right")
-        return np.minimum(drawn, n_items - 1).astype(np.int32)
 
 
 class InBatch(Sampler):

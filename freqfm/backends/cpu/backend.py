@@ -11,7 +11,7 @@ from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking import CPURankingTrainer
-from freqfm.backends.cpu.sampling import alias_tables, draw
+from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import top_k
 from freqfm.backends.cpu.training import TableTrainer
@@ -101,6 +101,7 @@ class CPUBackend(Backend):
     autoencoder_trainer = staticmethod(AutoencoderTrainer)
     sum_histories = staticmethod(sum_histories)
     draw = staticmethod(draw)
+    draw_lists = staticmethod(draw_lists)
     alias_tables = staticmethod(alias_tables)
     top_k = staticmethod(top_k)
 

@@ -7,10 +7,30 @@ from freqfm.formulas import rng
 
 
 @kernel
-def _draw_bits(stream, bits):
+def _sort_by_bits(stream, shift, ends, order):
+    """Write the numbers from 0 on to ``order`` as their random bits rise; no two have the same.
+
+    Bits without their last ``shift`` number the buckets. ``ends``, a zero for each bucket and one
+    more, is scratch.
+    """
     key = rng.key_of(stream)
-    for i in range(bits.shape[0]):
-        bits[i] = rng.random_bits(key, i)
+    n = order.shape[0]
+    for i in range(n):
+        ends[np.int64(rng.random_bits(key, i) >> shift) + 1] += 1
+    for bucket in range(1, ends.shape[0]):
+        ends[bucket] += ends[bucket - 1]
+    for i in range(n):
+        bucket = np.int64(rng.random_bits(key, i) >> shift)
+        order[ends[bucket]] = i
+        ends[bucket] += 1
+    # Insertion, which hardly moves anything: a bucket holds one or two numbers.
+    for place in range(1, n):
+        i = order[place]
+        bits = rng.random_bits(key, i)
+        while place > 0 and rng.random_bits(key, order[place - 1]) > bits:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = i
 
 
 @kernel
@@ -35,9 +55,11 @@ def _drawn(kernel, stream, indices):
 
 def permutation(stream, n):
     """Return the integers below ``n`` in random order, see ``Backend.permutation``."""
-    bits = np.empty(n, dtype=np.uint64)
-    _draw_bits(stream, bits)
-    return np.argsort(bits, kind="stable")
+    n_bits = max(int(n).bit_length() - 1, 1)
+    order = np.empty(n, dtype=np.int64)
+    ends = np.zeros((1 << n_bits) + 1, dtype=np.int64)
+    _sort_by_bits(stream, np.uint64(64 - n_bits), ends, order)
+    return order
 
 
 def uniform(stream, indices):

@@ -1,10 +1,10 @@
-"""Items drawn for queries, and alias tables, which draw from any distribution in constant time."""
+"""Items drawn, and alias tables, which draw from any distribution in constant time."""
 
 import numpy as np
 
 from freqfm._jit import ONE, kernel
-from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch
+from freqfm.formulas.rng import hash64, key_of, random_bits
+from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, draw_static
 
 
 @kernel
@@ -23,6 +23,23 @@ def draw(proposal, queries, key, n):
     numbers, sums = draw_scratch(proposal, 1)
     _draw_for_queries(proposal, queries, key, ids, log_q, numbers[0], sums[0])
     return ids, log_q
+
+
+@kernel
+def _draw_lists(proposal, stream, first, ids):
+    """Draw the lists from number ``first`` on into the rows of ``ids``."""
+    key = key_of(stream)
+    for r in range(ids.shape[0]):
+        own = hash64(key + np.uint64(first + r))
+        for j in range(ids.shape[1]):
+            ids[r, j] = draw_static(proposal, random_bits(own, j))
+
+
+def draw_lists(proposal, stream, first, shape):
+    """Return lists of items that are the same for any query, see ``Backend.draw_lists``."""
+    ids = np.empty(shape, dtype=np.int32)
+    _draw_lists(proposal, stream, first, ids)
+    return ids
 
 
 @kernel

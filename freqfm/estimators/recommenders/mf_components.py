@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, refuse_names, resolve, set_by_user
+from freqfm._components import is_named, refuse_names, resolve
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
@@ -235,7 +235,7 @@ def _sampler(model, loss):
 
 
 def _refuse_ignored_draws(sampler):
-    """Raise if a user's sampler says how to draw where it is not asked, or only what it drew."""
+    """Raise if a user's sampler says how to draw where it is not asked."""
     axis, name = "negative_sampler", type(sampler).__name__
     if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
         raise TypeError(
@@ -244,8 +244,3 @@ def _refuse_ignored_draws(sampler):
         )
     if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
         refuse_names(axis, sampler, ["draw"], "negatives of this kind are drawn by compiled code")
-    elif type(sampler).draw is Uniform.draw and "proposal" in set_by_user(sampler):
-        raise TypeError(
-            f"{axis} is a {name} that sets proposal and draws as Uniform, which does not look at "
-            f"it; override draw too."
-        )

@@ -8,9 +8,16 @@ from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
-from freqfm.samplers._base import check_draws, recall_codewords
+from freqfm.samplers._base import check_draws, check_static, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
+
+# Where a batch has lists of negatives that do not depend on the user.
+_LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN)
+
+# Purposes of streams of random numbers: the order of an epoch, and negatives. Kernels have a stream
+# for each row of an epoch, numbered from 0 on in int32.
+_ORDER, _DRAWS = 1 << 32, (1 << 32) + 1
 
 
 class MFTrainer(RecommenderTrainer):
@@ -34,6 +41,8 @@ class MFTrainer(RecommenderTrainer):
         if sampler is not None and not self._drawn:
             proposal = sampler.proposal(self._counts)
             self._proposal = self._checked(proposal, model.item_factors_.shape[1])
+            if sampler.negatives_code in _LISTED and not self._sampler_draws:
+                check_static(sampler, self._proposal)
         shape = np.count_nonzero(degrees), X.shape[1], X.nnz
         problem = self._problem(loss.constants(*shape))
         self._trainer = backends.get().ranking_trainer(problem, n_threads)
@@ -73,11 +82,13 @@ class MFTrainer(RecommenderTrainer):
         self._refresh_proposal(epoch)
         trainer = self._trainer
         trainer.begin_epoch(epoch, data, *self._epoch_of(n_batches))
+        # For a user's sampler.
         generator = np.random.default_rng([model._seed, epoch, 1])
         total = weight = 0.0
         for first in range(0, n_batches, self._batches_per_call):
             last = min(first + self._batches_per_call, n_batches)
-            part = self._train(data, first, last, self._negatives(first, last, generator))
+            negatives = self._negatives(epoch, first, last, generator)
+            part = self._train(data, first, last, negatives)
             total += part[0]
             weight += part[1]
         trainer.end_epoch()
@@ -98,14 +109,15 @@ class MFTrainer(RecommenderTrainer):
     def _shuffle(self, epoch):
         """Return the positives in the order of an epoch: blocks of one user's, in random order."""
         X = self.X
-        generator = np.random.default_rng([self.model._seed, epoch, 0])
+        permutation, stream = backends.get().permutation, self._stream(epoch, _ORDER)
         n_pairs, block = X.nnz, self._trainer.block
         if block is None:
             lengths = np.diff(X.indptr)
-            order = generator.permutation(np.flatnonzero(lengths))
+            users = np.flatnonzero(lengths)
+            order = users[permutation(stream, len(users))]
             begins, lengths = X.indptr[order], lengths[order]
         else:
-            order = generator.permutation(-(-n_pairs // block))
+            order = permutation(stream, -(-n_pairs // block))
             begins = order * block
             lengths = np.minimum(begins + block, n_pairs) - begins
         ends = np.cumsum(lengths)
@@ -150,16 +162,18 @@ class MFTrainer(RecommenderTrainer):
             self._proposal = self._checked(proposal, vectors.shape[1])
             model._codewords = self._proposal.codewords
 
-    def _negatives(self, first, last, generator):
-        """Return lists of negatives for some batches; None if the backend draws them, or none."""
-        sampler, n_items = self.axes.sampler, self.X.shape[1]
-        if sampler is None or self._drawn:
+    def _negatives(self, epoch, first, last, generator):
+        """Return lists of negatives for some batches; None if these have no lists."""
+        sampler, n_items, proposal = self.axes.sampler, self.X.shape[1], self._proposal
+        if sampler is None or sampler.negatives_code not in _LISTED:
             return None
         shape = self._trainer.lists_shape(first, last)
-        negatives = sampler.draw(shape, n_items, self._proposal, generator)
-        if sampler.negatives_code in (codes.NEGATIVES_IN_BATCH, codes.NEGATIVES_FULL):
-            return negatives
-        return check_draws(sampler, negatives, shape, n_items)
+        if self._sampler_draws:
+            negatives = sampler.draw(shape, n_items, proposal, generator)
+            return check_draws(sampler, negatives, shape, n_items)
+        first_list, _ = self._trainer.lists_shape(0, first)
+        stream = self._stream(epoch, _DRAWS)
+        return backends.get().draw_lists(proposal, stream, first_list, shape)
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""
@@ -261,11 +275,10 @@ class BackboneTrainer(MFTrainer):
         rows = slice(*data.batch_starts[batch : batch + 2])
         pairs = slice(*data.row_starts[[rows.start, rows.stop]])
         sampler = self.axes.sampler
-        listed = (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN)
         of_batch = sampler is None or sampler.negatives_code == codes.NEGATIVES_IN_BATCH
         if of_batch:
             items = np.unique(data.items[pairs])
-        elif sampler.negatives_code in listed:
+        elif sampler.negatives_code in _LISTED:
             items = np.union1d(data.items[pairs], negatives)
         else:
             items = np.arange(self.X.shape[1])

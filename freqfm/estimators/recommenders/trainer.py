@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from freqfm._components import set_by_user
 from freqfm._validation import LearnedArrays, count_columns
-from freqfm.backends.base import TrainedTable, UpdateRule
+from freqfm.backends.base import Stream, TrainedTable, UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import check_proposal
@@ -91,7 +92,19 @@ class RecommenderTrainer:
         sampler, n_items = self.axes.sampler, self.X.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
+        if proposal.code == codes.PROPOSAL_UNIFORM and not self._sampler_draws:
+            given = len(proposal.cumulative) > 0 or proposal.log_q.any()
+            found = "is PROPOSAL_UNIFORM, with probabilities, which are drawn by PROPOSAL_GIVEN"
+            learned.require(not given, "proposal.code", found)
         return proposal
+
+    @property
+    def _sampler_draws(self):
+        """Whether a user's sampler says how to draw."""
+        return self.axes.sampler is not None and "draw" in set_by_user(self.axes.sampler)
+
+    def _stream(self, time, purpose):
+        return Stream(int(self.model._seed), int(time), purpose)
 
     def _refresh_temperatures(self, epoch):
         strategy, model = self.axes.temperature, self.model

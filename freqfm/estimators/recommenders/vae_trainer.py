@@ -3,9 +3,8 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._components import set_by_user
 from freqfm._validation import take_rows
-from freqfm.backends.base import AutoencoderProblem, Histories, Stream
+from freqfm.backends.base import AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.estimators.recommenders.vae_network import (
@@ -55,14 +54,9 @@ class VAETrainer(RecommenderTrainer):
         self._random = backends.get()
         self._trainer = self._random.autoencoder_trainer(self._problem(), n_threads)
 
-    @property
-    def _draws(self):
-        """Whether a user's sampler says how to draw."""
-        return "draw" in set_by_user(self.axes.sampler)
-
     def _drawn(self, n_queries, step):
         """Return what a user's sampler draws for a batch, and how likely it was; else None."""
-        if not self._draws:
+        if not self._sampler_draws:
             return None
         sampler, log_q = self.axes.sampler, self._proposal.log_q
         shape, n_items = (n_queries, self.axes.n_negatives), self.X.shape[1]
@@ -84,6 +78,7 @@ class VAETrainer(RecommenderTrainer):
                 f"batch_size={self._batch_size} with n_negatives={n_draws} makes {n_scores} scores "
                 f"a batch; choose a smaller batch_size."
             )
+        formulas = already_drawn() if self._sampler_draws else {}
         return AutoencoderProblem(
             rule=self._rule,
             input_width=model.input_factors_.shape[1],
@@ -94,7 +89,7 @@ class VAETrainer(RecommenderTrainer):
             n_queries=n_queries,
             n_positives=n_positives,
             n_draws=n_draws,
-            formulas=self.optimizer.replacements() | (already_drawn() if self._draws else {}),
+            formulas=self.optimizer.replacements() | formulas,
         )
 
     def run_epoch(self, epoch):
@@ -201,9 +196,6 @@ class VAETrainer(RecommenderTrainer):
         self._trainer.step_layers([*by_encoder, *by_decoder], n_users, step)
         loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
         return float(loss), weight
-
-    def _stream(self, time, purpose):
-        return Stream(int(self.model._seed), int(time), purpose)
 
     def _kept(self, indices, epoch):
         """Return which numbers dropout keeps."""
