@@ -114,6 +114,13 @@ def part_of(name):
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
 
 
+def backend_of(name):
+    """Return the folder of ``backends`` that a full name is in: "cpu"; None outside of these."""
+    parts = name.split(".")
+    folder = parts[2] if parts[:2] == ["freqfm", "backends"] and len(parts) > 2 else None
+    return None if folder in (None, "base", "get") else folder
+
+
 def violations(module, tree, is_package=False):
     """Return what is wrong with a module's imports, in words."""
     package = module if is_package else module.rpartition(".")[0]
@@ -128,11 +135,11 @@ def violations(module, tree, is_package=False):
             there = part_of(name)
             if there not in {here, *MAY_IMPORT[here]}:
                 found.append(f"{module} imports {name}: {here} may not import {there}")
-            if name.startswith(("freqfm.backends.cpu", "freqfm.backends.cuda")):
-                if module.startswith("freqfm.backends.cuda") and ".cpu" in name:
-                    found.append(f"{module} imports {name}: cuda may not import backends/cpu")
-                if here != "backends" and "backends" in MAY_IMPORT[here]:
-                    found.append(f"{module} imports {name}: ask freqfm.backends.get() instead")
+            backend, own = backend_of(name), backend_of(module)
+            if backend and own and backend != own:
+                found.append(f"{module} imports {name}: {own} may not import backends/{backend}")
+            if backend and here != "backends" and "backends" in MAY_IMPORT[here]:
+                found.append(f"{module} imports {name}: ask freqfm.backends.get() instead")
     for node in outside_functions(tree):
         for name in imports_of(node, package):
             if name.split(".")[0] in NOT_AT_MODULE_LEVEL:

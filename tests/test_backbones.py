@@ -93,7 +93,7 @@ def reference_loss(family, X, pairs, U, V):
     lists = GivenNegatives().draw((len(pairs), n), N_ITEMS, None, None)
     inverse = np.full((N_USERS, 2), 2.0)
     known = X.toarray() > 0
-    return reference.mf.bpr_loss(U, V, pairs, lists, cosine=True, inverse=inverse, known=known)
+    return reference.mf.pairwise_loss(U, V, pairs, lists, cosine=True, inverse=inverse, known=known)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -48,9 +48,11 @@ def loss_of(model):
     loss = RANKING_LOSSES[model.loss]() if isinstance(model.loss, str) else model.loss
     users, items = (np.asarray(t, np.float64) for t in (model.user_factors_, model.item_factors_))
     length = np.sqrt((users**2).sum(axis=1).mean())
-    if model.similarity != "dot" and (model.loss != "bpr" or model.similarity == "cosine"):
+    similarity = loss.similarity if model.similarity == "auto" else model.similarity
+    if similarity == "cosine":
         users, items, length = unit(users), unit(items), 1.0
-    others, constant, pairwise = items, 1.0, loss.family == "pairwise"
+    others, constant = items, 1.0
+    pairwise = reference.mf.PAIR_LOSSES[model.loss] if loss.family == "pairwise" else None
     if loss.family == "alignment":
         others, constant = users, loss.gammas[0]
         positive, inverse = 1.0 if isinstance(loss, MAWU) else 2.0, 4.0
@@ -89,11 +91,17 @@ def test_pulls_and_push_are_the_gradient(pairwise):
     user, shares = unit(rng.normal(size=(1, 4)))[0], rng.dirichlet(np.ones(5))
     loss = UserLoss(others, pairwise, positive=3.0, inverse=2.0, constant=1.3)
 
+    of_pair = None if pairwise is None else reference.mf.PAIR_LOSSES["bpr"]
+    if isinstance(pairwise, HingeOfPairs):
+
+        def of_pair(positive, negative):
+            return np.maximum(1 - positive + negative, 0)
+
+    terms = {**loss._asdict(), "pairwise": of_pair}
+    del terms["others"]
+
     def value(user):
-        if isinstance(pairwise, HingeOfPairs):
-            a, b = 2.0 * vectors @ user, 2.0 * others @ user
-            return shares @ np.maximum(1 - a[:, None] + b, 0).mean(axis=1)
-        return reference.mf.user_loss(user, vectors, shares, **loss._asdict())
+        return reference.mf.user_loss(user, vectors, shares, others, **terms)
 
     pulls, push = loss.pulls_and_push(user, vectors, shares)
     (expected,) = reference.mf.gradients(value, user)
@@ -106,7 +114,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
     row = X[[7]]
     shares = row.data.astype(np.float64) / row.data.sum()
     user = model.transform(row)[0].astype(np.float64)
-    terms["pairwise"] = BPR() if terms["pairwise"] else None
+    terms["pairwise"] = RANKING_LOSSES[model.loss]() if terms["pairwise"] else None
     pulls, push = UserLoss(others, **terms).pulls_and_push(
         user / np.linalg.norm(user), items[row.indices], shares
     )

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from freqfm import MFRecommender
 from freqfm.initializers import Initializer
-from freqfm.losses import BSL, MAWU, DirectAU, Softmax
+from freqfm.losses import BSL, MAWU, RANKING_LOSSES, DirectAU, PairwiseLoss, Softmax
 from freqfm.optimizers import SGD, Adagrad, Adam
 from freqfm.samplers import InBatch, Popularity, Uniform
 from freqfm.temperatures import Temperature
@@ -226,13 +226,17 @@ def test_bsl_weighs_the_logarithm(data):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+PAIRWISE = [name for name, cls in RANKING_LOSSES.items() if issubclass(cls, PairwiseLoss)]
+
+
 @SIMILARITIES
 @pytest.mark.parametrize("n_negatives", [1, 3])
-def test_bpr_gradient(data, similarity, n_negatives):
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_pairwise_gradient(data, similarity, n_negatives, name):
     X, U, V = data
     pairs, (du, dv, model) = known_pairs(
         data,
-        loss="bpr",
+        loss=name,
         similarity=similarity,
         temperature=PerUser(),
         negative_sampler=GivenNegatives(),
@@ -242,9 +246,10 @@ def test_bpr_gradient(data, similarity, n_negatives):
     known = X.toarray() > 0
 
     def loss(U, V):
-        return reference.mf.bpr_loss(
-            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, known=known
-        )
+        return reference.mf.pairwise_loss(
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, known=known,
+            of_pair=reference.mf.PAIR_LOSSES[name],
+        )  # fmt: skip
 
     assert any(known[u, j] for (u, _, _), row in zip(pairs, lists, strict=True) for j in row)
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)

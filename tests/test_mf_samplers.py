@@ -113,7 +113,7 @@ def test_bpr_gradient(data, n_negatives):
         lists.append(draw(proposal, U[u], key, n_negatives)[0])
 
     def loss(U, V):
-        return reference.mf.bpr_loss(
+        return reference.mf.pairwise_loss(
             U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2)), known=X.toarray() > 0
         )
 

@@ -41,7 +41,16 @@ from freqfm._jit import JIT_DISABLED, specialised
 from freqfm.backends.cpu.fm import fm_score, fm_train
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm.pointwise import base_score, expect
-from freqfm.losses import BPR, LOSSES, Huber, LogLoss, Loss, Poisson, Quantile
+from freqfm.losses import (
+    LOSSES,
+    RANKING_LOSSES,
+    Huber,
+    LogLoss,
+    Loss,
+    PairwiseLoss,
+    Poisson,
+    Quantile,
+)
 from freqfm.optimizers import FASGD, SGD, Adagrad, Adam
 from freqfm.samplers import Popularity, Uniform
 
@@ -268,7 +277,8 @@ def test_own_steps_in_recommenders(decay):
 
 
 def test_derivatives_of_pairs_are_those_of_finite_differences():
-    for loss in (BPR(), OwnBPR(), HingeOfPairs()):
+    shipped = [cls() for cls in RANKING_LOSSES.values() if issubclass(cls, PairwiseLoss)]
+    for loss in (*shipped, OwnBPR(), HingeOfPairs()):
         formula = loss.value_and_derivatives
         for a, b in ((0.3, 0.7), (-1.0, 2.0), (2.5, 0.2)):
             by_a = (formula(a + 1e-3, b)[0] - formula(a - 1e-3, b)[0]) / 2e-3

@@ -17,33 +17,20 @@ from freqfm.samplers import (
     DNS,
     MIDX,
     SAMPLERS,
-    Full,
-    InBatch,
     Kernel,
-    Popularity,
     SelfAdversarial,
     Uniform,
 )
 
 N_ITEMS, WIDTH = 120, 7
 
-LAWS = [
-    Uniform(),
-    Popularity(),
-    InBatch(),
-    Full(),
-    MIDX("uniform"),
-    MIDX("popularity"),
+LAWS = [make() for make in SAMPLERS.values()] + [
     MIDX("popularity", popularity="count", n_codewords=3),
     MIDX("popularity", popularity="power", n_codewords=200),
-    MIDX("exact"),
     MIDX("uniform", n_subspaces=1, n_codewords=5),
     MIDX("exact", n_subspaces=3, n_codewords=4),
-    Kernel(),
     Kernel(alpha=0.5),
-    DNS(),
     DNS(n_candidates=2),
-    SelfAdversarial(),
 ]
 EVERY_LAW = pytest.mark.parametrize("sampler", LAWS, ids=repr)
 

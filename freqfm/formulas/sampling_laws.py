@@ -96,6 +96,38 @@ class Proposal(NamedTuple):
     leaf_size: int = 1
 
 
+def shapes_needed(proposal, width):
+    """Return the shapes of the arrays that each law reads, by code and field; None for any length.
+
+    Parameters
+    ----------
+    proposal : Proposal
+    width : int
+        Of the item vectors.
+    """
+    n_items, n_cells = proposal.n_items, len(proposal.cell_codes)
+    log_q, vectors = (n_items,) if len(proposal.log_q) else (0,), (n_items, width)
+    cells = {
+        "log_q": log_q,
+        "codewords": (None, width),
+        "cell_log_weights": (n_cells,),
+        "cell_starts": (n_cells + 1,),
+        "cell_items": (n_items,),
+        "cell_of": (n_items,),
+        "aliases": (n_items, 5) if len(proposal.aliases) else (0, None),
+    }
+    nodes = (None, width * (width + 1) // 2)
+    return {
+        PROPOSAL_UNIFORM: {"log_q": log_q},
+        PROPOSAL_GIVEN: {"cumulative": (n_items,), "log_q": (n_items,)},
+        PROPOSAL_CELLS: cells,
+        PROPOSAL_SOFTMAX: {"log_q": log_q, "vectors": vectors, "cell_items": (n_items,)},
+        PROPOSAL_QUADRATIC: {"log_q": log_q, "vectors": vectors, "nodes": nodes},
+        PROPOSAL_BEST: {"log_q": log_q, "vectors": vectors},
+        PROPOSAL_WEIGHTED: {"log_q": log_q, "vectors": vectors},
+    }
+
+
 def draw_scratch(proposal, size):
     """Return the arrays ``numbers`` and ``sums``, with a row for each of ``size`` threads."""
     n_codewords = len(proposal.codewords)

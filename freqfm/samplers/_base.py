@@ -20,7 +20,7 @@ from freqfm._validation import (
 )
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import Proposal, shapes_needed
 
 # Fields of a proposal that need not be whole numbers.
 _FLOATS = ("alpha", "temperature")
@@ -266,13 +266,17 @@ def check_proposal(learned, name, proposal, n_items, width):
         else:
             fits = isinstance(value, Real) and (isinstance(value, Integral) or field in _FLOATS)
         learned.require(fits, f"{name}.{field}", f"is {value!r}, of another type than it has to be")
-    known = proposal.code in range(codes.PROPOSAL_WEIGHTED + 1)
-    learned.require(known, f"{name}.code", f"is {proposal.code}, none of freqfm.formulas.codes")
+    shapes = shapes_needed(proposal, width)
+    learned.require(
+        proposal.code in shapes,
+        f"{name}.code",
+        f"is {proposal.code}, none of freqfm.formulas.codes",
+    )
     found = f"is {proposal.n_items}, but item_vectors_ has {n_items} rows"
     learned.require(proposal.n_items == n_items, f"{name}.n_items", found)
     for field in ("n_candidates", "leaf_size"):
         learned.require(getattr(proposal, field) > 0, f"{name}.{field}", "is not positive")
-    for field, shape in _shapes_for(proposal, n_items, width).items():
+    for field, shape in shapes[proposal.code].items():
         learned.array(f"{name}.{field}", shape, "iuf", getattr(proposal, field))
     learned.indices(f"{name}.cell_items", proposal.cell_items, n_items)
     if proposal.code == codes.PROPOSAL_CELLS:
@@ -288,33 +292,6 @@ def check_proposal(learned, name, proposal, n_items, width):
         learned.require(fits, f"{name}.nodes", f"has {n_nodes} rows, no power of two")
         fits = proposal.leaf_size == -(-n_items // (n_nodes >> 1))
         learned.require(fits, f"{name}.leaf_size", f"is {proposal.leaf_size} for {n_nodes} nodes")
-
-
-def _shapes_for(proposal, n_items, width):
-    """Return the shapes of the arrays that a proposal of some code needs."""
-    vectors, log_q = (n_items, width), (n_items,) if len(proposal.log_q) else (0,)
-    n_cells = len(proposal.cell_codes)
-    return {
-        codes.PROPOSAL_UNIFORM: {"log_q": log_q},
-        codes.PROPOSAL_GIVEN: {"cumulative": (n_items,), "log_q": (n_items,)},
-        codes.PROPOSAL_CELLS: {
-            "log_q": log_q,
-            "codewords": (None, width),
-            "cell_log_weights": (n_cells,),
-            "cell_starts": (n_cells + 1,),
-            "cell_items": (n_items,),
-            "cell_of": (n_items,),
-            "aliases": (n_items, 5) if len(proposal.aliases) else (0, None),
-        },
-        codes.PROPOSAL_SOFTMAX: {"log_q": log_q, "vectors": vectors, "cell_items": (n_items,)},
-        codes.PROPOSAL_QUADRATIC: {
-            "log_q": log_q,
-            "vectors": vectors,
-            "nodes": (None, width * (width + 1) // 2),
-        },
-        codes.PROPOSAL_BEST: {"log_q": log_q, "vectors": vectors},
-        codes.PROPOSAL_WEIGHTED: {"log_q": log_q, "vectors": vectors},
-    }[proposal.code]
 
 
 def _as_vectors(name, array):

@@ -146,7 +146,7 @@ class ReferenceFM:
         return np.minimum(rate, opt["curvature_cap"] / curvature)
 
     def _adaptive(self, key, table, gradient, rows):
-        opt, lr, eps = self.opt, self.opt["learning_rate"], self.opt["epsilon"]
+        opt, lr, eps = self.opt, self.opt["learning_rate"], self.opt.get("epsilon")
         g = gradient[rows]
         if opt["name"] == "adagrad" or (key != "V" and opt["name"] == "rowwise_adagrad"):
             total = self.state.setdefault(key, np.zeros_like(table))

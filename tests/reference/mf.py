@@ -31,15 +31,19 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
     return total / weight
 
 
-def bpr_loss(U, V, pairs, lists, *, cosine, inverse, known):
-    """Return the mean of log(1 + exp(-w (s_i - s_j))); items that the user knows are skipped."""
+#: Of pairwise losses, by name: the value by the scores of a positive and of a negative.
+PAIR_LOSSES = {"bpr": lambda positive, negative: np.log1p(np.exp(negative - positive))}
+
+
+def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LOSSES["bpr"]):
+    """Return the mean loss over pairs of scores; items that the user knows are skipped."""
     scores = similarities(U, V, cosine)
     total = weight = 0.0
     for (u, i, v), negatives in zip(pairs, lists, strict=True):
         for j in negatives:
             if not known[u, j]:
-                margin = inverse[u, 0] * (scores[u, i] - scores[u, j])
-                total += v * np.log1p(np.exp(-margin)) / len(negatives)
+                own, other = inverse[u, 0] * scores[u, [i, j]]
+                total += v * of_pair(own, other) / len(negatives)
         weight += v
     return total / weight
 
@@ -97,10 +101,13 @@ def gradients(loss, *tables, step=1e-5):
 
 
 def user_loss(user, items, shares, others, *, pairwise, positive, inverse, constant):
-    """Return what a user's vector minimises when it is folded in; ``shares`` sum to one."""
-    if pairwise:
-        margins = inverse * (items @ user)[:, None] - inverse * (others @ user)
-        return shares @ np.log1p(np.exp(-margins)).mean(axis=1)
+    """Return what a user's vector minimises when it is folded in; ``shares`` sum to one.
+
+    ``pairwise`` is an element of ``PAIR_LOSSES``, or None for a softmax.
+    """
+    if pairwise is not None:
+        losses = pairwise(inverse * (items @ user)[:, None], inverse * (others @ user))
+        return shares @ losses.mean(axis=1)
     pull = positive * shares @ (items @ user)
     return constant * np.log(np.exp(inverse * (others @ user)).sum()) - pull
 
