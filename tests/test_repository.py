@@ -32,3 +32,12 @@ def test_oldest_python_is_tested():
 
 def test_citation_is_of_this_version():
     assert f"version: {freqfm.__version__}\n" in read("CITATION.cff")
+
+
+def test_files_that_contributing_names_exist():
+    text = read("CONTRIBUTING.rst")
+    named = set(re.findall(r"``((?:freqfm|tests|docs)/[\w/]+\.(?:py|rst))``", text))
+    # What the recipes create.
+    examples = {"_momentum.py", "_warm_up.py", "_item_features.py", "new.py", "backend.py"}
+    missing = {path for path in named if not (ROOT / path).exists()}
+    assert {Path(path).name for path in missing} == examples

@@ -190,7 +190,7 @@ class Batches(NamedTuple):
 class RankingProblem(NamedTuple):
     """What a trainer of user and item vectors has to know before the first epoch."""
 
-    family: str  #: of the loss: "softmax", "pairwise" or "alignment"
+    family: str  #: of the loss, by which a backend finds its kernel
     constants: dict  #: the loss's numbers, by the names that its family gives them
     cosine: bool  #: whether a score is a cosine, or a dot product
     dropout: float  #: of users' vectors

@@ -35,7 +35,7 @@ class RankingLoss(Component):
         "fold_in_inverse_temperatures",
     )
 
-    #: "softmax", "pairwise" or "alignment": the kernel.
+    #: The name by which backends find the kernel: "softmax", for instance.
     family: str
     #: How scores are compared and ranked unless the estimator says otherwise.
     similarity = "cosine"

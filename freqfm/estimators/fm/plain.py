@@ -26,8 +26,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping watches the mean loss on
         held-out rows then, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
-        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
-        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's own default. Not together with an instance.
     max_iter : int, default=100
@@ -232,12 +232,12 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
     loss : str or Loss, default="squared"
-        What training minimises: "squared", "huber", "poisson", "quantile", or an instance from
-        :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
+        What training minimises, such as "squared", "huber", "poisson" or "quantile", or an instance
+        from :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
         held-out rows in place of R^2 for all but "squared".
     optimizer : str or Optimizer, default="cf_sgd"
-        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
-        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's own default. Not together with an instance.
     max_iter : int, default=100

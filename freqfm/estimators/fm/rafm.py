@@ -52,8 +52,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping watches the mean loss on
         held-out rows then, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
-        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
-        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's own default. Not together with an instance.
     max_iter : int, default=100
@@ -297,12 +297,12 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     dependent_weight : float, default=1.0
         Weight of the distances of B(p) to B(p + 1), p < m, beside the loss of the score.
     loss : str or Loss, default="squared"
-        What training minimises: "squared", "huber", "poisson", "quantile", or an instance from
-        :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
+        What training minimises, such as "squared", "huber", "poisson" or "quantile", or an instance
+        from :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
         held-out rows in place of R^2 for all but "squared".
     optimizer : str or Optimizer, default="cf_sgd"
-        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad", "adam", or an instance from
-        :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's own default. Not together with an instance.
     max_iter : int, default=100

@@ -56,31 +56,32 @@ class MFRecommender(BaseRecommender):
     backbone : "linear" or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
         user and item.
-    loss : {"softmax", "bsl", "bpr", "directau", "mawu"} or RankingLoss, default="bsl"
-        See :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
+    loss : str or RankingLoss, default="bsl"
+        Such as "softmax", "bsl", "bpr", "directau" or "mawu"; see :mod:`freqfm.losses`. "bsl" is
+        a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
         What the loss compares. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
         What recommendations are ranked by. "auto" is the dot product for BPR, DirectAU and MAWU,
         the cosine for softmax and BSL, and the dot product whenever ``similarity`` or
         ``init="prism"`` gives lengths a meaning.
-    temperature : float, {"density", "adap_tau0", "adap_tau", "learned", "learned_user"} or \
-            Temperature, default=None
-        What scores are divided by, see :mod:`freqfm.temperatures`. None is "density" for BSL and
+    temperature : float, str or Temperature, default=None
+        What scores are divided by: a number, or for instance "density", "adap_tau0", "adap_tau",
+        "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL and
         "adap_tau0" for softmax, 1 for dot products and for BPR. DirectAU and MAWU have none.
-    negative_sampler : {"auto", "uniform", "popularity", "in_batch", "full", "midx_uniform", \
-            "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
-            default="auto"
-        Where negatives come from, see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
+    negative_sampler : str or Sampler, default="auto"
+        Where negatives come from: "auto" or for instance "uniform", "popularity", "in_batch",
+        "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
+        "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
         for the losses that need none. From "midx_uniform" on they are drawn for each user, by the
         user's scores: for softmax and BSL; for BPR only "dns".
     n_negatives : int, default=None
         Negatives of a batch (shared), of a positive, or of the positives of a user that stand
         together (drawn for each user). None is the sampler's own number, or else the loss's: 1024
         for softmax and BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
-    optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
-            default="adam"
-        See :mod:`freqfm.optimizers`.
+    optimizer : str or Optimizer, default="adam"
+        Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
+        :mod:`freqfm.optimizers`.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's own, but for Adam a rate by the
         number of steps of a fit of ``loss.max_iter`` epochs: 24 over the steps, between 0.0003 and

@@ -83,16 +83,15 @@ class FastVAERecommender(BaseRecommender):
         What f is, in all hidden layers.
     similarity : {"cosine", "dot"}, default="cosine"
         How queries and items are compared; "dot" is that of [1]_ and [2]_.
-    temperature : float, {"density", "adap_tau0", "learned"} or Temperature, default=None
-        What they are divided by, see :mod:`freqfm.temperatures`. None is 1 for the dot product and,
-        for the cosine, ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a
+    temperature : float, str or Temperature, default=None
+        What they are divided by: a number, or for instance "density", "adap_tau0" or "learned"; see
+        :mod:`freqfm.temperatures`. None is 1 for the dot product and, for the cosine, ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a
         temperature for each user have no meaning here.
-    negative_sampler : {"auto", "full", "uniform", "popularity", "midx_uniform", \
-            "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"} or Sampler, \
-            default="auto"
-        Over which items the sum of the softmax runs, see :mod:`freqfm.samplers`: "full" takes all,
-        the others draw some for each user. "auto" is "full" for up to 50,000 items, else
-        "midx_uniform".
+    negative_sampler : str or Sampler, default="auto"
+        Over which items the sum of the softmax runs: "auto" or for instance "full", "uniform",
+        "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
+        "self_adversarial"; see :mod:`freqfm.samplers`. "full" takes all, the others draw
+        some for each user. "auto" is "full" for up to 50,000 items, else "midx_uniform".
     n_negatives : int, default=None
         Draws for each user and latent vector, with replacement; the user's items are not removed.
         None is 500. Not for "full".
@@ -112,9 +111,9 @@ class FastVAERecommender(BaseRecommender):
     dropout_on : {"input", "hidden"}, default="input"
         "input" drops items of the history, as [1]_ and [2]_ say; "hidden" drops numbers of its sum
         over items, as the published code of [2]_ does.
-    optimizer : {"adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad", "sgd"} or Optimizer, \
-            default="adam"
-        See :mod:`freqfm.optimizers`. It moves all arrays, dense layers too. With drawn items "adam"
+    optimizer : str or Optimizer, default="adam"
+        Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
+        :mod:`freqfm.optimizers`. It moves all arrays, dense layers too. With drawn items "adam"
         is ``Adam(lazy=False)``: their gradients are of either sign, and moments must decay between.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's own, but for "adam" a rate by the
