@@ -85,8 +85,9 @@ class FastVAERecommender(BaseRecommender):
         How queries and items are compared; "dot" is that of [1]_ and [2]_.
     temperature : float, str or Temperature, default=None
         What they are divided by: a number, or for instance "density", "adap_tau0" or "learned"; see
-        :mod:`freqfm.temperatures`. None is 1 for the dot product and, for the cosine, ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a
-        temperature for each user have no meaning here.
+        :mod:`freqfm.temperatures`. None is 1 for the dot product and, for the cosine,
+        ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a temperature for
+        each user have no meaning here.
     negative_sampler : str or Sampler, default="auto"
         Over which items the sum of the softmax runs: "auto" or for instance "full", "uniform",
         "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
