@@ -85,6 +85,12 @@ class NumpyBackend(Backend):
         """Return items for each query, and the logarithms of how likely they were."""
         return draw_for_queries(proposal, queries, key, n)
 
+    def draw_lists(self, proposal, stream, first, shape):
+        """Return lists of items from a law that needs no query."""
+        with np.errstate(over="ignore"):
+            key = streams.key_of(stream) + np.uint64(first)
+        return draw_for_queries(proposal, np.zeros((shape[0], 0)), key, shape[1])[0]
+
     def alias_tables(self, starts, weights):
         """Return alias tables of cells of positions."""
         return alias_tables(starts, weights)
