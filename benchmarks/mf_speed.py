@@ -56,12 +56,12 @@ class Freqfm:
 
     def __init__(self, X, n_threads, block=None, **params):
         model = MFRecommender(D, n_jobs=n_threads, random_state=0, **params)
-        X, axes = model._prepare(X, True, False)
-        model._init_model(X, axes)
+        X, components = model._prepare(X, True, False)
+        model._init_model(X, components)
         model._remember(X, more=False)
         if block is not None:
-            axes = axes._replace(block=block)
-        self.task = MFTrainer(model, axes, X, None, n_threads, X.nnz)
+            components = components._replace(block=block)
+        self.task = MFTrainer(model, components, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def n_rows(self):

@@ -100,12 +100,12 @@ class Freqfm:
             random_state=0,
             **params,
         )
-        X, axes = model._prepare(X, reset=True, partial=False)
-        model._init_model(X, axes)
+        X, components = model._prepare(X, reset=True, partial=False)
+        model._init_model(X, components)
         model._remember(X, more=False)
         for array in model._optimizer_arrays():
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTrainer(model, axes, X, None, n_threads, X.nnz)
+        self.task = TimedTrainer(model, components, X, None, n_threads, X.nnz)
         self.n_epochs = 0
 
     def epoch(self):

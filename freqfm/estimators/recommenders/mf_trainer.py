@@ -29,13 +29,13 @@ class MFTrainer(RecommenderTrainer):
         What may help if training diverges, apart from a smaller learning rate.
     """
 
-    def __init__(self, model, axes, X, score, n_threads, n_known):
-        super().__init__(model, axes, X, score, n_threads, n_known)
-        loss = axes.loss
+    def __init__(self, model, components, X, score, n_threads, n_known):
+        super().__init__(model, components, X, score, n_threads, n_known)
+        loss = components.loss
         self.divergence_hint = loss.divergence_hint
-        sampler = axes.sampler
+        sampler = components.sampler
         self._drawn = sampler is not None and sampler.negatives_code == codes.NEGATIVES_DRAWN
-        self._batch_size = min(axes.batch_size, X.nnz)
+        self._batch_size = min(components.batch_size, X.nnz)
         degrees = np.diff(X.indptr)
         self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
         if sampler is not None and not self._drawn:
@@ -49,26 +49,26 @@ class MFTrainer(RecommenderTrainer):
 
     def _problem(self, constants):
         """Return what the backend has to know of this fit."""
-        axes, sampler = self.axes, self.axes.sampler
-        temperature = axes.temperature
+        components, sampler = self.components, self.components.sampler
+        temperature = components.temperature
         return RankingProblem(
-            family=axes.loss.family,
+            family=components.loss.family,
             constants=constants,
-            cosine=bool(axes.cosine),
-            dropout=float(axes.user_dropout),
+            cosine=bool(components.cosine),
+            dropout=float(components.user_dropout),
             known=(self.X.indptr, self.X.indices),
             n_items=self.X.shape[1],
             width=int(self.model.n_components),
             batch_size=self._batch_size,
-            block=axes.block,
+            block=components.block,
             negatives_code=-1 if sampler is None else int(sampler.negatives_code),
-            n_negatives=axes.n_negatives,
+            n_negatives=components.n_negatives,
             rule=self._rule,
             seed=self.model._seed,
             corrected=bool(getattr(sampler, "corrected", True)),
-            include_positive=bool(axes.include_positive),
+            include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
-            formulas=axes.optimizer.replacements() | axes.loss.replacements(),
+            formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
 
     # One epoch.
@@ -144,18 +144,18 @@ class MFTrainer(RecommenderTrainer):
 
     def _vectors_for(self, strategy):
         users, items = self.model.user_factors_, self.model.item_factors_
-        if self.axes.cosine and strategy.looks_at_vectors:
+        if self.components.cosine and strategy.looks_at_vectors:
             return unit_rows(users), unit_rows(items)
         return users, items
 
     def _refresh_proposal(self, epoch):
         """Let a sampler that looks at the query see the items as they are now."""
-        sampler, model = self.axes.sampler, self.model
+        sampler, model = self.components.sampler, self.model
         if not self._drawn:
             return
         if self._proposal is None or epoch % sampler.refresh == 0:
             vectors = model.item_factors_
-            vectors = unit_rows(vectors) if self.axes.cosine else vectors.copy()
+            vectors = unit_rows(vectors) if self.components.cosine else vectors.copy()
             seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
             last = self._proposal or recall_codewords(model._codewords)
             proposal = sampler.proposal(self._counts, vectors, seed, last)
@@ -164,7 +164,7 @@ class MFTrainer(RecommenderTrainer):
 
     def _negatives(self, epoch, first, last, generator):
         """Return lists of negatives for some batches; None if these have no lists."""
-        sampler, n_items, proposal = self.axes.sampler, self.X.shape[1], self._proposal
+        sampler, n_items, proposal = self.components.sampler, self.X.shape[1], self._proposal
         if sampler is None or sampler.negatives_code not in _LISTED:
             return None
         shape = self._trainer.lists_shape(first, last)
@@ -191,9 +191,9 @@ class BackboneTrainer(MFTrainer):
 
     _batches_per_call = 1
 
-    def __init__(self, model, axes, X, score, n_threads, n_known):
-        super().__init__(model, axes, X, score, n_threads, n_known)
-        formulas = axes.optimizer.replacements()
+    def __init__(self, model, components, X, score, n_threads, n_known):
+        super().__init__(model, components, X, score, n_threads, n_known)
+        formulas = components.optimizer.replacements()
         self._tables = backends.get().table_trainer(self._rule, n_threads, formulas)
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
@@ -220,7 +220,7 @@ class BackboneTrainer(MFTrainer):
     def _problem(self, constants):
         rule = STORE._replace(average=self._rule.average)
         # Here the backend stores gradients; the optimizer's own step comes afterwards.
-        formulas = self.axes.loss.replacements()
+        formulas = self.components.loss.replacements()
         return super()._problem(constants)._replace(rule=rule, formulas=formulas)
 
     def _epoch_of(self, n_batches):
@@ -240,12 +240,12 @@ class BackboneTrainer(MFTrainer):
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
         loss = super().run_epoch(epoch)
-        self.model._refresh_vectors(self.axes.backbone)
+        self.model._refresh_vectors(self.components.backbone)
         return loss
 
     def _train(self, data, first, last, negatives):
         """Train on one batch of the epoch; return its loss and its weight."""
-        model, backbone = self.model, self.axes.backbone
+        model, backbone = self.model, self.components.backbone
         users, items = self._rows_of(data, first, negatives)
         tables, gradients = model.backbone_tables_, self._gradients
         context = forward(backbone, tables, users, items, model.user_factors_, model.item_factors_)
@@ -274,7 +274,7 @@ class BackboneTrainer(MFTrainer):
         """Return the users and the items that a batch looks at, each once."""
         rows = slice(*data.batch_starts[batch : batch + 2])
         pairs = slice(*data.row_starts[[rows.start, rows.stop]])
-        sampler = self.axes.sampler
+        sampler = self.components.sampler
         of_batch = sampler is None or sampler.negatives_code == codes.NEGATIVES_IN_BATCH
         if of_batch:
             items = np.unique(data.items[pairs])

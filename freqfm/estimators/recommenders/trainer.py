@@ -49,7 +49,7 @@ class RecommenderTrainer:
     ----------
     model : BaseRecommender
         Initialised; its arrays are updated in place.
-    axes : NamedTuple
+    components : NamedTuple
         The components that a fit combines; among them ``optimizer`` and ``temperature``.
     X : csr_array of shape (n_users, n_items)
         Canonical; values are weights.
@@ -60,14 +60,14 @@ class RecommenderTrainer:
         How many interactions the model is trained on in all, in this call and before.
     """
 
-    def __init__(self, model, axes, X, score, n_threads, n_known):
-        self.model, self.axes, self.X = model, axes, X
+    def __init__(self, model, components, X, score, n_threads, n_known):
+        self.model, self.components, self.X = model, components, X
         self._n_known = n_known
-        self.optimizer = axes.optimizer
+        self.optimizer = components.optimizer
         self.validation_score = score
         self._n_threads = n_threads
         self._counts = count_columns(X)
-        self._rule = make_rule(axes.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._rule = make_rule(components.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
 
     def __enter__(self):
@@ -89,7 +89,7 @@ class RecommenderTrainer:
 
     def _checked(self, proposal, width):
         """Return what a sampler proposes if kernels can draw from it."""
-        sampler, n_items = self.axes.sampler, self.X.shape[1]
+        sampler, n_items = self.components.sampler, self.X.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
         if proposal.code == codes.PROPOSAL_UNIFORM and not self._sampler_draws:
@@ -101,13 +101,15 @@ class RecommenderTrainer:
     @property
     def _sampler_draws(self):
         """Whether a user's sampler says how to draw."""
-        return self.axes.sampler is not None and "draw" in set_by_user(self.axes.sampler)
+        return self.components.sampler is not None and "draw" in set_by_user(
+            self.components.sampler
+        )
 
     def _stream(self, time, purpose):
         return Stream(int(self.model._seed), int(time), purpose)
 
     def _refresh_temperatures(self, epoch):
-        strategy, model = self.axes.temperature, self.model
+        strategy, model = self.components.temperature, self.model
         if strategy is None:
             return
         users, items = self._vectors_for(strategy)
@@ -132,7 +134,7 @@ class RecommenderTrainer:
 
         A sampler that is refreshed in each epoch needs no more than the model.
         """
-        kept = self._proposal is not None and getattr(self.axes.sampler, "refresh", 1) > 1
+        kept = self._proposal is not None and getattr(self.components.sampler, "refresh", 1) > 1
         return {"proposal": self._proposal._asdict() if kept else None}
 
     def restore_extra(self, extra):

@@ -47,10 +47,10 @@ class VAETrainer(RecommenderTrainer):
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "scale the weights in X to about 1"
 
-    def __init__(self, model, axes, X, score, n_threads, n_known):
-        super().__init__(model, axes, X, score, n_threads, n_known)
+    def __init__(self, model, components, X, score, n_threads, n_known):
+        super().__init__(model, components, X, score, n_threads, n_known)
         self._users = np.flatnonzero(np.diff(X.indptr))
-        self._batch_size = min(axes.batch_size, len(self._users))
+        self._batch_size = min(components.batch_size, len(self._users))
         self._random = backends.get()
         self._trainer = self._random.autoencoder_trainer(self._problem(), n_threads)
 
@@ -58,8 +58,8 @@ class VAETrainer(RecommenderTrainer):
         """Return what a user's sampler draws for a batch, and how likely it was; else None."""
         if not self._sampler_draws:
             return None
-        sampler, log_q = self.axes.sampler, self._proposal.log_q
-        shape, n_items = (n_queries, self.axes.n_negatives), self.X.shape[1]
+        sampler, log_q = self.components.sampler, self._proposal.log_q
+        shape, n_items = (n_queries, self.components.n_negatives), self.X.shape[1]
         generator = np.random.default_rng([self.model._seed, step, 4])
         items = sampler.draw(shape, n_items, self._proposal, generator)
         items = check_draws(sampler, items, shape, n_items)
@@ -67,11 +67,11 @@ class VAETrainer(RecommenderTrainer):
 
     def _problem(self):
         """Return what the backend trains, and the largest batch."""
-        model, axes = self.model, self.axes
+        model, components = self.model, self.components
         n_samples = int(model.n_samples)
         n_queries = self._batch_size * n_samples
         n_positives = int(np.sort(np.diff(self.X.indptr))[-self._batch_size :].sum())
-        n_draws = 0 if axes.full else axes.n_negatives
+        n_draws = 0 if components.full else components.n_negatives
         n_scores = n_positives * n_samples + n_queries * n_draws
         if n_draws and n_scores > np.iinfo(np.int32).max:
             raise ValueError(
@@ -84,7 +84,7 @@ class VAETrainer(RecommenderTrainer):
             input_width=model.input_factors_.shape[1],
             item_width=model.item_factors_.shape[1],
             # The last number of an item's vector is its bias.
-            n_unit=model.item_factors_.shape[1] - 1 if axes.cosine else 0,
+            n_unit=model.item_factors_.shape[1] - 1 if components.cosine else 0,
             n_samples=n_samples,
             n_queries=n_queries,
             n_positives=n_positives,
@@ -102,7 +102,7 @@ class VAETrainer(RecommenderTrainer):
         self._refresh_proposal(epoch)
         first_step = int(model._n_steps[0])
         self._trainer.begin_epoch(*self._epoch_of(n_batches), self._proposal)
-        kl_weight = self.axes.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
+        kl_weight = self.components.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
         total = weight = 0.0
         # Overflows are reported at the end of the epoch.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -121,8 +121,8 @@ class VAETrainer(RecommenderTrainer):
         return unit_rows(self.model._decode(mean)), unit_rows(self.model.item_factors_[:, :-1])
 
     def _refresh_proposal(self, epoch):
-        sampler, model = self.axes.sampler, self.model
-        if self.axes.full:
+        sampler, model = self.components.sampler, self.model
+        if self.components.full:
             return
         if not isinstance(sampler, QuerySampler):
             if self._proposal is None:
@@ -135,7 +135,7 @@ class VAETrainer(RecommenderTrainer):
 
     def _propose(self, seed):
         """Return what negatives are drawn from, for the present vectors of items."""
-        sampler, items = self.axes.sampler, self.model._item_vectors()
+        sampler, items = self.components.sampler, self.model._item_vectors()
         last = self._proposal or recall_codewords(self.model._codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
             return sampler.proposal(self._counts, items.copy(), seed, last)
@@ -169,18 +169,18 @@ class VAETrainer(RecommenderTrainer):
         noise = self._noise(users, deviation.shape[1], epoch)
         z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
         queries, decoded = decode(layers, z, activation)
-        if self.axes.cosine:
+        if self.components.cosine:
             queries, lengths = normalise(queries)
 
         scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
         by_queries, losses, weight = self._step_items(inverse * queries, rows, scale, step)
 
         # Backward.
-        if self.axes.temperature.statistics_wanted:
+        if self.components.temperature.statistics_wanted:
             by_log_inverse = np.vdot(by_queries, queries) / (scale * n_samples)
             model._statistics[0, 1:] += weight, by_log_inverse
         by_queries *= inverse
-        if self.axes.cosine:
+        if self.components.cosine:
             by_queries = normalise_backward(queries, lengths, by_queries)
         by_decoder, by_z = decode_backward(layers, decoded, by_queries, activation)
         by_mean, by_log_variance = self._through_posterior(
