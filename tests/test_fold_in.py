@@ -52,7 +52,9 @@ def loss_of(model):
     if similarity == "cosine":
         users, items, length = unit(users), unit(items), 1.0
     others, constant = items, 1.0
-    pairwise = reference.mf.PAIR_LOSSES[model.loss] if loss.family == "pairwise" else None
+    # Losses of other families than that of pairs fold users in by BPR.
+    of_pair = model.loss if loss.family == "pairwise" else "bpr"
+    pairwise = reference.mf.PAIR_LOSSES[of_pair] if loss.fold_in_pairwise else None
     if loss.family == "alignment":
         others, constant = users, loss.gammas[0]
         positive, inverse = 1.0 if isinstance(loss, MAWU) else 2.0, 4.0
@@ -114,7 +116,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
     row = X[[7]]
     shares = row.data.astype(np.float64) / row.data.sum()
     user = model.transform(row)[0].astype(np.float64)
-    terms["pairwise"] = RANKING_LOSSES[model.loss]() if terms["pairwise"] else None
+    terms["pairwise"] = model._pairwise_loss() if terms["pairwise"] else None
     pulls, push = UserLoss(others, **terms).pulls_and_push(
         user / np.linalg.norm(user), items[row.indices], shares
     )
