@@ -24,7 +24,7 @@ from freqfm import (
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
 from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
-from freqfm.samplers import SAMPLERS
+from freqfm.samplers import SAMPLERS, Popularity, Uniform
 
 CPU = backends.get()
 
@@ -480,3 +480,13 @@ def test_early_stopping_keeps_the_best_epoch(numpy_backend):
     model.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
     best = model.validation_scores_.max()
     assert model.n_iter_ < 90 and model.validation_scores_[model.best_iter_ - 1] == best
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Popularity()], ids=repr)
+def test_lists_agree(sampler):
+    proposal = sampler.proposal(np.arange(30))
+    lists = [
+        backend.draw_lists(proposal, Stream(5, 2, 7), 3, (8, 11))
+        for backend in (CPU, NumpyBackend())
+    ]
+    assert_array_equal(*lists)
