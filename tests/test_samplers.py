@@ -18,7 +18,6 @@ from freqfm.samplers import (
     MIDX,
     SAMPLERS,
     Kernel,
-    Popularity,
     SelfAdversarial,
     Uniform,
 )
