@@ -18,6 +18,7 @@ from freqfm.samplers import (
     MIDX,
     SAMPLERS,
     Kernel,
+    Popularity,
     SelfAdversarial,
     Uniform,
 )
