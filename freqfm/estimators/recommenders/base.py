@@ -298,9 +298,12 @@ class BaseRecommender(
                 phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
             if trainer is not None:
                 train(trainer, phase, trial, callbacks)
+            going_on = trainer is None
+            # What it holds is not needed while the next one trains.
+            del trainer
             # Interactions held out from a warm start stay unseen, for the next call to hold out.
             if self._refits and held_out is not None and not self.warm_start:
-                going_on, least = trainer is None, min(n_epochs, _LEAST_EPOCHS)
+                least = min(n_epochs, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, going_on, least)
             if callbacks:
                 with release_signals():
