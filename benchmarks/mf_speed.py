@@ -59,6 +59,7 @@ class Freqfm:
         X, components = model._prepare(X, True, False)
         model._init_model(X, components)
         model._remember(X, more=False)
+        model._keep_settings(components, X)
         if block is not None:
             components = components._replace(block=block)
         self.task = MFTrainer(model, components, X, None, n_threads, X.nnz)

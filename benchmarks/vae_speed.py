@@ -103,6 +103,7 @@ class Freqfm:
         X, components = model._prepare(X, reset=True, partial=False)
         model._init_model(X, components)
         model._remember(X, more=False)
+        model._keep_settings(components, X)
         for array in model._optimizer_arrays():
             array += 0  # memory that was never written costs time at its first use
         self.task = TimedTrainer(model, components, X, None, n_threads, X.nnz)
