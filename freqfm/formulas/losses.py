@@ -13,7 +13,7 @@ from freqfm.formulas.special import exp_of_minus, log_of_one_plus
 def log_loss(score, target):
     """Return log(1 + exp(score)) - target * score and its derivative, for a target in [0, 1].
 
-    Written with exp(-|score|), so that no score overflows.
+    Written with ``exp(-|score|)``, so that no score overflows.
     """
     small = exp_of_minus(abs(score))
     value = log_of_one_plus(small) + max(score, ZERO) - target * score
