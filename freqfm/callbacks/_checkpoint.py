@@ -62,11 +62,12 @@ class Checkpoint:
     >>> X, y = make_clicks(1000, (50, 20), random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "fm.checkpoint")
-    ...     model = FMClassifier(random_state=0).set_callbacks(Checkpoint(path))
+    ...     model = FMClassifier(max_iter=20, n_iter_no_change=None, random_state=0)
+    ...     model = model.set_callbacks(Checkpoint(path))
     ...     model = model.fit(X, y)  # suppose that this was killed
     ...     model = resume(path).fit(X, y)
     >>> model.n_iter_
-    53
+    20
     """
 
     def __init__(self, path, every=1):
