@@ -7,6 +7,7 @@ import numpy as np
 
 from freqfm._components import Component
 from freqfm._jit import python_function
+from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements
 
@@ -75,7 +76,7 @@ class Optimizer(Component):
     _numbered = ("step",)
     _codes = (
         "step_code", "_step_code", "rate_code", "count_code", "hyper", "corrections",
-        "state_shapes", "state_widths", "init_state", "_slots", "replacements",
+        "state_shapes", "state_widths", "init_state", "_slots", "replacements", "update_rule",
     )  # fmt: skip
 
     @property
@@ -116,6 +117,22 @@ class Optimizer(Component):
         for name, slot in self._slots.items():
             hyper[slot] = getattr(self, name)
         return hyper
+
+    def update_rule(self):
+        """Return how rows move, as backends read it; nothing decays, and no row catches up."""
+        return UpdateRule(
+            step_code=self.step_code,
+            rate_code=self.rate_code,
+            count_code=self.count_code,
+            catch_up=codes.CATCH_UP_NONE,
+            decay_code=codes.DECAY_NONE,
+            lazy=bool(self.lazy),
+            decoupled=False,
+            average=bool(self.average),
+            decay=0.0,
+            idle_decay=0.0,
+            hyper=self.hyper(),
+        )
 
     def corrections(self, steps):
         """Return what the rate and the root of the second moment are divided by, of shape (n, 2).

@@ -7,8 +7,7 @@ from scipy import sparse
 
 from freqfm import backends
 from freqfm._validation import count_threads, take_rows
-from freqfm.backends.base import FMObjective, FMProblem, UpdateRule
-from freqfm.formulas.codes import CATCH_UP_NONE, DECAY_NONE
+from freqfm.backends.base import FMObjective, FMProblem
 
 # From so many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
@@ -88,7 +87,8 @@ class FMTrainer:
             batch_size=batch_size,
             seed=model._seed,
             objective=self._objective(rows),
-            rule=_update_rule(optimizer),
+            # Penalties are part of the objective, so that no weight decays.
+            rule=optimizer.update_rule(),
             ranked=model._ranked_training(),
             weights=model._outputs(),
             states=model._optimizer_states(),
@@ -154,20 +154,3 @@ class FMTrainer:
 
     def restore_extra(self, extra):
         """Take back what :meth:`extra` has returned."""
-
-
-def _update_rule(optimizer):
-    """Return how weights step; penalties are part of the objective, so that none decays."""
-    return UpdateRule(
-        step_code=optimizer.step_code,
-        rate_code=optimizer.rate_code,
-        count_code=optimizer.count_code,
-        catch_up=CATCH_UP_NONE,
-        decay_code=DECAY_NONE,
-        lazy=bool(optimizer.lazy),
-        decoupled=False,
-        average=bool(optimizer.average),
-        decay=0.0,
-        idle_decay=0.0,
-        hyper=optimizer.hyper(),
-    )

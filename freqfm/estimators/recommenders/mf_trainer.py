@@ -229,11 +229,12 @@ class BackboneTrainer(MFTrainer):
         empty = np.zeros((0, 1), dtype=np.float32)
         stores = {
             name: TrainedTable(
-                weights.reshape(len(weights), -1), np.zeros(0, np.float32), gradients, empty
+                weights.reshape(len(weights), -1),
+                np.zeros(0, np.float32),
+                self._gradients[name],
+                empty,
             )
-            for (name, weights), gradients in zip(
-                self._vectors().items(), self._gradients.values(), strict=True
-            )
+            for name, weights in self._vectors().items()
         }
         return stores, first_step, corrections
 
@@ -249,8 +250,10 @@ class BackboneTrainer(MFTrainer):
         users, items = self._rows_of(data, first, negatives)
         tables, gradients = model.backbone_tables_, self._gradients
         context = forward(backbone, tables, users, items, model.user_factors_, model.item_factors_)
-        for stored in gradients.values():
-            stored[...] = 0
+        rows_of = {name: users if name.startswith("user") else items for name in gradients}
+        # Rows that the batch skips, such as negatives that are known, are not written to.
+        for name, rows in rows_of.items():
+            gradients[name][rows] = 0
         result = super()._train(data, first, last, negatives)
         found = backward(
             backbone, tables, context, gradients["user_factors"][users],
@@ -258,8 +261,7 @@ class BackboneTrainer(MFTrainer):
         )  # fmt: skip
         for name in _MARGINS:
             if name in gradients:
-                rows = users if name.startswith("user") else items
-                found[name] = rows, gradients[name][rows]
+                found[name] = rows_of[name], gradients[name][rows_of[name]]
         for name, (rows, values) in found.items():
             self._tables.step_rows(name, rows, values, first + 1)
         # The next batch may look at any row.

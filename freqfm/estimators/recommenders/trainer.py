@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._components import set_by_user
 from freqfm._validation import LearnedArrays, count_columns
-from freqfm.backends.base import Stream, TrainedTable, UpdateRule
+from freqfm.backends.base import Stream, TrainedTable
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import check_proposal
@@ -24,18 +24,12 @@ def make_rule(optimizer, weight_decay, scope):
     decay_code = codes.DECAY_NONE
     if weight_decay > 0:
         decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
-    return UpdateRule(
-        step_code=optimizer.step_code,
-        rate_code=optimizer.rate_code,
-        count_code=optimizer.count_code,
+    return optimizer.update_rule()._replace(
         catch_up=catch_up,
         decay_code=decay_code,
-        lazy=bool(optimizer.lazy),
         decoupled=full and lazy_adam,
-        average=bool(optimizer.average),
         decay=float(weight_decay),
         idle_decay=float(weight_decay) if full else 0.0,
-        hyper=optimizer.hyper(),
     )
 
 
