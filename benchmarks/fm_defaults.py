@@ -94,8 +94,8 @@ def score(model, train, test):
 
 def compare(sets, models, measures, args):
     """Print the means over the seeds, and the standard deviation of the distance to the first."""
-    print(f"{'':24}" + "".join(f"{type(m(0)).__name__:>32}" for m in models))
-    print(f"{'':24}" + f"{measures + '  seconds':>32}" * len(models))
+    print(f"{'':24}" + "".join(f"{type(m(0)).__name__:>34}" for m in models))
+    print(f"{'':24}" + f"{measures + '  seconds':>34}" * len(models))
     for load, sizes in sets:
         train, test = load(require_data(args))
         for n in sizes:
@@ -121,7 +121,7 @@ def compare(sets, models, measures, args):
                 for k, (mean, sd) in enumerate(zip(means, spread, strict=True))
             ]
             name = f"{load.__name__} {n_rows:,}"
-            print(f"{name:24}" + "".join(f"{cell:>32}" for cell in cells), flush=True)
+            print(f"{name:24}" + "".join(f"{cell:>34}" for cell in cells), flush=True)
 
 
 def main():

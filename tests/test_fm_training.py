@@ -7,14 +7,14 @@ import time
 import numpy as np
 import pytest
 from helpers import BOTH, FITTED, assert_same_model, model_of, outputs
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
 from sklearn.metrics import log_loss, r2_score
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder
 
@@ -24,6 +24,7 @@ from freqfm import (
     FMClassifier,
     FMRegressor,
     MFRecommender,
+    RaFMClassifier,
 )
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.estimators.training import Attempt, EpochLoop, Phase
@@ -118,21 +119,36 @@ def test_early_stopping_auto_depends_on_the_number_of_rows():
     assert len(FMClassifier(max_iter=2).fit(X, rare).validation_scores_) == 0
 
 
-@pytest.mark.parametrize("n, held_out", [(600, 200), (4000, 1000), (20_000, 2000)])
-def test_small_data_hold_out_a_larger_share(n, held_out, monkeypatch):
+@pytest.mark.parametrize("n, held_out", [(600, [120] * 5), (10_000, [1000])])
+def test_fewer_than_10_000_rows_are_cross_validated(n, held_out, monkeypatch):
     seen = []
     monkeypatch.setattr(
         FMRegressor, "_validation_score", lambda self, t, s, w: seen.append(len(w)) or 0.0
     )
     FMRegressor(max_iter=1).fit(np.random.default_rng(0).random((n, 2)), np.arange(n) / n)
-    assert seen == [held_out]
+    assert seen == held_out
+
+
+@pytest.mark.parametrize("cls, options", [(FMClassifier, {}), (RaFMClassifier, {"ranks": (2, 4)})])
+def test_scores_of_small_data_are_means_over_folds(cls, options, log):
+    X, y = log
+    options = {"max_iter": 3, "n_iter_no_change": None, "random_state": 0, **options}
+    model = cls(**options).fit(X, y)
+    scores, losses = [], []
+    folds = StratifiedKFold(5, shuffle=True, random_state=model._seed)
+    for train, held_out in folds.split(X, y):
+        fold = cls(early_stopping=False, **options).fit(X[train], y[train])
+        scores.append(-log_loss(y[held_out], fold.predict_proba(X[held_out])))
+        losses.append(fold.loss_curve_)
+    assert_allclose(model.validation_scores_[-1], np.mean(scores), rtol=1e-6)
+    assert_allclose(model.loss_curve_, np.mean(losses, axis=0), rtol=1e-6)
 
 
 def test_patience_is_in_steps_where_epochs_are_short():
     X = np.random.default_rng(0).random((3000, 2))
     y = np.random.default_rng(1).random(3000)
     options = {"max_iter": 70, "tol": 10.0, "random_state": 0}
-    for batch_size, n_epochs in ((10_000, 51), (1000, 26), (100, 11)):
+    for batch_size, n_epochs in ((10_000, 51), (1000, 18), (100, 11)):
         assert FMRegressor(batch_size=batch_size, **options).fit(X, y).n_iter_ == n_epochs
     assert FMRegressor(n_iter_no_change=3, **options).fit(X, y).n_iter_ == 4
 
@@ -154,7 +170,7 @@ def test_targets_that_are_constant_where_held_out_still_stop_early():
 
 def test_a_refit_that_is_interrupted_leaves_the_best_epoch(log, monkeypatch):
     X, y = log
-    options = {"max_iter": 8, "random_state": 0}
+    options = {"max_iter": 8, "validation_fraction": 0.2, "random_state": 0}
     expected = FMClassifier(warm_start=True, **options).fit(X, y)
     model = FMClassifier(verbose=1, **options)
     # Eight epochs, the line between, and two epochs of the refit.

@@ -1,11 +1,12 @@
 """What the factorization machines share: parameters, fitting, the model's arrays."""
 
+import copy
 from abc import abstractmethod
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,13 +25,12 @@ from freqfm._validation import (
     count_columns,
     count_threads,
     draw_seed,
-    take_rows,
     validate_rows,
     validate_weights,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.pointwise import base_score, mean_loss
-from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
+from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -50,9 +50,10 @@ __all__ = ["BaseFM"]
 # From how many rows on early_stopping="auto" sets a validation part aside.
 _AUTO_EARLY_STOPPING = 300
 
-# validation_fraction="auto" is a tenth, or for small data so many rows, or of fewer still a third:
-# few rows cannot tell one epoch from another, and all of them are trained on in the end.
-_VALIDATION_ROWS = 1_000
+# validation_fraction="auto" is a tenth, which for less than so many rows is too few to tell one
+# epoch from another: these are cross-validated instead.
+_CROSS_VALIDATED_BELOW = 10_000
+_N_FOLDS = 5
 
 # n_iter_no_change="auto" is so many epochs, and with a validation part so many steps at least:
 # where an epoch is a step or two, the factors are slow to leave their start.
@@ -295,17 +296,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
             with release_signals():
                 rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
-                own = self._with_own_validation(rows, X_val, y_val, sample_weight_val)
-                training = own or self._split(rows, labels)
+                given = self._with_given_validation(rows, X_val, y_val, sample_weight_val)
+                folds = [given] if given else self._split(rows, labels)
                 del labels
                 # Rows held out from a warm start stay unseen: the next call holds them out again.
-                refits = training.held_out is not None and not (own or self.warm_start)
-                callbacks = self._callbacks(training, unfinished)
-                score_name = None if training.held_out is None else self._score_name
-                phase = Phase(self.max_iter, self._patience(training), score_name)
-                task = None if in_refit else self._begin(training, optimizer, reset)
+                validates = folds[0].held_out is not None
+                refits = validates and not (given or self.warm_start)
+                callbacks = self._callbacks(rows, folds, unfinished)
+                score_name = self._score_name if validates else None
+                phase = Phase(self.max_iter, self._patience(folds[0]), score_name)
+                task = None if in_refit else self._begin_folds(folds, optimizer, reset)
             # The task has its own copy of the rows.
-            training = own = None
+            folds = given = None
             if not refits:
                 rows = None
             if not in_refit:
@@ -341,7 +343,20 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._prepare_to_continue(optimizer)
         return FMTrainer(self, optimizer, rows)
 
-    def _callbacks(self, rows, unfinished):
+    def _begin_folds(self, folds, optimizer, reset):
+        """Return the task that trains a model for each fold: this one for the first."""
+        first, *others = folds
+        trainer = self._begin(first, optimizer, reset)
+        if not others:
+            return trainer
+        return FoldsTrainer(
+            [trainer, *(copy.copy(self)._begin(fold, optimizer, reset=True) for fold in others)]
+        )
+
+    def _callbacks(self, rows, folds, unfinished):
+        # Every row is in the training part of some fold.
+        if len(folds) == 1:
+            rows = folds[0]
         if unfinished or getattr(self, "_skl_callbacks", ()):
             rows = rows.copied()
         X, target, weight = rows.held_out or (None, None, None)
@@ -389,7 +404,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._seed = draw_seed(self.random_state)
         return rows, labels, optimizer
 
-    def _with_own_validation(self, rows, X_val, y_val, weight):
+    def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with a validation set that the user gave; None if there is none."""
         names = "X_val", "y_val", "sample_weight_val"
         values = X_val, y_val, weight
@@ -417,14 +432,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return rows._replace(held_out=(X, target, weight))
 
     def _split(self, rows, labels):
-        """Return the rows with a validation part held out, or all of them without early stopping.
+        """Return the folds: the rows, each time with another validation part held out.
 
-        ``labels`` are what to stratify by, or None.
+        One is enough for many rows; without early stopping nothing is held out of it. ``labels``
+        are what to stratify by, or None.
         """
         n_outputs, n_rows = len(rows.target), rows.n_trained
-        share = self.validation_fraction
+        share, n_folds = self.validation_fraction, 1
         if share == "auto":
-            share = max(0.1, min(1 / 3, _VALIDATION_ROWS / n_rows))
+            small = n_rows < _CROSS_VALIDATED_BELOW
+            share = 1 / _N_FOLDS if small else 0.1
+            # A warm start holds out the same rows in every call.
+            n_folds = _N_FOLDS if small and not self.warm_start else 1
         rarest = n_rows
         if labels is not None:
             rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
@@ -434,7 +453,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         if early_stopping == "auto":
             early_stopping = n_rows >= _AUTO_EARLY_STOPPING and enough
         if not early_stopping:
-            return rows
+            return [rows]
         if not enough:
             group = "the data" if labels is None else "the rarest class"
             raise ValueError(
@@ -442,14 +461,16 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"two rows of every class on both sides of the split, but {group} has {rarest} of "
                 f"{n_rows} rows. Set early_stopping=False, or give more rows."
             )
-        train, held_out = train_test_split(
-            rows.numbers(),
-            test_size=share,
-            stratify=labels,
-            random_state=self._seed,
-        )
-        part = take_rows(rows.X, held_out), rows.target[:, held_out], rows.weight[held_out]
-        return rows._replace(trained=train, held_out=part)
+        numbers = rows.numbers()
+        if n_folds > 1:
+            splitter = KFold if labels is None else StratifiedKFold
+            splitter = splitter(n_folds, shuffle=True, random_state=self._seed)
+            splits = [(numbers[a], numbers[b]) for a, b in splitter.split(numbers, labels)]
+        else:
+            splits = [
+                train_test_split(numbers, test_size=share, stratify=labels, random_state=self._seed)
+            ]
+        return [rows.split(trained, held_out) for trained, held_out in splits]
 
     def _init_model(self, rows, counts, optimizer):
         n_outputs, n_tokens = len(rows.target), self.n_features_in_

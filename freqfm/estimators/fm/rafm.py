@@ -84,8 +84,9 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         these rows take the place of the part, and the model of the best epoch is kept as it is; so
         it is with ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
-        Share of the rows held out, with the classes in equal shares. "auto" is a tenth; for less
-        than 10,000 rows 1,000 of them, or a third if there are less than 3,000.
+        Share of the rows held out, with the classes in equal shares. "auto" is a tenth; fewer than
+        10,000 rows are cross-validated instead: each of five folds is held out from a model that
+        the others train, and the mean of the five scores tells the best epoch.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
         early stopping at least 50 steps. None never stops.
@@ -332,8 +333,9 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         these rows take the place of the part, and the model of the best epoch is kept as it is; so
         it is with ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
-        Share of the rows held out. "auto" is a tenth; for less than 10,000 rows 1,000 of them, or
-        a third if there are less than 3,000.
+        Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
+        instead: each of five folds is held out from a model that the others train, and the mean of
+        the five scores tells the best epoch.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
         early stopping at least 50 steps. None never stops.

@@ -1,5 +1,6 @@
 """What the epoch loop trains: a factorization machine on some rows of X."""
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,11 @@ class TrainingRows(NamedTuple):
     def of_trained(self, values):
         """Return the values, whose last axis is that of all rows, of those that are trained on."""
         return values if self.trained is None else values[..., self.trained]
+
+    def split(self, trained, held_out):
+        """Return the rows with some of them, by number, trained on and others held out."""
+        part = take_rows(self.X, held_out), self.target[:, held_out], self.weight[held_out]
+        return self._replace(trained=trained, held_out=part)
 
     def copied(self):
         """Return the rows that are trained on as a copy of their own."""
@@ -154,3 +160,62 @@ class FMTrainer:
 
     def restore_extra(self, extra):
         """Take back what :meth:`extra` has returned."""
+
+
+class FoldsTrainer:
+    """Trainers of several folds, which take turns epoch by epoch; a context manager.
+
+    Means over the folds tell how long to train. The first trainer's model stands for all of them:
+    it is what an interrupted fit leaves.
+
+    Parameters
+    ----------
+    trainers : list of FMTrainer
+    """
+
+    divergence_hint = FMTrainer.divergence_hint
+
+    def __init__(self, trainers):
+        self._trainers = trainers
+        self.model = trainers[0].model
+        self.optimizer = trainers[0].optimizer
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            for trainer in self._trainers:
+                stack.enter_context(trainer)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        self._stack.__exit__(*exception)
+
+    def run_epoch(self, epoch):
+        """Train every model for an epoch; return the mean of their losses."""
+        return float(np.mean([trainer.run_epoch(epoch) for trainer in self._trainers]))
+
+    def validation_score(self):
+        """Return the mean of the models' scores on the rows held out from each."""
+        return float(np.mean([trainer.validation_score() for trainer in self._trainers]))
+
+    def weights(self):
+        """Return the arrays of all models."""
+        return [array for trainer in self._trainers for array in trainer.weights()]
+
+    def state(self):
+        """Return all arrays that training changes."""
+        return [array for trainer in self._trainers for array in trainer.state()]
+
+    def attributes(self):
+        """Return the learned attributes of the first model, see ``FMTrainer``."""
+        return self._trainers[0].attributes()
+
+    def extra(self):
+        """Return what a checkpoint keeps beside the estimator: the other models."""
+        return {"folds": [trainer.state() for trainer in self._trainers[1:]]}
+
+    def restore_extra(self, extra):
+        """Take back what :meth:`extra` has returned."""
+        for trainer, arrays in zip(self._trainers[1:], extra["folds"], strict=True):
+            for array, saved in zip(trainer.state(), arrays, strict=True):
+                array[...] = saved
