@@ -119,7 +119,7 @@ def test_early_stopping_auto_depends_on_the_number_of_rows():
     assert len(FMClassifier(max_iter=2).fit(X, rare).validation_scores_) == 0
 
 
-@pytest.mark.parametrize("n, held_out", [(600, [120] * 5), (10_000, [1000])])
+@pytest.mark.parametrize("n, held_out", [(600, [60] * 10), (4000, [800] * 5), (10_000, [1000])])
 def test_fewer_than_10_000_rows_are_cross_validated(n, held_out, monkeypatch):
     seen = []
     monkeypatch.setattr(

@@ -50,10 +50,9 @@ __all__ = ["BaseFM"]
 # From how many rows on early_stopping="auto" sets a validation part aside.
 _AUTO_EARLY_STOPPING = 300
 
-# validation_fraction="auto" is a tenth, which for less than so many rows is too few to tell one
-# epoch from another: these are cross-validated instead.
-_CROSS_VALIDATED_BELOW = 10_000
-_N_FOLDS = 5
+# validation_fraction="auto" is a tenth. Of fewer than so many rows, a tenth is too few to tell one
+# epoch from another; they are cross-validated instead, the fewest by ten folds, others by five.
+_CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
 
 # n_iter_no_change="auto" is so many epochs, and with a validation part so many steps at least:
 # where an epoch is a step or two, the factors are slow to leave their start.
@@ -438,15 +437,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         are what to stratify by, or None.
         """
         n_outputs, n_rows = len(rows.target), rows.n_trained
-        share, n_folds = self.validation_fraction, 1
-        if share == "auto":
-            small = n_rows < _CROSS_VALIDATED_BELOW
-            share = 1 / _N_FOLDS if small else 0.1
-            # A warm start holds out the same rows in every call.
-            n_folds = _N_FOLDS if small and not self.warm_start else 1
         rarest = n_rows
         if labels is not None:
             rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
+        n_folds, share = self._count_folds(n_rows, rarest)
         # Two rows of every class, or two rows, are the least that can be scored.
         enough = rarest * min(share, 1 - share) >= 2
         early_stopping = self.early_stopping
@@ -471,6 +465,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 train_test_split(numbers, test_size=share, stratify=labels, random_state=self._seed)
             ]
         return [rows.split(trained, held_out) for trained, held_out in splits]
+
+    def _count_folds(self, n_rows, rarest):
+        """Return how many folds there are, and the share of the rows that each holds out."""
+        if self.validation_fraction != "auto":
+            return 1, self.validation_fraction
+        if n_rows >= _CROSS_VALIDATED_BELOW:
+            return 1, 0.1
+        if self.warm_start:
+            # Every call holds out the same rows.
+            return 1, 0.2
+        n_folds = 10 if n_rows < _TEN_FOLDS_BELOW and rarest >= 20 else 5
+        return n_folds, 1 / n_folds
 
     def _init_model(self, rows, counts, optimizer):
         n_outputs, n_tokens = len(rows.target), self.n_features_in_

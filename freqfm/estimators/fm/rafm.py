@@ -85,8 +85,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         it is with ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out, with the classes in equal shares. "auto" is a tenth; fewer than
-        10,000 rows are cross-validated instead: each of five folds is held out from a model that
-        the others train, and the mean of the five scores tells the best epoch.
+        10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
+        rows, is held out from a model that the others train, and the mean of the scores counts.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
         early stopping at least 50 steps. None never stops.
@@ -334,8 +334,8 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         it is with ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
-        instead: each of five folds is held out from a model that the others train, and the mean of
-        the five scores tells the best epoch.
+        instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
+        the others train, and the mean of the scores counts.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
         early stopping at least 50 steps. None never stops.
