@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._interactions import Table, is_frame
+from freqfm._interactions import Table, is_dataframe
 from freqfm._validation import check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
@@ -174,7 +174,7 @@ def _open(X, user, item):
         )
     objects = getattr(getattr(X, "dtype", None), "kind", None) in ("O", "S", "T", "U")
     if (user, item) == ("auto", "auto") and (
-        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_frame(X) or objects)
+        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_dataframe(X) or objects)
     ):
         return _Matrix(X)
     return _Interactions(X, user, item)
