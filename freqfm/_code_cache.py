@@ -76,13 +76,13 @@ def _objection(root, folder):
     """Return why another user could put files into the folder, or None."""
     if os.name != "posix":
         return None
-    me = os.geteuid()
+    uid = os.geteuid()
     # A group may write to ``root``: on some systems each user has a private group, and new folders
     # are group-writable. The folders below ``root`` are created here.
     for place, writable, owners in (
-        (root, stat.S_IWOTH, {me, 0}),
-        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {me}),
-        (folder, stat.S_IWOTH | stat.S_IWGRP, {me}),
+        (root, stat.S_IWOTH, {uid, 0}),
+        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {uid}),
+        (folder, stat.S_IWOTH | stat.S_IWGRP, {uid}),
     ):
         status = place.stat()
         if status.st_uid not in owners:

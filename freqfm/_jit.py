@@ -189,7 +189,7 @@ class _Variant:
     def _rebuild(self, compiled):
         if compiled in self._replacements:
             decorator = _DECORATED[compiled][1]
-            return decorator(self._copy(self._replacements[compiled], self._adopted))
+            return decorator(self._copy(self._replacements[compiled], self._compilable))
         function, decorator = _DECORATED[compiled]
         if all(self.of(value) is value for value in names_used(function).values() if _ours(value)):
             return compiled
@@ -198,13 +198,13 @@ class _Variant:
             return kernel(variant, self._cached)
         return decorator(variant)
 
-    def _adopted(self, value):
+    def _compilable(self, value):
         """Return the version of a value, used by a replacement, to compile."""
         if _ours(value) or not _is_function(value) or _is_library(value):
             return value
         if value not in self._rebuilt:
             self._rebuilt[value] = value
-            self._rebuilt[value] = inlined(self._copy(python_function(value), self._adopted))
+            self._rebuilt[value] = inlined(self._copy(python_function(value), self._compilable))
         return self._rebuilt[value]
 
     def _copy(self, function, changed):

@@ -236,6 +236,6 @@ def check_fingerprint(estimator, found, expected):
         name = different[0]
         given = f"={getattr(estimator, name)!r}" if hasattr(estimator, name) else ""
         raise ValueError(
-            f"{name}{given} is not that of the fit to be resumed; pass the same, or fit anew with "
-            f"sklearn.base.clone(estimator).fit(...)."
+            f"{name}{given} is not that of the fit to be resumed; pass the same, or start again "
+            f"with sklearn.base.clone(estimator).fit(...)."
         )

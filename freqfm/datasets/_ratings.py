@@ -19,7 +19,7 @@ MAX_ID = np.iinfo(np.int32).max - 1
 _TIMES = 1e8, 1e19
 
 # Number of lines from which the format is guessed.
-_N_LOOKED_AT = 1000
+_N_LINES_READ = 1000
 
 _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating and a time."
 
@@ -46,7 +46,7 @@ def guess_format(path):
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     lines = [
         (number, _split(line.decode("utf-8", "backslashreplace"), None))
-        for number, line in islice(lines, _N_LOOKED_AT)
+        for number, line in islice(lines, _N_LINES_READ)
     ]
     if not lines:
         return "lists"

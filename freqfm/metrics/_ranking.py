@@ -105,7 +105,7 @@ def top_k(
     if candidates is not None:
         candidates = np.setdiff1d(_candidate_items(candidates, shape[1]), banned, True)
         banned = banned[:0]
-        indptr, indices = _among(candidates, indptr, indices)
+        indptr, indices = _to_candidate_positions(candidates, indptr, indices)
         items = _as_matrix("items", items[candidates])
 
     # There may be fewer items than places.
@@ -214,7 +214,7 @@ def _indices(name, indices, n_items):
     return indices
 
 
-def _among(candidates, indptr, indices):
+def _to_candidate_positions(candidates, indptr, indices):
     """Return exclusions as positions among the candidates instead of item indices."""
     places = np.searchsorted(candidates, indices)
     kept = np.zeros(len(indices), dtype=bool)

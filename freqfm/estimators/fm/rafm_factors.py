@@ -167,7 +167,7 @@ class RankedFactors:
             raise ValueError(
                 f"ranks={self.ranks!r} with rank_sharing={self.rank_sharing!r} differs from the "
                 f"{self.ranks_.tolist()} with {before!r} of the model to continue; set them back, "
-                f"or fit anew with warm_start=False."
+                f"or fit a new model with warm_start=False."
             )
 
     def _fewest_factors(self):

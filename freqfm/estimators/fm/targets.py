@@ -84,7 +84,7 @@ class ClassTargets(ClassifierMixin):
         if len(unknown):
             raise ValueError(
                 f"y holds {unknown.tolist()}, which is not among the classes "
-                f"{self.classes_.tolist()} of the first call; name all classes there, or fit anew."
+                f"{self.classes_.tolist()} of the first call; name all classes there, or fit again."
             )
         labels = np.searchsorted(self.classes_, y)
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))

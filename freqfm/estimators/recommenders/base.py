@@ -402,8 +402,8 @@ class BaseRecommender(
     def _refuse_another(self, parameter, component, name):
         if type(component).__name__ != name:
             raise ValueError(
-                f"{parameter}={getattr(self, parameter)!r} differs from {name}, with which the "
-                f"model to continue was trained; set it back, or fit anew with warm_start=False."
+                f"{parameter}={getattr(self, parameter)!r} differs from {name} of the model "
+                f"to continue; set it back, or fit a new model with warm_start=False."
             )
 
     def _remember(self, X, more):
@@ -542,7 +542,7 @@ class BaseRecommender(
         hidden = history if check_flag("exclude_seen", exclude_seen) else None
         for_all = None
         if sparse.issparse(exclude):
-            hidden = self._hide(hidden, exclude, history.shape)
+            hidden = self._with_excluded(hidden, exclude, history.shape)
         elif exclude is not None:
             for_all = validate_ids("exclude", exclude, self.n_features_in_)
         if candidates is not None:
@@ -566,10 +566,10 @@ class BaseRecommender(
         if len(cold):
             # One number per item ranks by popularity.
             share = (self.item_counts_ / max(1, self._n_users)).astype(np.float32)
-            everyone = np.ones((len(cold), 1), dtype=np.float32)
+            ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
-                everyone, share[:, None], k, exclude=cold_hidden, **options
+                ones, share[:, None], k, exclude=cold_hidden, **options
             )
         items = items.astype(np.int64)
         if users is not None and np.ndim(users) == 0:
@@ -577,7 +577,7 @@ class BaseRecommender(
         return items, scores
 
     @staticmethod
-    def _hide(hidden, exclude, shape):
+    def _with_excluded(hidden, exclude, shape):
         """Return the items hidden from each user, plus those that a sparse matrix excludes."""
         exclude = as_csr("exclude", exclude)
         if exclude.shape != shape:

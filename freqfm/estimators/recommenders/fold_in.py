@@ -6,7 +6,7 @@ import numpy as np
 
 from freqfm import backends
 from freqfm.backends.base import FoldInProblem
-from freqfm.estimators.recommenders.histories import level_rows
+from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.losses import PairwiseLoss
 
 __all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
@@ -147,5 +147,5 @@ def fold_in_rows(loss, X, items, indices, n_threads):
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
     problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
-    histories = X.indptr, indices, level_rows(X.indptr, X.data)
+    histories = X.indptr, indices, scale_rows(X.indptr, X.data)
     return backends.get().fold_in(problem, histories, n_threads, formulas)

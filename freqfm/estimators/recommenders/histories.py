@@ -7,7 +7,7 @@ from scipy import sparse
 
 from freqfm._validation import _csr, canonical_csr
 
-__all__ = ["InteractionHistory", "level_rows", "pad_rows", "unit_rows"]
+__all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
 
 
 class InteractionHistory(NamedTuple):
@@ -115,7 +115,7 @@ def pad_rows(X, n_rows):
     return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))
 
 
-def level_rows(indptr, weights):
+def scale_rows(indptr, weights):
     """Return row weights, scaled if their squares could leave float32; only shares matter.
 
     The factors are powers of two, one for each row, so that every bit of a share is preserved.

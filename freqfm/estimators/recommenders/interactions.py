@@ -290,7 +290,7 @@ class InteractionRecommender(
         histories = self._histories("history", history)
         options |= self._excluded(exclude, histories.shape[0])
         found, scores = self.estimator_.recommend(histories, **options)
-        return _like(_is_nested("history", history), self._named("item", found), scores)
+        return _match_query(_is_nested("history", history), self._named("item", found), scores)
 
     def _recommend_to(self, users, exclude, options):
         """Recommend to users by their ids, or to all."""
@@ -316,7 +316,7 @@ class InteractionRecommender(
                 **query, **exclude_here, **options
             )
         many = users is None or np.ndim(users) > 0
-        return _like(many, self._named("item", items), scores)
+        return _match_query(many, self._named("item", items), scores)
 
     def _excluded(self, exclude, n_users):
         """Return the recommender's option for excluded items, if there are any."""
@@ -418,7 +418,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("item", items, "items")
         found, scores = self.estimator_.similar_items(codes, k)
-        return _like(np.ndim(items) > 0, self._named("item", found), scores)
+        return _match_query(np.ndim(items) > 0, self._named("item", found), scores)
 
     def similar_users(self, users, n_recommendations=10):
         """Return the users most similar to given ones.
@@ -442,7 +442,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("user", users, "users")
         found, scores = self.estimator_.similar_users(codes, k)
-        return _like(np.ndim(users) > 0, self._named("user", found), scores)
+        return _match_query(np.ndim(users) > 0, self._named("user", found), scores)
 
     @_if_estimator_has("_embed")
     def transform(self, X=None, *, history=None):
@@ -588,7 +588,7 @@ class InteractionRecommender(
         return relevant[present], ranked
 
 
-def _like(many, ids, scores):
+def _match_query(many, ids, scores):
     """Return all rows, or the only row for a single query."""
     return (ids, scores) if many else (ids[0], scores[0])
 

@@ -22,7 +22,7 @@ from freqfm.backbones import BACKBONES, Linear
 from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
-from freqfm.estimators.recommenders.histories import level_rows, pad_rows, unit_rows
+from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
 from freqfm.initializers import INITIALIZERS
@@ -34,7 +34,7 @@ from freqfm.temperatures import TEMPERATURES
 __all__ = ["MFRecommender"]
 
 # Batches with fewer multiplications are faster on one thread than on several.
-_WORTH_A_TEAM = 20_000
+_WORTH_SEVERAL_THREADS = 20_000
 
 # Maximum number of users whose lengths and temperatures are averaged.
 _N_TYPICAL = 4096
@@ -367,8 +367,8 @@ class MFRecommender(BaseRecommender):
     def _refresh_vectors(self, backbone):
         """Compute the vectors of all users and items from the backbone's tables."""
         vectors = self.user_factors_, self.item_factors_
-        everything = (np.arange(len(table)) for table in vectors)
-        forward(backbone, self.backbone_tables_, *everything, *vectors)
+        all_rows = (np.arange(len(table)) for table in vectors)
+        forward(backbone, self.backbone_tables_, *all_rows, *vectors)
 
     def _draw(self, components, side, counts, first=0):
         """Return initial rows for users or items, from a random stream for each side."""
@@ -407,12 +407,12 @@ class MFRecommender(BaseRecommender):
         if self.user_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
-                f"of the model to continue; set it back, or fit anew with warm_start=False."
+                f"of the model to continue; set it back, or fit a new model with warm_start=False."
             )
         if not partial and X.shape[0] != len(self.user_factors_):
             raise ValueError(
                 f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
-                f"users. Use partial_fit for new users, or fit anew with warm_start=False."
+                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
             )
 
     def _check_states(self, components):
@@ -455,7 +455,7 @@ class MFRecommender(BaseRecommender):
         if X.shape != shape:
             raise ValueError(
                 f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
-                f"and backbone={self.backbone!r} takes no new ones; fit anew."
+                f"and backbone={self.backbone!r} takes no new ones; call fit for a new model."
             )
         self.backbone_tables_ = {
             name: as_kernel_array(table).copy() for name, table in self.backbone_tables_.items()
@@ -497,7 +497,7 @@ class MFRecommender(BaseRecommender):
 
     def _make_trainer(self, components, X, score, n_known):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
-        n_threads = count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
+        n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
         return trainer(self, components, X, score, n_threads, n_known)
 
@@ -629,7 +629,7 @@ class MFRecommender(BaseRecommender):
         contributions = np.zeros(0)
         if history.nnz:
             length = np.linalg.norm(query)
-            weights = level_rows(history.indptr, history.data)
+            weights = scale_rows(history.indptr, history.data)
             vectors = self._compared_items(history.indices)
             pulls, push = self._user_loss().pulls_and_push(
                 query / (length if length > 0 else 1), vectors, weights / weights.sum()

@@ -19,7 +19,7 @@ from freqfm._validation import (
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
-from freqfm.estimators.recommenders.histories import level_rows, unit_rows
+from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
@@ -446,14 +446,14 @@ class FastVAERecommender(BaseRecommender):
         if components.cosine != self._cosine:
             raise ValueError(
                 f"similarity={self.similarity!r} differs from that of the model to continue; set "
-                f"it back, or fit anew with warm_start=False."
+                f"it back, or fit a new model with warm_start=False."
             )
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
         if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
             raise ValueError(
                 "hidden_layer_sizes, n_components or decoder_layer_sizes differ from those of the "
-                "model to continue; set them back, or fit anew with warm_start=False."
+                "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
     def _grow(self, X, components):
@@ -546,7 +546,7 @@ class FastVAERecommender(BaseRecommender):
         """Return the means of the posteriors of histories, (n, n_components) float32."""
         n = len(starts) - 1
         layers = self._layers()
-        values = level_rows(starts, values)
+        values = scale_rows(starts, values)
         out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
         table = as_kernel_array(self.input_factors_)
         n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1

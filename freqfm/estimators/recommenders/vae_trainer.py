@@ -29,7 +29,7 @@ OF_ITEMS = ("input_factors", "item_factors")
 _ORDER, _DROPOUT, _NOISE, _DRAWS = range(4)
 
 
-def numbers_of(rows, width):
+def flat_indices(rows, width):
     """Return the flat indices of the elements of some rows in a table of this width."""
     return rows[..., None] * width + np.arange(width)
 
@@ -161,7 +161,7 @@ class VAETrainer(RecommenderTrainer):
         pooled = self._trainer.sum_inputs(inputs, step)
         mask = None
         if model.dropout and model.dropout_on == "hidden":
-            mask = self._kept(numbers_of(users, pooled.shape[1]), epoch)
+            mask = self._kept(flat_indices(users, pooled.shape[1]), epoch)
             mask = mask / np.float32(1 - model.dropout)
             pooled *= mask
         posterior = encode(layers, pooled, activation)
@@ -205,7 +205,7 @@ class VAETrainer(RecommenderTrainer):
     def _noise(self, users, n_components, epoch):
         """Return the noise of all samples of users, (n_samples, n_users, n_components)."""
         samples = np.arange(int(self.model.n_samples))[:, None]
-        indices = numbers_of(samples * self.X.shape[0] + users, n_components)
+        indices = flat_indices(samples * self.X.shape[0] + users, n_components)
         return self._random.standard_normal(self._stream(epoch, _NOISE), indices)
 
     def _inputs(self, users, rows, epoch):
