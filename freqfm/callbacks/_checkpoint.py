@@ -70,7 +70,7 @@ class Checkpoint:
     20
     """
 
-    def __init__(self, path, every=1):
+    def __init__(self, path: str | os.PathLike[str], every: int = 1):
         self.path = Path(path)
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")

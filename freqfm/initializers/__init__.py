@@ -79,7 +79,7 @@ class Normal(Initializer):
 
     _parameter_constraints = {"scale": NON_NEGATIVE}
 
-    def __init__(self, scale=0.001):
+    def __init__(self, scale: float = 0.001):
         self.scale = scale
 
     def draw(self, shape, generator, counts=None):
@@ -108,7 +108,7 @@ class XavierUniform(Initializer):
 
     _parameter_constraints = {"scale": NON_NEGATIVE}
 
-    def __init__(self, scale=1.0):
+    def __init__(self, scale: float = 1.0):
         self.scale = scale
 
     def draw(self, shape, generator, counts=None):
@@ -160,7 +160,7 @@ class PRISM(XavierUniform):
     lengths_matter = True
     scale = 1.0
 
-    def __init__(self, alpha=1.0, users=True, items=True):
+    def __init__(self, alpha: float = 1.0, users: bool = True, items: bool = True):
         self.alpha = alpha
         self.users = users
         self.items = items

@@ -195,7 +195,7 @@ class Huber(Loss):
     for_classes = False
     _parameter_constraints = {"delta": POSITIVE}
 
-    def __init__(self, delta=1.0):
+    def __init__(self, delta: float = 1.0):
         self.delta = delta
 
     @property
@@ -280,7 +280,7 @@ class Quantile(Loss):
     for_classes = False
     _parameter_constraints = {"quantile": [Interval(Real, 0, 1, closed="neither")]}
 
-    def __init__(self, quantile=0.5):
+    def __init__(self, quantile: float = 0.5):
         self.quantile = quantile
 
     @property

@@ -126,7 +126,7 @@ class Softmax(RankingLoss):
     user_dropout = 0.1
     _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
 
-    def __init__(self, include_positive="auto"):
+    def __init__(self, include_positive: bool | str = "auto"):
         self.include_positive = include_positive
 
     def factor(self, n_users, n_items, n_positives):
@@ -173,7 +173,7 @@ class BSL(Softmax):
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False
 
-    def __init__(self, constant="auto"):
+    def __init__(self, constant: float | str = "auto"):
         self.constant = constant
 
     def factor(self, n_users, n_items, n_positives):
@@ -334,7 +334,7 @@ class DirectAU(_Alignment):
     divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
-    def __init__(self, gamma=2.0):
+    def __init__(self, gamma: float = 2.0):
         self.gamma = gamma
 
     @property
@@ -382,7 +382,7 @@ class MAWU(_Alignment):
         "margins": ["boolean"],
     }
 
-    def __init__(self, gamma_users=2.6, gamma_items=1.4, margins=True):
+    def __init__(self, gamma_users: float = 2.6, gamma_items: float = 1.4, margins: bool = True):
         self.gamma_users = gamma_users
         self.gamma_items = gamma_items
         self.margins = margins

@@ -42,7 +42,7 @@ class Adagrad(Optimizer):
     _parameter_constraints = {"learning_rate": POSITIVE, "epsilon": POSITIVE}
     _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
 
-    def __init__(self, learning_rate=0.05, epsilon=1e-10):
+    def __init__(self, learning_rate: float = 0.05, epsilon: float = 1e-10):
         self.learning_rate = learning_rate
         self.epsilon = epsilon
 
@@ -124,7 +124,14 @@ class Adam(Optimizer):
         "epsilon": codes.EPSILON,
     }
 
-    def __init__(self, learning_rate=0.003, beta_1=0.9, beta_2=0.999, epsilon=1e-8, lazy=True):
+    def __init__(
+        self,
+        learning_rate: float = 0.003,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        lazy: bool = True,
+    ):
         self.learning_rate = learning_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2

@@ -1,6 +1,9 @@
 """SGD, and SGD with a learning rate per token that depends on the token's frequency."""
 
+from __future__ import annotations
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE
@@ -29,7 +32,7 @@ class SGD(Optimizer):
     _step_code = codes.STEP_SGD
     _parameter_constraints = {"learning_rate": POSITIVE}
 
-    def __init__(self, learning_rate=1.0):
+    def __init__(self, learning_rate: float = 1.0):
         self.learning_rate = learning_rate
 
 
@@ -81,7 +84,9 @@ class FASGD(Optimizer):
         "counts": ["array-like", None],
     }
 
-    def __init__(self, learning_rate=3.0, max_step=100.0, counts=None):
+    def __init__(
+        self, learning_rate: float = 3.0, max_step: float = 100.0, counts: ArrayLike | None = None
+    ):
         self.learning_rate = learning_rate
         self.max_step = max_step
         self.counts = counts
@@ -173,7 +178,12 @@ class CFSGD(Optimizer):
     }
 
     def __init__(
-        self, learning_rate=2.0, max_step=0.05, curvature_cap=2.0, exponent=0.5, count="sample"
+        self,
+        learning_rate: float = 2.0,
+        max_step: float = 0.05,
+        curvature_cap: float = 2.0,
+        exponent: float = 0.5,
+        count: str = "sample",
     ):
         self.learning_rate = learning_rate
         self.max_step = max_step

@@ -104,7 +104,12 @@ class MIDX(QuerySampler):
     }
 
     def __init__(
-        self, variant="popularity", n_codewords=16, n_subspaces=2, popularity="log", refresh=1
+        self,
+        variant: str = "popularity",
+        n_codewords: int = 16,
+        n_subspaces: int = 2,
+        popularity: str = "log",
+        refresh: int = 1,
     ):
         self.variant = variant
         self.n_codewords = n_codewords

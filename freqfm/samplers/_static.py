@@ -38,7 +38,7 @@ class Uniform(Sampler):
 
     _parameter_constraints = {"shared": ["boolean"]}
 
-    def __init__(self, shared=True):
+    def __init__(self, shared: bool = True):
         self.shared = shared
 
     @property
@@ -73,7 +73,7 @@ class Popularity(Uniform):
 
     _parameter_constraints = {"exponent": NON_NEGATIVE, "shared": ["boolean"]}
 
-    def __init__(self, exponent=0.75, shared=True):
+    def __init__(self, exponent: float = 0.75, shared: bool = True):
         super().__init__(shared)
         self.exponent = exponent
 

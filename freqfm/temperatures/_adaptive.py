@@ -68,7 +68,9 @@ class DensityTemperature(Temperature):
         "power": NON_NEGATIVE,
     }
 
-    def __init__(self, offset=3.4, slope=0.9, shrinkage=20_000, power=0.5):
+    def __init__(
+        self, offset: float = 3.4, slope: float = 0.9, shrinkage: float = 20_000, power: float = 0.5
+    ):
         self.offset = offset
         self.slope = slope
         self.shrinkage = shrinkage
@@ -124,7 +126,9 @@ class AdapTau0(Temperature):
         "smallest_gap": POSITIVE,
     }
 
-    def __init__(self, warm_up=5, warm_up_gap=0.7, smallest_gap=0.5):
+    def __init__(
+        self, warm_up: int | None = 5, warm_up_gap: float = 0.7, smallest_gap: float = 0.5
+    ):
         self.warm_up = warm_up
         self.warm_up_gap = warm_up_gap
         self.smallest_gap = smallest_gap
@@ -195,12 +199,12 @@ class AdapTau(AdapTau0):
 
     def __init__(
         self,
-        form="reference",
-        threshold="mean",
-        beta=0.5,
-        warm_up=5,
-        warm_up_gap=0.7,
-        smallest_gap=0.5,
+        form: str = "reference",
+        threshold: float | str = "mean",
+        beta: float = 0.5,
+        warm_up: int | None = 5,
+        warm_up_gap: float = 0.7,
+        smallest_gap: float = 0.5,
     ):
         super().__init__(warm_up, warm_up_gap, smallest_gap)
         self.form = form

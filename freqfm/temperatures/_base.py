@@ -75,7 +75,7 @@ class FixedTemperature(Temperature):
 
     _parameter_constraints = {"temperature": POSITIVE}
 
-    def __init__(self, temperature):
+    def __init__(self, temperature: float):
         self.temperature = temperature
 
     def refresh(self, epoch, inverse, state, snapshot):

@@ -1,8 +1,15 @@
 """FMClassifier and FMRegressor: factorization machines with one vector per feature."""
 
+from __future__ import annotations
+
+import numpy as np
+
 from freqfm.estimators.fm.base import BaseFM
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
+from freqfm.initializers import Initializer
+from freqfm.losses import Loss
+from freqfm.optimizers import Optimizer
 
 __all__ = ["FMClassifier", "FMRegressor"]
 
@@ -166,30 +173,30 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
 
     def __init__(
         self,
-        n_components=16,
+        n_components: int = 16,
         *,
-        loss="log",
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=1.0,
-        alpha_factors=5.0,
-        alpha_per="token",
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction="auto",
-        n_iter_no_change="auto",
-        tol=1e-4,
-        shuffle=True,
-        class_weight=None,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        loss: str | Loss = "log",
+        optimizer: str | Optimizer = "cf_sgd",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        class_weight: dict | str | None = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         super().__init__(
             loss=loss,
@@ -366,29 +373,29 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
 
     def __init__(
         self,
-        n_components=16,
+        n_components: int = 16,
         *,
-        loss="squared",
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=1.0,
-        alpha_factors=5.0,
-        alpha_per="token",
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction="auto",
-        n_iter_no_change="auto",
-        tol=1e-4,
-        shuffle=True,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        loss: str | Loss = "squared",
+        optimizer: str | Optimizer = "cf_sgd",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         super().__init__(
             loss=loss,

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from copy import deepcopy
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -121,7 +122,15 @@ class InteractionRecommender(
         "k": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def __init__(self, estimator=None, *, user="auto", item="auto", value="auto", k=10):
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        user: int | str = "auto",
+        item: int | str = "auto",
+        value: int | str | None = "auto",
+        k: int = 10,
+    ):
         self.estimator = estimator
         self.user = user
         self.item = item

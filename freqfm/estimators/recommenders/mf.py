@@ -1,5 +1,7 @@
 """Matrix factorization for implicit feedback."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
 
 import numpy as np
@@ -18,18 +20,18 @@ from freqfm._validation import (
     take_rows,
     validate_id,
 )
-from freqfm.backbones import BACKBONES, Linear
+from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
-from freqfm.initializers import INITIALIZERS
+from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
-from freqfm.optimizers import OPTIMIZERS
-from freqfm.samplers import SAMPLERS, Uniform
-from freqfm.temperatures import TEMPERATURES
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import SAMPLERS, Sampler, Uniform
+from freqfm.temperatures import TEMPERATURES, Temperature
 
 __all__ = ["MFRecommender"]
 
@@ -249,33 +251,33 @@ class MFRecommender(BaseRecommender):
 
     def __init__(
         self,
-        n_components=64,
+        n_components: int = 64,
         *,
-        backbone="linear",
-        loss="bsl",
-        similarity="auto",
-        ranking="auto",
-        temperature=None,
-        negative_sampler="auto",
-        n_negatives=None,
-        optimizer="adam",
-        learning_rate=None,
-        max_iter=None,
-        batch_size=None,
-        user_dropout=None,
-        weight_decay=0.0,
-        weight_decay_scope="full",
-        init="xavier",
-        init_scale=None,
-        n_recommendations=10,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        backbone: str | Backbone = "linear",
+        loss: str | RankingLoss = "bsl",
+        similarity: str = "auto",
+        ranking: str = "auto",
+        temperature: float | str | Temperature | None = None,
+        negative_sampler: str | Sampler | None = "auto",
+        n_negatives: int | None = None,
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        user_dropout: float | None = None,
+        weight_decay: float = 0.0,
+        weight_decay_scope: str = "full",
+        init: str | Initializer = "xavier",
+        init_scale: float | None = None,
+        n_recommendations: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         self.n_components = n_components
         self.backbone = backbone

@@ -1,9 +1,12 @@
 """A variational autoencoder for collaborative filtering, by full or sampled softmax."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 from numbers import Integral, Real
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,9 +26,9 @@ from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
-from freqfm.optimizers import OPTIMIZERS
-from freqfm.samplers import SAMPLERS, Full
-from freqfm.temperatures import TEMPERATURES
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import SAMPLERS, Full, Sampler
+from freqfm.temperatures import TEMPERATURES, Temperature
 
 __all__ = ["FastVAERecommender"]
 
@@ -280,36 +283,36 @@ class FastVAERecommender(BaseRecommender):
 
     def __init__(
         self,
-        n_components=64,
+        n_components: int = 64,
         *,
-        hidden_layer_sizes=(200,),
-        decoder_layer_sizes=(),
-        activation="tanh",
-        similarity="cosine",
-        temperature=None,
-        negative_sampler="auto",
-        n_negatives=None,
-        n_codewords=None,
-        kl_weight=0.05,
-        kl_warm_up=20,
-        n_samples=1,
-        dropout=0.5,
-        dropout_on="input",
-        optimizer="adam",
-        learning_rate=None,
-        max_iter=50,
-        batch_size=None,
-        weight_decay=0.0,
-        weight_decay_scope="full",
-        n_recommendations=10,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        hidden_layer_sizes: ArrayLike = (200,),
+        decoder_layer_sizes: ArrayLike = (),
+        activation: str = "tanh",
+        similarity: str = "cosine",
+        temperature: float | str | Temperature | None = None,
+        negative_sampler: str | Sampler = "auto",
+        n_negatives: int | None = None,
+        n_codewords: int | None = None,
+        kl_weight: float | str = 0.05,
+        kl_warm_up: int = 20,
+        n_samples: int = 1,
+        dropout: float = 0.5,
+        dropout_on: str = "input",
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int = 50,
+        batch_size: int | None = None,
+        weight_decay: float = 0.0,
+        weight_decay_scope: str = "full",
+        n_recommendations: int = 10,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int | None = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         self.n_components = n_components
         self.hidden_layer_sizes = hidden_layer_sizes
