@@ -191,7 +191,7 @@ def resolve(axis, value, base, registry, parameters=()):
         if unknown:
             key, name, number = unknown[0]
             raise ValueError(
-                f"{name}={number!r} has no use: {axis}={value!r} has no {key}; leave it at None."
+                f"{name}={number!r} is not used: {axis}={value!r} has no {key}; leave it at None."
             )
         component = registry[value](**{key: number for key, _, number in given})
     else:

@@ -91,7 +91,7 @@ def as_ids(values, name):
 
 
 def unique_codes(values, name):
-    """Return the distinct values, sorted, and the place of each value among them.
+    """Return the distinct values, sorted, and the position of each value among them.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def unique_codes(values, name):
 
 
 def find_codes(known, order, values, name):
-    """Return the place of each value in ``known``, or -1.
+    """Return the position of each value in ``known``, or -1.
 
     Parameters
     ----------

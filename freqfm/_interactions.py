@@ -106,7 +106,7 @@ class Table:
             others = [name for name in places if name != role and places[name] == place]
             if place is not None and others:
                 raise ValueError(
-                    f"{role} and {others[0]} would both be column {place} of X; tell them apart by "
+                    f"{role} and {others[0]} would both be column {place} of X; distinguish them with "
                     f"{role}=... and {others[0]}=..."
                 )
         if _is_auto(wanted.get("value")):
@@ -125,14 +125,14 @@ class Table:
                 found = f"which has {shorten(self.names)}"
             raise ValueError(
                 f"{role}={key!r} is not a column of X, {found}; name one of its columns, or give "
-                f"its place."
+                f"a position."
             )
         if not isinstance(key, Integral):
-            raise TypeError(f"{role}={key!r} must be a column's place or name, or 'auto'.")
+            raise TypeError(f"{role}={key!r} must be a column's position or name, or 'auto'.")
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:
             raise ValueError(
-                f"{role}={key} is not a column of X, which has {n_columns} columns; give a place "
+                f"{role}={key} is not a column of X, which has {n_columns} columns; give a position "
                 f"from 0 to {n_columns - 1}."
             )
         return int(key) % n_columns
@@ -149,7 +149,7 @@ class Table:
         several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
         advice = {
             "value": "value= the right one, or value=None to count every interaction as 1",
-            "time": "time= its name, or time=None if the rows stand in order of time",
+            "time": "time= its name, or time=None if the rows are in order of time",
         }.get(role, "user=..., item=... with the names of the right columns")
         raise ValueError(
             f"{role}='auto' finds {several if found else f'no column of {role}s'} in X, whose "
@@ -177,7 +177,7 @@ class Table:
             raise ValueError(
                 f"time='auto' finds no column of times in X: it has {self.shape[1]} columns "
                 f"without names, of which the fourth would be taken after users, items and values. "
-                f"Pass time= its place, or time=None if the rows stand in order of time."
+                f"Pass time= its position, or time=None if the rows are in order of time."
             )
         return None
 

@@ -126,7 +126,7 @@ class LearnedArrays:
         """Return an attribute that is a positive integer."""
         size = self.get(name)
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise self._error(name, f"is {size!r}, no positive integer")
+            raise self._error(name, f"is {size!r}, not a positive integer")
         self._agreed.append(name)
         return int(size)
 
@@ -140,7 +140,7 @@ class LearnedArrays:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
             found = getattr(array, "dtype", type(array).__name__)
             numbers = "numbers" if "f" in kinds else "integers"
-            raise self._error(name, f"is of type {found}, no array of {numbers}")
+            raise self._error(name, f"is of type {found}, not an array of {numbers}")
         if array.shape != shape and not (
             array.ndim == len(shape)
             and all(n is None or n == size for n, size in zip(shape, array.shape, strict=True))
@@ -153,7 +153,7 @@ class LearnedArrays:
 
     def arrays(self, name, arrays, shapes):
         """Check a dict of arrays; where the wanted shape is empty, any empty shape is accepted."""
-        self.require(isinstance(arrays, dict), name, f"holds a {type(arrays).__name__}, no dict")
+        self.require(isinstance(arrays, dict), name, f"holds a {type(arrays).__name__}, not a dict")
         for key, shape in shapes.items():
             self.require(key in arrays, name, f"has no {key!r}")
             if 0 in shape and np.size(arrays[key]) == 0:

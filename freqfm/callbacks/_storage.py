@@ -192,8 +192,8 @@ def _encode_object(value, arrays, name):
             break
     else:
         raise TypeError(
-            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is no public "
-            f"class of freqfm, and others are not loaded from files."
+            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is not a "
+            f"public class of freqfm, and no others are loaded from files."
         )
     params = value.get_params(deep=False)
     state = value.__getstate__()

@@ -143,7 +143,7 @@ class RankedFactors:
         fits = highest <= ranks[-1]
         learned.require(fits, "feature_ranks_", f"holds {highest}, above the highest of ranks_")
         prefix = learned.get("_prefix")
-        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, no bool")
+        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, not a bool")
         layout, rows = self._layout(), self.factor_rows_
         # A feature's row is the same in all its tables; the table of its highest rank is shortest.
         fits = rows.min() >= 0 and (rows < layout.n_rows[layout.levels]).all()

@@ -175,7 +175,7 @@ class BaseRecommender(
         for name, kind in self._records.items():
             value = learned.get(name)
             if not isinstance(value, kind):
-                found = f"is of type {type(value).__name__}, no {kind.__name__}"
+                found = f"is of type {type(value).__name__}, not {kind.__name__}"
                 learned.require(False, name, found)
         self._history.check(learned)
         self._check_vectors(learned)
@@ -478,7 +478,7 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={X!r} is no matrix of histories, (n_users, n_items); did you mean "
+                    f"X={X!r} is not a matrix of histories, (n_users, n_items); did you mean "
                     f"users={X!r}?"
                 )
             X = self._validate_history(X)

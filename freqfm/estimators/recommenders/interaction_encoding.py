@@ -40,7 +40,7 @@ class InteractionEncodingMixin:
         learned, name, name_of_order = LearnedArrays(self), f"{role}_ids_", f"_{role}_order"
         known, order = learned.get(name), learned.get(name_of_order)
         vector = isinstance(known, np.ndarray) and known.ndim == 1 and len(known)
-        learned.require(vector, name, "is no vector of ids")
+        learned.require(vector, name, "is not a vector of ids")
         learned.array(name_of_order, known.shape, "iu")
         learned.indices(name_of_order, order, len(known))
         return known, order

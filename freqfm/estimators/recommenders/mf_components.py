@@ -77,7 +77,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         n_negatives = of_sampler or loss.n_negatives or 0
     elif loss.n_negatives is None:
         raise ValueError(
-            f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
+            f"n_negatives={n_negatives} is not used: loss={model.loss!r} draws no negatives; leave "
             f"it at None."
         )
     include_positive = getattr(loss, "include_positive", False)
@@ -227,8 +227,8 @@ def _sampler(model, loss):
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
     ):
         raise ValueError(
-            f"n_negatives={model.n_negatives} has no use with negative_sampler={value!r}, which "
-            f"takes all there are; leave it at None."
+            f"n_negatives={model.n_negatives} is not used with negative_sampler={value!r}, which "
+            f"takes all items; leave it at None."
         )
     _refuse_ignored_draws(sampler)
     return sampler

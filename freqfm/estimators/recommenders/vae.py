@@ -492,7 +492,7 @@ class FastVAERecommender(BaseRecommender):
         learned.array("_inverse_temperatures", (1, 2))
         layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")
         fits = isinstance(layers, list) and len(layers) > n_hidden
-        learned.require(fits, "layers_", f"is no list of more than {n_hidden} arrays")
+        learned.require(fits, "layers_", f"is not a list of more than {n_hidden} arrays")
         learned.array("layers_[0]", (1, n_inputs), value=layers[0])
         for i, layer in enumerate(layers[1:], 1):
             _, n_inputs = learned.array(f"layers_[{i}]", (n_inputs + 1, None), value=layer)

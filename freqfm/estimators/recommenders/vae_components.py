@@ -75,7 +75,7 @@ def resolve_components(model, n_users, n_items):
     full = sampler.negatives_code == codes.NEGATIVES_FULL
     if full and model.n_negatives is not None and model.negative_sampler != "auto":
         raise ValueError(
-            f"n_negatives={model.n_negatives} has no use with "
+            f"n_negatives={model.n_negatives} is not used with "
             f"negative_sampler={model.negative_sampler!r}, which takes all items; leave it at "
             f"None."
         )
@@ -129,7 +129,7 @@ def _sampler(model, n_items):
         refuse_names("negative_sampler", sampler, ["draw"], reason)
     if isinstance(sampler, InBatch):
         raise ValueError(
-            f"negative_sampler={model.negative_sampler!r} has no meaning here, where a batch "
+            f"negative_sampler={model.negative_sampler!r} is not supported here, where a batch "
             f"holds users; choose 'full', 'midx_popularity' or another that draws items."
         )
     if model.n_codewords is not None and not isinstance(sampler, MIDX):
