@@ -106,7 +106,7 @@ class Table:
             others = [name for name in places if name != role and places[name] == place]
             if place is not None and others:
                 raise ValueError(
-                    f"{role} and {others[0]} would both be column {place} of X; distinguish them with "
+                    f"{role} and {others[0]} would both be column {place} of X; separate them with "
                     f"{role}=... and {others[0]}=..."
                 )
         if _is_auto(wanted.get("value")):
@@ -132,8 +132,8 @@ class Table:
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:
             raise ValueError(
-                f"{role}={key} is not a column of X, which has {n_columns} columns; give a position "
-                f"from 0 to {n_columns - 1}."
+                f"{role}={key} is not a column of X, which has {n_columns} columns; give a "
+                f"position from 0 to {n_columns - 1}."
             )
         return int(key) % n_columns
 
