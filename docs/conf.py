@@ -23,6 +23,8 @@ autosummary_generate = True
 autodoc_member_order = "groupwise"
 # The template of classes lists the methods.
 numpydoc_show_class_members = False
+# Docstrings describe the types of parameters; signatures with them would be hard to read.
+autodoc_typehints = "none"
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

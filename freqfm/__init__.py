@@ -1,7 +1,7 @@
 """freqfm: factorization machines and recommenders that use how often each token occurs.
 
-Public names are imported when they are first asked for, so that ``import freqfm`` takes
-milliseconds; scikit-learn and numba, which the estimators stand on, take about a second.
+Public names are imported on first use, so that ``import freqfm`` takes milliseconds; importing
+scikit-learn and numba, which the estimators need, takes about a second.
 """
 
 import importlib

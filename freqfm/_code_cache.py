@@ -1,8 +1,8 @@
-"""Compiled code on disk: where it is kept, whom it is trusted from, and what if it is damaged.
+"""Compiled code on disk: where it is kept, when it is trusted, and what happens if it is damaged.
 
-A fit never fails because of it. What cannot be read is compiled again and overwritten; what cannot
-be written is compiled again in the next process. Reading it runs code, so a folder that another
-user can write to is not used.
+A fit never fails because of the cache. Code that cannot be read is compiled again and overwritten;
+code that cannot be written is compiled again in the next process. Loading a file runs code from it,
+so a folder that another user can write to is not used.
 """
 
 import functools
@@ -39,7 +39,7 @@ def _source_hash():
 
 
 def _cache_root():
-    """Return the folder of all compiled code: numba's if the user named one, else the user's."""
+    """Return the root folder of compiled code: NUMBA_CACHE_DIR if set, else the user's cache."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return Path(os.environ["NUMBA_CACHE_DIR"])
     if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
@@ -49,7 +49,7 @@ def _cache_root():
 
 @functools.cache
 def cache_directory():
-    """Return the folder of this version's compiled code, or None if there is none to be used."""
+    """Return the folder for this version's compiled code, or None if no folder can be used."""
     try:
         root = _cache_root()
         folder = root / "freqfm" / _source_hash()
@@ -76,13 +76,13 @@ def _objection(root, folder):
     """Return why another user could put files into the folder, or None."""
     if os.name != "posix":
         return None
-    me = os.geteuid()
-    # A group may write to ``root``, as where each user has a group of his own and new folders are
-    # writable by it; below, the folders are made here.
+    uid = os.geteuid()
+    # A group may write to ``root``: on some systems each user has a private group, and new folders
+    # are group-writable. The folders below ``root`` are created here.
     for place, writable, owners in (
-        (root, stat.S_IWOTH, {me, 0}),
-        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {me}),
-        (folder, stat.S_IWOTH | stat.S_IWGRP, {me}),
+        (root, stat.S_IWOTH, {uid, 0}),
+        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {uid}),
+        (folder, stat.S_IWOTH | stat.S_IWGRP, {uid}),
     ):
         status = place.stat()
         if status.st_uid not in owners:
@@ -114,7 +114,7 @@ class _Impl(CompileResultCacheImpl):
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """Keeps a checksum beside the code: LLVM would take much that is damaged, and run it."""
+    """Stores a checksum with the code: LLVM would accept damaged code and run it."""
 
     def _save_data(self, name, data):
         code = self._dump(data)
@@ -128,12 +128,12 @@ class _CheckedFile(IndexDataCacheFile):
 
 
 class KernelCache(FunctionCache):
-    """numba's cache of a function, which no damaged file and no full disk can stop.
+    """numba's cache of a function; a damaged file or a full disk never raises.
 
     Parameters
     ----------
     py_func : function
-        What is compiled; :func:`cache_directory` is not None.
+        The function to compile; :func:`cache_directory` is not None.
     """
 
     _impl_class = _Impl
@@ -144,13 +144,13 @@ class KernelCache(FunctionCache):
         self._cache_file = _CheckedFile(self.cache_path, name, locator.get_source_stamp())
 
     def load_overload(self, sig, target_context):
-        """Return what is on disk, or None if it is not there or damaged."""
+        """Return the compiled code on disk, or None if there is none or it is damaged."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:
             _warn_once("read", error)
         try:
-            # Without an index, what is compiled now takes the place of what is there.
+            # Without an index, what is compiled now replaces the files on disk.
             self.flush()
         except Exception as error:
             _warn_once("written", error)
@@ -165,7 +165,7 @@ class KernelCache(FunctionCache):
 
 
 def names_used(function):
-    """Return what a Python function finds outside of itself: globals and variables of closures."""
+    """Return the names that a Python function looks up outside itself: globals and closures."""
     found, codes = {}, [function.__code__]
     for code in codes:
         codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
@@ -177,13 +177,13 @@ def names_used(function):
 
 
 class Fingerprint:
-    """A hash of functions: their bytecode, their constants, and all that they use, recursively.
+    """A hash of functions: their bytecode, their constants, and everything they use, recursively.
 
     Attributes
     ----------
     kept : list
-        What cannot be hashed by value, and is by its address: a fingerprint with any is of no use
-        to another process, and as long as it is of use in this one, they have to stay alive.
+        Values that cannot be hashed by content and are hashed by address instead. A fingerprint
+        with any of these is useless to another process; in this one they must stay alive.
     """
 
     def __init__(self):
@@ -212,7 +212,7 @@ class Fingerprint:
 
     def _add_function(self, function):
         if function in self._seen:
-            # One that calls itself.
+            # A recursive function.
             self._write("again", function.__qualname__)
             return
         self._seen.add(function)
@@ -233,7 +233,7 @@ class Fingerprint:
                 self._write("constant", repr(value))
 
     def _add_attributes(self, module, names):
-        """Add the compiled functions of a user's module that may be used."""
+        """Add the compiled functions that may be used from a user's module."""
         for name in names:
             value = getattr(module, name, None)
             if hasattr(value, "py_func"):
@@ -247,12 +247,12 @@ _warned = []
 
 
 def _warn_once(what, error):
-    """Tell once in a process that the cache does not work."""
+    """Warn once per process that the cache does not work."""
     if _warned:
         return
     _warned.append(what)
     warn_user(
         f"Compiled code in {cache_directory()} cannot be {what} ({type(error).__name__}: {error}). "
         f"It is compiled again, and damaged files are overwritten where that is possible. If this "
-        f"comes again, delete the folder, and see whether the disk is full."
+        f"happens again, delete the folder and check whether the disk is full."
     )

@@ -1,4 +1,4 @@
-"""What columns of interactions are usually called: users, items, values and times."""
+"""Usual names of the columns of interaction tables: users, items, values and times."""
 
 import re
 from numbers import Integral
@@ -28,7 +28,7 @@ def role_of(name):
 
 
 def is_rating(name):
-    """Return whether a column of values holds opinions, of which low ones mean dislike."""
+    """Return whether a column of values holds ratings, where low values mean dislike."""
     return _plain(name) in _RATINGS
 
 
@@ -38,7 +38,7 @@ def _plain(name):
 
 
 def only_numbered(names):
-    """Return whether names only count the columns: 0, 1, ... or column_0, column_1, ..."""
+    """Return whether names are only column numbers: 0, 1, ... or column_0, column_1, ..."""
     if all(isinstance(name, Integral) for name in names):
         return True
     parts = [re.fullmatch(r"(.*\D)(\d+)", str(name)) for name in names]
@@ -49,7 +49,7 @@ def only_numbered(names):
 
 
 def shorten(names, most=20):
-    """Return names for a message, the first of them if there are many."""
+    """Return names for an error message; only the first ones if there are many."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{names[:most]}{more}"

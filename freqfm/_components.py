@@ -1,4 +1,4 @@
-"""Pluggable components: objects that hold hyper-parameters, found by name or given as instances."""
+"""Pluggable components: objects that hold hyper-parameters, given by name or as instances."""
 
 import difflib
 import inspect
@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-# Numbers of items, and what is counted of them, are int32.
+# Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
 POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
@@ -16,7 +16,7 @@ NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 
 
 class Component(BaseEstimator):
-    """Base class of everything that is chosen along an axis: an optimizer, a loss, ...
+    """Base class of everything pluggable: optimizers, losses, samplers, ...
 
     A component holds hyper-parameters and nothing else, so it can be shared, cloned, searched
     (``optimizer__learning_rate``) and compared; its state belongs to the estimator that uses it.
@@ -24,19 +24,19 @@ class Component(BaseEstimator):
 
     _parameter_constraints: dict = {}
 
-    #: Whether compiled code computes what the component stands for. Then a user's class may change
-    #: constants of one of the package's, and methods that estimators call, but has no formula.
+    #: Whether compiled code implements the component. If so, a user's subclass may change constants
+    #: of one of the package's classes and methods that estimators call, but cannot give a formula.
     _compiled = False
-    #: Names that only the package's own classes may set: codes, and what has to agree with them.
+    #: Names that only the package's own classes may set: codes, and what must agree with them.
     _fixed: tuple = ()
-    #: Functions of numbers that a user's class may give, compiled into kernels, and the names of
-    #: their parameters; and which of them it must give, of a class that derives from the base class
-    #: of an axis all if none are named.
+    #: Functions of numbers that a user's class may give, to be compiled into kernels, with the
+    #: names of their parameters; and which of them a class must give that derives directly from
+    #: the base class. If none are listed, all are required.
     _formulas: dict = {}
     _required: tuple = ()
-    #: Those that may have one more parameter, the number of the step.
+    #: Formulas that may take one more parameter, the step number.
     _numbered: tuple = ()
-    #: Parameters that compiled code reads, and where.
+    #: Parameters that compiled code reads, and their positions.
     _slots: dict = {}
 
 
@@ -45,7 +45,7 @@ def _is_ours(cls):
 
 
 def set_by_user(component):
-    """Return the names that classes outside of the package, and the instance, give a component."""
+    """Return the names that classes outside the package, or the instance itself, set."""
     names = set(vars(component))
     for cls in takewhile(lambda cls: not _is_ours(cls), type(component).__mro__):
         names |= set(vars(cls))
@@ -53,7 +53,7 @@ def set_by_user(component):
 
 
 def refuse_names(axis, component, names, reason):
-    """Raise if a user's class, or the instance, sets one of these names: it would be ignored."""
+    """Raise if a user's class, or the instance, sets one of these names, which would be ignored."""
     names = sorted(set_by_user(component) & set(names))
     if names:
         raise TypeError(
@@ -63,12 +63,12 @@ def refuse_names(axis, component, names, reason):
 
 
 def refuse_ignored(axis, component, base):
-    """Raise if training would ignore a part of a component of a user's own class.
+    """Raise if training would ignore part of a component of a user's own class.
 
-    Of a loss or an optimizer compiled code knows nothing but a code, some numbers, and the formulas
-    that the class names. So a class from outside of the package may give formulas, change constants
-    and the methods that estimators call, and must not bring methods, or parameters, that nobody
-    asks for.
+    Compiled code knows a loss or an optimizer only by a code, some numbers, and the formulas that
+    the class defines. So a class from outside the package may give formulas and change constants
+    and the methods that estimators call, but may not add methods or parameters that are never
+    used.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def refuse_ignored(axis, component, base):
     Raises
     ------
     TypeError
-        If something would be ignored, or a formula is missing or is none: it names the class, and
-        what.
+        If something would be ignored, or a formula is missing or invalid. The message names the
+        class and the attribute.
     """
     cls = type(component)
     shipped = next(filter(_is_ours, cls.__mro__))
@@ -103,7 +103,7 @@ def refuse_ignored(axis, component, base):
     given = set_by_user(component)
     methods = {name for name in given if _is_code(getattr(cls, name, None))}
     new = {name for name in given - known if not name.startswith("_")}
-    # A method that estimators do call may read new parameters; a formula that is a property too.
+    # Methods that estimators call may read new parameters, and so may a formula as a property.
     called = {name for name in methods & known if not name.startswith("__")}
     called -= {name for name in component._formulas if not isinstance(_static(cls, name), property)}
     refuse_names(axis, component, new & methods if called else new, reason)
@@ -164,8 +164,8 @@ def resolve(axis, value, base, registry, parameters=()):
     registry : dict of str to type
         The components known by name.
     parameters : iterable of (str, str, object)
-        Parameter of the component, the estimator's name for it, and its value, of which None
-        means the component's own default. They go with a name only: an instance has its own.
+        Parameter of the component, the estimator's name for it, and its value; None means the
+        component's default. They may only accompany a name, since an instance has its own.
 
     Returns
     -------
@@ -176,10 +176,10 @@ def resolve(axis, value, base, registry, parameters=()):
     ValueError
         If the name is unknown, or if parameters accompany an instance.
     TypeError
-        If ``value`` is neither a name nor a component of this axis, or is of a user's class of
-        which a part would be ignored.
+        If ``value`` is neither a name nor a component of this kind, or is an instance of a user's
+        class that would be partly ignored.
     """
-    given = [(own, name, number) for own, name, number in parameters if number is not None]
+    given = [(key, name, number) for key, name, number in parameters if number is not None]
     if isinstance(value, str):
         if value not in registry:
             near = difflib.get_close_matches(value, registry, n=2, cutoff=0.4) or sorted(registry)
@@ -189,11 +189,11 @@ def resolve(axis, value, base, registry, parameters=()):
             )
         unknown = [item for item in given if item[0] not in registry[value]().get_params()]
         if unknown:
-            own, name, number = unknown[0]
+            key, name, number = unknown[0]
             raise ValueError(
-                f"{name}={number!r} has no use: {axis}={value!r} has no {own}; leave it at None."
+                f"{name}={number!r} is not used: {axis}={value!r} has no {key}; leave it at None."
             )
-        component = registry[value](**{own: number for own, _, number in given})
+        component = registry[value](**{key: number for key, _, number in given})
     else:
         if not isinstance(value, base):
             raise TypeError(
@@ -213,9 +213,9 @@ def resolve(axis, value, base, registry, parameters=()):
 
 
 def name_to_instance(estimator, axes, params):
-    """Make a name in ``params`` an instance where a parameter of the component is set too.
+    """Replace a name in ``params`` by an instance where a parameter of the component is set too.
 
-    So grids over ``optimizer__learning_rate`` need no instance.
+    So grids over ``optimizer__learning_rate`` work without an instance.
 
     Parameters
     ----------

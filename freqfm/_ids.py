@@ -1,4 +1,4 @@
-"""Ids of users and items, of any kind, and their codes: places in a vector of distinct ids."""
+"""Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
 
 from numbers import Integral, Number
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def natural(values):
-    """Return objects as the numbers that they all are, if none is rounded; else as they are."""
+    """Return an object array as numbers if all are numbers and none is rounded; else unchanged."""
     if values.dtype.kind not in "OT":
         return values
     values = values.astype(object)
@@ -41,8 +41,8 @@ def check_present(values, name):
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"{name} holds {values[row]} at row {row}; None, NaN and infinity (inf) tell "
-            f"nothing: drop or fill such rows."
+            f"{name} holds {values[row]} at row {row}; None, NaN and infinity (inf) are not "
+            f"allowed: drop or fill such rows."
         )
 
 
@@ -55,7 +55,7 @@ def _is_missing(value):
 
 
 def as_ids(values, name):
-    """Return ids as a vector of their natural type: objects that are all numbers become numbers.
+    """Return ids as a vector of their natural type: an object array of numbers becomes numeric.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def as_ids(values, name):
     if isinstance(values, (str, bytes)):
         values = [values]
     if isinstance(values, (list, tuple)):
-        # As objects, since NumPy's strings end where NUL characters begin.
+        # As objects, since NumPy strings drop trailing NUL characters.
         values = np.array(values, dtype=object)
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
@@ -91,7 +91,7 @@ def as_ids(values, name):
 
 
 def unique_codes(values, name):
-    """Return the distinct values, sorted, and the place of each value among them.
+    """Return the distinct values, sorted, and the position of each value among them.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def unique_codes(values, name):
     try:
         if {bool, np.bool_} & types and len(types) > 1:
             raise TypeError("True would be the same id as 1")
-        # Hashing each and sorting few is much faster than sorting objects.
+        # Hashing all values and sorting the few distinct ones is much faster than sorting objects.
         distinct = sorted(set(values))
     except TypeError as error:
         raise TypeError(
@@ -120,14 +120,14 @@ def unique_codes(values, name):
 
 
 def find_codes(known, order, values, name):
-    """Return the place of each value in ``known``, or -1.
+    """Return the position of each value in ``known``, or -1.
 
     Parameters
     ----------
     known : ndarray of shape (n_known,)
         Distinct ids.
     order : ndarray of shape (n_known,)
-        What sorts them.
+        Indices that sort them.
     values : ndarray of shape (n,)
         From :func:`as_ids`.
     name : str
@@ -140,7 +140,7 @@ def find_codes(known, order, values, name):
     Raises
     ------
     TypeError
-        If the values are of another kind than the known ids, strings instead of numbers say.
+        If the values are of another kind than the known ids, for instance strings, not numbers.
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -155,12 +155,12 @@ def find_codes(known, order, values, name):
 
 
 def match_kind(known, values, name):
-    """Return values in a type in which they can be compared with known ids, and joined to them.
+    """Return values in a type that can be compared and concatenated with known ids.
 
     Raises
     ------
     TypeError
-        If there is no such type that keeps every id apart.
+        If no such type keeps all ids distinct.
     """
     kinds = known.dtype.kind, values.dtype.kind
     if all(kind in "biu" for kind in kinds):
@@ -176,7 +176,7 @@ def match_kind(known, values, name):
         if _equal(whole, values):
             return match_kind(known, whole, name)
         if (values % 1 == 0).all():
-            # Whole numbers beyond 64 bits.
+            # Integers beyond 64 bits.
             return np.array([int(value) for value in values.tolist()], dtype=object)
     elif kinds[0] == "f" and kinds[1] in "biu":
         with np.errstate(over="ignore"):
@@ -191,7 +191,7 @@ def match_kind(known, values, name):
     elif kinds[0] in "US" and kinds[1] == "O":
         text, nul = (str, "\0") if kinds[0] == "U" else (bytes, b"\0")
         if all(isinstance(value, text) for value in values.tolist()):
-            # Converted for speed, but for those that NumPy's strings would cut.
+            # Converted for speed, except ids that NumPy strings would truncate.
             cut = any(value.endswith(nul) for value in values.tolist())
             return values if cut else values.astype(known.dtype.kind)
     elif kinds[0] == kinds[1]:
@@ -223,7 +223,7 @@ def check_known(ids, codes, name):
 
 
 def extend_ids(known, order, ids, name):
-    """Add those of some ids that are new.
+    """Add the new ones among some ids.
 
     Parameters
     ----------

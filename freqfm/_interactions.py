@@ -1,4 +1,4 @@
-"""Tables of interactions, as users hold them, and which of their columns mean what."""
+"""Tables of interactions, as users have them, and the roles of their columns."""
 
 from collections import Counter
 from numbers import Integral
@@ -10,47 +10,47 @@ from freqfm._columns import is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
 from freqfm._warnings import warn_user
 
-# Where tables without names have the columns.
+# Default positions of the columns in tables without names.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 
-# Whole numbers in this range are seconds since 1970, fractions of them, or dates as 20240131.
+# Integers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
-# What this process has been told; a search would repeat it in every fit.
+# Warnings already given in this process; a search would repeat them in every fit.
 _warned_of = set()
 
 
 class Table:
-    """A table of interactions: an array, a list of tuples or a frame, read column by column.
+    """A table of interactions: an array, a list of tuples or a DataFrame, read column by column.
 
     Parameters
     ----------
-    X : array-like or frame of shape (n_interactions, n_columns)
+    X : array-like or DataFrame of shape (n_interactions, n_columns)
 
     Attributes
     ----------
     shape : tuple of int
     names : list or None
-        Names of a frame's columns; None for an array, and for a frame whose names only number
-        the columns.
+        Names of a DataFrame's columns; None for an array, and for a DataFrame whose names only
+        number the columns.
 
     Raises
     ------
     ValueError, TypeError
-        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a frame that
+        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a DataFrame that
         cannot be read.
     """
 
     def __init__(self, X):
         self.names, self._X = None, X
-        if is_frame(X):
-            names, self._columns, n_rows = _open_frame(X)
+        if is_dataframe(X):
+            names, self._columns, n_rows = _open_dataframe(X)
             self.shape = n_rows, len(names)
             if not only_numbered(names):
                 self.names = names
         else:
             if isinstance(X, (list, tuple)):
-                # As objects, since NumPy would write ("ann", 3) as two strings.
+                # As objects, since NumPy would convert ("ann", 3) to two strings.
                 X = np.array(X, dtype=object)
             X = check_array(
                 X,
@@ -69,14 +69,15 @@ class Table:
             )
 
     def find(self, **wanted):
-        """Return the place of the column of each role, or None where there is none.
+        """Return the position of the column for each role, or None where there is none.
 
         Parameters
         ----------
         **wanted : int, str, "auto" or None
-            By role ("user", "item", "value", "time"): a place, a frame's name, "auto" for the
-            column of a usual name (see :mod:`freqfm._columns`) or, without names, at the usual
-            place, or None for no column. Ask for users and items first.
+            By role ("user", "item", "value", "time"): a position, the name of a DataFrame's
+            column, "auto" for the column with a usual name (see :mod:`freqfm._columns`) or,
+            without names, in the usual position, or None for no column. Give users and items
+            first.
 
         Returns
         -------
@@ -85,10 +86,10 @@ class Table:
         Raises
         ------
         ValueError
-            If a column is not there, if two roles share one, if names leave open which column
-            is meant, or if times are where values are expected.
+            If a column does not exist, if two roles share one, if names are ambiguous, or if
+            times are where values are expected.
         TypeError
-            If a role's column is given as anything else.
+            If a column is given as anything else.
         """
         if self.shape[1] < 2:
             raise ValueError(
@@ -105,15 +106,15 @@ class Table:
             others = [name for name in places if name != role and places[name] == place]
             if place is not None and others:
                 raise ValueError(
-                    f"{role} and {others[0]} would both be column {place} of X; tell them apart by "
+                    f"{role} and {others[0]} would both be column {place} of X; separate them with "
                     f"{role}=... and {others[0]}=..."
                 )
         if _is_auto(wanted.get("value")):
-            self._tell_values(places)
+            self._warn_about_values(places)
         return places
 
     def _given(self, role, key):
-        """Return the place of a column that is given by its name or place."""
+        """Return the position of a column that is given by name or position."""
         if key is None and role in ("value", "time"):
             return None
         if isinstance(key, str):
@@ -124,20 +125,20 @@ class Table:
                 found = f"which has {shorten(self.names)}"
             raise ValueError(
                 f"{role}={key!r} is not a column of X, {found}; name one of its columns, or give "
-                f"its place."
+                f"a position."
             )
         if not isinstance(key, Integral):
-            raise TypeError(f"{role}={key!r} must be a column's place or name, or 'auto'.")
+            raise TypeError(f"{role}={key!r} must be a column's position or name, or 'auto'.")
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:
             raise ValueError(
-                f"{role}={key} is not a column of X, which has {n_columns} columns; give a place "
-                f"from 0 to {n_columns - 1}."
+                f"{role}={key} is not a column of X, which has {n_columns} columns; give a "
+                f"position from 0 to {n_columns - 1}."
             )
         return int(key) % n_columns
 
     def _usual_name(self, role, places):
-        """Return the only column that has a usual name of this role."""
+        """Return the only column with a usual name for this role."""
         found = [place for place, name in enumerate(self.names) if role_of(name) == role]
         if len(found) > 1:
             found = [place for place in found if place not in places.values()]
@@ -148,7 +149,7 @@ class Table:
         several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
         advice = {
             "value": "value= the right one, or value=None to count every interaction as 1",
-            "time": "time= its name, or time=None if the rows stand in order of time",
+            "time": "time= its name, or time=None if the rows are in order of time",
         }.get(role, "user=..., item=... with the names of the right columns")
         raise ValueError(
             f"{role}='auto' finds {several if found else f'no column of {role}s'} in X, whose "
@@ -156,7 +157,7 @@ class Table:
         )
 
     def _usual_place(self, role, places):
-        """Return where tables without names have a role: users, items, values, times."""
+        """Return the position of a role in tables without names: users, items, values, times."""
         place = _PLACES[role]
         if role in ("user", "item"):
             return place
@@ -176,12 +177,12 @@ class Table:
             raise ValueError(
                 f"time='auto' finds no column of times in X: it has {self.shape[1]} columns "
                 f"without names, of which the fourth would be taken after users, items and values. "
-                f"Pass time= its place, or time=None if the rows stand in order of time."
+                f"Pass time= its position, or time=None if the rows are in order of time."
             )
         return None
 
     def _has_times(self, place):
-        """Return whether a column holds whole numbers that only times reach."""
+        """Return whether a column holds integers in the range of times."""
         values = self._columns[place]
         try:
             numbers = values.astype(np.float64)
@@ -191,8 +192,8 @@ class Table:
         whole = (numbers >= least) & (numbers < most) & (numbers == np.floor(numbers))
         return bool(whole.all())
 
-    def _tell_values(self, places):
-        """Warn of ratings that are taken as weights, and of columns that might be weights."""
+    def _warn_about_values(self, places):
+        """Warn if ratings are used as weights, or if ignored columns might be weights."""
         names = range(self.shape[1]) if self.names is None else self.names
         read = ", ".join(
             f"{role}={names[place]!r}" for role, place in places.items() if place is not None
@@ -218,7 +219,7 @@ class Table:
             )
 
     def take(self, rows):
-        """Return some rows, as the kind of table that was given."""
+        """Return some rows, as a table of the type that was given."""
         if isinstance(self._X, (list, tuple)):
             return [self._X[row] for row in rows.tolist()]
         if hasattr(self._X, "iloc"):
@@ -230,7 +231,7 @@ class Table:
         return as_ids(self._columns[place], f"X's column of {role}s")
 
     def codes(self, places):
-        """Return the distinct ids and the codes of the rows, of users and of items."""
+        """Return, for users and for items, the distinct ids and the codes of the rows."""
         return [
             unique_codes(self.ids(role, places[role]), f"X's column of {role}s")
             for role in ("user", "item")
@@ -263,12 +264,12 @@ class Table:
         return numbers
 
     def ranks(self, place):
-        """Return ranks of a column of times: equal times share one.
+        """Return ranks of a column of times; equal times have equal ranks.
 
         Raises
         ------
         ValueError, TypeError
-            If a time is missing, or if they cannot be compared with each other.
+            If a time is missing, or if times cannot be compared with each other.
         """
         values = natural(self._columns[place])
         check_present(values, "X's column of times")
@@ -280,15 +281,15 @@ def _is_auto(key):
     return isinstance(key, str) and key == "auto"
 
 
-def is_frame(X):
-    """Return whether this is a frame, with named columns."""
-    # Of the type: lazy frames do work, or warn, when they are asked themselves.
+def is_dataframe(X):
+    """Return whether X is a DataFrame, with named columns."""
+    # Look at the type: probing a lazy DataFrame itself triggers computations or warnings.
     return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
 
 
 def refuse_table(X):
-    """Raise if a frame that should be a matrix of users x items is a table of interactions."""
-    names = list(_names(X)) if is_frame(X) else []
+    """Raise if a DataFrame is a table of interactions where a users x items matrix is expected."""
+    names = list(_names(X)) if is_dataframe(X) else []
     if not only_numbered(names) and {"user", "item"} <= set(map(role_of, names)):
         raise ValueError(
             f"X is a table of interactions, with the columns {shorten(names)}, where a matrix of "
@@ -302,15 +303,15 @@ def _names(X):
 
 
 def _warn_once(message):
-    """Warn the caller of the package, unless the same was said before."""
+    """Warn the caller of the package, once per message."""
     if message in _warned_of:
         return
     warn_user(message)
     _warned_of.add(message)
 
 
-def _open_frame(X):
-    """Return the names, a mapping from places to columns, and the number of rows of a frame."""
+def _open_dataframe(X):
+    """Return the names, a mapping from positions to columns, and the number of rows."""
     if hasattr(X, "iloc") or hasattr(X, "column_names"):
         counts = Counter(map(str, _names(X)))
         twice = [name for name, count in counts.items() if count > 1]
@@ -329,8 +330,8 @@ def _open_frame(X):
         frame = narwhals.from_native(X, eager_only=True)
     except TypeError as error:
         raise TypeError(
-            f"X of type {type(X).__name__} is not a frame in memory, an array or a list ({error}); "
-            f"collect or convert it first."
+            f"X of type {type(X).__name__} is not a DataFrame in memory, an array or a list "
+            f"({error}); collect or convert it first."
         ) from None
     names = list(frame.columns)
 
@@ -338,11 +339,11 @@ def _open_frame(X):
         series = frame.get_column(names[place])
         values = series.to_numpy()
         if values.dtype.kind == "U":
-            # Polars gives NumPy's strings, which end where NUL characters begin.
+            # Polars converts to NumPy strings, which drop trailing NUL characters.
             values = np.array(series.to_list(), dtype=object)
         missing = series.is_null().to_numpy()
         if missing.any():
-            # Whatever NumPy made of them, NaN in what were integers for instance.
+            # Undo conversions by NumPy, such as integers with gaps that became floats with NaN.
             values = values.astype(object)
             values[missing] = None
         return values
@@ -351,7 +352,7 @@ def _open_frame(X):
 
 
 class _Lazily:
-    """What a function returns, by index."""
+    """Index access to a function's results."""
 
     def __init__(self, function):
         self._function = function

@@ -1,9 +1,9 @@
-"""The decorators under every compiled function: ``inlined``, ``subroutine`` and ``kernel``.
+"""The decorators of all compiled functions: ``inlined``, ``subroutine`` and ``kernel``.
 
-Nothing compiles at import. A kernel compiles at its first call and is kept on disk, so that the
-next process loads it. numba looks only at the file a kernel stands in to decide whether the
-copy on disk is stale; an edited helper in another file would go unnoticed. The folder is
-therefore named after a hash of all sources that are compiled.
+Nothing is compiled at import. A kernel is compiled at its first call and cached on disk, so that
+the next process loads it. To decide whether a cached kernel is stale, numba looks only at the file
+that defines it; a change to a helper in another file would go unnoticed. The folder is therefore
+named after a hash of all sources that are compiled.
 
 A user's own formula is compiled into a variant of each kernel that needs it, see
 :func:`specialised`.
@@ -38,8 +38,8 @@ __all__ = [
 # the training loop must see them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
-# Kernels allocate nothing, so they need no runtime to count references to arrays; with it, every
-# inlined helper that takes arrays would touch their counters, which all threads share.
+# Kernels allocate nothing, so they need no runtime that counts references to arrays; with it, every
+# inlined helper that takes arrays would update reference counts, which all threads share.
 _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
 
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
@@ -47,13 +47,13 @@ JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 #: Every kernel of the package, for the tests that count signatures.
 KERNELS = []
 
-# The Python function and the decorator of everything that these decorators have returned.
+# The Python function and the decorator of each compiled function.
 _DECORATED = {}
 
 
 @contextlib.contextmanager
 def announced_compilation(wanted):
-    """Print the name of each kernel that compiles inside of this context, if that is wanted."""
+    """Print the name of each kernel that is compiled inside this context, if ``wanted``."""
     listener = _Announcer()
     if wanted:
         event.register("numba:compile", listener)
@@ -74,10 +74,10 @@ class _Announcer(event.Listener):
 
 
 class _Inner(CPUDispatcher):
-    """A function that kernels call: compiled without a way in from Python, or from C.
+    """A function that kernels call: compiled without an entry point from Python or C.
 
-    These would be a third of what the first fit compiles. Where Python does call it, which only
-    tests do, it is compiled once more, with a way in.
+    Entry points would be a third of what the first fit compiles. A call from Python, as in tests,
+    compiles the function again, with an entry point.
     """
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class _Inner(CPUDispatcher):
         return self._for_python
 
     def add_overload(self, compiled):
-        """Keep what was compiled from Python, which would find it by its types and crash."""
+        """Store compiled code without registering it for calls from Python, which would crash."""
         self.overloads[tuple(compiled.signature.args)] = compiled
 
 
@@ -111,7 +111,7 @@ def inlined(function):
 
 
 def subroutine(function):
-    """Compile a long part of several kernels once; they call it."""
+    """Compile a long part of several kernels once, as a function that they call."""
     return _recorded(_inner(function), function, subroutine)
 
 
@@ -121,14 +121,14 @@ def kernel(function, cached=True):
         return _recorded(_interpreted(function), function, kernel)
     compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     if cached and cache_directory() is not None:
-        # What ``cache=True`` does, with a cache that cannot fail.
+        # The same as ``cache=True``, with a cache that cannot fail.
         compiled._cache = KernelCache(function)
     KERNELS.append(compiled)
     return _recorded(compiled, function, kernel)
 
 
 def python_function(function):
-    """Return the Python function of a compiled one, or the function itself."""
+    """Return the Python function behind a compiled one, or the function itself."""
     return getattr(function, "py_func", function)
 
 
@@ -138,22 +138,22 @@ _VARIANTS = {}
 def specialised(compiled, replacements):
     """Return a kernel in which some of the functions that it calls are replaced.
 
-    The kernel, and all functions between it and those, are compiled anew: once for each combination
-    in a process, and on disk where what is replaced can be hashed. A function that a replacement
-    calls, such as one that a user has compiled by ``numba.njit``, is compiled with the options of
-    the package's own, and inlined.
+    The kernel and all functions between it and the replaced ones are compiled again: once per
+    combination in a process, and cached on disk if the replacements can be hashed. A function
+    called by a replacement, such as one that a user has compiled by ``numba.njit``, is compiled
+    with the options of the package's own functions, and inlined.
 
     Parameters
     ----------
     compiled : function
-        What :func:`kernel` has returned.
+        A kernel, from :func:`kernel`.
     replacements : dict of function to function
-        Python functions in place of inlined functions or subroutines, with the same arguments.
+        Python functions that replace inlined functions or subroutines, with the same arguments.
 
     Returns
     -------
     kernel : function
-        ``compiled`` itself if it calls none of them.
+        ``compiled`` itself if it calls none of the replaced functions.
     """
     if not replacements:
         return compiled
@@ -164,13 +164,13 @@ def specialised(compiled, replacements):
     key = compiled, fingerprint.key
     if key not in _VARIANTS:
         variant = _Variant(replacements, fingerprint).of(compiled)
-        # What has no value to hash is known by its address: it must stay alive.
+        # Values that cannot be hashed are identified by address and must stay alive.
         _VARIANTS[key] = variant, fingerprint.kept
     return _VARIANTS[key][0]
 
 
 class _Variant:
-    """Rebuilds functions with some of those that they call replaced."""
+    """Rebuilds functions, with some of the functions that they call replaced."""
 
     def __init__(self, replacements, fingerprint):
         self._replacements = replacements
@@ -179,9 +179,9 @@ class _Variant:
         self._rebuilt = {}
 
     def of(self, function):
-        """Return the variant of a function; of one that calls no replaced function, itself."""
+        """Return the variant of a function; a function that calls no replaced one is unchanged."""
         if function not in self._rebuilt:
-            # A function that calls itself finds itself as it is.
+            # A recursive function refers to its original.
             self._rebuilt[function] = function
             self._rebuilt[function] = self._rebuild(function)
         return self._rebuilt[function]
@@ -189,7 +189,7 @@ class _Variant:
     def _rebuild(self, compiled):
         if compiled in self._replacements:
             decorator = _DECORATED[compiled][1]
-            return decorator(self._copy(self._replacements[compiled], self._adopted))
+            return decorator(self._copy(self._replacements[compiled], self._compilable))
         function, decorator = _DECORATED[compiled]
         if all(self.of(value) is value for value in names_used(function).values() if _ours(value)):
             return compiled
@@ -198,26 +198,26 @@ class _Variant:
             return kernel(variant, self._cached)
         return decorator(variant)
 
-    def _adopted(self, value):
-        """Return what takes the place of something that a replacement uses."""
+    def _compilable(self, value):
+        """Return the version of a value, used by a replacement, to compile."""
         if _ours(value) or not _is_function(value) or _is_library(value):
             return value
         if value not in self._rebuilt:
             self._rebuilt[value] = value
-            self._rebuilt[value] = inlined(self._copy(python_function(value), self._adopted))
+            self._rebuilt[value] = inlined(self._copy(python_function(value), self._compilable))
         return self._rebuilt[value]
 
     def _copy(self, function, changed):
         """Return a copy of a Python function that uses ``changed(value)`` for each value.
 
-        Its name is its own: the linker must not take one variant for another.
+        It gets a unique name: the linker must not take one variant for another.
         """
         used = names_used(function)
-        own = {name: changed(used[name]) for name in used if name in function.__globals__}
+        replaced = {name: changed(used[name]) for name in used if name in function.__globals__}
         cells = [types.CellType(changed(cell.cell_contents)) for cell in function.__closure__ or ()]
         copy = types.FunctionType(
             function.__code__,
-            {**function.__globals__, **own},
+            {**function.__globals__, **replaced},
             function.__name__,
             function.__defaults__,
             tuple(cells),
@@ -231,12 +231,12 @@ def _ours(value):
 
 
 def _is_library(value):
-    """Return whether numba knows a function by its own implementation of it."""
+    """Return whether numba has its own implementation of a function."""
     return value.__module__.split(".")[0] in ("numpy", "numba")
 
 
 def _is_function(value):
-    """Return whether compiled code can call something: compiled by numba, or to be compiled."""
+    """Return whether compiled code can call a value: compiled by numba, or to be compiled."""
     return isinstance(value, (CPUDispatcher, types.FunctionType))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-# Entries that are gathered at a time: each takes some 40 bytes meanwhile.
+# Entries gathered at a time, at about 40 bytes each.
 _ENTRIES = 1 << 18
 
 
@@ -14,20 +14,20 @@ def gather_rows_of(X, rows, ends, indices, data):
     X : csr_array
     rows : ndarray of int of shape (n_rows,)
     ends : ndarray of shape (n_rows,)
-        Gets where each row ends in the copy.
+        Filled with where each row ends in the copy.
     indices, data : ndarray
-        Get the entries.
+        Filled with the entries.
     """
     step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
     begin = 0
     for first in range(0, len(rows), step):
-        own = rows[first : first + step]
-        starts = X.indptr[own]
-        lengths = X.indptr[own + 1] - starts
-        own_ends = begin + np.cumsum(lengths)
-        ends[first : first + step] = own_ends
-        part = slice(begin, own_ends[-1])
+        chunk = rows[first : first + step]
+        starts = X.indptr[chunk]
+        lengths = X.indptr[chunk + 1] - starts
+        chunk_ends = begin + np.cumsum(lengths)
+        ends[first : first + step] = chunk_ends
+        part = slice(begin, chunk_ends[-1])
         at = np.arange(part.start, part.stop)
-        at += np.repeat(starts - own_ends + lengths, lengths)
+        at += np.repeat(starts - chunk_ends + lengths, lengths)
         indices[part], data[part] = X.indices[at], X.data[at]
         begin = part.stop

@@ -18,9 +18,9 @@ _SIGNALS = [
     if hasattr(signal, name)
 ]
 
-_previous = {}  # the handlers that ours replaces, by signal
-_pending = {}  # the frames that signals have interrupted while they were held back, by signal
-_depth = 0  # how many blocks hold signals back; 0 where they are released
+_previous = {}  # the handlers that ours replace, by signal
+_pending = {}  # the frames interrupted by signals that are held back, by signal
+_depth = 0  # nesting depth of blocks that hold signals back; 0 where they are released
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def hold_signals():
 
 @contextlib.contextmanager
 def release_signals():
-    """Deliver signals as they arrive while the block runs, inside of :func:`hold_signals`.
+    """Deliver signals as they arrive while the block runs, inside :func:`hold_signals`.
 
     A handler that raises ends the block; from then on signals are held back again.
     """
@@ -85,7 +85,7 @@ def _deliver():
     global _depth
     while _pending and _depth == 0:
         number, frame = _pending.popitem()
-        # Held back while the handler's exception, if there is one, is on its way out.
+        # Held back while an exception from the handler propagates.
         _depth = 1
         _previous[number](number, frame)
         _depth = 0

@@ -1,4 +1,4 @@
-"""Checks of what users pass in, and its conversion to what kernels read."""
+"""Checks of user input, and its conversion to what kernels read."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from freqfm._rows import gather_rows_of
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_user
 
-# Entries of a large matrix that are looked at at a time.
+# Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
 
 
@@ -41,7 +41,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     Raises
     ------
     ValueError
-        If a sparse ``X`` is not well formed, and whatever scikit-learn raises.
+        If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
@@ -55,13 +55,13 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         )
     X, y = (checked, None) if isinstance(y, str) else checked
     if converted:
-        # Again: scipy converts other formats without looking at their indices.
+        # Check again: scipy converts other formats without checking their indices.
         check_structure(X)
     return canonical_csr(X), y
 
 
 def _check_numbers(name, values):
-    """Raise if objects or strings are no numbers; scikit-learn would not say whose they are."""
+    """Raise if objects or strings are not numbers; scikit-learn's error would not name them."""
     try:
         values = np.asarray(values)
         if values.dtype.kind in "OSTU":
@@ -72,8 +72,8 @@ def _check_numbers(name, values):
 
 
 def refuse_dates(name, values):
-    """Raise if there are dates or durations, of which scikit-learn makes some number."""
-    # Of each column of a DataFrame, else of all.
+    """Raise if there are dates or durations, which scikit-learn would convert to numbers."""
+    # Check each column of a DataFrame, else the whole array.
     columns = getattr(values, "dtypes", None) if hasattr(values, "columns") else None
     for dtype in [getattr(values, "dtype", None)] if columns is None else columns:
         if getattr(dtype, "kind", None) in ("m", "M"):
@@ -85,7 +85,7 @@ def refuse_dates(name, values):
 
 @contextlib.contextmanager
 def named(name):
-    """Turn the error for an integer that is larger than any float into one that names it."""
+    """Turn the error for an integer beyond the float range into one that names the argument."""
     try:
         yield
     except OverflowError as error:
@@ -96,11 +96,11 @@ _OF_OWNER = object()
 
 
 class LearnedArrays:
-    """Compares the arrays of a model with what compiled code, which does not look, relies on.
+    """Checks the arrays of a model for what compiled code, which checks nothing, relies on.
 
     Learned attributes can be assigned, and are read from files. Every method raises a ValueError
-    that names the attribute. Shapes are compared in constant time; only ``indices`` looks at
-    numbers.
+    that names the attribute. Shapes are checked in constant time; only ``indices`` reads the
+    values.
 
     Parameters
     ----------
@@ -126,24 +126,24 @@ class LearnedArrays:
         """Return an attribute that is a positive integer."""
         size = self.get(name)
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise self._error(name, f"is {size!r}, no positive integer")
+            raise self._error(name, f"is {size!r}, not a positive integer")
         self._agreed.append(name)
         return int(size)
 
     def array(self, name, shape, kinds="fiu", value=_OF_OWNER):
-        """Return the shape of an attribute that is an array, of a type whose kind is in ``kinds``.
+        """Return the shape of an array attribute, whose dtype has a kind in ``kinds``.
 
-        An axis of length None may have any length. ``value`` is the array, if it is a part of an
-        attribute: then ``name`` is only what it is called.
+        An axis of length None may have any length. ``value`` is the array, if it is part of an
+        attribute; ``name`` is then only used in messages.
         """
         array = self.get(name) if value is _OF_OWNER else value
         if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
             found = getattr(array, "dtype", type(array).__name__)
             numbers = "numbers" if "f" in kinds else "integers"
-            raise self._error(name, f"is of type {found}, no array of {numbers}")
+            raise self._error(name, f"is of type {found}, not an array of {numbers}")
         if array.shape != shape and not (
             array.ndim == len(shape)
-            and all(n is None or n == own for n, own in zip(shape, array.shape, strict=True))
+            and all(n is None or n == size for n, size in zip(shape, array.shape, strict=True))
         ):
             wanted = str(tuple("any" if n is None else n for n in shape)).replace("'", "")
             others = f" by {', '.join(self._agreed)}" if self._agreed else ""
@@ -152,8 +152,8 @@ class LearnedArrays:
         return array.shape
 
     def arrays(self, name, arrays, shapes):
-        """Check a dict of arrays, of which those that need no room may be empty in any way."""
-        self.require(isinstance(arrays, dict), name, f"holds a {type(arrays).__name__}, no dict")
+        """Check a dict of arrays; where the wanted shape is empty, any empty shape is accepted."""
+        self.require(isinstance(arrays, dict), name, f"holds a {type(arrays).__name__}, not a dict")
         for key, shape in shapes.items():
             self.require(key in arrays, name, f"has no {key!r}")
             if 0 in shape and np.size(arrays[key]) == 0:
@@ -168,7 +168,7 @@ class LearnedArrays:
             )
 
     def require(self, true, name, found):
-        """Raise unless something holds."""
+        """Raise unless ``true``."""
         if not true:
             raise self._error(name, found)
 
@@ -178,7 +178,7 @@ class LearnedArrays:
 
 
 def check_structure(X, name="X"):
-    """Raise if a sparse matrix points outside itself; scipy's compiled code would not notice."""
+    """Raise if a sparse matrix has indices out of bounds, which scipy's compiled code trusts."""
     if X.ndim != 2:
         raise ValueError(
             f"{name} is a sparse array of {X.ndim} dimension(s); give one of shape "
@@ -230,7 +230,7 @@ def _check_indices(indices, n, axis, name):
 def canonical_csr(X):
     """Return float32 CSR with int32 indices and int64 indptr: sorted, no duplicates, no zeros.
 
-    The input is left as it is; it is copied only as far as it has to be changed.
+    The input is not changed; it is copied only where necessary.
     """
     if X.shape[1] > np.iinfo(np.int32).max:
         raise ValueError(
@@ -239,7 +239,7 @@ def canonical_csr(X):
         )
     X = sparse.csr_array(X)
     if not is_canonical(X):
-        # Flags that a caller set before changing the arrays may lie: build the matrix anew.
+        # Flags may be stale if the caller changed the arrays: build the matrix again.
         X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
         X.has_canonical_format = False
         X.sum_duplicates()
@@ -265,15 +265,15 @@ def take_rows(X, rows):
 def count_columns(X, weight=None, rows=None):
     """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
 
-    Part by part: NumPy would turn all indices to 64 bits at once.
+    Works in chunks: NumPy would convert all indices to 64 bits at once.
 
     Parameters
     ----------
     X : csr_array
     weight : ndarray of shape (n_rows,), default=None
-        Of all rows of ``X``; None counts rows, all of them.
+        Weights of all rows of ``X``; None gives every row weight one.
     rows : ndarray of int, default=None
-        The rows that count, if not all, in the order in which weights are added up.
+        The rows to count, in the order in which weights are added up; all if None.
     """
     counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
@@ -283,24 +283,24 @@ def count_columns(X, weight=None, rows=None):
     n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
     for first in range(0, n_rows, step):
-        own = slice(first, first + step)
+        chunk = slice(first, first + step)
         if rows is None:
             indptr = X.indptr[first : first + step + 1]
             indices = X.indices[indptr[0] : indptr[-1]]
         else:
-            own = rows[own]
-            part = take_rows(X, own)
+            chunk = rows[chunk]
+            part = take_rows(X, chunk)
             indptr, indices = part.indptr, part.indices
-        # In the order of the entries, whatever the parts are.
-        np.add.at(counts, indices, np.repeat(weight[own], np.diff(indptr)))
+        # In the order of the entries, whatever the chunks are.
+        np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
     return counts
 
 
 def _csr(data, indices, indptr, shape):
-    """Put arrays together in the types that kernels are compiled for."""
+    """Build a matrix from arrays, in the types that kernels are compiled for."""
     n_stored = indptr[-1]
     X = sparse.csr_array(shape, dtype=np.float32)
-    # Assigned, not constructed: scipy would narrow indptr and indices to one common type.
+    # Assigned, not passed to the constructor: scipy would cast indptr and indices to one type.
     X.data = as_kernel_array(data[:n_stored], np.float32)
     X.indices = as_kernel_array(indices[:n_stored], np.int32)
     X.indptr = as_kernel_array(indptr, np.int64)
@@ -308,7 +308,7 @@ def _csr(data, indices, indptr, shape):
 
 
 def as_kernel_array(array, dtype=np.float32):
-    """Return an array as kernels are compiled for: contiguous and writable; copied if it is not.
+    """Return an array as kernels expect it: contiguous and writable; copied if it is not.
 
     Memory-mapped arrays are not writable, in joblib's workers for instance.
     """
@@ -322,7 +322,7 @@ def is_canonical(X):
         end = min(begin + _ENTRIES, n_stored)
         if not X.data[begin:end].all():
             return False
-        # From the entry before on; between two rows an index may fall.
+        # Compare each entry with the one before; between two rows an index may fall.
         first = max(begin, 1)
         rises = X.indices[first:end] > X.indices[first - 1 : end - 1]
         here = starts[slice(*np.searchsorted(starts, [first, end]))]
@@ -333,9 +333,9 @@ def is_canonical(X):
 
 
 def validate_weights(sample_weight, X):
-    """Return one float64 weight per row of ``X``, all of them 1 if None is given.
+    """Return one float64 weight per row of ``X``; all are 1 if None is given.
 
-    Weights of 1 that were not given take no memory, and cannot be written to.
+    Default weights of 1 take no memory, and cannot be written to.
 
     Raises
     ------
@@ -350,7 +350,7 @@ def validate_weights(sample_weight, X):
 
 
 def check_weights(name, weight):
-    """Return the weights if kernels, which keep them in float32, can use them."""
+    """Return the weights if they are valid in float32, the type that kernels use."""
     with np.errstate(over="ignore", under="ignore"):
         kept = weight.astype(np.float32)
     if not (np.isfinite(kept).all() and (kept >= 0).all() and kept.any()):
@@ -362,10 +362,10 @@ def check_weights(name, weight):
 
 
 def count_threads(n_jobs):
-    """Return the number of threads that ``n_jobs`` stands for, at most one for each core.
+    """Return the number of threads for ``n_jobs``, at most one per core.
 
-    None means all that the process may use: results do not depend on it. Negative numbers count
-    from the number of cores down, as everywhere in joblib.
+    None means all cores that the process may use: results do not depend on it. Negative numbers
+    count down from the number of cores, as in joblib.
 
     Raises
     ------
@@ -394,7 +394,7 @@ def count_threads(n_jobs):
 
 @functools.cache
 def _warn_of_crowd(n_jobs, n_cores):
-    """Warn, once in a process, of more threads than cores."""
+    """Warn, once per process, of more threads than cores."""
     warn_user(
         f"n_jobs={n_jobs} is more than the {n_cores} cores that this process may use; {n_cores} "
         f"threads are used. The result is the same."
@@ -402,14 +402,14 @@ def _warn_of_crowd(n_jobs, n_cores):
 
 
 def check_count(name, value):
-    """Return how many of something are wanted, as an int.
+    """Return a count as an int.
 
     Raises
     ------
     TypeError
-        If ``value`` is not an integer; a bool is none.
+        If ``value`` is not an integer; a bool is not accepted.
     ValueError
-        If it is less than 1, or more than there can be items, whose numbers are int32.
+        If it is less than 1, or beyond int32, the type of item indices.
     """
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}={value!r} must be an integer.")
@@ -421,7 +421,7 @@ def check_count(name, value):
 
 
 def physical_memory():
-    """Return the bytes of memory that the machine has, swap included; None where it is unknown."""
+    """Return the machine's memory in bytes, swap included; None if it is unknown."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -437,7 +437,7 @@ def physical_memory():
 def check_memory(n_weights, what, advice):
     """Raise if the weights of a model, and the copy kept while training, exceed all memory.
 
-    That is the least that training writes, so what fits is never refused.
+    This is a lower bound of what training needs, so a model that fits is never refused.
 
     Parameters
     ----------
@@ -499,12 +499,12 @@ def validate_id(name, index, n):
 
 
 def as_array(name, values):
-    """Return what NumPy makes of values, or an error that names them.
+    """Return values as a NumPy array, or raise an error that names them.
 
     Raises
     ------
     ValueError
-        If NumPy makes no array of them, as of rows of several lengths.
+        If NumPy cannot make an array of them, for instance of rows of different lengths.
     """
     try:
         return np.asarray(values)
@@ -518,7 +518,7 @@ def check_flag(name, value):
     Raises
     ------
     TypeError
-        If ``value`` is anything else, "no" for instance.
+        If ``value`` is anything else, such as "no".
     """
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}={value!r} must be True or False.")

@@ -1,4 +1,4 @@
-"""The package's version, and what it runs on."""
+"""The package's version, and those of its environment."""
 
 import platform
 import sys

@@ -1,14 +1,14 @@
-"""Warnings that point at the user's line, from whatever depth of the package."""
+"""Warnings that point at the user's line, however deep in the package they are raised."""
 
 import sys
 import warnings
 
-# Whose frames lie between a user's call and its warning.
+# Packages whose stack frames lie between a user's call and its warning.
 _INNER = ("freqfm", "joblib", "numba", "sklearn", "threading")
 
 
 def warn_user(message, category=UserWarning):
-    """Warn with the place where the user called the package."""
+    """Warn, with the location of the user's call into the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INNER:
         frame, level = frame.f_back, level + 1

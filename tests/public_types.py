@@ -5,9 +5,22 @@ from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
 import freqfm
-from freqfm import FMClassifier, InteractionRecommender, MFRecommender, datasets, metrics
-from freqfm.callbacks import resume
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    InteractionRecommender,
+    MFRecommender,
+    RaFMClassifier,
+    datasets,
+    metrics,
+)
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.losses import BSL, Huber
 from freqfm.model_selection import holdout_interactions, make_ranking_scorer
+from freqfm.optimizers import Adam
+from freqfm.samplers import MIDX
+from freqfm.temperatures import AdapTau
 
 
 def uses() -> None:
@@ -29,8 +42,25 @@ def uses() -> None:
     print(version, movies, scores, quality, report, value, model, FMClassifier())
 
 
+def constructors() -> None:
+    """Build estimators and components with the types that are documented."""
+    FMClassifier(8, optimizer=Adam(1e-3, lazy=False), class_weight={0: 1, 1: 2}, n_jobs=-1)
+    FMRegressor(loss=Huber(delta=2), learning_rate=0.1, random_state=np.random.default_rng(0))
+    RaFMClassifier([4, 16], counts=np.ones(10), early_stopping="auto")
+    MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
+    FastVAERecommender(hidden_layer_sizes=[50], temperature=0.1, kl_weight="reference")
+    InteractionRecommender(MFRecommender(), user=0, item="track", value=None)
+    Checkpoint("fit.checkpoint", every=5)
+
+
 def mistakes() -> None:
     """Calls that a checker must refuse: unused exceptions from it are errors too."""
     datasets.make_clicks("many")  # type: ignore[arg-type]
     metrics.ndcg_at_k([[1]], [[1]], k="ten")  # type: ignore[arg-type]
     freqfm.show_versions(1)  # type: ignore[call-arg]
+    FMClassifier(max_iter="many")  # type: ignore[arg-type]
+    RaFMClassifier(learning_rate="fast")  # type: ignore[arg-type]
+    MFRecommender(optimizer=1.0)  # type: ignore[arg-type]
+    FastVAERecommender(n_negatives=0.5)  # type: ignore[arg-type]
+    Adam(learning_rate="fast")  # type: ignore[arg-type]
+    Checkpoint(1)  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ def test_pandas_without_narwhals(monkeypatch):
 
 def test_lazy_frames_are_an_error():
     polars = pytest.importorskip("polars")
-    with pytest.raises(TypeError, match="X of type LazyFrame is not a frame in memory"):
+    with pytest.raises(TypeError, match="X of type LazyFrame is not a DataFrame in memory"):
         InteractionRecommender(Counting()).fit(polars.LazyFrame(COLUMNS))
 
 

@@ -56,7 +56,7 @@ def test_more_folds_than_memory(n_splits):
 
 @pytest.mark.parametrize("column", [np.array([0.5, 2]), np.array(["auto", "auto"])])
 def test_a_column_is_no_array(column):
-    with pytest.raises(TypeError, match="user=.* must be a column's place or name"):
+    with pytest.raises(TypeError, match="user=.* must be a column's position or name"):
         split(WarmStartKFold(user=column))
 
 

@@ -325,7 +325,7 @@ def test_errors_of_strata(change, error, message):
 
 
 def test_report_needs_a_k():
-    with pytest.raises(ValueError, match="k names no number"):
+    with pytest.raises(ValueError, match="k is empty"):
         ranking_report(RELEVANT, RANKED, [])
 
 

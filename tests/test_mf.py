@@ -388,7 +388,7 @@ def test_copies_are_equal(checkerboard, tmp_path):
         ({"loss": "mawu", "similarity": "dot"}, "unit vectors"),
         ({"loss": "bpr", "negative_sampler": "full"}, "for each positive"),
         ({"loss": "bpr", "temperature": "adap_tau0"}, "cosine"),
-        ({"negative_sampler": "full", "n_negatives": 5}, "takes all there are"),
+        ({"negative_sampler": "full", "n_negatives": 5}, "takes all items"),
         ({"similarity": "dot", "temperature": "adap_tau"}, "cosines"),
         ({"temperature": "adaptau"}, "did you mean 'adap_tau"),
         ({"temperature": -1.0}, "temperature"),

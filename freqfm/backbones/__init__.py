@@ -1,4 +1,4 @@
-"""Backbones: where the vectors of users and items come from, and where their gradients go."""
+"""Backbones: how the vectors of users and items are computed, and how gradients flow back."""
 
 from freqfm.backbones._base import Backbone
 from freqfm.backbones._linear import Linear

@@ -1,4 +1,4 @@
-"""What a backbone is: a forward and a backward function over tables that training moves."""
+"""The base class of backbones: a forward and a backward function over trained tables."""
 
 from abc import abstractmethod
 
@@ -6,18 +6,18 @@ import numpy as np
 
 from freqfm._components import Component
 
-# What the estimator itself calls tables that it trains beside those of a backbone.
+# Names of tables that the estimator itself trains, beside those of a backbone.
 _TAKEN = {"user_margins", "item_margins"}
 
 
 class Backbone(Component):
     """Base class of backbones: from tables to the vectors of users and items, and back.
 
-    Losses compare the vectors of users and items, whatever made them. A backbone makes them from
-    tables, which the estimator keeps, and turns gradients by the vectors into gradients by the
-    tables' rows, which the estimator's optimizer then moves. A backbone itself holds
-    hyper-parameters and data such as features, and nothing that is learned, so that it can be
-    cloned and shared.
+    Losses compare the vectors of users and items, however these are computed. A backbone computes
+    them from tables, which the estimator keeps, and turns gradients with respect to the vectors
+    into gradients with respect to the tables' rows, which the estimator's optimizer then updates.
+    A backbone itself holds hyper-parameters and data such as features, and nothing that is learned,
+    so that it can be cloned and shared.
 
     A user's backbone derives from this class and needs the three methods below, in NumPy. In each
     batch the estimator asks for the vectors of the users and items in the batch.
@@ -38,12 +38,12 @@ class Backbone(Component):
         Returns
         -------
         tables : dict of str to ndarray of shape (n_rows, width)
-            float32. Their names are the backbone's own.
+            float32, under names that the backbone chooses.
 
         Raises
         ------
         ValueError
-            If the backbone does not fit so many users or items.
+            If the backbone does not suit these numbers of users or items.
         """
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Backbone(Component):
 
     @abstractmethod
     def backward(self, tables, context, user_gradients, item_gradients):
-        """Return the gradients by the tables' rows.
+        """Return the gradients with respect to the tables' rows.
 
         Parameters
         ----------
@@ -75,18 +75,19 @@ class Backbone(Component):
         context : object
             The third value that ``forward`` returned.
         user_gradients, item_gradients : ndarray
-            Gradients of the loss by the vectors that ``forward`` returned, in the same order.
+            Gradients of the loss with respect to the vectors that ``forward`` returned, in the
+            same order.
 
         Returns
         -------
         gradients : dict of str to (rows, values)
-            For each table whose rows are to move: the rows, each once, and the gradient of each,
-            of shape (len(rows), width).
+            For each table to update: its rows, each once, and the gradient of each, of shape
+            (len(rows), width).
         """
 
 
 def check_tables(backbone, tables):
-    """Return the tables that a backbone starts from, if they can be trained.
+    """Return the initial tables of a backbone, if they can be trained.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def check_tables(backbone, tables):
 
 
 def _numbers(call, name, values, shape=None):
-    """Return two-dimensional float32 numbers; raise if there are none, or of another shape."""
+    """Return two-dimensional float32 numbers; raise if there are none or the shape is wrong."""
     values = np.asarray(values)
     fits = values.ndim == 2 and values.dtype.kind in "fiu" and shape in (None, values.shape)
     if not fits:
@@ -116,7 +117,7 @@ def _numbers(call, name, values, shape=None):
 
 
 def forward(backbone, tables, users, items, user_vectors, item_vectors):
-    """Write the vectors of some users and items into tables of all; return the context.
+    """Write the vectors of some users and items into arrays of all; return the context.
 
     Parameters
     ----------
@@ -143,12 +144,12 @@ def forward(backbone, tables, users, items, user_vectors, item_vectors):
 
 
 def backward(backbone, tables, context, user_gradients, item_gradients):
-    """Return the gradients by the rows of tables, checked: {name: (rows, values)}.
+    """Return the gradients with respect to table rows, checked: {name: (rows, values)}.
 
     Raises
     ------
     ValueError
-        If the backbone returns what is no gradient of its tables.
+        If the backbone returns anything but gradients of its tables.
     """
     call = f"backward of {type(backbone).__name__}"
     gradients = backbone.backward(tables, context, user_gradients, item_gradients)

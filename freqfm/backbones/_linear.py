@@ -6,8 +6,8 @@ from freqfm.backbones._base import Backbone
 class Linear(Backbone):
     """A row of a table for each user and each item: matrix factorization.
 
-    The default of :class:`~freqfm.MFRecommender`, which trains it by compiled code that gathers,
-    compares and moves rows in one pass. The methods do the same in parts.
+    The default of :class:`~freqfm.MFRecommender`, which trains it with compiled code that gathers,
+    compares and updates rows in one pass. The methods here do the same in separate steps.
 
     Examples
     --------
@@ -26,6 +26,6 @@ class Linear(Backbone):
         return tables["user_factors"][users], tables["item_factors"][items], (users, items)
 
     def backward(self, tables, context, user_gradients, item_gradients):
-        """Return the gradients as they are, see :class:`Backbone`."""
+        """Return the gradients unchanged, see :class:`Backbone`."""
         users, items = context
         return {"user_factors": (users, user_gradients), "item_factors": (items, item_gradients)}

@@ -1,4 +1,4 @@
-"""Checkpoints: files from which a fit that was interrupted or killed goes on.
+"""Checkpoints: files from which a fit that was interrupted or killed can be continued.
 
 Callbacks of scikit-learn 1.9 and later work too, see ``set_callbacks`` of the estimators.
 """

@@ -11,34 +11,34 @@ from freqfm.callbacks import _storage
 
 __all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
 
-# The version of the file's content.
+# Version of the file format.
 _FORMAT = 1
 
-# Parameters that change nothing in a fit that goes on: its seed has been drawn.
+# Parameters that do not affect a continued fit: its seed has been drawn already.
 _WITHOUT_EFFECT = {"n_jobs", "random_state", "verbose"}
 
 
 class Checkpoint:
-    """Callback that writes the state of a fit to a file, from which :func:`resume` goes on.
+    """Callback that writes the state of a fit to a file, from which :func:`resume` continues it.
 
-    After an epoch the model, the state of the optimizer and all else that training needs are
-    written to a temporary file, which then replaces the last one: whenever the process is killed,
-    the file is whole. It holds arrays and JSON and nothing that is run when it is loaded.
+    After an epoch the model, the optimizer state and everything else that training needs are
+    written to a temporary file, which then replaces the previous one: the file is complete whenever
+    the process is killed. It holds arrays and JSON; loading it runs no code.
 
     Parameters
     ----------
     path : str or path-like
-        The file. Its folder must be there; an existing file is overwritten.
+        The file. Its folder must exist; an existing file is overwritten.
     every : int, default=1
-        Epochs from one checkpoint to the next. The last epoch of a fit is written in any case.
+        Epochs between checkpoints. The last epoch of a fit is always written.
 
     Raises
     ------
     ValueError
         If ``every`` is not a positive integer.
     FileNotFoundError, TypeError
-        From ``fit``, if there is no such folder, or if a parameter of the estimator cannot be
-        stored, such as a component of a class of your own.
+        From ``fit``, if the folder does not exist, or if a parameter of the estimator cannot be
+        stored, such as a component of your own class.
 
     See Also
     --------
@@ -46,12 +46,12 @@ class Checkpoint:
 
     Notes
     -----
-    The file takes as many bytes as the model and the optimizer's state, twice as many with early
-    stopping, which keeps the best epoch too; and it is flushed to the disk each time. Training
-    data are not in it, only a hash by which other data are noticed.
+    The file is as large as the model and the optimizer state, twice as large with early stopping,
+    which keeps the best epoch too; it is flushed to the disk each time. It does not hold the
+    training data, only a hash by which a change of the data is detected.
 
-    One file belongs to one fit. In searches and ensembles, whose fits would overwrite each other's
-    file, set no checkpoint.
+    Use one file per fit. Do not set a checkpoint in searches and ensembles, whose fits would
+    overwrite each other's file.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Checkpoint:
     20
     """
 
-    def __init__(self, path, every=1):
+    def __init__(self, path: str | os.PathLike[str], every: int = 1):
         self.path = Path(path)
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
@@ -82,7 +82,7 @@ class Checkpoint:
     # The protocol of scikit-learn's callbacks; the estimators' training loop does the work.
 
     def setup(self, estimator, context):
-        """Check that the estimator is one that writes checkpoints."""
+        """Check that the estimator can write checkpoints."""
         if not hasattr(estimator, "_writes_checkpoints"):
             raise TypeError(
                 f"{type(estimator).__name__} does not write checkpoints; set them on an estimator "
@@ -99,7 +99,7 @@ class Checkpoint:
         """Do nothing."""
 
     def check_folder(self):
-        """Raise if there is no folder to write the file to."""
+        """Raise if the folder of the file does not exist."""
         if not self.path.parent.is_dir():
             raise FileNotFoundError(
                 f"{self!r}: there is no folder {os.fspath(self.path.parent)!r}; create it first."
@@ -131,28 +131,28 @@ class Checkpoint:
 
 
 def resume(path: str | os.PathLike[str]) -> Any:
-    """Return the estimator of a checkpoint, whose ``fit`` continues where the file was written.
+    """Return the estimator stored in a checkpoint; its ``fit`` continues the interrupted fit.
 
-    Given the same data, ``fit`` ends with the same model, to the bit, as if it had not been
-    interrupted; it goes on writing the file. Until then the estimator is the model of the last
+    Given the same data, ``fit`` ends with the same model, bit for bit, as if it had not been
+    interrupted; it keeps writing the file. Until then the estimator holds the model of the last
     epoch that was written, and can be used as such.
 
     Parameters
     ----------
     path : str or path-like
-        File of a :class:`Checkpoint`. It may come from strangers: loading runs no code of theirs.
+        File of a :class:`Checkpoint`. Untrusted files are safe to load: no code in them is run.
 
     Returns
     -------
     estimator : estimator
-        With its parameters and learned attributes. Of the parameters only ``n_jobs`` and
-        ``verbose`` may be changed before ``fit``.
+        With its parameters and learned attributes. Only the parameters ``n_jobs`` and ``verbose``
+        may be changed before ``fit``.
 
     Raises
     ------
     ValueError
-        If the file is none of a checkpoint, or damaged. From ``fit``, if data or parameters are not
-        those that the fit was begun with.
+        If the file is not a checkpoint, or is damaged. From ``fit``, if data or parameters differ
+        from those of the interrupted fit.
     OSError
         If the file cannot be read.
 
@@ -189,7 +189,7 @@ def resume(path: str | os.PathLike[str]) -> Any:
 
 
 def fingerprint(estimator, data):
-    """Return hashes of data and parameters, by which a fit that goes on knows others.
+    """Return hashes of data and parameters, by which a continued fit detects changes.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def fingerprint(estimator, data):
     Raises
     ------
     TypeError
-        If a parameter is something that checkpoints cannot hold.
+        If a checkpoint cannot store a parameter.
     """
     parts = {}
     for name, value in data.items():
@@ -218,7 +218,7 @@ def fingerprint(estimator, data):
 
 
 def check_fingerprint(estimator, found, expected):
-    """Raise if a fit that goes on gets other data or parameters than it began with.
+    """Raise if a continued fit is given other data or parameters than it began with.
 
     Parameters
     ----------
@@ -229,13 +229,13 @@ def check_fingerprint(estimator, found, expected):
     Raises
     ------
     ValueError
-        It names the argument.
+        The message names the argument.
     """
     different = [name for name in found if found[name] != expected.get(name)]
     if different:
         name = different[0]
         given = f"={getattr(estimator, name)!r}" if hasattr(estimator, name) else ""
         raise ValueError(
-            f"{name}{given} is not that of the fit to be resumed; pass the same, or fit anew with "
-            f"sklearn.base.clone(estimator).fit(...)."
+            f"{name}{given} is not that of the fit to be resumed; pass the same, or start again "
+            f"with sklearn.base.clone(estimator).fit(...)."
         )

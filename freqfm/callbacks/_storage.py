@@ -1,8 +1,8 @@
 """Values and arrays in one file: JSON and NumPy arrays in a zip archive, without pickle.
 
-A file can hold what estimators of this package are made of: numbers, strings, lists, dicts, arrays,
-random generators, and the package's own estimators and components. Loading it runs no code of the
-file: classes are looked up by name among the public ones of the package.
+A file can hold what estimators of this package consist of: numbers, strings, lists, dicts, arrays,
+random generators, and the package's estimators and components. Loading a file runs no code from it:
+classes are looked up by name among the public ones of the package.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 
 __all__ = ["digest", "load", "save"]
 
-# Where classes may come from.
+# Modules that classes may be loaded from.
 _MODULES = (
     "freqfm",
     "freqfm.initializers",
@@ -31,7 +31,7 @@ _MODULES = (
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
-# What belongs to a process, not to a model.
+# Attributes that belong to a process, not to a model.
 _NOT_STORED = {
     "_callback_fit_ctx",
     "_metadata_request",
@@ -44,18 +44,18 @@ _HEADER = "header.json"
 
 
 def save(path, value):
-    """Write a value to a file, which is replaced as a whole or not at all.
+    """Write a value to a file, which is replaced completely or not at all.
 
     Parameters
     ----------
     path : Path
     value : object
-        Made of what the module's docstring lists.
+        Of the types listed in the module's docstring.
 
     Raises
     ------
     TypeError
-        If there is something else in it.
+        If it contains anything else.
     OSError
         If the file cannot be written.
     """
@@ -79,7 +79,7 @@ def save(path, value):
 
 
 def digest(value, name):
-    """Return a hash that distinguishes a value from others.
+    """Return a hash of a value.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def digest(value, name):
 
     Raises
     ------
-    TypeError
+        If the value cannot be stored in a file.
         If a file could not hold the value.
     """
     arrays = []
@@ -106,7 +106,7 @@ def digest(value, name):
 
 
 def _sync_folder(folder):
-    """Let the new name of a file survive a power failure, where the system knows how."""
+    """Make the renaming of a file survive a power failure, where the system supports it."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -139,11 +139,11 @@ def load(path):
                 header = json.loads(archive.read(_HEADER))
                 arrays = []
                 for i in range(len(archive.namelist()) - 1):
-                    # In memory: reading from the archive directly, NumPy copies piece by piece.
+                    # Via memory: NumPy reads directly from an archive in many small pieces.
                     member = io.BytesIO(archive.read(f"{i}.npy"))
                     arrays.append(np.lib.format.read_array(member, allow_pickle=False))
             return _decode(header, arrays)
-        # What a damaged file raises depends on where the damage is.
+        # The exception raised for a damaged file depends on where the damage is.
         except Exception as error:
             raise ValueError(
                 f"{Path(path)} is not a file of freqfm.callbacks.Checkpoint, or it is damaged "
@@ -152,7 +152,7 @@ def load(path):
 
 
 def _encode(value, arrays, name):
-    """Return a value as JSON can write it; arrays are put aside, and named by their place."""
+    """Return a value in a form that JSON can store; arrays are collected and numbered."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -192,8 +192,8 @@ def _encode_object(value, arrays, name):
             break
     else:
         raise TypeError(
-            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is no public "
-            f"class of freqfm, and others are not loaded from files."
+            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is not a "
+            f"public class of freqfm, and no others are loaded from files."
         )
     params = value.get_params(deep=False)
     state = value.__getstate__()
@@ -215,7 +215,7 @@ def _class(module, name):
 
 
 def _decode(value, arrays):
-    """Return what :func:`_encode` was given."""
+    """Return the value that :func:`_encode` was given."""
     if not isinstance(value, dict):
         return value
     kind = next(iter(value))

@@ -1,4 +1,4 @@
-"""Data sets with frequent and rare tokens: synthetic ones, loaders of files and downloads."""
+"""Data sets with frequent and rare tokens: synthetic data, loaders of files and downloads."""
 
 from .criteo import load_criteo_tsv
 from .fetch import fetch_gowalla, fetch_movielens

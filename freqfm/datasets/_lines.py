@@ -35,7 +35,7 @@ def read_lines(path):
                     line = line.removeprefix(_UTF8_MARK)
                 yield number, line
         except (EOFError, OSError, zlib.error) as error:
-            # Errors of the disk have a number.
+            # Only errors of the operating system have an errno.
             if opener is open or getattr(error, "errno", None) is not None:
                 raise
             raise ValueError(
@@ -45,5 +45,5 @@ def read_lines(path):
 
 
 def at_line(path, number, problem):
-    """Return the error for what is wrong in a line."""
+    """Return the error for a problem in a line."""
     return ValueError(f"{os.fspath(path)}, line {number}: {problem}")

@@ -1,4 +1,4 @@
-"""Text files with one interaction a line: user, item, rating, time."""
+"""Text files with one interaction per line: user, item, rating, time."""
 
 import csv
 import math
@@ -12,14 +12,14 @@ from freqfm._columns import role_of, shorten
 
 from ._lines import at_line, read_lines
 
-# The largest id whose matrix has a shape that int32 can hold.
+# The largest id for which the matrix has a shape within int32.
 MAX_ID = np.iinfo(np.int32).max - 1
 
-# Whole numbers of nine digits or more are times: seconds since 1970, or fractions of them.
+# Integers of nine digits or more are times: seconds since 1970, or fractions of seconds.
 _TIMES = 1e8, 1e19
 
-# How many lines tell the format.
-_N_LOOKED_AT = 1000
+# Number of lines from which the format is guessed.
+_N_LINES_READ = 1000
 
 _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating and a time."
 
@@ -27,7 +27,7 @@ _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating
 class _Layout(NamedTuple):
     """How lines are split, and which fields they have."""
 
-    separator: str  # or None for any blanks
+    separator: str  # None for any whitespace
     n_fields: int
     n_header: int
     user: int
@@ -36,17 +36,17 @@ class _Layout(NamedTuple):
 
 
 def guess_format(path):
-    """Return whether a text file holds "ratings", one a line, or "lists" of items.
+    """Return whether a text file holds "ratings", one per line, or "lists" of items.
 
     Raises
     ------
     ValueError
-        If it may be either.
+        If both are possible.
     """
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     lines = [
         (number, _split(line.decode("utf-8", "backslashreplace"), None))
-        for number, line in islice(lines, _N_LOOKED_AT)
+        for number, line in islice(lines, _N_LINES_READ)
     ]
     if not lines:
         return "lists"
@@ -79,12 +79,12 @@ def guess_format(path):
 
 
 def read_ratings(path, shape):
-    """Return users, items and values, each as an array, and where the largest ids are.
+    """Return users, items and values, each as an array, and the lines of the largest ids.
 
     Raises
     ------
     ValueError
-        If a line is malformed, with its number, or outside a shape.
+        If a line is malformed or outside the shape; the message has its number.
     """
     users, items, values = array("i"), array("i"), array("d")
     largest = {"user": (-1, 0), "item": (-1, 0)}
@@ -131,7 +131,7 @@ def outside(path, number, kind, id, shape):
 
 
 def _separator(text):
-    """Return what separates the fields of a line; None is blanks."""
+    """Return what separates the fields of a line; None for whitespace."""
     return next((separator for separator in ("::", ",", ";") if separator in text), None)
 
 
@@ -149,7 +149,7 @@ def _split(text, separator):
 
 
 def _look_at(path, number, text):
-    """Return the layout of a file, by its first line."""
+    """Return the layout of a file from its first line."""
     separator = _separator(text)
     fields = _split(text, separator)
     n_fields = len(fields)
@@ -157,7 +157,7 @@ def _look_at(path, number, text):
         if not 2 <= n_fields <= 4:
             problem = (
                 f"found {n_fields} fields, and no names of columns in the first line; give every "
-                f"line a user, an item and maybe a rating and a time, or put names in front."
+                f"line a user, an item and maybe a rating and a time, or add a header line."
             )
             raise at_line(path, number, problem)
         return _Layout(separator, n_fields, 0, 0, 1, 2 if n_fields > 2 else None)
@@ -188,7 +188,7 @@ def _id(path, number, kind, field, limit, shape):
             f"file into a DataFrame and fit an InteractionRecommender."
         )
         raise at_line(path, number, problem)
-    # Python refuses to read thousands of digits.
+    # Python refuses to parse thousands of digits.
     id = int(field[-4000:]) if len(field.lstrip("0")) < 4000 else math.inf
     if id > limit:
         raise outside(path, number, kind, field[:40], shape)
@@ -204,7 +204,7 @@ def _value(path, number, field):
 
 def _float(field):
     """Return a number, or NaN."""
-    # float() takes other digits, and "1_0".
+    # float() also accepts non-ASCII digits, and "1_0".
     if not field.isascii() or "_" in field:
         return math.nan
     try:
@@ -218,5 +218,5 @@ def _check_no_times(path, values):
     if ((values >= least) & (values < most) & (values == np.floor(values))).all():
         raise ValueError(
             f"{path} has what looks like times, such as {values[0]:.0f}, where ratings are "
-            f"expected. Put a line of names in front, such as user,item,time."
+            f"expected. Add a header line such as user,item,time."
         )

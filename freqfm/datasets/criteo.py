@@ -32,26 +32,26 @@ def load_criteo_tsv(
     as hexadecimal strings. A missing value is empty, and there is no header. All 39 columns
     become categorical fields as in [1]_, appendix A.1, which follows the winners of the 2014
     Criteo challenge: a count ``x > 2`` becomes the category ``floor(log(x) ** 2)``, every
-    smaller count is a category of its own, and so is a missing value.
+    smaller count is a separate category, and so is a missing value.
 
     Parameters
     ----------
     path : str, path-like, or list or tuple of these
         File or files to read; those that end in ".gz" or ".bz2" are decompressed. The rows of
-        several files follow each other.
+        several files are concatenated.
     min_frequency : int, default=10
-        The tokens of a field with fewer occurrences than this share one column. Unused if
+        Tokens with fewer occurrences than this share one column per field. Unused if
         `encoder` is given.
     encoder : OneHotEncoder, default=None
-        The fitted `encoder` of an earlier call. Pass that of the training rows to give the
-        development and test rows the same columns. None fits a new encoder on these rows.
+        The fitted `encoder` of an earlier call. Pass the encoder of the training rows to give the
+        validation and test rows the same columns. None fits a new encoder on these rows.
 
     Returns
     -------
     bunch : Bunch
         - data : csr_array of shape (n_samples, n_features), dtype float32, with sorted int32
-          indices. Every row holds one 1 per field; an unknown token is in the column of the
-          field's rare tokens, or in none where the field has no rare tokens.
+          indices. Every row holds one 1 per field. An unknown token is in the column of the
+          field's rare tokens, or in no column if the field has no rare tokens.
         - target : ndarray of shape (n_samples,), dtype int64, 1 for a click and 0 for none
         - encoder : the fitted OneHotEncoder
         - feature_names : list of the 39 field names, I1 to I13 and C1 to C26; for the names
@@ -120,11 +120,11 @@ def load_criteo_tsv(
 
 
 def _read_rows(path):
-    """Yield the label and the list of 39 tokens of every line of one file."""
+    """Yield the label and the list of 39 tokens for every line of one file."""
     for number, line in read_lines(path):
-        # Stray bytes are kept in a readable form, so that errors can name the line they are in.
+        # Undecodable bytes are kept in a readable form, so that errors can name their line.
         text = line.decode("utf-8", "backslashreplace")
-        # Only the line end is cut off: trailing tabs are missing values.
+        # Strip only the line end: trailing tabs are missing values.
         try:
             yield _parse(text.rstrip("\r\n").split("\t"))
         except ValueError as error:
@@ -132,7 +132,7 @@ def _read_rows(path):
 
 
 def _parse(columns):
-    """The label and the tokens of one line."""
+    """Return the label and the tokens of one line."""
     if len(columns) != 1 + len(FEATURE_NAMES):
         raise ValueError(
             f"found {len(columns)} columns; give every line 40 columns separated by tabs: "
@@ -147,18 +147,18 @@ def _parse(columns):
         if token is None:
             raise ValueError(f"found {text[:40]!r} in {name}; give an integer or leave it empty.")
         tokens.append(token)
-    # Millions of rows repeat the same strings: interned, each of them is held once.
+    # Millions of rows repeat the same strings: interning stores each of them once.
     return int(label), tokens + [sys.intern(category) for category in categories]
 
 
 @lru_cache(maxsize=100_000)
 def _count_token(text):
-    """The category of a count, or None if the text is not an integer."""
+    """Return the category of a count, or None if the text is not an integer."""
     if text == "":
         return ""
-    # Nobody counts to so many digits, which Python refuses to read.
+    # No count has so many digits, which Python refuses to parse.
     if not INTEGER.fullmatch(text) or len(text) > 4000:
         return None
     count = int(text)
-    # The mark "log" keeps the transformed 3 (1) apart from the count 1.
+    # The prefix "log" distinguishes a transformed 3 (1) from the count 1.
     return f"log{math.floor(math.log(count) ** 2)}" if count > 2 else str(count)

@@ -23,7 +23,7 @@ from .interaction_files import _lists_shape, _lists_to_csr, _read_lists
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 
-# A fixed commit: what is behind this address does not change.
+# A fixed commit: the content at this address does not change.
 GOWALLA_URL = (
     "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/"
     "947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data/gowalla/"
@@ -35,7 +35,7 @@ GOWALLA_SHA256 = {
 
 
 class _Layout(NamedTuple):
-    """What is where in an archive of MovieLens, and how it is written."""
+    """The names of the files in a MovieLens archive, and their format."""
 
     ratings: str
     titles: str
@@ -46,7 +46,8 @@ class _Layout(NamedTuple):
 
 COMMAS = _Layout("ratings.csv", "movies.csv", (",", ","), "utf-8", 1)
 
-# The folder in the archive, whose name is that of the archive too, the checksum and the layout.
+# For each variant: the folder in the archive, which is also the archive's name, the checksum and
+# the layout.
 MOVIELENS = {
     "100k": (
         "ml-100k",
@@ -82,7 +83,7 @@ user of them has at least 20 ratings.
 
 Source: https://grouplens.org/datasets/movielens/
 Terms: see the README in the archive. It asks for the citation below and does not allow
-commercial use without permission; do not pass the data on without reading it.
+commercial use without permission; read it before you redistribute the data.
 
 F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM
 Transactions on Interactive Intelligent Systems 5, 4, Article 19. doi:10.1145/2827872
@@ -131,19 +132,19 @@ def fetch_movielens(
     Parameters
     ----------
     variant : {"100k", "1m", "20m", "25m"}, default="1m"
-        Which of the data sets to load.
+        Which data set to load.
     min_rating : float, default=None
         With a number, X holds a 1 for every rating of at least `min_rating` and nothing for
-        the others: implicit feedback. None keeps the ratings as they are.
+        other ratings: implicit feedback. None keeps the ratings as they are.
     data_home : str or path-like, default=None
-        Folder of the downloads; they are put into its folder "movielens". None takes that of
+        Folder of the downloads; they are stored in its subfolder "movielens". None means
         :func:`sklearn.datasets.get_data_home`.
     download_if_missing : bool, default=True
         If False, an `OSError` is raised instead of a download.
     n_retries : int, default=3
-        How often a failed download is tried again.
+        How many times a failed download is retried.
     delay : float, default=1.0
-        Seconds between these tries.
+        Seconds between retries.
 
     Returns
     -------
@@ -154,28 +155,28 @@ def fetch_movielens(
           rating, in the order of the file
         - item_indices : ndarray of shape (n_ratings,), dtype int32, the column in X of each
           rating
-        - ratings : ndarray of shape (n_ratings,), dtype float32, the stars, whatever
-          `min_rating` is
+        - ratings : ndarray of shape (n_ratings,), dtype float32, the stars, regardless of
+          `min_rating`
         - timestamps : ndarray of shape (n_ratings,), dtype int64, seconds since 1970 (UTC)
         - user_ids : ndarray of shape (n_users,), dtype int64, the id of each row of X in the
           file, ascending
         - item_ids : ndarray of shape (n_items,), dtype int64, the same for the columns of X;
-          movies without any rating have no column
+          movies without ratings have no column
         - titles : ndarray of shape (n_items,), dtype object, the title of each column of X
-        - DESCR : str, where the data is from and under which terms
+        - DESCR : str, the source of the data and its terms of use
 
     Raises
     ------
     ValueError
         If an argument is outside its range.
     OSError
-        If the archive cannot be downloaded, if it is not there and `download_if_missing` is
-        False, or if it is not the expected file by its SHA-256 checksum.
+        If the archive cannot be downloaded, if it is missing and `download_if_missing` is
+        False, or if its SHA-256 checksum is wrong.
 
     Notes
     -----
-    The archive is kept as it is and read on every call, which takes about a second for each
-    million ratings. Nothing is unpacked on the disk.
+    The archive is kept as downloaded and read on every call, which takes about a second per
+    million ratings. Nothing is unpacked to disk.
 
     References
     ----------
@@ -238,7 +239,7 @@ def fetch_gowalla(
     n_retries: int = 3,
     delay: float = 1.0,
 ) -> Bunch:
-    """Load the Gowalla check-ins [1]_ as split for NGCF [2]_ and LightGCN [3]_.
+    """Load the Gowalla check-ins [1]_, as split for NGCF [2]_ and LightGCN [3]_.
 
     The data is downloaded if necessary (6 MB). It has 29,858 users, 40,981 items, 810,128
     interactions for training and 217,242 for testing.
@@ -246,35 +247,35 @@ def fetch_gowalla(
     Parameters
     ----------
     data_home : str or path-like, default=None
-        Folder of the downloads; they are put into its folder "gowalla". None takes that of
+        Folder of the downloads; they are stored in its subfolder "gowalla". None means
         :func:`sklearn.datasets.get_data_home`.
     download_if_missing : bool, default=True
         If False, an `OSError` is raised instead of a download.
     n_retries : int, default=3
-        How often a failed download is tried again.
+        How many times a failed download is retried.
     delay : float, default=1.0
-        Seconds between these tries.
+        Seconds between retries.
 
     Returns
     -------
     bunch : Bunch
         - train : csr_array of shape (29858, 40981), dtype float32, with sorted int32 indices
           and a 1 for every interaction
-        - test : csr_array, the same for the interactions to be predicted; no interaction is in
-          both
-        - DESCR : str, where the data is from
+        - test : csr_array, the same for the interactions to be predicted; the two have no
+          interaction in common
+        - DESCR : str, the source of the data
 
     Raises
     ------
     ValueError
         If an argument is outside its range.
     OSError
-        If a file cannot be downloaded, if it is not there and `download_if_missing` is False,
-        or if it is not the expected file by its SHA-256 checksum.
+        If a file cannot be downloaded, if it is missing and `download_if_missing` is False, or
+        if its SHA-256 checksum is wrong.
 
     See Also
     --------
-    load_interactions : The reader of these files, for other data in the same format.
+    load_interactions : Reads other data in the same format.
 
     References
     ----------
@@ -300,7 +301,7 @@ def fetch_gowalla(
         delay,
     )
     lists = {path.stem: _read_lists(str(path)) for path in paths}
-    # The parts need one shape, and the last user or item may be in one of them only.
+    # The two parts need the same shape, but the last user or item may be in only one of them.
     shape = tuple(np.max([_lists_shape(users, items) for users, _, items in lists.values()], 0))
     parts = {name: _lists_to_csr(*part, shape) for name, part in lists.items()}
     return Bunch(**parts, DESCR=GOWALLA_DESCR)
@@ -311,7 +312,7 @@ def _folder(data_home, name):
 
 
 def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
-    """Paths of the files, each with its SHA-256 checksum verified."""
+    """Return the paths of the files, each with its SHA-256 checksum verified."""
     if not isinstance(n_retries, Integral) or isinstance(n_retries, bool) or n_retries < 0:
         raise ValueError(f"n_retries is {n_retries!r}; pass an integer >= 0.")
     if not (_is_real(delay) and 0 <= delay < np.inf):
@@ -321,7 +322,7 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
         path, url = folder / filename, base_url + filename
         if download_if_missing:
             folder.mkdir(parents=True, exist_ok=True)
-            # It downloads to a file of another name, which it renames once the checksum is right.
+            # Downloads to a temporary name, and renames the file once its checksum is right.
             try:
                 fetch_file(
                     url, folder, filename, sha256=sha256, n_retries=int(n_retries), delay=delay
@@ -346,7 +347,7 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
 
 
 def _sha256(path):
-    """SHA-256 checksum of a file, as hexadecimal digits."""
+    """Return the SHA-256 checksum of a file, as hexadecimal digits."""
     checksum = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(2**20):
@@ -359,10 +360,10 @@ def _open_text(archive, name, encoding):
 
 
 def _read_ratings(file, layout):
-    """The rows of a file of ratings as a structured array."""
+    """Return the rows of a file of ratings as a structured array."""
     separator, _ = layout.separators
     lines = islice(file, layout.n_header, None)
-    # loadtxt takes a single character only.
+    # loadtxt accepts only a single character as delimiter.
     if len(separator) > 1:
         return _load_rows((line.replace(separator, "\t") for line in lines), "\t")
     return _load_rows(lines, separator)
@@ -373,10 +374,10 @@ def _load_rows(lines, separator):
 
 
 def _read_titles(file, layout):
-    """Dict of the titles by the ids of their movies."""
+    """Return a dict of titles by movie id."""
     _, separator = layout.separators
     lines = islice(file, layout.n_header, None)
-    # Only the files with commas have quoted titles.
+    # Only the comma-separated files quote titles.
     if separator == ",":
         fields = csv.reader(lines)
     else:
@@ -385,7 +386,7 @@ def _read_titles(file, layout):
 
 
 def _rating_matrix(users, items, ratings, min_rating, shape):
-    """Users x items csr_array of the ratings, or of ones for those of at least min_rating."""
+    """Return a users x items csr_array of the ratings, or of ones for those >= min_rating."""
     if min_rating is not None:
         kept = ratings >= min_rating
         users, items = users[kept], items[kept]

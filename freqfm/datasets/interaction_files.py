@@ -15,8 +15,8 @@ from .libfm import _canonical
 
 FORMATS = ("auto", "npz", "lists", "ratings")
 
-# Ids may leave this many rows or columns empty, or this many for each interaction; more is not
-# meant: of the time in a file of ratings, say, which is no id.
+# Ids may leave this many rows or columns empty, or this many per interaction. Beyond that, they are
+# probably not ids, but times for example.
 _ALWAYS_ALLOWED = 1_000_000
 _ALLOWED_PER_INTERACTION = 100
 
@@ -41,25 +41,24 @@ def load_interactions(
           format, with its values;
         - "lists": the text files of NGCF [1]_ and LightGCN [2]_. A line is a user and the
           items of this user, all integers from 0 on with spaces between them; the user may
-          have no items, and lines may be blank. Items that are repeated and lines of the same
-          user are merged;
+          have no items, and lines may be blank. Repeated items and repeated lines of a user are
+          merged;
         - "ratings": the text files of MovieLens [3]_, such as u.data, ratings.dat and ratings.csv.
           A line is a user, an item, and maybe a rating and a time, separated by tabs, spaces,
-          "::", commas or semicolons. A first line of names, such as
-          userId,movieId,rating,timestamp, tells which column is which, in any order; other columns
-          are ignored, as times are. Without a column of ratings all values are 1. Ratings of the
-          same user and item add up;
-        - "auto": "npz" if the path ends in ".npz", otherwise what the first lines are. An
-          error asks where they may be either.
+          "::", commas or semicolons. A header such as userId,movieId,rating,timestamp gives the
+          order of the columns; times and columns with other names are ignored. Without a column of
+          ratings all values are 1. Repeated ratings of an item by a user are summed;
+        - "auto": "npz" if the path ends in ".npz", otherwise what the first lines look like. It is
+          an error if they are ambiguous.
 
         Text files that end in ".gz" or ".bz2" are decompressed.
     shape : tuple of int (n_users, n_items), default=None
         Shape of the result. None takes the shape of the matrix in the file or, with text files,
-        the largest ids found plus one. Pass the shape to give the files of one data set the
+        the largest ids found plus one. Pass the shape to give several files of one data set the
         same users and items.
     min_rating : float, default=None
         With "ratings" and a number, X holds a 1 for every rating of at least `min_rating` and
-        nothing for the others: implicit feedback. None keeps the ratings as they are.
+        nothing for other ratings: implicit feedback. None keeps the ratings as they are.
 
     Returns
     -------
@@ -69,22 +68,22 @@ def load_interactions(
     Raises
     ------
     ValueError
-        If an argument is outside its range, if the file is not of its format, if it does not fit
-        into `shape`, or if `shape` is None and ids leave nearly all of more than a million rows
-        or columns empty. The message names the file and, with text files, the line.
+        If an argument is outside its range, if the file does not have the format, if it does not
+        fit into `shape`, or if `shape` is None and more than a million rows or columns would be
+        nearly all empty. The message names the file and, for text files, the line.
     OSError
         If the file cannot be read.
 
     See Also
     --------
-    fetch_movielens : Downloads MovieLens, and numbers its users and items.
+    fetch_movielens : Downloads MovieLens and numbers its users and items.
     freqfm.InteractionRecommender : Takes tables, with ids of any kind.
 
     Notes
     -----
-    Ids are used as they are as row and column numbers: user 196 of u.data is row 196 of X, and row
-    0 is empty. Number them from 0 on without large gaps: every number up to the largest user takes
-    a few bytes, even if no user has it. For ids that are large or no integers, read the file into a
+    Ids are used directly as row and column numbers: user 196 of u.data is row 196 of X, and row 0
+    is empty. Number them from 0 on without large gaps: every number up to the largest user takes
+    a few bytes, even if no user has it. If ids are large or not integers, read the file into a
     DataFrame and fit an :class:`~freqfm.InteractionRecommender`.
 
     References
@@ -141,11 +140,11 @@ def load_interactions(
 
 
 def _load_npz(path, shape):
-    """The matrix of a file of scipy.sparse.save_npz."""
+    """Return the matrix in a file of scipy.sparse.save_npz."""
     with open(path, "rb") as file:
         try:
             _check_types(file)
-            # This reader never unpickles.
+            # This reader never unpickles objects.
             X = load_npz(file)
             if X.ndim != 2:
                 raise ValueError(f"it holds an array of {X.ndim} dimensions")
@@ -161,7 +160,7 @@ def _load_npz(path, shape):
             if not np.isfinite(X.data).all():
                 raise ValueError("it holds NaN, infinity or values beyond float32")
             X = _canonical(X)
-        # What a damaged file raises depends on where the damage is, and is hardly documented.
+        # The exception raised for a damaged file depends on the damage, and is hardly documented.
         except Exception as error:
             raise ValueError(
                 f"{path} is not a sparse matrix that can be used ({error}); pass a file of "
@@ -178,7 +177,7 @@ def _load_npz(path, shape):
 
 
 def _check_types(file):
-    """Raise a ValueError if indices are no integers: SciPy would cut them."""
+    """Raise a ValueError if indices are not integers: SciPy would truncate them."""
     with np.load(file, allow_pickle=False) as arrays:
         for name in {"indices", "indptr", "row", "col", "offsets"}.intersection(arrays):
             if arrays[name].dtype.kind not in "iu":
@@ -189,10 +188,10 @@ def _check_types(file):
 def _check_indices(X):
     """Raise a ValueError if indices of X are out of bounds.
 
-    Compiled code of SciPy follows indices unchecked, and load_npz checks them only in part.
+    SciPy's compiled code does not check indices, and load_npz checks them only partly.
     """
     if X.format in ("csr", "csc", "bsr"):
-        # check_format looks no further if the last index pointer is not positive.
+        # check_format stops early if the last index pointer is not positive.
         if np.any(np.diff(X.indptr) < 0):
             raise ValueError("its index pointers decrease")
         X.check_format(full_check=True)
@@ -203,7 +202,7 @@ def _check_indices(X):
 
 
 def _check_n_rows(X):
-    """Raise a ValueError if rows, which take memory in CSR but not here, are nearly all empty."""
+    """Raise a ValueError if nearly all rows are empty: they take memory in CSR but not here."""
     if X.shape[0] > max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * X.nnz):
         raise ValueError(
             f"its shape is {X.shape} with {X.nnz} entries, so that nearly all rows are empty; pass "
@@ -212,7 +211,7 @@ def _check_n_rows(X):
 
 
 def _check_ids(path, largest, n_interactions, advice=""):
-    """Raise a ValueError if ids are much larger than users and items can be many."""
+    """Raise a ValueError if ids are implausibly large for the number of interactions."""
     shape = largest["user"][0] + 1, largest["item"][0] + 1
     for kind, (id, number) in largest.items():
         if id >= max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * n_interactions):
@@ -226,7 +225,7 @@ def _check_ids(path, largest, n_interactions, advice=""):
 
 
 def _load_ratings(path, shape, min_rating):
-    """The matrix of a file of ratings."""
+    """Return the matrix in a file of ratings."""
     users, items, values, largest = read_ratings(path, shape)
     if shape is None:
         if not len(users):
@@ -247,7 +246,7 @@ def _load_ratings(path, shape, min_rating):
 
 
 def _load_lists(path, shape):
-    """The matrix of a file of lists of items."""
+    """Return the matrix in a file of lists of items."""
     users, counts, items = _read_lists(path, shape)
     if not len(users) and shape is None:
         raise ValueError(f"{path} has no user; pass a file with at least one user, or a shape.")
@@ -255,7 +254,7 @@ def _load_lists(path, shape):
 
 
 def _read_lists(path, shape=None):
-    """The user of each line, how many items the line has, and the items of all lines."""
+    """Return the user of each line, the number of its items, and the items of all lines."""
     users, counts, items = array("i"), array("q"), array("i")
     most_user, most_item = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
     largest = {"user": (-1, 0), "item": (-1, 0)}
@@ -282,8 +281,8 @@ def _read_lists(path, shape=None):
 
 
 def _parse_line(path, number, line):
-    """The integers of one line."""
-    # int() takes more than digits, such as "1_0": what is left without digits must be blank.
+    """Return the integers in one line."""
+    # int() accepts more than digits, such as "1_0": everything except digits must be whitespace.
     if line.translate(None, b"0123456789 \t\r\n"):
         wrong = next((token for token in line.split() if not token.isdigit()), line)
         found = wrong[:40].decode("ascii", errors="backslashreplace")
@@ -301,12 +300,12 @@ def _parse_line(path, number, line):
 
 
 def _lists_shape(users, items):
-    """The least shape with room for these ids."""
+    """Return the smallest shape that holds these ids."""
     return int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
 
 
 def _lists_to_csr(users, counts, items, shape):
-    """Canonical csr_array with a 1 for every pair, however often it is there."""
+    """Return a canonical csr_array with a 1 for every pair, however often it occurs."""
     data = np.ones(len(items), dtype=np.float32)
     X = _canonical(csr_array((data, (np.repeat(users, counts), items)), shape=shape))
     X.data[:] = 1
@@ -314,7 +313,7 @@ def _lists_to_csr(users, counts, items, shape):
 
 
 def _check_shape(shape):
-    """shape as a tuple of two int, or None."""
+    """Return shape as a tuple of two int, or None."""
     if shape is None:
         return None
     try:

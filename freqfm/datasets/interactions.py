@@ -1,4 +1,4 @@
-"""Synthetic implicit feedback: which users took which items, without ratings."""
+"""Synthetic implicit feedback: which users interacted with which items, without ratings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch, check_random_state
 
-# Users are drawn in blocks of about this many interactions, which bounds the memory in use.
+# Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20
 
-# A guess takes about as long as the look at this many items of the draw from all items.
+# A guess takes about as long as scanning this many items when drawing from all of them.
 ITEMS_PER_GUESS = 10
 
 
@@ -29,10 +29,10 @@ def make_interactions(
     return_model: bool = False,
     random_state: int | np.random.RandomState | np.random.Generator | None = None,
 ) -> Any:
-    """Draw implicit feedback of users who mostly take items of their own cluster.
+    """Draw implicit feedback from users who mostly choose items of their own cluster.
 
-    Users and items are spread evenly over clusters. A few users take many items and a few
-    items of each cluster are taken by many users, as in the logs of real shops and services.
+    Users and items are spread evenly over clusters. A few users have many items and a few
+    items of each cluster are chosen by many users, as in the logs of real shops and services.
 
     Parameters
     ----------
@@ -47,16 +47,16 @@ def make_interactions(
     popularity_exponent : float, default=1.0
         How steeply the popularity of an item falls with its rank `r = 0, 1, ...` in its
         cluster: it is proportional to ``(r + 1) ** -popularity_exponent``. From 0, where all
-        items are alike, to 2.
+        items are equally popular, to 2.
     activity_exponent : float, default=0.5
-        The same for the users: beyond `min_interactions`, the number of items of a user is
+        The same for users: beyond `min_interactions`, the number of items of a user is
         proportional to ``(r + 1) ** -activity_exponent`` with the user's rank `r` among all
-        users, until a user has all the items there are. From 0 to 2.
+        users, until a user has all items. From 0 to 2.
     noise : float, default=0.1
-        Probability that a pick is from a cluster drawn at random instead of the user's own,
-        from 0 to 1; with 0 a user takes items of one cluster only.
+        Probability that an item is drawn from a random cluster instead of the user's own,
+        from 0 to 1; with 0 all items of a user are from one cluster.
     min_interactions : int, default=5
-        The least number of items of a user, at least 1.
+        Smallest number of items of a user, at least 1.
     return_model : bool, default=False
         Whether to return the clusters and the popularities too.
     random_state : int, RandomState instance or None, default=None
@@ -83,10 +83,10 @@ def make_interactions(
 
     Notes
     -----
-    A user draws one item after the other, each time from those not taken yet: an item of the
-    own cluster has the weight ``(1 - noise + noise / n_clusters) * popularity``, any other
-    ``noise / n_clusters * popularity``. Users who take a large part of their cluster thus
-    flatten the observed popularity of its first items and take more of the other clusters.
+    A user draws items one by one, each among those not drawn yet: an item of the user's cluster
+    has the weight ``(1 - noise + noise / n_clusters) * popularity``, any other item
+    ``noise / n_clusters * popularity``. Users who draw a large part of their cluster therefore
+    flatten the observed popularity of its top items and draw more from the other clusters.
 
     The matrix is never held in dense form: memory grows with ``n_users``, ``n_items`` and
     ``n_interactions``, not with their product. A steep popularity takes longer than a flat one.
@@ -98,8 +98,8 @@ def make_interactions(
     >>> X.shape, X.nnz, int(X.sum(axis=1).min()) >= 5
     ((200, 100), 3000, True)
     >>> users, items = X.nonzero()
-    >>> own = model.user_clusters[users] == model.item_clusters[items]
-    >>> print(f"{own.mean():.1f}")
+    >>> same_cluster = model.user_clusters[users] == model.item_clusters[items]
+    >>> print(f"{same_cluster.mean():.1f}")
     0.8
     """
     for name, value in (
@@ -126,13 +126,13 @@ def make_interactions(
     if max(n_users, n_items, n_interactions) > np.iinfo(np.int32).max:
         raise ValueError(
             f"n_users is {n_users}, n_items {n_items} and n_interactions {n_interactions}, more "
-            "than int32 indices can hold; pass less."
+            "than int32 indices can hold; pass smaller numbers."
         )
 
     rng = check_random_state(random_state)
     catalogue = _Catalogue(rng, n_items, n_clusters, popularity_exponent, noise)
     user_clusters = rng.permutation(np.arange(n_users, dtype=np.int32) % n_clusters)
-    # Without noise a user never leaves the own cluster.
+    # Without noise a user never leaves the user's own cluster.
     most = (
         catalogue.sizes[user_clusters] if noise == 0 else np.full(n_users, n_items, dtype=np.int64)
     )
@@ -142,7 +142,7 @@ def make_interactions(
     indices = np.empty(n_interactions, dtype=np.int32)
     start = 0
     while start < n_users:
-        # At least one user, however many items that user takes.
+        # At least one user, however many items that user has.
         stop = np.searchsorted(indptr, indptr[start] + BLOCK_SIZE, side="right") - 1
         stop = max(start + 1, int(stop))
         drawn = catalogue.draw(rng, user_clusters[start:stop], degrees[start:stop])
@@ -150,7 +150,7 @@ def make_interactions(
         start = stop
     data = np.ones(n_interactions, dtype=np.float32)
     X = csr_array((data, indices, indptr.astype(np.int32)), shape=(n_users, n_items))
-    # The rows are sorted and without duplicates by construction: this spares a check later.
+    # The rows are sorted and without duplicates by construction: this skips a check later.
     X.has_canonical_format = True
     if not return_model:
         return X
@@ -165,9 +165,9 @@ def make_interactions(
 
 
 class _Catalogue:
-    """The items in the order of their clusters, the most popular first, and draws from them.
+    """The items ordered by cluster, the most popular first, and draws from them.
 
-    A position is the place of an item in this order, as opposed to its column.
+    A position is the index of an item in this order, as opposed to its column.
     """
 
     def __init__(self, rng, n_items, n_clusters, popularity_exponent, noise):
@@ -179,11 +179,11 @@ class _Catalogue:
         rank = np.arange(n_items) - self.offsets[self.clusters]
         self.popularity = (rank + 1.0) ** -popularity_exponent
         self.popularity /= np.add.reduceat(self.popularity, self.offsets[:-1])[self.clusters]
-        # The popularities of cluster c add up from c to c + 1, so one array serves all clusters.
+        # The cumulative popularity of cluster c runs from c to c + 1: one array for all clusters.
         self.cumulated = np.cumsum(self.popularity)
 
     def by_item(self, values):
-        """Values by position put in the order of the columns."""
+        """Return values by position in the order of the columns."""
         result = np.empty_like(values)
         result[self.columns] = values
         return result
@@ -191,18 +191,18 @@ class _Catalogue:
     def draw(self, rng, user_clusters, degrees):
         """Draw the given number of different items for each user of a block.
 
-        Returns their columns, user after user, sorted for each user.
+        Returns their columns, user by user, sorted for each user.
         """
         n_users, n_items = len(degrees), len(self.columns)
         users = np.arange(n_users, dtype=np.int64)
-        # An interaction is the number user * n_items + position; the chosen ones are sorted.
+        # An interaction is coded as user * n_items + position; the chosen codes are sorted.
         chosen = np.empty(0, dtype=np.int64)
         missing = degrees.astype(np.int64)
         guesses = 1
         while missing.any():
-            # Guessing draws with replacement and drops what was there before, which is fast
-            # until a user lacks only items that are hardly ever drawn. Such a user's guesses
-            # double from round to round, up to where a look at all items costs less.
+            # Guessing draws with replacement and drops repeated items, which is fast until a user
+            # lacks only items that are rarely drawn. The number of guesses for such a user
+            # doubles in every round, until scanning all items costs less.
             costly = missing * guesses * ITEMS_PER_GUESS > n_items
             new = [
                 self._draw_rest(rng, user, user_clusters[user], missing[user], chosen)
@@ -213,7 +213,7 @@ class _Catalogue:
                 user = np.repeat(users, missing * guesses)
                 guessed = user * n_items + self._guess(rng, user_clusters[user])
                 kept = _first_new(guessed, chosen)
-                # Users who guessed more than they lack keep what they guessed first.
+                # Users who guessed more items than they lack keep the first ones.
                 owner = kept // n_items
                 place = np.arange(len(kept)) - np.searchsorted(owner, users)[owner]
                 within = place < missing[owner]
@@ -226,27 +226,27 @@ class _Catalogue:
         return np.sort(owner * n_items + self.columns[position]) % n_items
 
     def _guess(self, rng, clusters):
-        """One position for each entry of clusters, the cluster of the user who guesses."""
+        """Return one position for each entry of clusters, the cluster of the user who guesses."""
         other = rng.random_sample(len(clusters)) < self.noise
         clusters[other] = rng.randint(len(self.sizes), size=np.count_nonzero(other))
         position = np.searchsorted(
             self.cumulated, clusters + rng.random_sample(len(clusters)), side="right"
         )
-        # The sums are rounded: they may end just below or above the next whole number.
+        # The sums are rounded: they may end just below or above the next integer.
         return np.clip(position, self.offsets[clusters], self.offsets[clusters + 1] - 1)
 
     def _draw_rest(self, rng, user, cluster, count, chosen):
-        """Draw count more items of one user, exactly, with a weight for every item.
+        """Draw count more items for one user, exactly, with a weight for every item.
 
-        The largest sums of a log weight and Gumbel noise are a draw without replacement.
+        The items with the largest log weight plus Gumbel noise are a draw without replacement.
         """
         n_items = len(self.columns)
         n_clusters = len(self.sizes)
         # The logarithm of 0 is minus infinity: those items are never drawn.
         with np.errstate(divide="ignore"):
             weight = np.full(n_items, np.log(self.noise / n_clusters))
-        own = slice(self.offsets[cluster], self.offsets[cluster + 1])
-        weight[own] = np.log(1 - self.noise + self.noise / n_clusters)
+        in_cluster = slice(self.offsets[cluster], self.offsets[cluster + 1])
+        weight[in_cluster] = np.log(1 - self.noise + self.noise / n_clusters)
         weight += np.log(self.popularity) + rng.gumbel(size=n_items)
         first, last = np.searchsorted(chosen, [user * n_items, (user + 1) * n_items])
         weight[chosen[first:last] - user * n_items] = -np.inf
@@ -255,7 +255,7 @@ class _Catalogue:
 
 
 def _first_new(guessed, chosen):
-    """The guesses in their order, without repetitions and without those chosen before."""
+    """Return the guesses in order, without repetitions and items chosen before."""
     _, first = np.unique(guessed, return_index=True)
     guessed = guessed[np.sort(first)]
     if not len(chosen):
@@ -265,7 +265,7 @@ def _first_new(guessed, chosen):
 
 
 def _draw_degrees(rng, total, least, most, exponent):
-    """Number of items of each user: a power law between least and most that adds up to total."""
+    """Return the number of items of each user: a power law within bounds that sums to total."""
     n_users = len(most)
     if total < least * n_users:
         raise ValueError(
@@ -282,7 +282,7 @@ def _draw_degrees(rng, total, least, most, exponent):
     share = most.astype(np.float64)
     free = np.ones(n_users, dtype=bool)
     while free.any():
-        # What the users at their limit cannot take goes to the others, in proportion.
+        # Items beyond the users' limits go to the other users, in proportion.
         extra = total - most[~free].sum() - least * np.count_nonzero(free)
         share[free] = least + extra * weight[free] / weight[free].sum()
         over = free & (share >= most)

@@ -34,16 +34,16 @@ def load_libfm(
     n_features : int, default=None
         Number of columns. None takes the largest column number found in the files.
     zero_based : bool or "auto", default="auto"
-        Whether the columns are numbered from 0 (True) or 1 (False). "auto" takes them to be
-        numbered from 1 if column 0 is in none of the files; say True where columns start at 0
-        and the first may be missing by chance.
+        Whether the columns are numbered from 0 (True) or 1 (False). "auto" assumes 1 if column 0
+        is in none of the files; pass True where columns start at 0 and the first may be missing
+        by chance.
     dtype : numpy dtype, default=numpy.float32
         Type of the values of X.
 
     Returns
     -------
     X : csr_array of shape (n_samples, n_features), dtype `dtype`
-        With int32 indices, sorted; zeros written in the file are not stored.
+        With int32 indices, sorted; zeros in the file are not stored.
     y : ndarray of shape (n_samples,), dtype float64
         The targets as they are in the file, often -1 and 1.
 
@@ -91,7 +91,7 @@ def load_libfm(
             files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype)
         )
     except (OverflowError, ValueError, IndexError) as error:
-        # The reader stops in the line that it cannot read, but does not tell which it is.
+        # The reader stops at the line that it cannot read, but does not say which line it is.
         last = next((file for file in reversed(files) if file.number), None)
         if last is None or last.done or last.failed:
             raise
@@ -104,7 +104,7 @@ def load_libfm(
 
 
 class _Lines:
-    """A file for scikit-learn's reader that knows how far it was read."""
+    """A file object for scikit-learn's reader that counts the lines read."""
 
     def __init__(self, path):
         self.path = path
@@ -122,7 +122,7 @@ class _Lines:
         self.done = True
 
     def read(self):
-        """Mark this as a file; never called."""
+        """Mark this as a file for scikit-learn, which never calls the method."""
         raise NotImplementedError
 
 
@@ -137,17 +137,17 @@ def _check_rows(path, X, y):
 
 
 def _line_of_row(path, row):
-    """Return the number of the line of a row; blank lines and comments are none."""
+    """Return the number of the line of a row; blank lines and comments are not rows."""
     filled = (number for number, line in read_lines(path) if line.partition(b"#")[0].strip())
     return next(number for place, number in enumerate(filled) if place == row)
 
 
 def _canonical(X):
-    """X as a csr_array with sorted int32 indices and no stored zeros."""
+    """Return X as a csr_array with sorted int32 indices and no stored zeros."""
     X = csr_array(X)
     X.sum_duplicates()
     X.eliminate_zeros()
-    # The reader counts in int64; int32 halves the memory and is what compiled kernels expect.
+    # The reader returns int64 indices; int32 takes half the memory and is what kernels expect.
     if max(X.nnz, X.shape[1]) <= np.iinfo(np.int32).max:
         X.indices = X.indices.astype(np.int32)
         X.indptr = X.indptr.astype(np.int32)

@@ -15,7 +15,7 @@ from sklearn.utils import Bunch, check_random_state
 
 TAILS = ("zipf", "exponential")
 
-# An "exponential" tail with tail_exponent=1 falls by this many powers of e over a field.
+# With tail_exponent=1 an "exponential" tail falls by exp(EXPONENTIAL_SPAN) over a field.
 EXPONENTIAL_SPAN = 10.0
 
 
@@ -61,7 +61,7 @@ def make_clicks(
         Standard deviation of the linear part of a row's log-odds, over random models: the
         coefficients have the standard deviation ``linear_scale / sqrt(n_fields)``.
     interaction_scale : float, default=1.5
-        The same for the sum of the pairwise interactions, before the centring of the Notes.
+        The same for the sum of the pairwise interactions, before centring (see Notes).
     click_rate : float, default=0.3
         Mean of the true click probabilities of the rows, strictly between 0 and 1. The
         intercept is set to reach it.
@@ -75,7 +75,7 @@ def make_clicks(
     X : csr_array of shape (n_samples, sum(n_tokens)), dtype float32
         One-hot rows with int32 indices, sorted; field `f` has the columns
         ``field_offsets[f]`` to ``field_offsets[f + 1] - 1``. Within a field the order of the
-        columns says nothing about how frequent their tokens are.
+        columns is unrelated to how frequent their tokens are.
     y : ndarray of shape (n_samples,), dtype int64
         1 for a click, 0 for none.
     model : Bunch

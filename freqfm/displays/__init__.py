@@ -1,7 +1,7 @@
-"""Pictures of fitted models, in the manner of scikit-learn's displays.
+"""Plots of fitted models, in the manner of scikit-learn's displays.
 
-``from_estimator`` and its like compute and draw, ``plot`` draws again. What is drawn is in the
-display's attributes. Drawing takes matplotlib, ``pip install 'freqfm[plot]'``.
+``from_estimator`` and similar methods compute and draw, ``plot`` draws again. The plotted data are
+in the display's attributes. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``.
 """
 
 from freqfm.displays._popularity import MagnitudePopularityDisplay, StratifiedNDCGDisplay

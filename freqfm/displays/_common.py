@@ -1,4 +1,4 @@
-"""What the displays share: axes, checks, and the model inside pipelines and searches."""
+"""Shared parts of the displays: axes, checks, and finding models in pipelines and searches."""
 
 import numpy as np
 from sklearn.pipeline import Pipeline
@@ -42,7 +42,7 @@ def as_vector(name, values):
 
 
 def model_with(estimator, *attributes):
-    """Return the fitted model with one of the attributes, out of pipelines, searches, wrappers.
+    """Return the fitted model with one of the attributes, inside pipelines, searches or wrappers.
 
     Raises
     ------

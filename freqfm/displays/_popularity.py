@@ -1,4 +1,4 @@
-"""Displays of what popularity does to a recommender."""
+"""Displays of how popularity affects a recommender."""
 
 import numpy as np
 from scipy import sparse
@@ -11,10 +11,10 @@ __all__ = ["MagnitudePopularityDisplay", "StratifiedNDCGDisplay"]
 
 
 class MagnitudePopularityDisplay:
-    """Lengths of vectors against the popularity of what they stand for.
+    """Lengths of vectors against the popularity of the items, users or tokens that they represent.
 
-    Where rankings are by dot products, long vectors are recommended often: the picture shows how
-    much a model favours popular items by length alone, figure 2 of [1]_. A cosine does not see
+    Where rankings are by dot products, long vectors are recommended often: the plot shows how much
+    a model favours popular items by vector length, as in figure 2 of [1]_. Cosines do not depend on
     lengths.
 
     Parameters
@@ -29,11 +29,11 @@ class MagnitudePopularityDisplay:
     Attributes
     ----------
     counts, lengths : ndarray of shape (n_seen,)
-        Without those that never occur, which have no place on a logarithmic axis.
+        Without those that never occur, which have no position on a logarithmic axis.
     correlation : float
         Spearman's rank correlation of the two; nan if either is constant.
     points_ : matplotlib PathCollection
-    ax_ : matplotlib Components
+    ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
     References
@@ -72,7 +72,7 @@ class MagnitudePopularityDisplay:
         ----------
         estimator : MFRecommender, InteractionRecommender, Pipeline or search
         of : {"items", "users"}, default="items"
-        ax : matplotlib Components, default=None
+        ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -96,7 +96,7 @@ class MagnitudePopularityDisplay:
         vectors : array-like of shape (n, n_components)
         counts : array-like of shape (n,)
         what : str, default="vectors"
-        ax : matplotlib Components, default=None
+        ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -117,8 +117,8 @@ class MagnitudePopularityDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Components, default=None
-            Where; None makes a new figure.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs : dict
             For matplotlib's ``scatter``.
 
@@ -154,7 +154,7 @@ class StratifiedNDCGDisplay:
     ndcg : dict of str to float
         By model: the sum of its parts.
     bars_ : dict of str to matplotlib BarContainer
-    ax_ : matplotlib Components
+    ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
     Examples
@@ -203,16 +203,16 @@ class StratifiedNDCGDisplay:
             By the names for the legend.
         relevant : {sparse matrix, array-like} of shape (n_users, n_items), or table
             Items to be found; for :class:`~freqfm.InteractionRecommender` a table of held-out
-            interactions, of whatever users.
+            interactions, for any users.
         history : {array-like, sparse matrix} of shape (n_users, n_items), default=None
             Histories to recommend from. None recommends to users seen in fit.
         users : array-like of int of shape (n_users,), default=None
-            Which users seen in fit the rows of ``relevant`` are; None takes them in order.
+            Rows of users seen in fit, one for each row of ``relevant``; None takes them in order.
         k : int, default=20
             Length of the rankings.
         edges : pair of float, default=(0.05, 0.20)
-            Shares of items that are popular, and popular or neutral, in training.
-        ax : matplotlib Components, default=None
+            Shares of items that are popular, and popular or neutral, by training counts.
+        ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -223,7 +223,7 @@ class StratifiedNDCGDisplay:
         Raises
         ------
         ValueError
-            If ``relevant``, ``history`` and ``users`` do not fit together or to the models.
+            If ``relevant``, ``history`` and ``users`` do not match each other or the models.
         """
         if history is not None and users is not None:
             raise ValueError(
@@ -269,10 +269,10 @@ class StratifiedNDCGDisplay:
         item_counts : array-like of shape (n_items,)
             How often each item occurs in training.
         k : int, default=None
-            Number of leading places to look at; all if None.
+            Number of top places to evaluate; all if None.
         edges : pair of float, default=(0.05, 0.20)
             As in :meth:`from_estimators`.
-        ax : matplotlib Components, default=None
+        ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -294,8 +294,8 @@ class StratifiedNDCGDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Components, default=None
-            Where; None makes a new figure.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs : dict
             For matplotlib's ``bar``.
 
@@ -323,7 +323,7 @@ class StratifiedNDCGDisplay:
 
 
 def _rank_correlation(one, other):
-    """Return Spearman's coefficient, without a warning where it is not defined."""
+    """Return Spearman's coefficient, without a warning where it is undefined."""
     from scipy.stats import rankdata
 
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:

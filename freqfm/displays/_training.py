@@ -1,4 +1,4 @@
-"""Displays of how a training went and what it arrived at."""
+"""Displays of the course of training and of what was learned."""
 
 import numpy as np
 
@@ -29,9 +29,9 @@ class LossCurveDisplay:
     validation_line_ : matplotlib Line2D or None
     best_line_ : matplotlib Line2D or None
         Vertical, at the epoch that was kept.
-    ax_ : matplotlib Components
-    validation_ax_ : matplotlib Components or None
-        Shares the epochs with ``ax_``, and has a scale of its own at the right.
+    ax_ : matplotlib Axes
+    validation_ax_ : matplotlib Axes or None
+        Shares the epochs with ``ax_``, and has a separate scale at the right.
     figure_ : matplotlib Figure
 
     Examples
@@ -62,7 +62,7 @@ class LossCurveDisplay:
         estimator : factorization machine, recommender, Pipeline or search
         name : str, default=None
             None takes the name of the class.
-        ax, validation_ax : matplotlib Components, default=None
+        ax, validation_ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -84,11 +84,11 @@ class LossCurveDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Components, default=None
-            Where; None makes a new figure.
-        validation_ax : matplotlib Components, default=None
-            Where the scores are drawn, for several models in one picture the ``validation_ax_`` of
-            the first. None adds a second scale to ``ax``.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        validation_ax : matplotlib Axes, default=None
+            Axes for the scores; to draw several models in one figure, pass the ``validation_ax_``
+            of the first. None adds a second scale to ``ax``.
         **kwargs : dict
             For matplotlib's ``plot``, of both curves.
 
@@ -132,7 +132,7 @@ class TemperatureDisplay:
     temperatures : array-like of shape (n_users,)
     degrees : array-like of shape (n_users,), default=None
         How many items each user has. Users without any are left out. None counts all users, and
-        allows the histogram only.
+        allows only the histogram.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class TemperatureDisplay:
         Of the histogram.
     points_ : matplotlib PathCollection or None
         Of temperatures against degrees.
-    ax_ : matplotlib Components
+    ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
     Examples
@@ -177,7 +177,7 @@ class TemperatureDisplay:
         ----------
         estimator : MFRecommender, InteractionRecommender, Pipeline or search
         kind : {"histogram", "degree"}, default="histogram"
-        ax : matplotlib Components, default=None
+        ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.
 
@@ -193,8 +193,8 @@ class TemperatureDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Components, default=None
-            Where; None makes a new figure.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         kind : {"histogram", "degree"}, default="histogram"
         **kwargs : dict
             For matplotlib's ``hist`` or ``scatter``.

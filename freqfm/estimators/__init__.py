@@ -1,1 +1,1 @@
-"""Layer 3: the estimators, which combine the axes."""
+"""Layer 3: the estimators, which combine the components."""

@@ -1,4 +1,4 @@
-"""Initializers: the numbers an embedding table starts from."""
+"""Initializers: the initial values of embedding tables."""
 
 from abc import abstractmethod
 from numbers import Real
@@ -14,28 +14,28 @@ __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "XavierUniform"]
 class Initializer(Component):
     """Base class of initializers."""
 
-    #: Whether rows start at lengths that training is to keep.
+    #: Whether the initial lengths of rows carry meaning that training should keep.
     lengths_matter = False
 
     @abstractmethod
     def draw(self, shape, generator, counts=None):
-        """Return a float32 table of the given (n_tokens, n_components).
+        """Return a float32 table of the given shape (n_tokens, n_components).
 
         Parameters
         ----------
         shape : tuple of int
         generator : numpy.random.Generator
         counts : ndarray of shape (n_tokens,), default=None
-            How often each token occurs; of interest to initializers that look at it.
+            How often each token occurs, for initializers that use it.
         """
 
     def table(self, shape, generator, counts=None):
-        """Return what ``draw`` returns if it is a table of that shape, as kernels read it.
+        """Return the result of ``draw``, checked and in the form that kernels read.
 
         Raises
         ------
         ValueError
-            If it is not.
+            If it is not a table of that shape.
         """
         table = np.asarray(self.draw(shape, generator, counts))
         if table.shape != shape or table.dtype.kind not in "fiu":
@@ -46,17 +46,17 @@ class Initializer(Component):
         return np.require(table, np.float32, ["C", "A", "W"])
 
     def of_side(self, side):
-        """Return the initializer of a recommender's users ("user") or items ("item")."""
+        """Return the initializer for a recommender's users ("user") or items ("item")."""
         return self
 
     def stretch(self, shape, n_occurrences):
-        """Return how much longer rows are than usual, by which longer steps turn them as far.
+        """Return how much longer than usual rows are; longer rows need longer steps to turn.
 
         Parameters
         ----------
         shape : tuple of int
         n_occurrences : int
-            Of all tokens together.
+            Total over all tokens.
         """
         return 1.0
 
@@ -67,7 +67,7 @@ class Normal(Initializer):
     Parameters
     ----------
     scale : float, default=0.001
-        Standard deviation. Small numbers start a factorization machine close to its linear part.
+        Standard deviation. A small value starts a factorization machine close to its linear part.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Normal(Initializer):
 
     _parameter_constraints = {"scale": NON_NEGATIVE}
 
-    def __init__(self, scale=0.001):
+    def __init__(self, scale: float = 0.001):
         self.scale = scale
 
     def draw(self, shape, generator, counts=None):
@@ -88,10 +88,10 @@ class Normal(Initializer):
 
 
 class XavierUniform(Initializer):
-    """Uniform numbers between -b and b, b = scale * sqrt(6 / (n_tokens + n_components)).
+    """Uniform numbers between -b and b, with b = scale * sqrt(6 / (n_tokens + n_components)).
 
-    Glorot and Bengio (2010), equation (16), with the table's two sides as fan-in and fan-out: the
-    choice of the PyTorch FM on which Li et al. (2022) build.
+    Glorot and Bengio (2010), equation (16), with the table's two dimensions as fan-in and fan-out:
+    the choice of the PyTorch FM that Li et al. (2022) build on.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class XavierUniform(Initializer):
 
     _parameter_constraints = {"scale": NON_NEGATIVE}
 
-    def __init__(self, scale=1.0):
+    def __init__(self, scale: float = 1.0):
         self.scale = scale
 
     def draw(self, shape, generator, counts=None):
@@ -118,25 +118,25 @@ class XavierUniform(Initializer):
 
 
 class PRISM(XavierUniform):
-    """Popularity in the rows' lengths: a random direction, at a length that grows with the count.
+    """Popularity as row length: random directions, with lengths that grow with the count.
 
-    A row of uniform numbers is scaled to the exact length, equation (4) of [1]_ ::
+    A row of uniform numbers is scaled to the exact length of equation (4) of [1]_ ::
 
         alpha * ln(count + 2) + 1 - alpha.
 
-    A loss of cosines hardly changes lengths, so they keep what they start with; a ranking by dot
-    products then prefers popular items the more, the larger alpha is. It takes the place of weight
-    decay, which otherwise writes popularity into the lengths, epoch by epoch. A long row also turns
-    more slowly, so this is a learning rate by frequency as well.
+    A loss on cosines hardly changes lengths, so rows keep their initial lengths; a ranking by dot
+    products then favours popular items, the more so the larger alpha is. This replaces weight
+    decay, which otherwise writes popularity into the lengths over the epochs. A long row also turns
+    more slowly, so lengths act as learning rates by frequency as well.
 
     Parameters
     ----------
     alpha : float, default=1.0
         Between 0, where all rows have length 1, and 1.
     users, items : bool, default=True
-        Whether the users, and the items, of a recommender start at such lengths; otherwise as by
-        :class:`XavierUniform`. A user's length does not change the order of the user's items, but
-        how fast the user's direction moves.
+        Whether the users, and the items, of a recommender start with such lengths; otherwise they
+        start as with :class:`XavierUniform`. A user's length does not affect the ranking of items,
+        only how fast the user's direction changes.
 
     References
     ----------
@@ -160,7 +160,7 @@ class PRISM(XavierUniform):
     lengths_matter = True
     scale = 1.0
 
-    def __init__(self, alpha=1.0, users=True, items=True):
+    def __init__(self, alpha: float = 1.0, users: bool = True, items: bool = True):
         self.alpha = alpha
         self.users = users
         self.items = items
@@ -177,7 +177,7 @@ class PRISM(XavierUniform):
         return self if (self.users if side == "user" else self.items) else XavierUniform()
 
     def stretch(self, shape, n_occurrences):
-        """Return the length at the mean count over that of :class:`XavierUniform`."""
+        """Return the length at the mean count divided by that of :class:`XavierUniform`."""
         n_tokens, n_components = shape
         plain = np.sqrt(2 * n_components / (n_tokens + n_components))
         return float(self._length(n_occurrences / n_tokens) / plain)

@@ -1,4 +1,4 @@
-"""Losses: what scores are compared with.
+"""Losses: how scores are compared with targets, or with other scores.
 
 Factorization machines compare one score with one target; recommenders compare the scores of a
 user's items with those of others.
@@ -27,7 +27,7 @@ __all__ = [
     "SquaredError",
 ]
 
-#: Of factorization machines: for classes, and for real numbers.
+#: Losses of factorization machines: for classes, and for real numbers.
 CLASS_LOSSES = {"log": LogLoss}
 REAL_LOSSES = {"squared": SquaredError, "huber": Huber, "poisson": Poisson, "quantile": Quantile}
 

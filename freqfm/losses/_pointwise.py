@@ -22,19 +22,19 @@ __all__ = ["Huber", "LogLoss", "Loss", "Poisson", "Quantile", "SquaredError"]
 class Loss(Component):
     """Base class of losses of one score and one target.
 
-    A loss of your own gives :attr:`value_and_derivative`, and the others where their defaults do
-    not fit. Each formula is a function of numbers compiled by ``numba.njit``: a static method, or a
-    property that returns a function that reads hyper-parameters from its closure. It is compiled
-    into the training loop with the options of the package's own formulas (``error_model="numpy"``,
-    numbers of single precision), once for each combination of formulas, and kept on disk where the
-    formula can be hashed.
+    A loss of your own defines :attr:`value_and_derivative`, and the other attributes where their
+    defaults do not fit. Each formula is a function of numbers compiled by ``numba.njit``: a static
+    method, or a property that returns a function that reads hyper-parameters from its closure. It
+    is compiled into the training loop with the options of the package's own formulas
+    (``error_model="numpy"``, single precision), once for each combination of formulas, and cached
+    on disk if the formula can be hashed.
 
-    For a classifier the target is 1 for rows of a class and 0 for all others, and the loss should
-    make the score positive for the class.
+    For a classifier the target is 1 for rows of a class and 0 for all other rows, and the loss
+    should lead to positive scores for the class.
 
     See Also
     --------
-    LogLoss, SquaredError, Huber, Poisson, Quantile : What the package comes with.
+    LogLoss, SquaredError, Huber, Poisson, Quantile : Losses of the package.
 
     Examples
     --------
@@ -66,26 +66,27 @@ class Loss(Component):
     _required = ("value_and_derivative",)
     _fixed = ("code", "replacements")
 
-    #: Function of (score, target) that returns the loss and its derivative by the score.
+    #: Function of (score, target) that returns the loss and its derivative with respect to the
+    #: score.
     value_and_derivative = None
-    #: A bound on the second derivative by the score, by which CF-SGD limits its steps: a number, or
-    #: a function of (score, target).
+    #: A bound on the second derivative with respect to the score, by which CF-SGD limits its steps:
+    #: a number, or a function of (score, target).
     curvature = 1.0
-    #: Function of a score that returns the target it stands for, which regressors predict; None for
-    #: the score itself. Of a classifier's loss it is the probability of the class; with None there
-    #: is no ``predict_proba``.
+    #: Function of a score that returns the prediction of a regressor; None for the score itself.
+    #: For a classifier's loss it is the probability of the class; if it is None there is no
+    #: ``predict_proba``.
     expectation = None
     #: Whether the loss suits classifiers.
     for_classes = True
 
     @property
     def code(self):
-        """The code by which kernels know the loss."""
+        """The code that identifies the loss in kernels."""
         return _SHIPPED.get((self.value_and_derivative, self.curvature, self.expectation),
                             codes.OWN_LOSS)  # fmt: skip
 
     def replacements(self, of_classes):
-        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``.
+        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``.
 
         Parameters
         ----------
@@ -98,7 +99,7 @@ class Loss(Component):
         return pointwise_replacements(*formulas, of_classes)
 
     def base_score(self, target, weight):
-        """Return the constant score with the smallest loss, or None to have it searched for.
+        """Return the constant score with the smallest loss; None if it must be searched for.
 
         Parameters
         ----------
@@ -137,7 +138,7 @@ class LogLoss(Loss):
         return float(np.log(share / (1 - share)))
 
     def check_target(self, target):
-        """Raise ValueError if a target is outside of [0, 1]."""
+        """Raise ValueError if a target is outside [0, 1]."""
         if target.min() < 0 or target.max() > 1:
             raise ValueError(
                 f"y has targets from {target.min():g} to {target.max():g}, but LogLoss needs "
@@ -164,7 +165,7 @@ class SquaredError(Loss):
         return float(np.average(target, weights=weight))
 
 
-# The formulas that kernels have without being compiled anew.
+# Losses whose formulas are part of the precompiled kernels.
 _SHIPPED = {
     (log_loss, LogLoss.curvature, expectation_of_log_loss): codes.LOG_LOSS,
     (squared_error, SquaredError.curvature, None): codes.SQUARED_ERROR,
@@ -177,7 +178,7 @@ class Huber(Loss):
     Parameters
     ----------
     delta : float, default=1.0
-        Residual beyond which a row pulls no more.
+        Residual up to which the loss is quadratic; larger residuals have a constant derivative.
 
     References
     ----------
@@ -194,7 +195,7 @@ class Huber(Loss):
     for_classes = False
     _parameter_constraints = {"delta": POSITIVE}
 
-    def __init__(self, delta=1.0):
+    def __init__(self, delta: float = 1.0):
         self.delta = delta
 
     @property
@@ -229,14 +230,14 @@ class Poisson(Loss):
     @staticmethod
     @njit
     def value_and_derivative(score, target):
-        """Return the loss and its derivative by the score."""
+        """Return the loss and its derivative with respect to the score."""
         mean = np.float32(math.exp(score))
         return mean - target * score, mean - target
 
     @staticmethod
     @njit
     def curvature(score, target):
-        """Return the second derivative, or what it comes to once the row is fitted."""
+        """Return the second derivative, or its value once the row is fitted."""
         return max(math.exp(score), target)
 
     @staticmethod
@@ -279,7 +280,7 @@ class Quantile(Loss):
     for_classes = False
     _parameter_constraints = {"quantile": [Interval(Real, 0, 1, closed="neither")]}
 
-    def __init__(self, quantile=0.5):
+    def __init__(self, quantile: float = 0.5):
         self.quantile = quantile
 
     @property

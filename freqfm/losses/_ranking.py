@@ -1,4 +1,4 @@
-"""Losses of recommenders: a user's items against others."""
+"""Losses of recommenders: a user's items against other items."""
 
 import math
 
@@ -12,15 +12,15 @@ from freqfm.formulas.losses import pair_loss, pairwise_replacements
 __all__ = ["BPR", "BSL", "MAWU", "DirectAU", "PairwiseLoss", "RankingLoss", "Softmax"]
 
 
-# What the log-odds of a pair being a positive are divided by in BSL's constant: through the best
-# constants for Gowalla and MovieLens-1M on validation.
+# Divisor of the log-odds of a pair being positive in BSL's constant: fitted to the constants that
+# were best on validation data of Gowalla and MovieLens-1M.
 _DENSITY_SCALE = 30
 
 
 class RankingLoss(Component):
     """Base class of losses of recommenders.
 
-    A subclass says which kernel computes it and what it needs of the other axes.
+    A subclass defines which kernel computes it and what it requires of the other components.
     """
 
     _compiled = True
@@ -35,38 +35,38 @@ class RankingLoss(Component):
         "fold_in_inverse_temperatures",
     )
 
-    #: The name by which backends find the kernel: "softmax", for instance.
+    #: Name under which backends find the kernel, for instance "softmax".
     family: str
-    #: How scores are compared and ranked unless the estimator says otherwise.
+    #: How scores are compared and ranked unless the estimator specifies it.
     similarity = "cosine"
     ranking = "cosine"
     #: Whether scores are divided by a temperature.
     has_temperature = True
-    #: Number of negatives, None if the loss draws none.
+    #: Number of negatives; None if the loss draws none.
     n_negatives: int | None = None
     #: How many positives of one user stay together when an epoch is shuffled; None for all.
     block: int | None = None
-    #: Positives in a batch.
+    #: Batch size, in positives.
     batch_size = 1024
-    #: Epochs.
+    #: Number of epochs.
     max_iter = 100
-    #: How far Adam may move a weight in a fit, all steps together; gives its learning rate.
+    #: How far Adam may move a weight over all steps of a fit; determines its learning rate.
     travel = 24.0
     #: Dropout of users' vectors.
     user_dropout = 0.0
-    #: Whether the loss is defined on unit vectors only.
+    #: Whether the loss is defined only for unit vectors.
     cosine_only = False
-    #: Whether negatives are weighted by how likely they were to be drawn: then any sampler serves,
-    #: with its own number of negatives.
+    #: Whether negatives are weighted by the inverse of their probability: then any sampler can be
+    #: used, with its default number of negatives.
     weights_negatives = False
     #: Whether temperatures can be derived or learned from a softmax over the negatives.
     adapts_temperature = False
-    #: The temperature for cosines if the estimator is given none.
+    #: The default temperature for cosines.
     temperature: str | float = 1.0
     #: How a new user is folded in: against other "items" or "users", and at most how many;
     fold_in_against = "items"
     n_fold_in = 1024
-    #: whether each item of the user is ranked above each of them, or above all by a softmax;
+    #: whether the user's items are compared with each of them in pairs, or with all in a softmax;
     fold_in_pairwise = False
     #: and the inverse temperatures of the user's items and of the others; None for the model's.
     fold_in_inverse_temperatures: tuple | None = None
@@ -74,7 +74,7 @@ class RankingLoss(Component):
     divergence_hint = "a warmer temperature"
 
     def constants(self, n_users, n_items, n_positives):
-        """Return the numbers that kernels of the family take, for data of a given shape."""
+        """Return the numbers that the kernels need, for data of a given shape."""
         return {}
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
@@ -82,27 +82,28 @@ class RankingLoss(Component):
         return 1.0
 
     def replacements(self):
-        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
         return {}
 
 
 class Softmax(RankingLoss):
-    """Softmax loss, the cross-entropy of the user's items among all others.
+    """Softmax loss: the cross-entropy of the user's items among all others.
 
-    For scores s and inverse temperature w, a positive p adds ::
+    For scores s and inverse temperature w, a positive p contributes ::
 
         -w s_p + log(exp(w s_p) + sum_j exp(w s_j))
 
-    with j over the negatives [1]_. Negatives that are not drawn uniformly have the log of their
-    relative probability subtracted from the logit, so that the sum estimates that of all items.
+    with j over the negatives [1]_. For negatives that are not drawn uniformly, the log of their
+    relative probability is subtracted from the logit, so that the sum estimates that of all items.
 
     Parameters
     ----------
     include_positive : bool or "auto", default="auto"
-        Whether the positive itself stands in the sum. "auto" leaves it to the temperature strategy
-        (the authors' code of Adap-tau leaves it out, their paper does not), and otherwise leaves it
-        out: at the temperatures of recommenders a positive that is already well ranked would lose
-        its gradient. With all items, or those of the batch, as negatives it is in the sum anyway.
+        Whether the positive itself is part of the sum. "auto" leaves the choice to the temperature
+        strategy (the authors' code of Adap-tau excludes it, their paper includes it); other
+        strategies exclude it: at the temperatures of recommenders a positive that is already ranked
+        well would lose its gradient. If all items, or those of the batch, are negatives, the sum
+        contains it anyway.
 
     References
     ----------
@@ -125,7 +126,7 @@ class Softmax(RankingLoss):
     user_dropout = 0.1
     _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
 
-    def __init__(self, include_positive="auto"):
+    def __init__(self, include_positive: bool | str = "auto"):
         self.include_positive = include_positive
 
     def factor(self, n_users, n_items, n_positives):
@@ -133,7 +134,7 @@ class Softmax(RankingLoss):
         return 1.0
 
     def constants(self, n_users, n_items, n_positives):
-        """Return the numbers that kernels take, see :class:`RankingLoss`."""
+        """Return the numbers that kernels need, see :class:`RankingLoss`."""
         return {"constant": float(self.factor(n_users, n_items, n_positives))}
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
@@ -143,16 +144,17 @@ class Softmax(RankingLoss):
 class BSL(Softmax):
     """Bilateral softmax loss: negatives weigh more than positives.
 
-    A positive adds ``-w s_p + constant * log sum_j exp(w s_j)``. With one positive per row, the
-    positive side of [1]_ is the identity, and the ratio of its two temperatures is the constant.
+    A positive contributes ``-w s_p + constant * log sum_j exp(w s_j)``. With one positive per row
+    the positive side of [1]_ is the identity, and the constant is the ratio of its two
+    temperatures.
 
     Parameters
     ----------
     constant : float or "auto", default="auto"
-        Weight of the negatives' logarithm. "auto" goes by the density of the data,
+        Weight of the negatives' logarithm. "auto" computes it from the density of the data,
         1 + log(n_users * n_items / (2 n_positives)) / 30: 1.22 for Gowalla, the authors' value, and
-        1.10 for the far denser MovieLens-1M, where 1.22 does badly; both were the best on
-        validation.
+        1.10 for the much denser MovieLens-1M, where 1.22 does badly; both were best on validation
+        data.
 
     References
     ----------
@@ -171,7 +173,7 @@ class BSL(Softmax):
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False
 
-    def __init__(self, constant="auto"):
+    def __init__(self, constant: float | str = "auto"):
         self.constant = constant
 
     def factor(self, n_users, n_items, n_positives):
@@ -184,14 +186,14 @@ class BSL(Softmax):
 class PairwiseLoss(RankingLoss):
     """Base class of losses of a positive's score and a negative's.
 
-    A loss of your own gives :attr:`value_and_derivatives`, a function of numbers compiled by
+    A loss of your own defines :attr:`value_and_derivatives`, a function of numbers compiled by
     ``numba.njit``: a static method, or a property that returns a function that reads
     hyper-parameters from its closure. It is compiled into the training loop with the options of the
-    package's own formulas (``error_model="numpy"``, numbers of single precision), once for each
-    formula, and kept on disk where the formula can be hashed.
+    package's own formulas (``error_model="numpy"``, single precision), once for each formula, and
+    cached on disk if the formula can be hashed.
 
-    The loss is averaged over a positive's negatives. A drawn item that the user is known to like is
-    skipped. Users are folded in by the same loss.
+    The loss is averaged over a positive's negatives. A drawn item that is among the user's training
+    items is skipped. Users are folded in by the same loss.
 
     Examples
     --------
@@ -224,22 +226,22 @@ class PairwiseLoss(RankingLoss):
     fold_in_pairwise = True
     n_fold_in = 128
     #: Function of (positive, negative), the scores of two items divided by the temperature, that
-    #: returns the loss and its derivatives by both.
+    #: returns the loss and its derivatives with respect to both.
     value_and_derivatives = None
 
     def replacements(self):
-        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
         if self.value_and_derivatives is pair_loss:
             return {}
         return pairwise_replacements(self.value_and_derivatives)
 
     def pair_gradients(self, positive, negative):
-        """Return the derivatives by arrays of scores, positives and negatives.
+        """Return the derivatives with respect to arrays of positive and negative scores.
 
         Parameters
         ----------
         positive, negative : ndarray
-            Of shapes that broadcast.
+            Arrays whose shapes broadcast.
         """
         if self.value_and_derivatives is pair_loss:
             derivative = 1 / (1 + np.exp(positive - negative))
@@ -251,8 +253,8 @@ class PairwiseLoss(RankingLoss):
 class BPR(PairwiseLoss):
     """Bayesian personalised ranking: the log loss of a positive above a negative.
 
-    A positive p and a negative j add ``log(1 + exp(-w (s_p - s_j)))`` [1]_, averaged over a
-    positive's negatives. A drawn item that the user is known to like is skipped.
+    A positive p and a negative j contribute ``log(1 + exp(-w (s_p - s_j)))`` [1]_, averaged over a
+    positive's negatives. A drawn item that is among the user's training items is skipped.
 
     References
     ----------
@@ -278,17 +280,17 @@ class _Alignment(RankingLoss):
     has_temperature = False
     block = 1
     margins = False
-    #: Whether a uniformity is a mean over the whole square of pairs, half of which counts as zero.
+    #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
     half = False
     fold_in_against = "users"
 
     @property
     def fold_in_inverse_temperatures(self):
-        """The pull of one positive, and the exponent of the uniformity."""
+        """The weight of one positive, and the exponent of the uniformity."""
         return (1.0 if self.half else 2.0), 4.0
 
     def constants(self, n_users, n_items, n_positives):
-        """Return the numbers that kernels take, see :class:`RankingLoss`."""
+        """Return the numbers that kernels need, see :class:`RankingLoss`."""
         gamma_users, gamma_items = (float(gamma) for gamma in self.gammas)
         return {
             "margins": bool(self.margins),
@@ -302,15 +304,15 @@ class _Alignment(RankingLoss):
 
 
 class DirectAU(_Alignment):
-    """Alignment and uniformity: pull positives together, push users apart, and items.
+    """Alignment and uniformity: pull positives together, push users apart, and items apart.
 
     Over the pairs of a batch, with unit vectors, the loss [1]_ is ::
 
         mean |u - i|^2 + gamma / 2 * (uniformity of users + uniformity of items),
         uniformity = log mean_{a < b} exp(-2 |x_a - x_b|^2).
 
-    A user that stands in the batch twice is a pair at distance zero, as in the authors' code. It
-    draws no negatives. Values of X weigh the alignment only.
+    A user that occurs in the batch twice is a pair at distance zero, as in the authors' code. The
+    loss draws no negatives. The values of X weight only the alignment.
 
     Parameters
     ----------
@@ -332,7 +334,7 @@ class DirectAU(_Alignment):
     divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
-    def __init__(self, gamma=2.0):
+    def __init__(self, gamma: float = 2.0):
         self.gamma = gamma
 
     @property
@@ -344,11 +346,11 @@ class DirectAU(_Alignment):
 class MAWU(_Alignment):
     """Margin-aware alignment with a weight for each uniformity.
 
-    As :class:`DirectAU` [1]_, but the alignment is -mean cos(theta + m), theta the angle between
-    user and item and m = 1 - sigmoid(m_u + m_i) a margin learned per user and item, m_u and m_i
-    in [0, 1]; and the two uniformities have weights of their own. Following the authors' code, a
-    uniformity is the log of a mean over the whole square of cosines, of which the half above the
-    diagonal counts as zero: about half of DirectAU's gradient.
+    Like :class:`DirectAU`, but following [1]_ the alignment is -mean cos(theta + m), with the angle
+    theta between user and item and a margin m = 1 - sigmoid(m_u + m_i) learned per user and item,
+    m_u and m_i in [0, 1]; and the two uniformities have separate weights. As in the authors' code,
+    a uniformity is the log of a mean over the full square matrix of cosines, in which the half
+    above the diagonal counts as zero: about half of DirectAU's gradient.
 
     Parameters
     ----------
@@ -357,8 +359,8 @@ class MAWU(_Alignment):
     gamma_items : float, default=1.4
         Weight of the items' uniformity. Both are the authors' values for Gowalla.
     margins : bool, default=True
-        Whether margins are learned. False sets them to zero: then the alignment is DirectAU's, up
-        to a factor 2 and a constant.
+        Whether margins are learned. False sets them to zero; the alignment is then DirectAU's, up
+        to a factor of 2 and a constant.
 
     References
     ----------
@@ -380,7 +382,7 @@ class MAWU(_Alignment):
         "margins": ["boolean"],
     }
 
-    def __init__(self, gamma_users=2.6, gamma_items=1.4, margins=True):
+    def __init__(self, gamma_users: float = 2.6, gamma_items: float = 1.4, margins: bool = True):
         self.gamma_users = gamma_users
         self.gamma_items = gamma_items
         self.margins = margins

@@ -1,9 +1,9 @@
-"""Metrics of rankings, and of probabilities of clicks.
+"""Metrics of rankings, and of click probabilities.
 
 Ranking metrics compare ``relevant``, the held-out items of every user, with ``ranked``, the items
 recommended to every user, best first. With hit(r) = 1 if the item at place r is relevant, else 0,
-and N the number of held-out items of a user, every metric is a formula of hit(1), ..., hit(k) and
-N for one user, and a mean over all users with N > 0.
+and N the number of held-out items of a user, every metric is a function of hit(1), ..., hit(k) and
+N for one user, averaged over all users with N > 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ndcg_at_k(
 
         DCG@k = sum_{r=1..k} hit(r) / log2(r + 1),    IDCG@k = sum_{r=1..min(k, N)} 1 / log2(r + 1)
 
-    and NDCG@k = DCG@k / IDCG@k, so that 1 is the best ranking there can be.
+    and NDCG@k = DCG@k / IDCG@k, so that a perfect ranking has NDCG 1.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def ndcg_at_k(
         Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
         ones, which count as misses.
     k : int, default=None
-        Number of leading places to look at, at most n_ranked; all if None.
+        Number of top places to evaluate, at most n_ranked; all if None.
     average : bool, default=True
-        Whether to return the mean over users, or a number for each.
+        Whether to return the mean over users, or one value per user.
 
     Returns
     -------
@@ -66,12 +66,12 @@ def ndcg_at_k(
     TypeError
         If ``ranked`` or ``k`` is anything but integers, or ``relevant`` anything but numbers.
     ValueError
-        If the shapes do not fit, an index is out of range, a row names an item twice, a number of
+        If shapes do not match, an index is out of range, a row contains an item twice, a number in
         ``relevant`` is not finite, ``k`` is out of range, or there is no user to average over.
 
     Examples
     --------
-    Of two held-out items the first user finds one, at the second place; the other user has none.
+    The first user has two held-out items, one of them found at place 2; the other user has none.
 
     >>> from freqfm.metrics import ndcg_at_k
     >>> relevant = [[1, 0, 0, 1], [0, 0, 0, 0]]
@@ -89,7 +89,7 @@ def recall_at_k(
     truncated: bool = False,
     average: bool = True,
 ) -> float | np.ndarray:
-    """Share of a user's held-out items that the first k places hold.
+    """Share of a user's held-out items that are among the first k places.
 
     For a user with N > 0 held-out items ::
 
@@ -104,7 +104,7 @@ def recall_at_k(
     ranked : array-like of int, of shape (n_users, n_ranked)
     k : int, default=None
     truncated : bool, default=False
-        Whether to divide by the number of held-out items that k places can hold.
+        Whether to divide by the number of held-out items that fit into k places.
     average : bool, default=True
 
     Returns
@@ -137,7 +137,7 @@ def precision_at_k(
 
         precision@k = sum_{r=1..k} hit(r) / k
 
-    also where fewer than k items are ranked, or held out.
+    even if fewer than k items are ranked or held out.
 
     Parameters
     ----------
@@ -285,11 +285,11 @@ def stratified_ndcg_at_k(
     edges: Sequence[float] = (0.05, 0.2),
     average: bool = True,
 ) -> Bunch:
-    """NDCG in three parts: what popular, neutral and unpopular items contribute.
+    """NDCG in three parts: the contributions of popular, neutral and unpopular items.
 
-    Items are sorted by falling popularity in training, those of the same count by rising index.
-    The first round(edges[0] * n_items) are popular, those up to round(edges[1] * n_items) neutral,
-    all others unpopular. For a user with N > 0 held-out items the part of a stratum is ::
+    Items are sorted by decreasing popularity in training, ties by increasing index. The first
+    round(edges[0] * n_items) are popular, those up to round(edges[1] * n_items) neutral, and all
+    others unpopular. For a user with N > 0 held-out items the part of a stratum is ::
 
         sum_{r=1..k} hit(r) [item at r in stratum] / log2(r + 1) / IDCG@k
 
@@ -317,7 +317,7 @@ def stratified_ndcg_at_k(
     ------
     TypeError, ValueError
         As in :func:`ndcg_at_k`, and if ``item_counts`` are not finite non-negative numbers, one
-        per item, or ``edges`` do not rise from 0 to 1.
+        per item, or ``edges`` do not increase from 0 to 1.
 
     References
     ----------
@@ -344,7 +344,7 @@ def ranking_report(
     item_counts: ArrayLike | None = None,
     edges: Sequence[float] = (0.05, 0.2),
 ) -> dict[str, float]:
-    """All ranking metrics at several k, from one look at the ranking.
+    """All ranking metrics at several k, from one pass over the ranking.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def ranking_report(
     ranked : array-like of int, of shape (n_users, n_ranked)
         As in :func:`ndcg_at_k`.
     k : int or sequence of int, default=None
-        Numbers of leading places; n_ranked if None.
+        Numbers of top places; n_ranked if None.
     item_counts : array-like of shape (n_items,), default=None
         How often each item occurs in training. If given, the parts of NDCG by popularity are
         reported too, see :func:`stratified_ndcg_at_k`.
@@ -363,9 +363,9 @@ def ranking_report(
     Returns
     -------
     report : dict of str to float
-        Means over the users with at least one held-out item, by names such as "ndcg@10", for
+        Means over the users with at least one held-out item, under names such as "ndcg@10", for
         "ndcg", "recall", "precision", "average_precision", "hit_rate" and "reciprocal_rank", and
-        given ``item_counts`` for "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular".
+        with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular".
 
     Raises
     ------
@@ -385,7 +385,7 @@ def ranking_report(
         else [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
     )
     if not ks:
-        raise ValueError("k names no number of places; give at least one.")
+        raise ValueError("k is empty; give at least one number of places.")
     hits = find_hits(relevant, ranked, None if k is None else max(ks))
     strata = None if item_counts is None else _formulas.strata(item_counts, edges, hits)
     report = {}

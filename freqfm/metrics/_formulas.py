@@ -1,6 +1,6 @@
 """The formulas of the ranking metrics, for all users at once.
 
-All take hits and return one number per user, NaN for users without held-out items.
+They take hits and return one number per user, NaN for users without held-out items.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ STRATA = ("popular", "neutral", "unpopular")
 
 
 def mean(values, average):
-    """Return the mean over all users that have a value if ``average``, else the values.
+    """Return the mean over all users with a value if ``average``, else the values.
 
     Raises
     ------
@@ -35,19 +35,19 @@ def ndcg(hits):
 
 
 def recall(hits, truncated=False):
-    """Return the number of hits by that of held-out items; if truncated, by at most k."""
+    """Return the number of hits divided by the number of held-out items, at most k if truncated."""
     return _divide(hits.places.sum(axis=1), _most(hits) if truncated else hits.n_relevant, hits)
 
 
 def precision(hits):
-    """Return the number of hits by k."""
+    """Return the number of hits divided by k."""
     return _divide(hits.places.sum(axis=1), hits.places.shape[1], hits)
 
 
 def average_precision(hits):
-    """Return the sum of the precisions at the places of hits, by the most hits there can be."""
+    """Return the sum of the precisions at the places of hits, divided by the most possible hits."""
     n_hits = hits.places.cumsum(axis=1)
-    # As a product of matrices, over 1 / r.
+    # Precision at r is the number of hits up to r, over r.
     total = (hits.places * n_hits) @ (1.0 / np.arange(1, hits.places.shape[1] + 1))
     return _divide(total, _most(hits), hits)
 
@@ -58,11 +58,11 @@ def hit_rate(hits):
 
 
 def reciprocal_rank(hits):
-    """Return one over the place of the first hit, 0 without one."""
+    """Return one over the place of the first hit, or 0 if there is none."""
     return _divide(hits.places.any(axis=1), hits.places.argmax(axis=1) + 1, hits)
 
 
-#: The metrics of a report that need no more than hits.
+#: The metrics of a report that need only hits.
 FORMULAS = {
     "ndcg": ndcg,
     "recall": recall,
@@ -74,8 +74,8 @@ FORMULAS = {
 
 
 def stratified_ndcg(hits, stratum_of_item):
-    """Return the parts of DCG / IDCG of every stratum, by name."""
-    # A missing item, -1, gets the stratum of the last one, but is no hit.
+    """Return the contribution of every stratum to DCG / IDCG, by name."""
+    # A missing item, -1, gets the stratum of the last item, but is never a hit.
     stratum = stratum_of_item[hits.ranked]
     return {
         name: _per_ideal(hits, hits.places & (stratum == code)) for code, name in enumerate(STRATA)
@@ -83,12 +83,12 @@ def stratified_ndcg(hits, stratum_of_item):
 
 
 def strata(item_counts, edges, hits):
-    """Return the stratum of every item, as its place in ``STRATA``.
+    """Return the stratum of every item, as an index into ``STRATA``.
 
     Raises
     ------
     TypeError, ValueError
-        If ``item_counts`` are not one non-negative number per item, or ``edges`` do not rise
+        If ``item_counts`` are not one non-negative number per item, or ``edges`` do not increase
         from 0 to 1.
     """
     item_counts = as_array("item_counts", item_counts)
@@ -126,14 +126,14 @@ def _check_edges(edges):
 
 
 def _per_ideal(hits, places):
-    """Return the discounted sum over some places, by the largest one that a user could have."""
+    """Return the discounted sum over some places, divided by the largest possible for the user."""
     discounts = 1.0 / np.log2(np.arange(2, places.shape[1] + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])[_most(hits)]
     return _divide(places @ discounts, ideal, hits)
 
 
 def _most(hits):
-    """Return the most hits a user can have."""
+    """Return the largest possible number of hits of each user."""
     return np.minimum(hits.n_relevant, hits.places.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""Which places of a ranking hold a relevant item: what all ranking metrics are computed from."""
+"""Which places of a ranking hold a relevant item, the input of all ranking metrics."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from scipy import sparse
 
 from freqfm._validation import as_array, canonical_csr, check_count, check_structure
 
-# Entries of a ranking that are looked up at once, 8 bytes each and a few times over.
+# Entries of a ranking that are looked up at once, each taking a few times 8 bytes.
 _ENTRIES_AT_ONCE = 1 << 20
 
 
@@ -28,7 +28,7 @@ def find_hits(relevant, ranked, k=None):
     relevant : {sparse matrix, array-like} of shape (n_users, n_items)
     ranked : array-like of int, of shape (n_users, n_ranked)
     k : int, default=None
-        Number of leading places; all if None.
+        Number of top places; all if None.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def find_hits(relevant, ranked, k=None):
     TypeError
         If ``ranked`` or ``k`` is anything but integers, or ``relevant`` anything but numbers.
     ValueError
-        If the shapes do not fit, an index is out of range, a row names an item twice, a number of
+        If shapes do not match, an index is out of range, a row contains an item twice, a number in
         ``relevant`` is not finite, or ``k`` is out of range.
     """
     relevant = as_csr("relevant", relevant)
@@ -55,7 +55,7 @@ def find_hits(relevant, ranked, k=None):
 
 
 def as_csr(name, matrix):
-    """Return a matrix as canonical CSR, for which of its entries are not zero.
+    """Return a matrix as canonical CSR, in which only the pattern of non-zeros matters.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def as_csr(name, matrix):
             raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
         with np.errstate(over="ignore"):
             matrix = canonical_csr(matrix)
-        # Values do not matter, and may be beyond float32. The data may be the caller's.
+        # Values do not matter, and may be beyond float32. The data may belong to the caller.
         matrix.data = np.ones_like(matrix.data)
         return matrix
     except ValueError as error:
@@ -87,7 +87,7 @@ def as_csr(name, matrix):
 
 
 def _check_ranked(ranked, shape):
-    """Return rankings as an array if they can be those of ``shape`` users and items."""
+    """Return rankings as an array, checked against ``shape``, the numbers of users and items."""
     n_users, n_items = shape
     ranked = as_array("ranked", ranked)
     if ranked.ndim != 2 or ranked.shape[1] == 0:
@@ -138,11 +138,11 @@ def _compare(relevant, ranked):
         indptr = relevant.indptr[first : first + step + 1]
         if indptr[0] == indptr[-1]:
             continue
-        # A row and a column as one number; as rows are sorted, so are all these numbers.
+        # A row and a column as one number; as rows are sorted, so are these numbers.
         row_starts = np.arange(len(part)) * n_items
         stored = np.repeat(row_starts, np.diff(indptr)) + relevant.indices[indptr[0] : indptr[-1]]
         wanted = row_starts[:, None] + part
         found = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
-        # Without its second half a missing item would pass for the last one of the row before.
+        # Without its second condition a missing item would match the last item of the row before.
         places[first : first + step] = (stored[found] == wanted) & (part >= 0)
     return places

@@ -1,4 +1,4 @@
-"""Metrics of probabilities of clicks."""
+"""Metrics of click probabilities."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["normalized_entropy"]
 def normalized_entropy(
     y_true: ArrayLike, y_proba: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Log loss of click probabilities, divided by that of always predicting the base rate.
+    """Log loss of click probabilities, divided by the log loss of predicting the base rate.
 
     With y in {0, 1}, weights w and the base rate p = sum w y / sum w of the same samples ::
 
         NE = -sum w (y log(q) + (1 - y) log(1 - q)) / sum w / -(p log(p) + (1 - p) log(1 - p))
 
     where q is the predicted probability of a click. Smaller is better: 0 is perfect, 1 is no
-    better than the base rate. Unlike the log loss it can be compared between data of different
+    better than the base rate. Unlike the log loss it can be compared between data with different
     base rates [1]_. 1 - NE is the relative information gain.
 
     Parameters
@@ -30,7 +30,7 @@ def normalized_entropy(
     y_true : array-like of shape (n_samples,)
         Two classes, of which the larger is a click.
     y_proba : array-like of shape (n_samples,) or (n_samples, 2)
-        Probabilities of the larger class, or of both, as from ``predict_proba``. They are kept
+        Probabilities of the larger class, or of both, as from ``predict_proba``. They are clipped
         away from 0 and 1 by the machine precision of their type.
     sample_weight : array-like of shape (n_samples,), default=None
         Weights w; 1 if None.
@@ -106,7 +106,7 @@ def _of_larger(y_proba):
     if not np.allclose(sums, 1, atol=1e-3):
         raise ValueError(
             f"y_proba has two columns, whose sums lie between {sums.min():g} and {sums.max():g}; "
-            f"give the probabilities of both classes, which add up to 1, or of the larger alone."
+            f"give the probabilities of both classes, which add up to 1, or only of the larger one."
         )
     return y_proba[:, 1]
 

@@ -33,8 +33,8 @@ def top_k(
 ):
     """Find the ``k`` items with the largest scores for every query.
 
-    The score of query q and item j is the product <queries_q, items_j>, in float32. Scores are
-    computed, filtered and compared tile by tile, so that the matrix of all of them never exists.
+    The score of query q and item j is the dot product <queries_q, items_j>, in float32. Scores are
+    computed, filtered and compared tile by tile, so that the full score matrix is never stored.
 
     Parameters
     ----------
@@ -47,20 +47,20 @@ def top_k(
     exclude_for_all : array-like of int, default=None
         Items that must not be found for any query.
     candidates : array-like of int, or of bool and shape (n_items,), default=None
-        Items that may be found, as a set of indices or as a mask; all if None. With few of them the
-        time does not depend on the number of items.
+        Items that may be found, as a set of indices or as a mask; all if None. With few candidates
+        the time does not depend on the number of items.
     unit_columns : int, default=0
-        So many leading columns of ``items`` are taken at unit length: with all of them, and queries
-        at unit length, scores are cosines. No copy of ``items`` is made for it.
+        This many leading columns of ``items`` are normalised to unit length: if these are all
+        columns and queries have unit length, scores are cosines. ``items`` is not copied for this.
     n_threads : int, default=None
         Number of threads; all that the process may use if None. Small problems use one. Results
-        are the same to the bit.
+        are bitwise identical.
 
     Returns
     -------
     found : ndarray of shape (n_queries, k), int32
-        Indices of items by falling score; items of the same score by rising index. Where there is
-        no further item, -1.
+        Indices of items by decreasing score, ties by increasing index. Where there are no more
+        items, -1.
     scores : ndarray of shape (n_queries, k), float32
         Their scores; -inf where there is no item.
 
@@ -70,13 +70,13 @@ def top_k(
         If ``k`` is not an integer, ``candidates`` holds neither indices nor a mask, or
         ``exclude_for_all`` no indices.
     ValueError
-        If shapes do not fit, an index is out of range, ``exclude`` is not finite, or ``k`` or
+        If shapes do not match, an index is out of range, ``exclude`` is not finite, or ``k`` or
         ``n_threads`` is less than 1.
 
     Notes
     -----
-    Items whose score is NaN or -inf are never found. A score may differ in its last bits if its
-    query is asked among others, as the product of other shapes may be summed in another order.
+    Items whose score is NaN or -inf are never found. A score may differ in its last bits depending
+    on the other queries, since matrix products of other shapes may sum in another order.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def top_k(
     if candidates is not None:
         candidates = np.setdiff1d(_candidate_items(candidates, shape[1]), banned, True)
         banned = banned[:0]
-        indptr, indices = _among(candidates, indptr, indices)
+        indptr, indices = _to_candidate_positions(candidates, indptr, indices)
         items = _as_matrix("items", items[candidates])
 
     # There may be fewer items than places.
@@ -121,7 +121,7 @@ def top_k(
 
 
 def _with_empty_places(found, scores, k):
-    """Return ``k`` places of which the last hold no item."""
+    """Pad to ``k`` places, of which the last hold no item."""
     n_queries, n_kept = found.shape
     all_found = np.full((n_queries, k), -1, dtype=np.int32)
     all_scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
@@ -137,14 +137,14 @@ def _as_matrix(name, array):
     if array.dtype == np.float32:
         array = as_kernel_array(array)
     else:
-        with np.errstate(over="ignore"):  # an infinite score is one
+        with np.errstate(over="ignore"):  # overflow gives infinite scores
             array = as_kernel_array(array)
     if array.ndim != 2:
         raise ValueError(
             f"{name} must have the shape (n, n_components); got {array.shape}. Give a single row "
             f"as {name}.reshape(1, -1)."
         )
-    # NumPy lets the stride of a single row be anything, but BLAS believes it.
+    # NumPy allows any stride for a single row, but BLAS relies on it.
     return array.copy() if len(array) == 1 else array
 
 
@@ -171,7 +171,7 @@ def _excluded(exclude, shape):
 
 
 def _is_for_kernels(X):
-    """Return whether a matrix is canonical CSR as kernels take it; to make another takes longer."""
+    """Return whether a matrix is canonical CSR as kernels expect it; converting takes longer."""
     if not isinstance(X, sparse.csr_array) or X.dtype != np.float32:
         return False
     types = X.indices.dtype, X.indptr.dtype
@@ -182,7 +182,7 @@ def _is_for_kernels(X):
 
 
 def _candidate_items(candidates, n_items):
-    """Return the indices of the candidates, sorted, each once."""
+    """Return the indices of the candidates, sorted and unique."""
     candidates = as_array("candidates", candidates)
     if candidates.ndim != 1:
         raise ValueError(
@@ -199,7 +199,7 @@ def _candidate_items(candidates, n_items):
 
 
 def _indices(name, indices, n_items):
-    """Return indices of items, sorted, each once."""
+    """Return indices of items, sorted and unique."""
     indices = as_array(name, indices)
     if indices.ndim != 1:
         raise ValueError(f"{name} must be a vector of indices; got the shape {indices.shape}.")
@@ -214,8 +214,8 @@ def _indices(name, indices, n_items):
     return indices
 
 
-def _among(candidates, indptr, indices):
-    """Return exclusions with the places among the candidates in place of the items."""
+def _to_candidate_positions(candidates, indptr, indices):
+    """Return exclusions as positions among the candidates instead of item indices."""
     places = np.searchsorted(candidates, indices)
     kept = np.zeros(len(indices), dtype=bool)
     if len(candidates):

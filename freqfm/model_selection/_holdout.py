@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._interactions import Table, is_frame
+from freqfm._interactions import Table, is_dataframe
 from freqfm._validation import check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
@@ -37,13 +37,13 @@ def holdout_interactions(
     Parameters
     ----------
     X : sparse matrix or array of shape (n_users, n_items), or table of interactions
-        Histories, one a row. A DataFrame, a list of tuples, or an array of objects or strings is a
-        table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
-        is whatever ``user`` or ``item`` are given for.
+        Histories, one per row. A DataFrame, a list of tuples, or an array of objects or strings is
+        a table of interactions, one per row, as for :class:`~freqfm.InteractionRecommender`; so is
+        anything if ``user`` or ``item`` is given.
     fraction : float, default=0.2
         Share of a user's items that is held out, rounded, but at least one.
     min_history : int, default=1
-        How many items of a user stay at least. Users who have no more keep all.
+        Number of a user's items to keep, at least. Users who have no more keep all of them.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the choice.
     user, item : int or str, default="auto"
@@ -52,16 +52,16 @@ def holdout_interactions(
     Returns
     -------
     history : csr_array of shape (n_users, n_items), or table
-        What stays. Of a table: its rows, in their order, as a table of the same kind.
+        The interactions kept. For a table: its rows, in order, as a table of the same type.
     held_out : csr_array of shape (n_users, n_items), or table
-        What is held out; ``history + held_out`` is ``X``. Rows of a table that repeat a pair of
-        user and item stay together.
+        The interactions held out; ``history + held_out`` is ``X``. Rows of a table that repeat a
+        pair of user and item stay together.
 
     Raises
     ------
     ValueError
-        If ``fraction`` or ``min_history`` is out of range, if ``X`` is not well formed, or if it
-        is a list of lists, which may be a matrix or a table.
+        If ``fraction`` or ``min_history`` is out of range, if ``X`` is malformed, or if it is a
+        list of lists, which may be a matrix or a table.
 
     See Also
     --------
@@ -94,39 +94,39 @@ def holdout_interactions(
 def holdout_by_content(
     X, fraction: float = 0.2, seed: int = 0, *, user: str | int = "auto", item: str | int = "auto"
 ) -> Any:
-    """Hold out some interactions of every user; a row's own items decide which.
+    """Hold out some interactions of every user, chosen by the row's own items.
 
-    The choice looks random, but depends on nothing except which items a row holds, and on the
-    seed. So users can be reordered, left out or spread over folds, and every candidate of a search
-    is tested on the same held-out interactions.
+    The choice looks random, but depends only on the items in a row and the seed. So users can be
+    reordered, left out or spread over folds, and every candidate of a search is tested on the same
+    held-out interactions.
 
     Parameters
     ----------
     X : sparse matrix or array of shape (n_users, n_items), or table of interactions
-        Histories, one a row. A DataFrame, a list of tuples, or an array of objects or strings is a
-        table of interactions, one a row, as :class:`~freqfm.InteractionRecommender` takes it; so
-        is whatever ``user`` or ``item`` are given for.
+        Histories, one per row. A DataFrame, a list of tuples, or an array of objects or strings is
+        a table of interactions, one per row, as for :class:`~freqfm.InteractionRecommender`; so is
+        anything if ``user`` or ``item`` is given.
     fraction : float, default=0.2
         Share of a user's items that is held out, rounded, but at least one of two or more, and
-        never all. Users of one item keep it.
+        never all. Users with one item keep it.
     seed : int, default=0
-        Another seed is another choice.
+        Different seeds give different choices.
     user, item : int or str, default="auto"
         Columns of a table's users and items, as in :class:`~freqfm.InteractionRecommender`.
 
     Returns
     -------
     history : csr_array of shape (n_users, n_items), or table
-        What stays. Of a table: its rows, in their order, as a table of the same kind.
+        The interactions kept. For a table: its rows, in order, as a table of the same type.
     held_out : csr_array of shape (n_users, n_items), or table
-        What is held out; ``history + held_out`` is ``X``. Rows of a table that repeat a pair of
-        user and item stay together.
+        The interactions held out; ``history + held_out`` is ``X``. Rows of a table that repeat a
+        pair of user and item stay together.
 
     Raises
     ------
     ValueError
-        If ``fraction`` is out of range, if ``X`` is not well formed, or if it is a list of lists,
-        which may be a matrix or a table.
+        If ``fraction`` is out of range, if ``X`` is malformed, or if it is a list of lists, which
+        may be a matrix or a table.
 
     See Also
     --------
@@ -149,7 +149,7 @@ def holdout_by_content(
     X = source.histories
     salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
     hashes = _mix(source.item_numbers() ^ salt)
-    # A sum knows no order, and wraps around; rows without entries would spoil reduceat.
+    # A sum does not depend on the order, and wraps around. reduceat cannot handle empty rows.
     filled = np.flatnonzero(np.diff(X.indptr))
     keys = hashes
     if len(filled):
@@ -166,7 +166,7 @@ def check_fraction(name, fraction):
 
 
 def _open(X, user, item):
-    """Return a matrix or a table, with the histories in it."""
+    """Return the histories in a matrix or a table, as an object with a common interface."""
     if isinstance(X, (list, tuple)) and not all(isinstance(row, tuple) for row in X):
         raise ValueError(
             "X is a list, but not of tuples: it may be a matrix of users x items or a table of "
@@ -174,27 +174,27 @@ def _open(X, user, item):
         )
     objects = getattr(getattr(X, "dtype", None), "kind", None) in ("O", "S", "T", "U")
     if (user, item) == ("auto", "auto") and (
-        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_frame(X) or objects)
+        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_dataframe(X) or objects)
     ):
         return _Matrix(X)
     return _Interactions(X, user, item)
 
 
 class _Matrix:
-    """Histories in a matrix: sorted, no duplicates, no zeros, numbers as they are."""
+    """Histories in a matrix: sorted, no duplicates, no zeros, original dtype."""
 
     def __init__(self, X):
         if sparse.issparse(X):
             check_structure(X)
             X = sparse.csr_array(X)
-            # Anew, for one type of indices, and as flags may lie if arrays were changed since.
+            # A new matrix: one type of indices, and flags that are not stale.
             X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
             X.has_canonical_format = False
             X.sum_duplicates()
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
             _check_numbers(X)
-            # scipy takes no numbers of half precision, nor in the byte order of other machines.
+            # scipy supports neither half precision nor foreign byte orders.
             dtype = np.float32 if X.dtype == np.float16 else X.dtype.newbyteorder("=")
             X = sparse.csr_array(X.astype(dtype, copy=False))
         _check_numbers(X)
@@ -204,11 +204,11 @@ class _Matrix:
         self.histories = X
 
     def item_numbers(self):
-        """Return a number of the item of each entry."""
+        """Return a number that identifies the item of each entry."""
         return self.histories.indices.astype(np.uint64)
 
     def parts(self, chosen):
-        """Return the matrix without some entries, and these entries."""
+        """Return the matrix without the chosen entries, and the chosen entries."""
         return self._entries(~chosen), self._entries(chosen)
 
     def _entries(self, mask):
@@ -238,8 +238,8 @@ class _Interactions:
         )
 
     def item_numbers(self):
-        """Return a number of the item of each entry: of its id, which other rows do not change."""
-        # Equal numbers have equal hashes, whatever their type; those of strings are of a process.
+        """Return a number that identifies the item of each entry, whatever the other rows are."""
+        # Equal numbers have equal hashes in any type; the hashes of strings change per process.
         texts = (
             repr(hash(item) if isinstance(item, Number) else item) for item in self._items.tolist()
         )
@@ -247,19 +247,19 @@ class _Interactions:
         return np.frombuffer(digests, dtype="<u8").astype(np.uint64)[self.histories.indices]
 
     def parts(self, chosen):
-        """Return the rows of the table without those of some pairs, and the latter."""
+        """Return the rows without the chosen pairs of user and item, and the rows with them."""
         chosen = chosen[self._pair_of_row]
         return self._table.take(np.flatnonzero(~chosen)), self._table.take(np.flatnonzero(chosen))
 
 
 def _choose(X, keys, fraction, min_history):
-    """Return a mask of those entries of each row whose keys, 64 random bits, start lowest."""
+    """Return a mask of the entries of each row that have the smallest keys, 64 random bits."""
     lengths = np.diff(X.indptr)
     wanted = np.maximum(np.round(fraction * lengths), 1).astype(lengths.dtype)
-    # No row is longer than all entries.
+    # No row is longer than the total number of entries.
     wanted = np.minimum(wanted, np.maximum(lengths - min(int(min_history), X.nnz), 0))
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    # One sort of row and half a key as one number takes an eighth of the time of a lexsort. It is
+    # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The sort is
     # stable, so that of equal halves the lower column comes first, wherever the row is.
     order = np.argsort(rows.astype(np.uint64) << _HALF | keys >> _HALF, kind="stable")
     chosen = np.zeros(len(rows), dtype=bool)
@@ -269,7 +269,7 @@ def _choose(X, keys, fraction, min_history):
 
 
 def _mix(numbers):
-    """Return well mixed 64-bit hashes of 64-bit numbers."""
+    """Return well-mixed 64-bit hashes of 64-bit numbers."""
     numbers = numbers + _STEP
     numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
     numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND

@@ -26,7 +26,7 @@ METRICS = {
     "average_precision": metrics.average_precision_at_k,
     "hit_rate": metrics.hit_rate_at_k,
     "reciprocal_rank": metrics.reciprocal_rank,
-    # Their means have names of their own.
+    # Also known by the names of their means over users.
     "map": metrics.average_precision_at_k,
     "mrr": metrics.reciprocal_rank,
 }
@@ -38,13 +38,12 @@ def make_ranking_scorer(
     """Make a scorer of recommendations for ``scoring=`` of cross-validation and searches.
 
     A recommender of users x items is tested on the rows of ``X``: part of each row is held out,
-    the rest is what it recommends from, and the score tells how well the held-out items
-    are ranked among all items that the rest does not hold. Given ``y``, a sparse matrix of
-    held-out items, ``X`` is not split. (Searches pass such a ``y`` on, ``cross_val_score`` refuses
-    it.)
+    the rest is given as history, and the score measures how well the held-out items are ranked
+    among all items that are not in the history. If ``y`` is given, a sparse matrix of held-out
+    items, ``X`` is not split. (Searches pass such a ``y`` on, ``cross_val_score`` refuses it.)
 
     An :class:`~freqfm.InteractionRecommender` is tested on the interactions ``X``: it recommends
-    to those users that it knows from training, without the items it has seen them with.
+    to the users known from training, excluding the items that they have in training.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ def make_ranking_scorer(
     k : int, default=10
         Length of the rankings.
     fraction : float, default=0.2
-        Share of a row that is held out, by :func:`holdout_by_content`.
+        Share of a row that is held out, see :func:`holdout_by_content`.
     seed : int, default=0
         Seed of the held-out part.
 
@@ -63,7 +62,7 @@ def make_ranking_scorer(
     -------
     scorer : callable
         ``scorer(estimator, X, y=None)`` returns a float. The estimator may also be a pipeline that
-        ends in a recommender; its transformers see what is left of the histories.
+        ends in a recommender; its transformers receive the histories without held-out items.
 
     Raises
     ------
@@ -76,8 +75,8 @@ def make_ranking_scorer(
 
     Notes
     -----
-    Rows without held-out items are left out. What is held out depends on a row's content and the
-    seed alone, so all candidates of a search are tested on the same items.
+    Rows without held-out items are left out. Which items are held out depends only on a row's
+    content and the seed, so all candidates of a search are tested on the same items.
 
     Examples
     --------
@@ -99,7 +98,7 @@ def make_ranking_scorer(
 
 
 class _RankingScorer:
-    """A scorer that pickles, and shows how it was made."""
+    """A scorer that can be pickled, with a repr that shows its parameters."""
 
     def __init__(self, metric, k, fraction, seed):
         self.metric = metric
@@ -122,7 +121,7 @@ class _RankingScorer:
         return float(METRICS[self.metric](relevant, ranked, self.k))
 
     def _rank(self, transformers, recommender, X, y):
-        """Return the relevant items and the rankings of the rows that have something held out."""
+        """Return the relevant items and the rankings of the rows with held-out items."""
         refuse_table(X)
         if sparse.issparse(X):
             check_structure(X)

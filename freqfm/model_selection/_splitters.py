@@ -14,7 +14,7 @@ __all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]
 
 
 class _InteractionSplitter(BaseCrossValidator):
-    """What the splitters share: reading X, and turning masks of test rows into indices."""
+    """Shared parts of the splitters: reading X, and turning masks of test rows into indices."""
 
     def split(self, X, y=None, groups=None):
         """Generate indices of training and test interactions.
@@ -22,7 +22,7 @@ class _InteractionSplitter(BaseCrossValidator):
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            Users, items and what else the splitter reads, one interaction a row.
+            Users, items and other columns that the splitter reads, one interaction per row.
         y : object
             Ignored.
         groups : object
@@ -39,29 +39,30 @@ class _InteractionSplitter(BaseCrossValidator):
             yield np.flatnonzero(train), np.flatnonzero(test)
 
     def _masks(self, table):
-        """Yield (training rows, test rows), as masks."""
+        """Yield (training rows, test rows) as masks."""
         raise NotImplementedError
 
     def _codes(self, table, **roles):
-        """Return codes of users and items, and the places of further columns."""
+        """Return codes of users and items, and the positions of further columns."""
         places = table.find(user=self.user, item=self.item, **roles)
         return [codes for _, codes in table.codes(places)], places
 
 
 class WarmStartKFold(_InteractionSplitter):
-    """Folds in which every user and every item of the test part occurs in the training part too.
+    """Folds in which every user and every item of the test part also occurs in the training part.
 
-    Matrix factorization knows nothing of users and items that it has not seen, so folds of plain
-    :class:`~sklearn.model_selection.KFold` mix how well a model ranks with how many newcomers a
-    fold happens to hold. Here an interaction is tested once, or, where its user or its item would
-    be left without training data, never: then it is part of all training sets.
+    Matrix factorization knows nothing about users and items that it has not seen, so with folds of
+    plain :class:`~sklearn.model_selection.KFold` a score depends both on how well the model ranks
+    and on how many new users and items a fold happens to hold. Here every interaction is tested
+    once, except where its user or its item would be left without training data: such interactions
+    are in all training sets.
 
     Parameters
     ----------
     n_splits : int, default=5
         Number of folds, at least 2.
     shuffle : bool, default=True
-        Whether chance decides which interactions form a fold; else the order of ids and rows does.
+        Whether interactions are assigned to folds at random; else by the order of ids and rows.
     random_state : int, RandomState, Generator or None, default=None
         Seed of ``shuffle``.
     user, item : int or str, default="auto"
@@ -70,12 +71,12 @@ class WarmStartKFold(_InteractionSplitter):
     See Also
     --------
     LeaveLastOut : Tests the last interactions of every user.
-    GlobalTimeSplit : Tests what happened after a point of time.
+    GlobalTimeSplit : Tests the interactions after a point in time.
 
     Notes
     -----
-    Rows that repeat a pair of user and item belong to the same fold: a pair that is known from
-    training is no longer to be recommended. The test parts are disjoint and about equally large.
+    Rows that repeat a pair of user and item belong to the same fold, since a pair known from
+    training is not recommended again. The test parts are disjoint and about equally large.
 
     Examples
     --------
@@ -114,7 +115,7 @@ class WarmStartKFold(_InteractionSplitter):
         (users, items), _ = self._codes(table)
         pairs, pair_of_row = np.unique(users * (items.max() + 1) + items, return_inverse=True)
         users, items = np.divmod(pairs, items.max() + 1)
-        # However many folds there are to be, no more can be filled.
+        # More folds than pairs could not all be filled.
         n_splits = min(n_splits, len(pairs) + 1)
         order = np.arange(len(pairs))
         if shuffle:
@@ -127,8 +128,8 @@ class WarmStartKFold(_InteractionSplitter):
         if not sizes.all():
             raise ValueError(
                 f"n_splits={self.n_splits} is too large for X: only {sizes.sum()} of its "
-                f"{len(pairs)} pairs of user and item can be tested, the rest being the last that "
-                f"is known of a user or an item. Give more interactions or ask for fewer folds."
+                f"{len(pairs)} pairs of user and item can be tested; the others are needed to "
+                f"train on every user and item. Give more interactions or ask for fewer folds."
             )
         fold = fold[pair_of_row]
         for k in range(n_splits):
@@ -139,13 +140,13 @@ def _warm_folds(users, items, order, n_splits):
     """Return the fold of each distinct pair, or -1 for those that are always trained on.
 
     A pair can be tested if its user and its item have pairs outside the fold. So no user may have
-    all pairs in one fold; pairs in -1 are outside of every fold, and moving one more there never
-    spoils what held before.
+    all pairs in one fold; pairs in -1 are outside every fold, and moving more pairs there never
+    violates the condition for others.
     """
     fold = np.full(len(users), -1)
     several = (np.bincount(users)[users] > 1) & (np.bincount(items)[items] > 1)
-    # ``order`` keeps the pairs of a user together, so counting on spreads them over the folds;
-    # items have to be looked after.
+    # ``order`` keeps the pairs of a user together, so numbering them in turn spreads them over the
+    # folds; items need a check.
     order = order[several[order]]
     fold[order] = np.arange(len(order)) % n_splits
     lowest = np.full(items.max() + 1, n_splits)
@@ -159,32 +160,32 @@ def _warm_folds(users, items, order, n_splits):
 
 
 class LeaveLastOut(_InteractionSplitter):
-    """One split: the last interactions of every user are tested, all others trained on.
+    """One split: the last interactions of every user are tested, all others are trained on.
 
     Parameters
     ----------
     n : int, default=1
-        How many interactions of a user are tested. Users with no more than ``n`` are trained on
-        only, and not tested.
+        How many interactions of a user are tested. Users with no more than ``n`` are used only for
+        training.
     time : int, str, "auto" or None, default="auto"
-        Column of times: numbers, dates or whatever can be sorted. "auto" is a frame's column
-        "timestamp", "time", "date" or the like; without names, the fourth after users, items and
-        values. None means that the rows stand in order of time. Of equal times the later row counts
-        as later.
+        Column of times: numbers, dates or anything that can be sorted. "auto" is a DataFrame's
+        column "timestamp", "time", "date" or the like; without names, the fourth after users, items
+        and values. None means that the rows are ordered by time. Of equal times the later row
+        counts as later.
     drop_repeated : bool, default=True
-        Whether test interactions are left out that repeat a pair of user and item of the training
-        part: no recommender finds them that leaves out what a user has seen.
+        Whether to leave out test interactions that repeat a pair of user and item of the training
+        part: a recommender that excludes what a user has seen cannot find them.
     user, item : int or str, default="auto"
         Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
 
     See Also
     --------
-    GlobalTimeSplit : Has no training interaction later than a tested one.
+    GlobalTimeSplit : No training interaction is later than a tested one.
 
     Notes
     -----
-    Training parts hold interactions of some users that are later than those tested of others, so
-    a model may know of trends that it could not have known. A tested item need not occur in
+    Training parts may hold interactions that are later than the tested ones of other users, so
+    a model may know about trends that it could not have known. A tested item may be missing from
     the training part: :meth:`InteractionRecommender.score <freqfm.InteractionRecommender.score>`
     leaves such items out.
 
@@ -241,32 +242,32 @@ class LeaveLastOut(_InteractionSplitter):
 
 
 class GlobalTimeSplit(_InteractionSplitter):
-    """Train on what happened before a point of time, test on what happened from then on.
+    """Train on interactions before a point in time, test on those from then on.
 
-    Several splits have several such points: each tests the time up to the next point, and the
-    training part grows, as in :class:`~sklearn.model_selection.TimeSeriesSplit`.
+    With several splits there are several such points: each split tests the time up to the next
+    point, and the training part grows, as in :class:`~sklearn.model_selection.TimeSeriesSplit`.
 
     Parameters
     ----------
     n_splits : int, default=1
-        Number of points of time.
+        Number of points in time.
     test_fraction : float, default=0.2
-        Share of the interactions in each test part, before any are left out; interactions of equal
-        time stay together. ``n_splits * test_fraction`` must leave something to train on.
+        Share of the interactions in each test part, before any are left out; interactions at the
+        same time stay together. ``n_splits * test_fraction`` must be less than 1.
     time : int, str, "auto" or None, default="auto"
         Column of times, as in :class:`LeaveLastOut`.
     drop_cold : bool, default=True
-        Whether test interactions of users or items that the training part does not have are left
-        out.
+        Whether to leave out test interactions of users or items that are not in the training
+        part.
     drop_repeated : bool, default=True
-        Whether test interactions that repeat a pair of the training part are left out, as in
+        Whether to leave out test interactions that repeat a pair of the training part, as in
         :class:`LeaveLastOut`.
     user, item : int or str, default="auto"
         Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
 
     See Also
     --------
-    LeaveLastOut : Tests all users, at times of their own.
+    LeaveLastOut : Tests all users, each at the user's latest times.
 
     Examples
     --------
@@ -349,13 +350,13 @@ class GlobalTimeSplit(_InteractionSplitter):
 
 
 def _repeated(users, items, train):
-    """Return which interactions are of a pair that the training part has."""
+    """Return which interactions repeat a pair of user and item in the training part."""
     pairs = users * (items.max() + 1) + items
     return np.isin(pairs, pairs[train])
 
 
 def _times(table, places):
-    """Return ranks of the rows in time."""
+    """Return the ranks of the rows in time."""
     place = places["time"]
     return np.arange(table.shape[0]) if place is None else table.ranks(place)
 

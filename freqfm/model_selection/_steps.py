@@ -1,4 +1,4 @@
-"""What stands in front of a recommender: pipelines and searches."""
+"""The steps before a recommender in pipelines and searches."""
 
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +24,7 @@ def last_step(estimator):
     NotFittedError
         If it is not fitted.
     TypeError
-        If the last step is no recommender.
+        If the last step is not a recommender.
     ValueError
         If a search has kept no best estimator.
     """
@@ -34,7 +34,7 @@ def last_step(estimator):
         if hasattr(last, "best_estimator_"):
             last = last.best_estimator_
         elif isinstance(last, Pipeline):
-            # Pipelines of "passthrough" alone have nothing to be fitted, and end below.
+            # Pipelines with only "passthrough" steps are never unfitted, and end below.
             transformers += [
                 step for _, step in last.steps[:-1] if step not in (None, "passthrough")
             ]

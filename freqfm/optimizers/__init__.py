@@ -1,6 +1,6 @@
-"""Optimizers: how a row of an embedding table moves along its gradient.
+"""Optimizers: how the rows of an embedding table are updated from their gradients.
 
-A learning rate per token costs one number per token where Adam keeps two per weight:
+A learning rate per token needs one number per token where Adam needs two per weight:
 
 ================= ============================== ==================================
 name              class                          state per token, d = n_components

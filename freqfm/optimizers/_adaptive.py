@@ -11,9 +11,9 @@ from freqfm.optimizers._base import Optimizer
 
 
 class Adagrad(Optimizer):
-    """Adagrad: a step shrinks with the root of the sum of its squared gradients.
+    """Adagrad: a step is divided by the root of the sum of the squared gradients so far.
 
-    The method of [1]_ in the formula of ``torch.optim.Adagrad``, on the batch's mean gradient. A
+    The method of [1]_ as implemented by ``torch.optim.Adagrad``, on the batch's mean gradient. A
     row that is absent from a batch has gradient zero and does not move, so skipping it is exact.
 
     State: one number per weight, n_components + 1 per token.
@@ -21,7 +21,7 @@ class Adagrad(Optimizer):
     Parameters
     ----------
     learning_rate : float, default=0.05
-        Length of the first step of every weight.
+        Size of the first step of every weight.
     epsilon : float, default=1e-10
         Added to the root.
 
@@ -42,7 +42,7 @@ class Adagrad(Optimizer):
     _parameter_constraints = {"learning_rate": POSITIVE, "epsilon": POSITIVE}
     _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
 
-    def __init__(self, learning_rate=0.05, epsilon=1e-10):
+    def __init__(self, learning_rate: float = 0.05, epsilon: float = 1e-10):
         self.learning_rate = learning_rate
         self.epsilon = epsilon
 
@@ -51,7 +51,7 @@ class RowwiseAdagrad(Adagrad):
     """Adagrad with one accumulator per row: the mean of the row's squared gradients.
 
     The memory of CF-SGD with a learning rate from gradients instead of counts, as in FBGEMM's
-    ``EXACT_ROWWISE_ADAGRAD``. The linear weights are rows of length one of their own.
+    ``EXACT_ROWWISE_ADAGRAD``. Each linear weight is a row of length one.
 
     State: one number per row of factors and one per linear weight, 2 per token.
 
@@ -77,25 +77,25 @@ class RowwiseAdagrad(Adagrad):
 
 
 class Adam(Optimizer):
-    """Adam: steps of even length along a moving mean of the gradients.
+    """Adam: steps along a moving mean of the gradients, scaled by that of their squares.
 
-    The method of [1]_ in the formula of ``torch.optim.Adam``, on the batch's mean gradient.
+    The method of [1]_ as implemented by ``torch.optim.Adam``, on the batch's mean gradient.
 
     State: two numbers per weight, 2 * (n_components + 1) per token.
 
     Parameters
     ----------
     learning_rate : float, default=0.003
-        Largest step of a weight, nearly.
+        Approximate size of the largest step of a weight.
     beta_1, beta_2 : float, default=0.9 and 0.999
-        How much of the moving means of gradients and squared gradients a step keeps.
+        Decay rates of the moving means of gradients and squared gradients.
     epsilon : float, default=1e-8
         Added to the root.
     lazy : bool, default=True
-        Whether rows absent from a batch are left alone: weights and moments, as
-        ``torch.optim.SparseAdam`` does; the corrections of the bias count all batches. False
-        moves every row in every batch, as ``torch.optim.Adam`` does with a dense gradient, at
-        n_tokens * n_components operations a batch.
+        Whether rows absent from a batch keep their weights and moments, as in
+        ``torch.optim.SparseAdam``; the bias corrections count all batches. False updates every row
+        in every batch, as ``torch.optim.Adam`` does with a dense gradient, at
+        n_tokens * n_components operations per batch.
 
     References
     ----------
@@ -124,7 +124,14 @@ class Adam(Optimizer):
         "epsilon": codes.EPSILON,
     }
 
-    def __init__(self, learning_rate=0.003, beta_1=0.9, beta_2=0.999, epsilon=1e-8, lazy=True):
+    def __init__(
+        self,
+        learning_rate: float = 0.003,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        lazy: bool = True,
+    ):
         self.learning_rate = learning_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2

@@ -1,4 +1,4 @@
-"""What an optimizer is to a kernel: codes, hyper-parameters and arrays of state."""
+"""The interface of optimizers to kernels: codes, hyper-parameters and arrays of state."""
 
 import inspect
 from typing import NamedTuple
@@ -13,9 +13,9 @@ from freqfm.formulas.steps import step_replacements
 
 
 class OptimizerState(NamedTuple):
-    """Arrays that an optimizer carries from batch to batch; a kernel updates them in place.
+    """State arrays that an optimizer keeps between batches; kernels update them in place.
 
-    All float32; an array that the optimizer has no use for is empty.
+    All float32; arrays that the optimizer does not need are empty.
     """
 
     per_row: np.ndarray  #: (n_tokens,) learning rates or counters
@@ -27,19 +27,19 @@ class OptimizerState(NamedTuple):
 
     @property
     def nbytes(self):
-        """Bytes of state that grow with the tokens."""
+        """Bytes of state that grow with the number of tokens."""
         return sum(array.nbytes for array in self) - self.intercept.nbytes
 
 
 class Optimizer(Component):
     """Base class of optimizers.
 
-    An optimizer of your own has a parameter ``learning_rate`` and gives :attr:`step`, a function of
-    numbers compiled by ``numba.njit``: a static method, or a property that returns a function that
-    reads hyper-parameters from its closure. It is compiled into the training loop with the options
-    of the package's own formulas (``error_model="numpy"``, numbers of single precision), once for
-    each combination of formulas, and kept on disk where the formula can be hashed. A class that
-    derives from :class:`FASGD` or :class:`CFSGD` takes each row's learning rate from there.
+    An optimizer of your own has a parameter ``learning_rate`` and defines :attr:`step`, a function
+    of numbers compiled by ``numba.njit``: a static method, or a property that returns a function
+    that reads hyper-parameters from its closure. It is compiled into the training loop with the
+    options of the package's own formulas (``error_model="numpy"``, single precision), once for each
+    combination of formulas, and cached on disk if the formula can be hashed. A class that derives
+    from :class:`FASGD` or :class:`CFSGD` inherits their learning rate per row.
 
     Examples
     --------
@@ -84,42 +84,42 @@ class Optimizer(Component):
         return (*self._codes, "n_states") if self.step is None else self._codes
 
     #: Function of (parameter, gradient, first, second, rate) that returns the parameter and its two
-    #: numbers of state after a step of one weight; state starts at zero. A sixth parameter gets the
-    #: number of the step, from 1 on. None for the formulas of the package.
+    #: state values after a step of one weight; state starts at zero. A sixth parameter receives the
+    #: step number, from 1 on. None for the formulas of the package.
     step = None
-    #: How many numbers of state ``step`` keeps for each weight: 0, 1 or 2. Those that it does not
-    #: keep are zero in each step.
+    #: How many state values ``step`` keeps for each weight: 0, 1 or 2. Those that it does not keep
+    #: are zero in each step.
     n_states = 0
-    #: How a row moves along its gradient without ``step``, see ``freqfm.formulas.codes``.
+    #: How a row is updated from its gradient without ``step``, see ``freqfm.formulas.codes``.
     _step_code: int | None = None
-    #: Where a row's learning rate comes from.
+    #: How a row's learning rate is determined.
     rate_code = codes.RATE_CONSTANT
-    #: Whether a step follows the mean of the batch's gradients, or their sum.
+    #: Whether a step uses the mean of the batch's gradients, or their sum.
     average = True
-    #: Whether rows absent from a batch are left alone.
+    #: Whether rows absent from a batch are not updated.
     lazy = True
     #: Constructor parameters that kernels read, and their slots.
     _slots = {"learning_rate": codes.LEARNING_RATE}
 
     @property
     def step_code(self):
-        """How a row moves along its gradient."""
+        """The code of the update from a row's gradient."""
         return self._step_code if self.step is None else codes.STEP_OWN
 
     @property
     def count_code(self):
-        """What a counter counts; of interest to counted rates only."""
+        """The code of what counters count; used only by learning rates from counts."""
         return codes.COUNT_SAMPLES
 
     def hyper(self):
-        """Return the hyper-parameters as kernels read them."""
+        """Return the hyper-parameters in the form that kernels read."""
         hyper = np.zeros(codes.N_HYPER)
         for name, slot in self._slots.items():
             hyper[slot] = getattr(self, name)
         return hyper
 
     def update_rule(self):
-        """Return how rows move, as backends read it; nothing decays, and no row catches up."""
+        """Return the update rule for backends, without weight decay."""
         return UpdateRule(
             step_code=self.step_code,
             rate_code=self.rate_code,
@@ -135,19 +135,19 @@ class Optimizer(Component):
         )
 
     def corrections(self, steps):
-        """Return what the rate and the root of the second moment are divided by, of shape (n, 2).
+        """Return the divisors of the rate and of the root of the second moment, of shape (n, 2).
 
         Parameters
         ----------
         steps : ndarray of shape (n,)
-            Numbers of steps, of which the first is 1.
+            Step numbers, starting from 1.
         """
         ones = np.ones(len(steps))
-        # A step of one's own is told its number instead of the correction of a root.
+        # A user's step receives its number in place of the correction of the root.
         return np.column_stack([ones, ones if self.step is None else steps])
 
     def replacements(self):
-        """Return what takes the place of formulas in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
         if self.step is None:
             return {}
         if self.n_states not in (0, 1, 2):

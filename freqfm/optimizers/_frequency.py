@@ -1,6 +1,9 @@
-"""SGD, and SGD with a learning rate per token from the token's frequency."""
+"""SGD, and SGD with a learning rate per token that depends on the token's frequency."""
+
+from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE
@@ -11,13 +14,13 @@ from freqfm.optimizers._base import Optimizer
 class SGD(Optimizer):
     """Stochastic gradient descent on the mean gradient of a batch.
 
-    No state. One learning rate serves all tokens, so a token that occurs in one row of ten
-    thousand moves ten thousand times slower than the intercept.
+    No state. All tokens share one learning rate, so a token that occurs in one row of ten thousand
+    is updated ten thousand times more slowly than the intercept.
 
     Parameters
     ----------
     learning_rate : float, default=1.0
-        Step along the batch's mean gradient.
+        Factor of the batch's mean gradient in a step.
 
     Examples
     --------
@@ -29,22 +32,22 @@ class SGD(Optimizer):
     _step_code = codes.STEP_SGD
     _parameter_constraints = {"learning_rate": POSITIVE}
 
-    def __init__(self, learning_rate=1.0):
+    def __init__(self, learning_rate: float = 1.0):
         self.learning_rate = learning_rate
 
 
 class FASGD(Optimizer):
-    """Frequency-aware SGD: a learning rate per token, for frequencies known beforehand.
+    """Frequency-aware SGD: a learning rate per token, for frequencies known in advance.
 
     Algorithm 1 of [1]_. Equation (7) sets a token's rate to min{1 / 4L, a / sqrt(T p_k)}, and
     theorems 3.1 and 3.2 relate its constant to that of SGD by the factor
-    sqrt(sum p^2 / sum p). Both together give::
+    sqrt(sum p^2 / sum p). Combined they give::
 
         rate_k = min(max_step, learning_rate * sqrt(m / n_k)),    m = sum n^2 / sum n,
 
-    on the batch's mean gradient: ``learning_rate`` means what it means for :class:`SGD`, a token
-    as frequent as the average occurrence moves as under SGD, rarer ones faster. With equal
-    frequencies it *is* SGD (corollary 3.1), to the bit.
+    on the batch's mean gradient: ``learning_rate`` means the same as for :class:`SGD`. A token as
+    frequent as the average occurrence moves as under SGD, rarer tokens move faster. With equal
+    frequencies it *is* SGD (corollary 3.1), bit for bit.
 
     State: one number per token.
 
@@ -56,7 +59,7 @@ class FASGD(Optimizer):
         Largest rate, the 1 / 4L of equation (7), in units of the batch's mean gradient.
     counts : array-like of shape (n_features,), default=None
         How often each token occurs. None counts the rows of the first call to ``fit`` or
-        ``partial_fit``. A token of count zero is treated as one of count one.
+        ``partial_fit``. A token with count zero is treated as one with count one.
 
     References
     ----------
@@ -81,7 +84,9 @@ class FASGD(Optimizer):
         "counts": ["array-like", None],
     }
 
-    def __init__(self, learning_rate=3.0, max_step=100.0, counts=None):
+    def __init__(
+        self, learning_rate: float = 3.0, max_step: float = 100.0, counts: ArrayLike | None = None
+    ):
         self.learning_rate = learning_rate
         self.max_step = max_step
         self.counts = counts
@@ -104,25 +109,26 @@ class FASGD(Optimizer):
 
 
 class CFSGD(Optimizer):
-    """Counter-based frequency-aware SGD: a learning rate per token, counted while training.
+    """Counter-based frequency-aware SGD: learning rates from token counts during training.
 
     Algorithm 2 of [1]_. The rate of a token seen c_k times so far is::
 
         rate_k = min(max_step, learning_rate / c_k^exponent, curvature_cap / L_k),
 
-    on the *sum* of the batch's gradients. With exponent 1/2 the first two are equation (12): its
-    p_k = c_k / T, and T cancels. The last is for mini-batches and for values other than 0 and 1.
-    Equation (12) bounds a step by 1 / 4L, L the smoothness of the loss on one sample. The more
-    rows of a batch hold the token, the larger their values and factors, the more curved the
-    batch is; L_k bounds that curvature, row by row::
+    on the *sum* of the batch's gradients. With exponent 1/2 the first two terms are equation (12):
+    its p_k = c_k / T, and T cancels. The last term is for mini-batches and for values other than 0
+    and 1. Equation (12) bounds a step by 1 / 4L, with L the smoothness of the loss on one sample.
+    The more rows of a batch hold the token, and the larger their values and factors, the larger the
+    curvature of the batch's loss; L_k bounds that curvature, row by row::
 
         L_k = sum_rows l'' |x_k| (1 + sum_i |x_i|) (1 + |s|^2),    s = sum_i x_i v_i,
 
-    l'' the largest second derivative of the loss: 1/4 for the log loss, 1 for the squared error.
+    with l'' the largest second derivative of the loss: 1/4 for the log loss, 1 for the squared
+    error.
 
-    On sparse clicks it touches only tokens that occur in a large part of all rows, whose first
-    steps would overshoot without it; on dense data it keeps training stable. Counters advance
-    before the step, so that none is zero.
+    On sparse clicks it affects only tokens that occur in a large part of all rows, whose first
+    steps would overshoot without it; on dense data it keeps training stable. Counters are
+    incremented before the step, so that none is zero.
 
     State: one number per token, 4 bytes.
 
@@ -131,15 +137,15 @@ class CFSGD(Optimizer):
     learning_rate : float, default=2.0
         Rate of a token on its first occurrence, before the bounds.
     max_step : float, default=0.05
-        The bound 1 / 4L of equation (12) for a token that the batch holds once.
+        The bound 1 / 4L of equation (12) for a token that occurs once in the batch.
     curvature_cap : float, default=2.0
-        Bound of the rate times L_k. ``numpy.inf`` turns it off, but for the intercept, which every
-        row holds: for that it is at most 2.
+        Bound of the rate times L_k. ``numpy.inf`` turns it off, except for the intercept, which
+        every row holds: its bound is at most 2.
     exponent : float, default=0.5
-        Power of the counter.
+        Exponent of the counter.
     count : {"sample", "batch"}, default="sample"
-        Whether a token's counter advances by the number of rows that hold it (as in the paper;
-        with ``sample_weight``, by their weight), or by one per batch (as FBGEMM's
+        Whether a token's counter is incremented by the number of rows that hold it (as in the
+        paper; with ``sample_weight``, by their weight), or by one per batch (as in FBGEMM's
         ``COUNTER_SGD``).
 
     References
@@ -172,7 +178,12 @@ class CFSGD(Optimizer):
     }
 
     def __init__(
-        self, learning_rate=2.0, max_step=0.05, curvature_cap=2.0, exponent=0.5, count="sample"
+        self,
+        learning_rate: float = 2.0,
+        max_step: float = 0.05,
+        curvature_cap: float = 2.0,
+        exponent: float = 0.5,
+        count: str = "sample",
     ):
         self.learning_rate = learning_rate
         self.max_step = max_step
@@ -182,7 +193,7 @@ class CFSGD(Optimizer):
 
     @property
     def count_code(self):
-        """What a counter counts."""
+        """The code of what counters count."""
         return codes.COUNT_SAMPLES if self.count == "sample" else codes.COUNT_BATCHES
 
     def _init_per_row(self, n_tokens, counts):

@@ -1,10 +1,10 @@
-"""Negative samplers: which items a positive is compared with, and how likely each was drawn.
+"""Negative samplers: which items a positive is compared with, and with what probability.
 
-A softmax over all items costs as much as there are items. Over a few drawn items it estimates the
-same sum if each is divided by how likely it was drawn, and the closer the distribution is to the
+The cost of a softmax over all items grows with their number. A sum over a few drawn items, each
+divided by its probability, estimates the same sum, and the closer the distribution is to the
 softmax itself, the better the estimate. :class:`Uniform`, :class:`Popularity` and :class:`InBatch`
-do not look at the query; :class:`MIDX` and :class:`Kernel` do, at a cost that hardly depends on the
-number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard negatives on purpose.
+do not depend on the query; :class:`MIDX` and :class:`Kernel` do, at a cost that hardly depends on
+the number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard negatives on purpose.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a sampler is, to people and to estimators."""
+"""The interface of samplers, for users and for estimators."""
 
 from abc import abstractmethod
 from numbers import Integral, Real
@@ -22,21 +22,21 @@ from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal, shapes_needed
 
-# Fields of a proposal that need not be whole numbers.
+# Fields of a proposal that need not be integers.
 _FLOATS = ("alpha", "temperature")
 
 
 class Sampler(Component):
     """Base class of negative samplers.
 
-    A sampler holds hyper-parameters. What it knows of items is a :class:`Proposal`, which
-    estimators ask for with ``proposal`` and keep to themselves; ``fit`` keeps one as
-    ``proposal_``, for those who want to draw, or to see how far from a softmax a sampler is.
+    A sampler holds hyper-parameters. Its distribution over items is a :class:`Proposal`, which
+    estimators request with ``proposal`` and keep themselves; ``fit`` keeps one as ``proposal_``,
+    for drawing items directly or measuring how far a sampler is from a softmax.
     """
 
-    #: Where the negatives of a batch stand, see ``freqfm.formulas.codes``.
+    #: How the negatives of a batch are arranged, see ``freqfm.formulas.codes``.
     negatives_code: int
-    #: Negatives that a loss takes if it is given no number; None for the loss's own.
+    #: Default number of negatives; None for the loss's default.
     n_negatives: int | None = None
 
     @abstractmethod
@@ -56,8 +56,8 @@ class Sampler(Component):
     def draw(self, shape, n_items, proposal, generator):
         """Return lists of items, int32.
 
-        Estimators draw from the proposal themselves. They ask a class of your own that overrides
-        this.
+        Estimators draw from the proposal themselves; they call this method only if a class of your
+        own overrides it.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class Sampler(Component):
             How many lists, and their length.
         n_items : int
         proposal : Proposal
-            As ``proposal`` has returned it.
+            The result of ``proposal``.
         generator : Generator
 
         Returns
@@ -88,9 +88,9 @@ class Sampler(Component):
         Parameters
         ----------
         item_vectors : array-like of shape (n_items, d)
-            The logit of an item is the product of its vector and a query.
+            The logit of an item is the dot product of its vector and a query.
         counts : array-like of shape (n_items,), default=None
-            How often each item occurs; None for all alike.
+            How often each item occurs; None means equally often.
         random_state : int, RandomState instance, Generator or None, default=None
             Pass an int for the same result at every call.
 
@@ -132,7 +132,7 @@ class Sampler(Component):
         return weights - logsumexp(weights, axis=1, keepdims=True)
 
     def _log_weights(self, queries):
-        """Return what the log-probabilities are up to a constant of each row."""
+        """Return the log-probabilities, up to a constant for each row."""
         log_q = self.proposal_.log_q
         log_q = log_q if len(log_q) else np.zeros(self.proposal_.n_items)
         return np.repeat(log_q[None].astype(np.float64), len(queries), axis=0)
@@ -178,7 +178,7 @@ class Sampler(Component):
 
 
 class QuerySampler(Sampler):
-    """Base class of samplers that look at the query.
+    """Base class of samplers that depend on the query.
 
     Attributes
     ----------
@@ -194,18 +194,18 @@ class QuerySampler(Sampler):
 
     @abstractmethod
     def proposal(self, counts, vectors, seed, previous=None):
-        """Return the distribution for the present vectors of items.
+        """Return the distribution for the current item vectors.
 
         Parameters
         ----------
         counts : ndarray of shape (n_items,)
             How many users have each item.
         vectors : ndarray of shape (n_items, d), float32
-            As the loss compares them. The proposal may keep the array.
+            Vectors as the loss compares them. The proposal may keep the array.
         seed : int
         previous : Proposal, default=None
-            What this returned for earlier vectors of the items. If these are of an earlier call of
-            ``fit``, only its ``codewords`` are left.
+            What this returned for earlier vectors of the items. If these are from an earlier call
+            of ``fit``, only its ``codewords`` are left.
 
         Returns
         -------
@@ -217,12 +217,12 @@ class QuerySampler(Sampler):
 
 
 def recall_codewords(codewords):
-    """Return what is left of the last proposal of an earlier call; None if it had no codewords."""
+    """Return the remains of an earlier call's last proposal; None if it had no codewords."""
     return Proposal(codewords=codewords) if len(codewords) else None
 
 
 def check_draws(sampler, items, shape, n_items):
-    """Return what ``sampler.draw`` has drawn as int32; raise unless it has ``shape``."""
+    """Return the result of ``sampler.draw`` as int32; raise unless it has ``shape``."""
     items = np.asarray(items)
     fits = items.shape == shape and items.dtype.kind in "iu"
     if not (fits and items.min() >= 0 and items.max() < n_items):
@@ -250,9 +250,9 @@ def check_proposal(learned, name, proposal, n_items, width):
     Parameters
     ----------
     learned : LearnedArrays
-        Of whom the error is to name.
+        Names the estimator or sampler in errors.
     name : str
-        What to call the proposal.
+        Name of the proposal for error messages.
     proposal : Proposal
     n_items, width : int
         Shape of the item vectors.

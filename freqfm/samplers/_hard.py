@@ -1,4 +1,4 @@
-"""Uniform draws of which the hard ones count: biased on purpose."""
+"""Uniform draws that favour hard negatives: biased on purpose."""
 
 import numpy as np
 
@@ -7,25 +7,25 @@ from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
 
-# Scores are ranked for so many pairs of a query and an item at a time.
+# Scores are ranked for this many pairs of a query and an item at a time.
 _PAIRS = 1 << 24
 
 
 class DNS(QuerySampler):
-    """Dynamic negative sampling: the best by score of some uniform draws [1]_.
+    """Dynamic negative sampling: the best by score of several uniform draws [1]_.
 
     With ``n_candidates`` n, M items and ranks r from the worst score (1) to the best (M), an item
-    is drawn with probability ``(r / M)^n - ((r - 1) / M)^n``; equal scores share theirs.
-
-    Draws are hard negatives, meant to be used as they are: losses do not correct them. A softmax
-    over them is a softmax of another, colder distribution.
+    is drawn with probability ``(r / M)^n - ((r - 1) / M)^n``; items with equal scores share their
+    probability. Draws are hard negatives, meant to be used as they are: losses do not correct for
+    the probabilities. A softmax over them is a softmax of another distribution, with a lower
+    temperature.
 
     Parameters
     ----------
     n_candidates : int, default=8
-        Uniform draws of which the best is taken. 1 is the uniform distribution.
+        Number of uniform draws of which the best is taken. 1 is the uniform distribution.
     refresh : int, default=1
-        Epochs after which the vectors that scores are computed with are brought up to date.
+        Epochs between updates of the vectors used for scores.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class DNS(QuerySampler):
 
     Notes
     -----
-    Memory: a copy of the item vectors, 4 M d bytes. A draw costs ``n_candidates`` products of d
-    numbers. ``log_proba`` sorts the scores of all items, and ``sample`` calls it for ``log_q``;
+    Memory: a copy of the item vectors, 4 M d bytes. A draw costs ``n_candidates`` dot products of
+    length d. ``log_proba`` sorts the scores of all items, and ``sample`` calls it for ``log_q``;
     losses do not.
 
     References
@@ -56,12 +56,12 @@ class DNS(QuerySampler):
     corrected = False
     _parameter_constraints = {"n_candidates": POSITIVE_INTEGER, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, n_candidates=8, refresh=1):
+    def __init__(self, n_candidates: int = 8, refresh: int = 1):
         self.n_candidates = n_candidates
         self.refresh = refresh
 
     def proposal(self, counts, vectors, seed, previous=None):
-        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+        """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
         return Proposal(
             code=codes.PROPOSAL_BEST,
             n_items=len(vectors),
@@ -77,7 +77,7 @@ class DNS(QuerySampler):
             _, rank, ties = np.unique(row, return_inverse=True, return_counts=True)
             up_to = np.cumsum(ties) / n_items
             below = up_to - ties / n_items
-            # x^n - y^n over the number of ties, by logarithms: a small x may underflow.
+            # x^n - y^n divided by the number of ties, by logarithms: a small x may underflow.
             with np.errstate(divide="ignore"):
                 log = n * np.log(up_to) + np.log1p(-np.exp(n * (np.log(below) - np.log(up_to))))
             weight[:] = (log - np.log(ties))[rank]
@@ -95,21 +95,21 @@ class DNS(QuerySampler):
 
 
 class SelfAdversarial(QuerySampler):
-    """Uniform draws, weighted by the softmax of their own scores [1]_.
+    """Uniform draws, weighted by the softmax of their scores [1]_.
 
     The n draws j of a query q have the weights ``p_j = softmax_j(<q, v_j> / temperature)``,
     constants in the gradient. A loss that subtracts ``log_q`` multiplies a draw's exponential by
     ``1 / (M Q_j)``; here that is the weight relative to the mean, ``n p_j``, so ``log_q`` is
-    ``-log(M n p_j)``. Hard negatives count more, on purpose; the probabilities of ``log_proba``,
-    uniform ones, are those of the draws.
+    ``-log(M n p_j)``. Hard negatives count more, on purpose; ``log_proba`` returns the uniform
+    probabilities of the draws.
 
     Parameters
     ----------
     temperature : float, default=1.0
-        What scores are divided by before they become weights. Infinity would be uniform sampling.
-        The paper multiplies by its alpha instead.
+        Divisor of the scores in the softmax. Infinity would be uniform sampling. The paper
+        multiplies by its alpha instead.
     refresh : int, default=1
-        Epochs after which the vectors that weights are computed with are brought up to date.
+        Epochs between updates of the vectors used for weights.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class SelfAdversarial(QuerySampler):
 
     Notes
     -----
-    Memory: a copy of the item vectors, 4 M d bytes. A draw costs one product of d numbers.
+    Memory: a copy of the item vectors, 4 M d bytes. A draw costs one dot product of length d.
 
     References
     ----------
@@ -139,12 +139,12 @@ class SelfAdversarial(QuerySampler):
 
     _parameter_constraints = {"temperature": POSITIVE, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, temperature=1.0, refresh=1):
+    def __init__(self, temperature: float = 1.0, refresh: int = 1):
         self.temperature = temperature
         self.refresh = refresh
 
     def proposal(self, counts, vectors, seed, previous=None):
-        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+        """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
         return Proposal(
             code=codes.PROPOSAL_WEIGHTED,
             n_items=len(vectors),

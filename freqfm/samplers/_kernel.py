@@ -1,4 +1,4 @@
-"""Sampling by a quadratic kernel, which a tree makes fast."""
+"""Sampling by a quadratic kernel, with a tree for speed."""
 
 import numpy as np
 
@@ -7,23 +7,23 @@ from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler
 
-# Products of so many numbers are held at a time while the tree is built.
+# This many products of numbers are held at a time while the tree is built.
 _NUMBERS = 1 << 24
 
 
 class Kernel(QuerySampler):
     """Draws in proportion to a quadratic kernel, Q(i | q) ~ alpha <q, v_i>^2 + 1 [1]_.
 
-    The kernel is large where the softmax is, but also for very negative scores. Its sum over any
-    set of items is ``alpha q^T G q + n`` with the set's matrix ``G = sum v v^T``, so a binary tree
-    of such matrices finds an item by halves.
+    The kernel is large where the softmax is, but also for very negative scores. Its sum over a set
+    of n items is ``alpha q^T G q + n`` with the set's matrix ``G = sum v v^T``, so a binary tree of
+    such matrices finds an item by bisection.
 
     Parameters
     ----------
     alpha : float, default=100.0
-        Weight of the square, the paper's value.
+        Weight of the square; the default is the paper's.
     refresh : int, default=1
-        Epochs after which the tree is built anew for the present vectors.
+        Epochs between rebuilds of the tree.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class Kernel(QuerySampler):
     Notes
     -----
     Memory: leaves hold between d and 2 d items, so that the matrices take 2 M d to 4 M d bytes for
-    M items, besides the 4 M d of the vectors. A draw costs d^2 log2(M / d) multiplications, but
-    those of the upper ten levels are shared by the draws of a query. Building the tree costs
+    M items, in addition to the 4 M d of the vectors. A draw costs d^2 log2(M / d) multiplications,
+    but those of the upper ten levels are shared by the draws of a query. Building the tree costs
     M d^2 / 2.
 
     References
@@ -53,12 +53,12 @@ class Kernel(QuerySampler):
 
     _parameter_constraints = {"alpha": POSITIVE, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, alpha=100.0, refresh=1):
+    def __init__(self, alpha: float = 100.0, refresh: int = 1):
         self.alpha = alpha
         self.refresh = refresh
 
     def proposal(self, counts, vectors, seed, previous=None):
-        """Return the distribution for the present vectors, see :class:`QuerySampler`."""
+        """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
         n_items, d = vectors.shape
         n_leaves = 1 << max(0, (n_items // d).bit_length() - 1)
         leaf_size = -(-n_items // n_leaves)
@@ -85,8 +85,8 @@ def _sums_of_products(vectors, n_leaves, leaf_size):
     for first in range(0, n_leaves, step):
         last = min(first + step, n_leaves)
         rows = np.zeros(((last - first) * leaf_size, d), dtype=np.float32)
-        own = vectors[first * leaf_size : last * leaf_size]
-        rows[: len(own)] = own
+        leaf_vectors = vectors[first * leaf_size : last * leaf_size]
+        rows[: len(leaf_vectors)] = leaf_vectors
         leaves = rows.reshape(last - first, leaf_size, d)
         products = leaves.transpose(0, 2, 1) @ leaves
         nodes[n_leaves + first : n_leaves + last] = products[:, upper[0], upper[1]] * twice

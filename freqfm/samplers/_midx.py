@@ -1,4 +1,4 @@
-"""Sampling by an inverted multi-index: codewords in place of items."""
+"""Sampling by an inverted multi-index: codewords approximate items."""
 
 from numbers import Integral
 
@@ -15,41 +15,41 @@ from freqfm.samplers._quantization import quantize, subspaces
 
 
 class MIDX(QuerySampler):
-    """Draws from nearly the softmax, by an inverted multi-index [1]_.
+    """Draws from an approximation of the softmax, by an inverted multi-index [1]_.
 
-    Product quantization splits vectors in parts, ``v_i = v_i^1 + v_i^2`` in two subspaces, and
+    Product quantization splits vectors into parts, ``v_i = v_i^1 + v_i^2`` in two subspaces, and
     finds K codewords in each by k-means; ``v_i = c_k1 + c_k2 + r_i`` with a residual r_i. The items
-    that share both codewords are a cell. The softmax of the products with a query q is then three
-    draws (theorem 4.1), each from few ::
+    that share both codewords are a cell. The softmax of the dot products with a query q is then
+    three draws (theorem 4.1), each from few choices ::
 
         P(i | q) = P1(k1) P2(k2 | k1) P3(i | k1, k2),
         P1(k1) ~ psi_k1 exp(<q, c_k1>),         psi_k1 = sum_k2 omega_k1,k2 exp(<q, c_k2>),
         P2(k2 | k1) ~ omega_k1,k2 exp(<q, c_k2>),
         P3(i | k1, k2) ~ exp(<q, r_i>),         omega_k1,k2 = sum of it over the cell.
 
-    Only P3, and omega with it, looks at all items. The variants that are fast have another P3:
+    Only P3, and through it omega, depends on all items. The fast variants have a different P3:
 
-    - "popularity": in proportion to the popularity (theorem 5.2), together
+    - "popularity": in proportion to the popularity (theorem 5.2), in total
       ``Q(i | q) ~ pop(i) exp(<q, v_i - r_i>)``;
-    - "uniform": all items of the cell alike (theorem 5.1), ``Q(i | q) ~ exp(<q, v_i - r_i>)``;
-    - "exact": the softmax itself, at the cost of a softmax over all items. It is a reference.
+    - "uniform": uniform within the cell (theorem 5.1), ``Q(i | q) ~ exp(<q, v_i - r_i>)``;
+    - "exact": the softmax itself, at the cost of a softmax over all items, as a reference.
 
     Parameters
     ----------
     variant : {"popularity", "uniform", "exact"}, default="popularity"
         How an item is drawn within its cell.
     n_codewords : int, default=16
-        Codewords of a subspace: K. More are closer to the softmax and cost more per query; for a
-        hundred draws or more, 64 hardly take longer than 16.
+        Number K of codewords per subspace. More are closer to the softmax and cost more per query;
+        with a hundred draws or more, 64 take hardly longer than 16.
     n_subspaces : int, default=2
-        Parts of the vectors. A query visits every cell that has items, up to
+        Number of parts of the vectors. A query visits every non-empty cell, up to
         ``n_codewords ** n_subspaces`` of them.
     popularity : {"log", "count", "power"}, default="log"
         For ``variant="popularity"``: log(1 + c), c or c^(3/4) for an item that occurs c times; an
-        item that never occurs counts as one that occurs once. "log" is that of the experiments
-        of [1]_, and overall the nearest to the softmax of trained models.
+        item that never occurs counts as one that occurs once. "log" was used in the experiments
+        of [1]_, and is overall the closest to the softmax of trained models.
     refresh : int, default=1
-        Epochs after which items are quantized again, from the last codewords.
+        Epochs between quantizations, each starting from the last codewords.
 
     Attributes
     ----------
@@ -57,23 +57,24 @@ class MIDX(QuerySampler):
         After ``fit``: the distribution, as arrays.
     item_vectors_ : ndarray of shape (n_items, d), float32
     codes_ : ndarray of shape (n_items, n_subspaces), int32
-        Which codeword of each subspace is nearest.
+        The index of the nearest codeword in each subspace.
     codebooks_ : list of ndarray of shape (n_codewords, d_s)
-        The codewords of each subspace, of d_s columns.
+        The codewords of each subspace, which has d_s columns.
     quantized_vectors_ : ndarray of shape (n_items, d), float32
         ``v_i - r_i``.
 
     Notes
     -----
     If no residual is longer than C, the Kullback-Leibler divergence of "uniform" from the softmax
-    is at most ``2 C |q|`` (theorem 5.3), that of "popularity" more by log(max pop / min pop) at
-    most (theorem 5.4).
+    is at most ``2 C |q|`` (theorem 5.3); for "popularity" the bound grows by
+    log(max pop / min pop) (theorem 5.4).
 
     Memory for M items: 4 m K d bytes of codewords in m subspaces, 12 bytes per cell, and per item
     8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications and
-    up to K^m exponentials, or M d and M; a draw then costs a search among cells and, whatever M is,
-    one look at the items. Quantization is k-means on at most 65,536 items, in 20 steps at first and
-    4 later, and the assignment of all, about 2 M K d.
+    8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications and
+    up to K^m exponentials, or M d and M for "exact"; a draw then costs a search among cells and,
+    whatever M is, one access to the items. Quantization is k-means on at most 65,536 items, with 20
+    iterations at first and 4 later, and the assignment of all items, about 2 M K d.
 
     References
     ----------
@@ -103,7 +104,12 @@ class MIDX(QuerySampler):
     }
 
     def __init__(
-        self, variant="popularity", n_codewords=16, n_subspaces=2, popularity="log", refresh=1
+        self,
+        variant: str = "popularity",
+        n_codewords: int = 16,
+        n_subspaces: int = 2,
+        popularity: str = "log",
+        refresh: int = 1,
     ):
         self.variant = variant
         self.n_codewords = n_codewords
@@ -112,10 +118,10 @@ class MIDX(QuerySampler):
         self.refresh = refresh
 
     def proposal(self, counts, vectors, seed, previous=None, offsets=None):
-        """Return the distribution for the present vectors, see :class:`QuerySampler`.
+        """Return the distribution for the current item vectors, see :class:`QuerySampler`.
 
-        ``offsets`` (n_items,) are added to the logits of items whatever the query, such as biases:
-        they need no codewords, and enter the third draw as they are. Not for "exact".
+        ``offsets`` (n_items,), such as biases, are added to the logits of items for every query.
+        They are not quantized, and enter the third draw unchanged. Not for "exact".
         """
         k, m = int(self.n_codewords), int(self.n_subspaces)
         last = None
@@ -156,7 +162,7 @@ class MIDX(QuerySampler):
 
     @property
     def codes_(self):
-        """Which codeword of each subspace is nearest to each item."""
+        """The index of each item's nearest codeword in each subspace."""
         rows = self.proposal_.cell_codes[self.proposal_.cell_of]
         return rows - self._n_codewords * np.arange(rows.shape[1], dtype=np.int32)
 
@@ -166,7 +172,7 @@ class MIDX(QuerySampler):
         p = self.proposal_
         columns = subspaces(p.codewords.shape[1], p.cell_codes.shape[1])
         books = np.split(p.codewords, p.cell_codes.shape[1])
-        return [book[:, own] for book, own in zip(books, columns, strict=True)]
+        return [book[:, part] for book, part in zip(books, columns, strict=True)]
 
     @property
     def quantized_vectors_(self):
@@ -189,8 +195,8 @@ class MIDX(QuerySampler):
         scores = queries @ residuals.T
         omega = np.empty_like(cells)
         for cell in range(cells.shape[1]):
-            own = p.cell_items[p.cell_starts[cell] : p.cell_starts[cell + 1]]
-            omega[:, cell] = logsumexp(scores[:, own], axis=1)
+            items = p.cell_items[p.cell_starts[cell] : p.cell_starts[cell + 1]]
+            omega[:, cell] = logsumexp(scores[:, items], axis=1)
         choice = cells + omega
         choice -= logsumexp(choice, axis=1, keepdims=True)
         return (choice - omega)[:, p.cell_of] + scores
@@ -202,7 +208,7 @@ def _cells(codes_of, n_codewords):
     flat = np.zeros(n_items, dtype=np.int64)
     for s in range(m):
         flat = flat * n_codewords + codes_of[:, s] - s * n_codewords
-    # Small integers are sorted faster.
+    # Small integers sort faster.
     flat = flat.astype(np.min_scalar_type(n_codewords**m - 1))
     items = np.argsort(flat, kind="stable").astype(np.int32)
     begins = np.diff(flat[items], prepend=flat[items[0]]) != 0
@@ -215,7 +221,7 @@ def _cells(codes_of, n_codewords):
 
 
 def _alias_table(items, starts, weight, log_q):
-    """Return what draws from the cells look at: one row, so one miss of the cache."""
+    """Return the table used by draws from the cells: one row per draw, so one cache miss."""
     n = len(items)
     thresholds, others = backends.get().alias_tables(starts, weight)
     table = np.empty((n, 5), dtype=np.int32)

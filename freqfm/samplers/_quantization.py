@@ -1,22 +1,22 @@
-"""Product quantization: vectors by the nearest codeword of each of their parts."""
+"""Product quantization: vectors approximated by the nearest codeword of each of their parts."""
 
 from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
 
-# Codewords are fitted to at most so many vectors, or so many per codeword if that is more.
+# Codewords are fitted to at most this many vectors, or this many per codeword if that is more.
 _POINTS, _POINTS_PER_CODEWORD = 1 << 16, 256
 
-# Steps of k-means from a random start, and from the codewords of similar vectors.
+# Iterations of k-means from a random start, and from the codewords of similar vectors.
 _FIRST_STEPS, _LATER_STEPS = 20, 4
 
-# Vectors whose distances are held at a time.
+# Number of vectors whose distances are held at a time.
 _TILE = 1 << 15
 
 
 def subspaces(d, n_subspaces):
-    """Return the slices of the columns of each subspace, as even as can be; some may be empty."""
+    """Return the column slices of the subspaces, as even as possible; some may be empty."""
     bounds = -(-np.arange(n_subspaces + 1) * d // n_subspaces)
     return [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
 
@@ -30,12 +30,12 @@ def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
     n_subspaces, n_codewords : int
     seed : int
     previous : ndarray of shape (n_subspaces * n_codewords, d), default=None
-        Codewords to start from: those of similar vectors.
+        Codewords to start from, fitted to similar vectors.
 
     Returns
     -------
     codewords : ndarray of shape (n_subspaces * n_codewords, d), float32
-        Zero outside of their subspace. A vector is nearly the sum of its codewords.
+        Zero outside their subspace. A vector is approximately the sum of its codewords.
     codes : ndarray of shape (n, n_subspaces), int32
         The rows of ``codewords`` that are nearest to the parts of each vector.
     """
@@ -62,7 +62,7 @@ def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
 
 
 def _spread(points, n, generator):
-    """Return points that are far from each other, by the rule of k-means++.
+    """Return points that are far from each other, by k-means++.
 
     Where there are fewer distinct points, the first is repeated.
     """
@@ -106,12 +106,12 @@ def _nearest(points, centres):
     distance = np.zeros(len(points), dtype=np.float32)
     for start in range(0, len(points), _TILE):
         tile = np.ascontiguousarray(points[start : start + _TILE])
-        # Without the point's own squared length, which is the same for all centres.
+        # Without the point's squared length, which is the same for all centres.
         partial = lengths - 2 * (tile @ centres.T)
         nearest = np.argmin(partial, axis=1)
-        own = np.einsum("nf,nf->n", tile, tile)
-        least = np.take_along_axis(partial, nearest[:, None], axis=1)[:, 0] + own
+        squared = np.einsum("nf,nf->n", tile, tile)
+        least = np.take_along_axis(partial, nearest[:, None], axis=1)[:, 0] + squared
         labels[start : start + _TILE] = nearest
-        # What rounding leaves of a distance of zero is no distance.
-        distance[start : start + _TILE] = np.where(least > 1e-6 * own, least, 0)
+        # A distance of zero that rounding made positive is set to zero.
+        distance[start : start + _TILE] = np.where(least > 1e-6 * squared, least, 0)
     return labels, distance

@@ -1,4 +1,4 @@
-"""Samplers that do not look at the query: whole batches share a list of negatives."""
+"""Samplers that do not depend on the query: whole batches share a list of negatives."""
 
 import numpy as np
 
@@ -11,20 +11,20 @@ __all__ = ["Full", "InBatch", "Popularity", "Uniform"]
 
 
 def _given(share):
-    """Return the proposal of probabilities that depend on the item alone."""
+    """Return the proposal with probabilities that depend only on the item."""
     log_q = np.log(share * len(share)).astype(np.float32)
     return Proposal(np.cumsum(share), log_q, codes.PROPOSAL_GIVEN, len(share))
 
 
 class Uniform(Sampler):
-    """Every item is equally likely, with replacement; the user's own items are not removed.
+    """Every item is equally likely, with replacement; the user's items are not excluded.
 
     Parameters
     ----------
     shared : bool, default=True
         Whether all positives of a batch share one list of negatives. Scores are then one matrix
-        product, ten times as fast or more. False draws a list for each positive. Losses that
-        compare pairs, such as BPR, always draw their own.
+        product, ten times faster or more. False draws a list for each positive. Losses that
+        compare pairs, such as BPR, always draw a list per positive.
 
     Examples
     --------
@@ -38,12 +38,12 @@ class Uniform(Sampler):
 
     _parameter_constraints = {"shared": ["boolean"]}
 
-    def __init__(self, shared=True):
+    def __init__(self, shared: bool = True):
         self.shared = shared
 
     @property
     def negatives_code(self):
-        """Where the negatives of a batch stand."""
+        """How the negatives of a batch are arranged."""
         return codes.NEGATIVES_SHARED if self.shared else codes.NEGATIVES_OWN
 
     def proposal(self, counts):
@@ -73,7 +73,7 @@ class Popularity(Uniform):
 
     _parameter_constraints = {"exponent": NON_NEGATIVE, "shared": ["boolean"]}
 
-    def __init__(self, exponent=0.75, shared=True):
+    def __init__(self, exponent: float = 0.75, shared: bool = True):
         super().__init__(shared)
         self.exponent = exponent
 
@@ -90,9 +90,9 @@ class Popularity(Uniform):
 
 
 class InBatch(Sampler):
-    """The positives of the whole batch are everybody's negatives: drawn by popularity, for free.
+    """All positives of the batch are negatives for each other: draws by popularity, at no cost.
 
-    A softmax subtracts the log of the popularity from the logits. Outside of a batch, ``sample``
+    A softmax subtracts the log of the popularity from the logits. Outside of training, ``sample``
     draws in proportion to the counts.
 
     Examples
@@ -113,7 +113,7 @@ class InBatch(Sampler):
 class Full(Sampler):
     """All items: the exact softmax, with one sum for all positives of a user.
 
-    There is nothing to draw; ``sample`` and ``log_proba`` are those of :class:`Uniform`.
+    Nothing is drawn in training; ``sample`` and ``log_proba`` are those of :class:`Uniform`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Temperatures of the softmax: fixed, from a closed form, per user, or learned.
 
-A strategy fills one array, two inverse temperatures for each user, and looks at it again after
-every epoch.
+A strategy fills one array with two inverse temperatures for each user, and updates it after every
+epoch.
 """
 
 from freqfm.temperatures._adaptive import AdapTau, AdapTau0, DensityTemperature

@@ -1,4 +1,4 @@
-"""Adap-tau: temperatures in closed form, for all users or for each."""
+"""Adap-tau: temperatures in closed form, global or per user."""
 
 from numbers import Integral, Real
 
@@ -9,23 +9,23 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm.temperatures._base import Temperature
 
-# The authors' code leaves out the users with the fewest items, a fifth of all.
+# The authors' code excludes the users with the fewest items, a fifth of all.
 _LEAST_ACTIVE = 20
 
-# A user's loss is clipped here, in units of 2 beta, before Lambert's function. It begins at -1/e,
-# in which very point scipy's gives NaN.
+# Range to which a user's loss, in units of 2 beta, is clipped before Lambert's function. Its domain
+# starts at -1/e; exactly there, scipy returns NaN.
 _LEAST_EXCESS, _MOST_EXCESS = -1 / np.e + 1e-9, 1000.0
 
 
 def _log_odds(X):
-    """Return log(n_users n_items / (2 n_positives)) over the users with not too few items."""
+    """Return log(n_users n_items / (2 n_positives)) over the users with enough items."""
     degrees = np.diff(X.indptr)
     active = degrees > np.percentile(degrees, _LEAST_ACTIVE)
     if not active.any():
         active = degrees > 0
     n_positives = degrees[active].sum()
     n_pairs = np.count_nonzero(active) * X.shape[1]
-    # At most one user and item in two may be a positive.
+    # At most half of the pairs can be positive.
     return np.log(max(n_pairs / (2.0 * n_positives), 2.0)), active, n_positives
 
 
@@ -33,25 +33,26 @@ class DensityTemperature(Temperature):
     """One temperature for all users, from the data: lower for sparser data, higher for few
     interactions.
 
-    With the logarithm of :class:`AdapTau0`, but without its look at the model::
+    The logarithm is that of :class:`AdapTau0`, but the model is not used::
 
         1 / tau = (offset + slope * log(n_users * n_items / (2 n_positives)))
                   * (n_positives / (n_positives + shrinkage)) ** power.
 
-    In :class:`freqfm.losses.BSL` the model feeds back into tau0, which cools to no good end; this
-    does not. The straight line goes through what was best on validation for Gowalla (1 / tau = 9.2)
-    and MovieLens-1M (6). The last factor is one on large data; scores of vectors that few
-    interactions tell are trusted less. With a power of 1 / 2 it is the cosine between a vector and
-    the same with noise added, ``shrinkage / n_positives`` times its squared length.
+    With :class:`freqfm.losses.BSL`, the tau0 of :class:`AdapTau0` is in a feedback loop with the
+    model and falls too far; this formula does not use the model. The straight line passes through
+    the best values on validation data for Gowalla (1 / tau = 9.2) and MovieLens-1M (6). The last
+    factor is one on large data; scores of vectors learned from few interactions are less reliable.
+    With a power of 1 / 2 it is the cosine between a vector and the same vector with noise added,
+    whose squared length is ``shrinkage / n_positives`` times that of the vector.
 
     Parameters
     ----------
     offset : float, default=3.4
     slope : float, default=0.9
     shrinkage : float, default=20_000
-        Number of interactions at which noise is as strong as what they tell; 0 trusts all alike.
+        Number of interactions at which noise is as strong as the signal; 0 turns the factor off.
     power : float, default=0.5
-        How fast trust falls with the number of interactions.
+        How fast the factor falls as the number of interactions decreases.
 
     Examples
     --------
@@ -67,7 +68,9 @@ class DensityTemperature(Temperature):
         "power": NON_NEGATIVE,
     }
 
-    def __init__(self, offset=3.4, slope=0.9, shrinkage=20_000, power=0.5):
+    def __init__(
+        self, offset: float = 3.4, slope: float = 0.9, shrinkage: float = 20_000, power: float = 0.5
+    ):
         self.offset = offset
         self.slope = slope
         self.shrinkage = shrinkage
@@ -81,27 +84,27 @@ class DensityTemperature(Temperature):
 
 
 class AdapTau0(Temperature):
-    """One temperature for all users, from a closed form, anew in every epoch.
+    """One temperature for all users, from a closed form, updated in every epoch.
 
-    Equation (10) of [1]_, at which the gradients are largest, with the mean cosine mu+ of positives
+    Equation (10) of [1]_, where the gradients are largest, with the mean cosine mu+ of positives
     and mu of all pairs of users and items::
 
         1 / tau0 = log(n_users * n_items / (2 n_positives)) / (mu+ - mu).
 
-    The fifth of the users with the fewest items does not take part, as in the authors' code.
+    The fifth of the users with the fewest items is excluded, as in the authors' code.
 
     Parameters
     ----------
     warm_up : int or None, default=5
-        For so many epochs ``warm_up_gap`` stands for mu+ - mu, of which untrained vectors tell
-        nothing. The authors' code waits 100 epochs. None never starts: the temperature then
-        follows from the density of the data alone.
+        For this many epochs ``warm_up_gap`` replaces mu+ - mu, which is meaningless for untrained
+        vectors. The authors' code waits 100 epochs. None always uses ``warm_up_gap``: the
+        temperature then depends only on the density of the data.
     warm_up_gap : float, default=0.7
         The authors' value.
     smallest_gap : float, default=0.5
-        Lower bound of mu+ - mu. Where a loss keeps positives from being separated, as that of
-        :class:`freqfm.losses.BSL` does, the formula would cool further and further; the bound keeps
-        1 / tau0 within 1.4 times its first value.
+        Lower bound of mu+ - mu. If a loss keeps positives from being separated, as
+        :class:`freqfm.losses.BSL` does, the formula would give ever lower temperatures; the bound
+        keeps 1 / tau0 within 1.4 times its first value.
 
     References
     ----------
@@ -123,7 +126,9 @@ class AdapTau0(Temperature):
         "smallest_gap": POSITIVE,
     }
 
-    def __init__(self, warm_up=5, warm_up_gap=0.7, smallest_gap=0.5):
+    def __init__(
+        self, warm_up: int | None = 5, warm_up_gap: float = 0.7, smallest_gap: float = 0.5
+    ):
         self.warm_up = warm_up
         self.warm_up_gap = warm_up_gap
         self.smallest_gap = smallest_gap
@@ -149,10 +154,10 @@ class AdapTau0(Temperature):
 
 
 class AdapTau(AdapTau0):
-    """A temperature for each user: tau0, raised for users whose positives are hard to tell.
+    """A temperature for each user: tau0, raised for users whose positives are hard to separate.
 
     Equation (16) of [1]_, with Lambert's function W and the user's loss L(u) at temperature one in
-    the epoch before::
+    the previous epoch::
 
         1 / tau_u = 1 / tau0 * exp(-W(max((L(u) - threshold) / (2 beta), -1 / e))).
 
@@ -160,15 +165,15 @@ class AdapTau(AdapTau0):
     ----------
     form : {"paper", "reference"}, default="reference"
         "paper", algorithm 1: tau_u everywhere, and the positive inside the logarithm. "reference",
-        the authors' code: tau0 for the positive, tau_u in the logarithm, which leaves the positive
-        out.
+        the authors' code: tau0 for the positive, tau_u in the logarithm, which excludes the
+        positive.
     threshold : "mean" or float in (0, 1), default="mean"
-        The mean of L(u) over users, as in the paper, or this quantile of it; the authors' run on
+        The mean of L(u) over users, as in the paper, or this quantile of L(u); the authors' run on
         Gowalla used 0.9.
     beta : float, default=0.5
         Strength of the pull towards tau0. The authors' run on Gowalla used 0.125, the paper says 1.
     warm_up, warm_up_gap, smallest_gap : int, float, float
-        See :class:`AdapTau0`; users have temperatures of their own from the first epoch after the
+        See :class:`AdapTau0`; users have individual temperatures from the first epoch after the
         warm-up.
 
     References
@@ -194,12 +199,12 @@ class AdapTau(AdapTau0):
 
     def __init__(
         self,
-        form="reference",
-        threshold="mean",
-        beta=0.5,
-        warm_up=5,
-        warm_up_gap=0.7,
-        smallest_gap=0.5,
+        form: str = "reference",
+        threshold: float | str = "mean",
+        beta: float = 0.5,
+        warm_up: int | None = 5,
+        warm_up_gap: float = 0.7,
+        smallest_gap: float = 0.5,
     ):
         super().__init__(warm_up, warm_up_gap, smallest_gap)
         self.form = form
@@ -208,7 +213,7 @@ class AdapTau(AdapTau0):
 
     @property
     def include_positive(self):
-        """Whether the positive belongs into the logarithm."""
+        """Whether the positive is part of the sum in the logarithm."""
         return self.form == "paper"
 
     def refresh(self, epoch, inverse, state, snapshot):
@@ -226,7 +231,7 @@ class AdapTau(AdapTau0):
         else:
             threshold = np.quantile(mean, self.threshold)
         excess = np.clip((mean - threshold) / (2 * self.beta), _LEAST_EXCESS, _MOST_EXCESS)
-        own = overall * np.exp(-lambertw(excess).real)
-        inverse[seen, 1] = own
+        per_user = overall * np.exp(-lambertw(excess).real)
+        inverse[seen, 1] = per_user
         if self.form == "paper":
-            inverse[seen, 0] = own
+            inverse[seen, 0] = per_user

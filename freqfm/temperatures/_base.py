@@ -1,4 +1,4 @@
-"""What a temperature strategy is to a recommender."""
+"""The interface of temperature strategies to recommenders."""
 
 from abc import abstractmethod
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from freqfm._components import POSITIVE, Component
 
 
 class Snapshot(NamedTuple):
-    """What a strategy may look at between two epochs."""
+    """What a strategy may use between two epochs."""
 
     X: sparse.csr_array  #: (n_users, n_items), the interactions
     users: np.ndarray  #: (n_users, d), as the loss compares them: unit vectors for cosines
     items: np.ndarray  #: (n_items, d), likewise
     statistics: np.ndarray
     """(n_users, 3), of the last epoch: the loss at temperature one summed over a user's positives,
-    their weight, and the derivative of the user's loss by the inverse temperature."""
+    their weight, and the derivative of the user's loss with respect to the inverse temperature."""
     n_known: int
-    """Number of interactions that the model knows: more than those of X if these come later."""
+    """Number of interactions that the model was trained on; more than those in X if X is new."""
 
 
 class Temperature(Component):
@@ -27,19 +27,19 @@ class Temperature(Component):
 
     Notes
     -----
-    A strategy works on inverse temperatures, of shape (n_users, 2): what multiplies the score of a
-    positive, and what multiplies the scores in the logarithm.
+    A strategy works on inverse temperatures, of shape (n_users, 2): the factor of the score of a
+    positive, and the factor of the scores in the logarithm.
     """
 
-    #: Whether users have temperatures of their own.
+    #: Whether users have individual temperatures.
     per_user = False
-    #: Whether kernels must gather ``Snapshot.statistics``.
+    #: Whether kernels must collect ``Snapshot.statistics``.
     statistics_wanted = False
-    #: Whether the positive belongs into the logarithm of :class:`freqfm.losses.Softmax`.
+    #: Whether the positive is part of the logarithm of :class:`freqfm.losses.Softmax`.
     include_positive = False
     #: Whether the strategy needs cosines.
     cosine_only = False
-    #: Whether the strategy looks at the users and items of the snapshot.
+    #: Whether the strategy uses the users and items of the snapshot.
     looks_at_vectors = False
 
     @abstractmethod
@@ -49,11 +49,11 @@ class Temperature(Component):
         Parameters
         ----------
         epoch : int
-            Number of epochs that have been trained.
+            Number of epochs trained so far.
         inverse : ndarray of shape (n_users, 2), float32
-            What the last epoch used; ones before the first.
+            The values of the last epoch; ones before the first.
         state : ndarray of shape (n_users, 2), float64
-            Zeros at first; the strategy may keep what it likes there.
+            Zeros at first; free for the strategy's use.
         snapshot : Snapshot
         """
 
@@ -64,7 +64,7 @@ class FixedTemperature(Temperature):
     Parameters
     ----------
     temperature : float
-        What scores are divided by.
+        Divisor of the scores.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class FixedTemperature(Temperature):
 
     _parameter_constraints = {"temperature": POSITIVE}
 
-    def __init__(self, temperature):
+    def __init__(self, temperature: float):
         self.temperature = temperature
 
     def refresh(self, epoch, inverse, state, snapshot):

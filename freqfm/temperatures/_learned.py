@@ -5,23 +5,23 @@ import numpy as np
 from freqfm._components import POSITIVE
 from freqfm.temperatures._base import Temperature
 
-# Moving means of the gradient and of its square, once an epoch.
+# Decay rates of the moving means of the gradient and of its square, updated once per epoch.
 _BETA_1, _BETA_2, _EPSILON = 0.5, 0.9, 1e-12
 
 
 class LearnedTemperature(Temperature):
     """One temperature for all users, learned with the vectors: C-tau of [1]_.
 
-    Once an epoch the log of the inverse temperature takes a step of Adam along the gradient of the
-    mean loss. The loss alone does not keep it from cooling: it is here as the baseline of
-    :class:`AdapTau`.
+    Once per epoch the log of the inverse temperature takes a step of Adam along the gradient of the
+    mean loss. The loss itself does not keep the temperature from falling: this class is the
+    baseline of :class:`AdapTau`.
 
     Parameters
     ----------
     initial : float, default=0.1
-        First temperature.
+        Initial temperature.
     learning_rate : float, default=0.05
-        Largest relative change in an epoch, nearly.
+        Approximate size of the largest relative change in an epoch.
 
     References
     ----------
@@ -39,7 +39,7 @@ class LearnedTemperature(Temperature):
     include_positive = True
     _parameter_constraints = {"initial": POSITIVE, "learning_rate": POSITIVE}
 
-    def __init__(self, initial=0.1, learning_rate=0.05):
+    def __init__(self, initial: float = 0.1, learning_rate: float = 0.05):
         self.initial = initial
         self.learning_rate = learning_rate
 
@@ -66,9 +66,9 @@ class LearnedUserTemperature(LearnedTemperature):
     Parameters
     ----------
     initial : float, default=0.1
-        First temperature.
+        Initial temperature.
     learning_rate : float, default=0.05
-        Largest relative change in an epoch, nearly.
+        Approximate size of the largest relative change in an epoch.
 
     References
     ----------

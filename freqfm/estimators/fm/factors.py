@@ -35,7 +35,7 @@ class PlainFactors:
         if self.factors_.shape[-1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
-                f"the model to continue; set it back, or fit anew with warm_start=False."
+                f"the model to continue; set it back, or fit a new model with warm_start=False."
             )
 
     def _fewest_factors(self):

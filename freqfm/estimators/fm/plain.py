@@ -1,8 +1,15 @@
 """FMClassifier and FMRegressor: factorization machines with one vector per feature."""
 
+from __future__ import annotations
+
+import numpy as np
+
 from freqfm.estimators.fm.base import BaseFM
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
+from freqfm.initializers import Initializer
+from freqfm.losses import Loss
+from freqfm.optimizers import Optimizer
 
 __all__ = ["FMClassifier", "FMRegressor"]
 
@@ -22,30 +29,31 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
     loss : "log" or Loss, default="log"
-        What training minimises: the log loss, or an instance of your own class that derives from
-        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping watches the mean loss on
-        held-out rows then, and ``predict_proba`` exists if the loss has an ``expectation``.
+        The loss to minimise: the log loss, or an instance of your own class that derives from
+        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
+        loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
-        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The learning rate; None means the optimizer's own default. Not together with an instance.
+        The learning rate; None means the optimizer's default. Not allowed with an instance.
     max_iter : int, default=100
-        Largest number of epochs of one call to ``fit``.
+        Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
-        Rows per step. A step uses the exact gradient of its rows.
+        Rows per step. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
     alpha_per : {"token", "row"}, default="token"
-        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
-        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
-        holds the token, so that it grows with the data.
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
     init : str or Initializer, default="normal"
-        "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its own default. Not together with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
         0.
@@ -53,36 +61,36 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
-        then train a new model on all rows for so many epochs. "auto" does so from 300 rows on, if
-        every class has rows enough. Without it, training stops when the training loss stands still.
-        With ``X_val`` in ``fit``
-        these rows take the place of the part, and the model of the best epoch is kept as it is; so
-        it is with ``warm_start=True``.
+        then train a new model on all rows for that many epochs. "auto" does so for 300 rows or
+        more, if every class has enough rows. Without early stopping, training ends when the
+        training loss no longer improves. With ``X_val`` in ``fit`` those rows are used instead of
+        held-out ones, and the model of the best epoch is kept, without training again; the latter
+        is also the case with ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
-        Share of the rows held out, with the classes in equal shares. "auto" is a tenth; fewer than
+        Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
         10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
         rows, is held out from a model that the others train, and the mean of the scores counts.
     n_iter_no_change : int, "auto" or None, default="auto"
-        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
-        early stopping at least 50 steps. None never stops.
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Least improvement that counts.
+        Smallest improvement that counts.
     shuffle : bool, default=True
-        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
-        into blocks of 16 at random, once, and the blocks are shuffled.
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
     class_weight : dict, "balanced" or None, default=None
-        Factors of the rows' weights by class.
+        Factor of the weights of each class's rows.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 prints the loss, the validation score and the time left after every epoch.
+        1 prints the loss, the validation score and the remaining time after every epoch.
     n_jobs : int, default=None
-        Number of threads, at most one a core; None or -1 uses all cores. The result is the
-        same, to the bit.
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of the start, the order of rows and the validation part.
+        Seed of the initial values, the order of rows and the validation part.
 
     Attributes
     ----------
@@ -99,19 +107,19 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if ``X`` has string column names.
     n_iter_ : int
-        Epochs trained, over all calls; without those of the model trained anew on all rows.
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
     best_iter_ : int
-        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
-        best one with early stopping, else the last.
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Mean training loss of every epoch, of the rows not held out, without the penalty, summed
-        over the classes; each batch counts with the model it met.
+        Mean training loss of every epoch, over the rows not held out, without the penalty, summed
+        over the classes; the loss of each batch is taken before its step.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
         ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
-        Weight of the training rows that hold each feature.
+        Total weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int
-        Bytes of optimizer state that grow with the features.
+        Bytes of optimizer state that grow with the number of features.
 
     Raises
     ------
@@ -121,7 +129,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     Warns
     -----
     ConvergenceWarning
-        From ``fit``, if ``max_iter`` ended it while it still improved.
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
 
     See Also
     --------
@@ -130,13 +138,13 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     Notes
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
-    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
+    and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 40 per row, or 50
     with early stopping; 8 more per row with weights; for three classes or more, 4 more per row and
     class, or 10 with early stopping; 12 bytes per feature, and 4 more for each thread; and 4 d + 64
     bytes per row of a batch. Before that, drawing the validation part takes about 100 bytes per
-    row. An ``X`` that is not float32 CSR with 32-bit indices is copied. With callbacks the rows
-    that early stopping leaves for training are too.
+    row. An ``X`` that is not float32 CSR with 32-bit indices is copied. With callbacks, the rows
+    left for training by early stopping are copied too.
 
     The user guide describes how the defaults were chosen.
 
@@ -166,30 +174,30 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
 
     def __init__(
         self,
-        n_components=16,
+        n_components: int = 16,
         *,
-        loss="log",
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=1.0,
-        alpha_factors=5.0,
-        alpha_per="token",
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction="auto",
-        n_iter_no_change="auto",
-        tol=1e-4,
-        shuffle=True,
-        class_weight=None,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        loss: str | Loss = "log",
+        optimizer: str | Optimizer = "cf_sgd",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        class_weight: dict | str | None = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         super().__init__(
             loss=loss,
@@ -225,71 +233,73 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
 
         w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j.
 
-    The loss is half the squared error. Targets far from the scale of 1 are better scaled, for
-    instance by ``sklearn.compose.TransformedTargetRegressor``.
+    The loss is half the squared error. Scale targets that are far from 1,
+    for instance with ``sklearn.compose.TransformedTargetRegressor``.
 
     Parameters
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
     loss : str or Loss, default="squared"
-        What training minimises, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses`, be it of your own class. Early stopping watches the mean loss on
-        held-out rows in place of R^2 for all but "squared".
+        The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
+        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
-        from :mod:`freqfm.optimizers`. Parameters of either are searched as ``optimizer__...``.
+        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The learning rate; None means the optimizer's own default. Not together with an instance.
+        The learning rate; None means the optimizer's default. Not allowed with an instance.
     max_iter : int, default=100
-        Largest number of epochs of one call to ``fit``.
+        Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
-        Rows per step. A step uses the exact gradient of its rows.
+        Rows per step. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, likewise.
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
     alpha_per : {"token", "row"}, default="token"
-        Whether the penalty on a token counts once, as in scikit-learn's linear models (it is like
-        the 1 / C of ``LogisticRegression``, and ``alpha`` of ``Ridge``), or once for each row that
-        holds the token, so that it grows with the data.
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
     init : str or Initializer, default="normal"
-        "normal", "xavier", or an instance from :mod:`freqfm.initializers`: where the factors start.
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its own default. Not together with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out part of the rows, find the epoch whose R^2 on them is best, and then
-        train a new model on all rows for so many epochs. "auto" does so from 300 rows on.
-        Without it, training stops when the training loss stands still. With ``X_val`` in ``fit``
-        these rows take the place of the part, and the model of the best epoch is kept as it is; so
-        it is with ``warm_start=True``.
+        Whether to hold out part of the rows, find the epoch with the best R^2 on them, and then
+        train a new model on all rows for that many epochs. "auto" does so for 300 rows or more.
+        Without early stopping, training ends when the training loss no longer improves. With
+        ``X_val`` in ``fit`` those rows are used instead of held-out ones, and the model of the best
+        epoch is kept, without training again; the latter is also the case with
+        ``warm_start=True``.
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
         instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
         the others train, and the mean of the scores counts.
     n_iter_no_change : int, "auto" or None, default="auto"
-        Epochs without an improvement by ``tol`` before training stops. "auto" is 10, but with
-        early stopping at least 50 steps. None never stops.
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Least improvement that counts.
+        Smallest improvement that counts.
     shuffle : bool, default=True
-        Whether every epoch visits the rows in a new random order. More than 16,383 rows are put
-        into blocks of 16 at random, once, and the blocks are shuffled.
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the model, the counters and the optimizer's state of the last
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 prints the loss, the validation score and the time left after every epoch.
+        1 prints the loss, the validation score and the remaining time after every epoch.
     n_jobs : int, default=None
-        Number of threads, at most one a core; None or -1 uses all cores. The result is the
-        same, to the bit.
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of the start, the order of rows and the validation part.
+        Seed of the initial values, the order of rows and the validation part.
 
     Attributes
     ----------
@@ -304,19 +314,19 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if ``X`` has string column names.
     n_iter_ : int
-        Epochs trained, over all calls; without those of the model trained anew on all rows.
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
     best_iter_ : int
-        The epoch whose model this is, or for how many epochs it was trained anew on all rows: the
-        best one with early stopping, else the last.
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Mean training loss of every epoch, of the rows not held out, without the penalty; each batch
-        counts with the model it met.
+        Mean training loss of every epoch, over the rows not held out, without the penalty; the loss
+        of each batch is taken before its step.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
         ``r2`` of the validation rows after every epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
-        Weight of the training rows that hold each feature.
+        Total weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int
-        Bytes of optimizer state that grow with the features.
+        Bytes of optimizer state that grow with the number of features.
 
     Raises
     ------
@@ -326,7 +336,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     Warns
     -----
     ConvergenceWarning
-        From ``fit``, if ``max_iter`` ended it while it still improved.
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
 
     See Also
     --------
@@ -335,11 +345,11 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     Notes
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
-    and the optimizer's state it holds: a copy of both for the last whole epoch, and one more for
+    and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 40 per row, or 50
     with early stopping; 8 more per row with weights; 12 bytes per feature, and 4 more for each
     thread; and 4 d + 64 bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit
-    indices is copied. With callbacks the rows that early stopping leaves for training are too.
+    indices is copied. With callbacks, the rows left for training by early stopping are copied too.
 
     The user guide describes how the defaults were chosen.
 
@@ -365,29 +375,29 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
 
     def __init__(
         self,
-        n_components=16,
+        n_components: int = 16,
         *,
-        loss="squared",
-        optimizer="cf_sgd",
-        learning_rate=None,
-        max_iter=100,
-        batch_size=1024,
-        alpha_linear=1.0,
-        alpha_factors=5.0,
-        alpha_per="token",
-        init="normal",
-        init_scale=None,
-        fit_intercept=True,
-        fit_linear=True,
-        early_stopping="auto",
-        validation_fraction="auto",
-        n_iter_no_change="auto",
-        tol=1e-4,
-        shuffle=True,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        loss: str | Loss = "squared",
+        optimizer: str | Optimizer = "cf_sgd",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         super().__init__(
             loss=loss,

@@ -1,24 +1,24 @@
-"""What a pointwise loss says of many scores: predictions, the mean loss, the best constant."""
+"""Pointwise losses on many scores: predictions, the mean loss, the best constant score."""
 
 import numpy as np
 
 from freqfm import backends
 from freqfm.backends.base import ScoredRows
 
-# A constant score is searched for between these bounds, on about so many rows.
+# A constant score is searched for between these bounds, on about this many rows.
 _LARGEST_SCORE = 1e6
 _SOME_ROWS = 100_000
 
 
 def expect(loss, of_classes, scores):
-    """Return the targets that scores stand for, of the same shape, float32."""
+    """Return the predictions that scores stand for, of the same shape, float32."""
     flat = np.ascontiguousarray(scores, dtype=np.float32).ravel()
     formulas = loss.replacements(of_classes)
     return backends.get().expected_targets(loss.code, formulas, flat).reshape(scores.shape)
 
 
 def _sums(loss, of_classes, scores, target, weight):
-    """Return the weighted sums of the losses and of their derivatives by the scores."""
+    """Return the weighted sums of the losses and of their derivatives with respect to scores."""
     rows = ScoredRows(
         *(
             np.ascontiguousarray(array, dtype=kind).ravel()
@@ -46,7 +46,7 @@ def mean_loss(loss, of_classes, scores, target, weight):
 def base_score(loss, of_classes, target, weight):
     """Return the constant score with the smallest loss on rows of one output.
 
-    A loss that does not tell is taken for convex: the sign of the derivative is bisected.
+    Without a formula of its own the loss is assumed to be convex: its derivative is bisected.
     """
     known = loss.base_score(target, weight)
     if known is not None:
@@ -58,7 +58,8 @@ def base_score(loss, of_classes, target, weight):
         scores = np.full(len(target), score, dtype=np.float32)
         return _sums(loss, of_classes, scores, target, weight)[1] < 0
 
-    # The bracket grows from the smallest score that the data have.
+        # The bracket grows from the smallest score that the data have.
+
     sign, bound = (1.0 if falls(0.0) else -1.0), 1.0
     while bound < _LARGEST_SCORE and falls(sign * bound) == (sign > 0):
         bound *= 2

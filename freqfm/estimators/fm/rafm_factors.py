@@ -38,7 +38,7 @@ class RankedFactors:
         """Return the model without its vectors of ranks above ``rank``.
 
         It is B(1, p) of the paper: every pair interacts at the highest rank up to ``rank`` that
-        both have. The smallest rank alone is a plain factorization machine. The model returned
+        both have. With the smallest rank it is a plain factorization machine. The returned model
         is a copy, ready to predict and to be trained further.
 
         Parameters
@@ -80,7 +80,7 @@ class RankedFactors:
         return model
 
     def _become_plain(self, state_widths):
-        """Put the vectors of the one rank left, and their state, in the order of the features."""
+        """Put the vectors of the only rank left, and their state, in the order of the features."""
         rows, n_features = self.factor_rows_, len(self.feature_ranks_)
         tables = self._factors.reshape(len(self.intercept_), n_features, -1)[:, rows]
         self._factors = squeeze_outputs(tables.reshape(len(tables), -1))
@@ -129,7 +129,7 @@ class RankedFactors:
                 f"count per feature, or None to count the training rows."
             )
         if not np.isfinite(given).all() or (given < 0).any():
-            raise ValueError("counts must be finite and non-negative; found others.")
+            raise ValueError("counts must be finite and non-negative; found other values.")
         return given
 
     def _check_factors(self, learned, outputs, n_features):
@@ -143,9 +143,9 @@ class RankedFactors:
         fits = highest <= ranks[-1]
         learned.require(fits, "feature_ranks_", f"holds {highest}, above the highest of ranks_")
         prefix = learned.get("_prefix")
-        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, no bool")
+        learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, not a bool")
         layout, rows = self._layout(), self.factor_rows_
-        # A feature's row is the same in all tables that it has; that of its own rank is shortest.
+        # A feature's row is the same in all its tables; the table of its highest rank is shortest.
         fits = rows.min() >= 0 and (rows < layout.n_rows[layout.levels]).all()
         learned.require(fits, "factor_rows_", "holds rows beyond those of feature_ranks_")
         learned.array("_factors", (*outputs, layout.n_weights))
@@ -167,7 +167,7 @@ class RankedFactors:
             raise ValueError(
                 f"ranks={self.ranks!r} with rank_sharing={self.rank_sharing!r} differs from the "
                 f"{self.ranks_.tolist()} with {before!r} of the model to continue; set them back, "
-                f"or fit anew with warm_start=False."
+                f"or fit a new model with warm_start=False."
             )
 
     def _fewest_factors(self):

@@ -1,4 +1,4 @@
-"""What factorization machines predict: classes, by the log loss, or real numbers."""
+"""The targets of factorization machines: classes, or real numbers."""
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -20,14 +20,14 @@ __all__ = ["ClassTargets", "RealTargets"]
 def _has_probabilities(model):
     if model._loss.expectation is None:
         raise AttributeError(
-            f"loss={model.loss!r} has no expectation, by which a score would stand for a "
-            f"probability; use decision_function, or loss='log'."
+            f"loss={model.loss!r} has no expectation to turn scores into probabilities; use "
+            f"decision_function, or loss='log'."
         )
     return True
 
 
 class ClassTargets(ClassifierMixin):
-    """Classes: one output for two of them, else one for each against the rest."""
+    """Classes: one output for two classes, else one for each class against the rest."""
 
     _parameter_constraints = {"class_weight": [dict, StrOptions({"balanced"}), None]}
     _losses = CLASS_LOSSES
@@ -37,8 +37,8 @@ class ClassTargets(ClassifierMixin):
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Train one epoch on these rows, continuing from the present model.
 
-        Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
-        epochs. There is no early stopping.
+        Counters and optimizer state are kept between calls: ten calls on the same rows equal one
+        ``fit`` of ten epochs. There is no early stopping.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class ClassTargets(ClassifierMixin):
         if len(unknown):
             raise ValueError(
                 f"y holds {unknown.tolist()}, which is not among the classes "
-                f"{self.classes_.tolist()} of the first call; name all classes there, or fit anew."
+                f"{self.classes_.tolist()} of the first call; name all classes there, or fit again."
             )
         labels = np.searchsorted(self.classes_, y)
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
@@ -135,8 +135,8 @@ class ClassTargets(ClassifierMixin):
         """Return the probabilities of the classes.
 
         With three classes or more, the sigmoids of the classes' scores divided by their sum.
-        Another loss than "log" has an ``expectation`` in place of the sigmoid, or none: then there
-        is no such method.
+        Losses other than "log" use their ``expectation`` in place of the sigmoid; if they have
+        none, this method does not exist.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class ClassTargets(ClassifierMixin):
         return _log_proba(scores)
 
     def _expected_classes(self, scores):
-        """Return the probabilities of the classes by the loss's own formula."""
+        """Return the probabilities of the classes by the loss's expectation."""
         shares = np.clip(expect(self._loss, True, scores).astype(np.float64), 0, 1)
         if scores.ndim == 1:
             return np.column_stack([1 - shares, shares])
@@ -217,8 +217,8 @@ class RealTargets(RegressorMixin):
     def partial_fit(self, X, y, sample_weight=None):
         """Train one epoch on these rows, continuing from the present model.
 
-        Counters and optimizer state carry on: ten calls on the same rows equal one ``fit`` of ten
-        epochs. There is no early stopping.
+        Counters and optimizer state are kept between calls: ten calls on the same rows equal one
+        ``fit`` of ten epochs. There is no early stopping.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class RealTargets(RegressorMixin):
         target = target[0].astype(np.float64)
         loss = np.average((target - scores[0]) ** 2, weights=weight)
         variance = np.average((target - np.average(target, weights=weight)) ** 2, weights=weight)
-        # Rows of one and the same target still tell one model from another.
+        # R^2 is undefined for constant targets; their squared error still compares models.
         return 1.0 - loss / (variance if variance > 0 else 1.0)
 
     def predict(self, X):

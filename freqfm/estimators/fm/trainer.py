@@ -1,4 +1,4 @@
-"""What the epoch loop trains: a factorization machine on some rows of X."""
+"""The training task of factorization machines: a model and some rows of X."""
 
 import contextlib
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from freqfm import backends
 from freqfm._validation import count_threads, take_rows
 from freqfm.backends.base import FMObjective, FMProblem
 
-# From so many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
+# From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
 # random, once.
 _BLOCKED_FROM = 1 << 14
@@ -18,7 +18,7 @@ _BLOCK_BITS = 4
 
 
 class TrainingRows(NamedTuple):
-    """Checked rows, and which of them are trained on: they are not copied."""
+    """Checked rows, and which of them are trained on; they are not copied."""
 
     X: sparse.csr_array  #: canonical, (n_rows, n_features)
     y: np.ndarray  #: (n_rows,), as the user gave it
@@ -29,11 +29,11 @@ class TrainingRows(NamedTuple):
 
     @property
     def n_trained(self):
-        """How many rows are trained on."""
+        """The number of rows that are trained on."""
         return self.X.shape[0] if self.trained is None else len(self.trained)
 
     def numbers(self):
-        """Return the numbers of the rows that are trained on, in 32 bits if they fit."""
+        """Return the indices of the rows that are trained on, in 32 bits if they fit."""
         if self.trained is None:
             n_rows = self.X.shape[0]
             narrow = n_rows <= np.iinfo(np.int32).max
@@ -41,7 +41,7 @@ class TrainingRows(NamedTuple):
         return self.trained
 
     def of_trained(self, values):
-        """Return the values, whose last axis is that of all rows, of those that are trained on."""
+        """Return, from an array whose last axis is all rows, the values of the trained rows."""
         return values if self.trained is None else values[..., self.trained]
 
     def split(self, trained, held_out):
@@ -50,7 +50,7 @@ class TrainingRows(NamedTuple):
         return self._replace(trained=trained, held_out=part)
 
     def copied(self):
-        """Return the rows that are trained on as a copy of their own."""
+        """Return the rows that are trained on as a separate copy."""
         if self.trained is None:
             return self
         X = take_rows(self.X, self.trained)
@@ -93,7 +93,7 @@ class FMTrainer:
             batch_size=batch_size,
             seed=model._seed,
             objective=self._objective(rows),
-            # Penalties are part of the objective, so that no weight decays.
+            # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
             ranked=model._ranked_training(),
             weights=model._outputs(),
@@ -105,7 +105,7 @@ class FMTrainer:
     def _objective(self, rows):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
-            # A token of no row has no gradient; any number will do.
+            # A token in no row has no gradient; any number will do.
             np.divide(1.0, model.token_counts_, out=shares, where=model.token_counts_ > 0)
         return FMObjective(
             loss_code=model._loss.code,
@@ -155,11 +155,11 @@ class FMTrainer:
         return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
 
     def extra(self):
-        """Return what a checkpoint keeps beside the estimator: nothing."""
+        """Return what a checkpoint stores besides the estimator: nothing."""
         return {}
 
     def restore_extra(self, extra):
-        """Take back what :meth:`extra` has returned."""
+        """Restore what :meth:`extra` has returned."""
 
 
 class FoldsTrainer:
@@ -215,7 +215,7 @@ class FoldsTrainer:
         return {"folds": [trainer.state() for trainer in self._trainers[1:]]}
 
     def restore_extra(self, extra):
-        """Take back what :meth:`extra` has returned."""
+        """Restore what :meth:`extra` has returned."""
         for trainer, arrays in zip(self._trainers[1:], extra["folds"], strict=True):
             for array, saved in zip(trainer.state(), arrays, strict=True):
                 array[...] = saved

@@ -1,1 +1,1 @@
-"""Recommenders by interactions of users and items."""
+"""Recommenders for interactions of users and items."""

@@ -1,4 +1,4 @@
-"""What recommenders share: fitting, recommending, similar rows, scores of pairs."""
+"""Shared parts of recommenders: fitting, recommending, similar rows, scores of pairs."""
 
 from abc import abstractmethod
 
@@ -43,17 +43,17 @@ from freqfm.model_selection import holdout_by_content, holdout_interactions
 
 __all__ = ["BaseRecommender", "grow_state", "new_state"]
 
-# The part of each row that ``score`` hides if it is not given what to find.
+# The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
 
-# Early stopping looks at no more users than this, the same ones in every epoch.
+# Early stopping evaluates at most this many users, the same ones in every epoch.
 _VALIDATION_USERS = 5000
 
-# Up to so many interactions early_stopping="auto" sets some aside: beyond, models hardly overfit.
+# early_stopping="auto" holds out interactions up to this many; with more, models hardly overfit.
 _AUTO_EARLY_STOPPING = 200_000
 
-# So many epochs a model of all interactions is trained at least: where the first few already rank
-# what is held out as well as can be, chance decides which of them is best.
+# The new model on all interactions is trained for at least this many epochs: if the first few
+# already rank the held-out items as well as possible, chance decides which of them is best.
 _LEAST_EPOCHS = 5
 
 
@@ -62,14 +62,14 @@ class BaseRecommender(
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 
-    A subclass says how its arrays start, grow and are trained, and by which vectors it ranks.
-    Nothing derived from the learned arrays is kept: whatever they hold when a method is called is
-    what it answers by.
+    A subclass defines how its arrays are initialised, extended and trained, and which vectors are
+    used for ranking. Nothing derived from the learned arrays is stored: every method computes its
+    results from their current values.
     """
 
     #: The components known by name, for each parameter that takes one.
     _registries: dict = {}
-    #: Learned attributes that are tuples with names; stored as plain dicts.
+    #: Learned attributes that are named tuples; stored as plain dicts.
     _records: dict = {"_history": InteractionHistory}
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
@@ -77,7 +77,7 @@ class BaseRecommender(
     _refits = False
     _writes_checkpoints = True
 
-    # What a subclass says of its training.
+    # Hooks for training.
 
     @abstractmethod
     def _check_size(self, shape):
@@ -87,7 +87,7 @@ class BaseRecommender(
     def _resolve_components(self, X):
         """Return the components that the parameters name, for training on ``X``.
 
-        A tuple with names, of which ``optimizer`` and ``max_iter`` are two.
+        A named tuple with at least ``optimizer`` and ``max_iter``.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class BaseRecommender(
 
     @abstractmethod
     def _keep_settings(self, components, X):
-        """Keep what answers need of the components."""
+        """Store what predictions need of the components."""
 
     @abstractmethod
     def _make_trainer(self, components, X, score, n_known):
@@ -108,34 +108,34 @@ class BaseRecommender(
 
     @abstractmethod
     def _tables(self):
-        """Return the arrays that gradients move, by name."""
+        """Return the arrays that are updated by gradients, by name."""
 
     @abstractmethod
     def _vectors_in_training(self, users, X):
         """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
 
-    # What a subclass says of its answers.
+    # Hooks for predictions.
 
     @property
     @abstractmethod
     def _unit_columns(self):
-        """How many leading columns of ``item_factors_`` rankings take at unit length."""
+        """How many leading columns of ``item_factors_`` rankings normalise to unit length."""
 
     @abstractmethod
     def _item_vectors(self, items=slice(None)):
-        """Return the vectors of items that rankings use, (n, d) float32."""
+        """Return the vectors of items used for ranking, (n, d) float32."""
 
     @abstractmethod
     def _user_vectors(self, users):
-        """Return the vectors of users seen in fit that rankings use, (n, d) float32."""
+        """Return the vectors of users seen in fit used for ranking, (n, d) float32."""
 
     @abstractmethod
     def _embed(self, users):
-        """Return what ``transform`` would give for users seen in fit."""
+        """Return the result of ``transform`` for users seen in fit."""
 
     @abstractmethod
     def _fold_in_rows(self, X):
-        """Return the vectors of the rows of a canonical matrix that rankings use."""
+        """Return the vectors used for ranking for the rows of a canonical matrix."""
 
     @abstractmethod
     def _similarity_table(self, axis):
@@ -143,12 +143,12 @@ class BaseRecommender(
 
     @abstractmethod
     def _check_vectors(self, learned):
-        """Check what users' and items' vectors come from, see ``LearnedArrays``."""
+        """Check the arrays behind users' and items' vectors, see ``LearnedArrays``."""
 
     # Copies and files.
 
     def __getstate__(self):
-        # Plain dicts, so that files hold them without knowing our classes.
+        # Plain dicts, so that files can be read without our classes.
         state = dict(super().__getstate__())
         for name, kind in self._records.items():
             if isinstance(state.get(name), kind):
@@ -166,7 +166,7 @@ class BaseRecommender(
     def _check_learned(self):
         """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``.
 
-        Indices are checked as they are used, since there may be many.
+        Indices are checked when they are used, since there may be many.
         """
         check_is_fitted(self)
         learned = LearnedArrays(self)
@@ -175,7 +175,7 @@ class BaseRecommender(
         for name, kind in self._records.items():
             value = learned.get(name)
             if not isinstance(value, kind):
-                found = f"is of type {type(value).__name__}, no {kind.__name__}"
+                found = f"is of type {type(value).__name__}, not {kind.__name__}"
                 learned.require(False, name, found)
         self._history.check(learned)
         self._check_vectors(learned)
@@ -197,10 +197,10 @@ class BaseRecommender(
         return self.item_factors_.shape[1]
 
     def set_params(self, **params):
-        """Set parameters; those of a component reach it by name too.
+        """Set parameters; parameters of a component can be set even if it is given by name.
 
-        ``set_params(optimizer__beta_1=0.8)`` works whether ``optimizer`` is an instance or a name,
-        which becomes an instance here.
+        ``set_params(optimizer__beta_1=0.8)`` works whether ``optimizer`` is an instance or a name;
+        a name is then replaced by an instance.
 
         Parameters
         ----------
@@ -232,8 +232,8 @@ class BaseRecommender(
         Raises
         ------
         ValueError
-            On input that cannot be learned from: it names the argument, what was found and what to
-            do.
+            On input that cannot be learned from; the message names the argument, what was found
+            and what to do.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
         """
@@ -244,9 +244,9 @@ class BaseRecommender(
     def partial_fit(self, X, y=None):
         """Train one epoch on more interactions; users and items may be new.
 
-        Where the model stores a vector for each user, new users start where ``transform`` puts them
-        by the items that the model knows, at the length that trained users have; new items, and
-        users of these alone, as in ``fit``.
+        If the model stores a vector for each user, new users start where ``transform`` places them
+        by the items that the model knows, at the length of trained users. New items, and users
+        with only new items, start as in ``fit``.
 
         Parameters
         ----------
@@ -263,9 +263,9 @@ class BaseRecommender(
         return self._train(X, not hasattr(self, "item_factors_"), partial=True)
 
     def _train(self, X, reset, partial=False):
-        """Train a new model, or the one there is; ``partial`` for one epoch, with X beside the old.
+        """Train a new model or the current one; ``partial`` for one epoch, adding X to its history.
 
-        A checkpoint's unfinished fit goes on in ``fit``; ``partial_fit`` drops what is left of it.
+        An unfinished fit from a checkpoint continues in ``fit``; ``partial_fit`` discards it.
         """
         with attempt(self) as trial:
             unfinished = self.__dict__.pop("_unfinished", None)
@@ -282,7 +282,7 @@ class BaseRecommender(
                     self._grow(train_part, components)
                 else:
                     self._check_states(components)
-                # What is held out is known all the same: it is not to be recommended.
+                # Held-out interactions are known too, and must not be recommended.
                 self._remember(X, more=partial and not reset)
                 self._keep_settings(components, train_part)
                 trainer = None
@@ -299,9 +299,9 @@ class BaseRecommender(
             if trainer is not None:
                 train(trainer, phase, trial, callbacks)
             going_on = trainer is None
-            # What it holds is not needed while the next one trains.
+            # Free the memory of this task before the next one trains.
             del trainer
-            # Interactions held out from a warm start stay unseen, for the next call to hold out.
+            # Interactions held out from a warm start stay unseen; the next call may hold them out.
             if self._refits and held_out is not None and not self.warm_start:
                 least = min(n_epochs, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, going_on, least)
@@ -323,7 +323,7 @@ class BaseRecommender(
         return self._make_trainer(components, X, score, n_known)
 
     def _prepare(self, X, reset, partial, unfinished=None):
-        """Check what the user gave; return it, and the components of the fit."""
+        """Check the user's input; return it and the components of the fit."""
         if not reset:
             self._check_trainable()
         X = self._validate_interactions(X, reset, partial)
@@ -347,7 +347,7 @@ class BaseRecommender(
         return X
 
     def _hold_out(self, X):
-        """Return what to train on, and what early stopping watches or None."""
+        """Return the training interactions, and those for early stopping or None."""
         wanted = self.early_stopping
         if wanted == "auto":
             wanted = X.nnz < _AUTO_EARLY_STOPPING
@@ -361,13 +361,13 @@ class BaseRecommender(
             return X, None
         raise ValueError(
             f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
-            f"out nothing: no user has interactions enough. Set early_stopping=False."
+            f"out nothing: no user has enough interactions. Set early_stopping=False."
         )
 
     def _scorer(self, X, held_out):
-        """Return a function that gives the NDCG of held-out interactions of known users.
+        """Return a function that computes the NDCG of held-out interactions of known users.
 
-        ``X`` holds the histories that are trained on.
+        ``X`` holds the training histories.
         """
         users = np.flatnonzero(np.diff(held_out.indptr))
         if len(users) > _VALIDATION_USERS:
@@ -384,7 +384,7 @@ class BaseRecommender(
         return score
 
     def _init_training(self, components, n_temperatures):
-        """Set what all models keep of their training: temperatures, steps, curves."""
+        """Initialise what all models store about their training: temperatures, steps, curves."""
         self._inverse_temperatures = np.ones((n_temperatures, 2), dtype=np.float32)
         self._temperature_state = np.zeros((n_temperatures, 2))
         self._statistics = np.zeros((n_temperatures, 3))
@@ -396,18 +396,18 @@ class BaseRecommender(
         self.n_iter_ = 0
 
     def _check_continues(self, X, components, partial):
-        """Raise if the parameters are not those that the model to continue was trained with."""
+        """Raise if parameters differ from those that the model to continue was trained with."""
         self._refuse_another("optimizer", components.optimizer, self._optimizer_name)
 
     def _refuse_another(self, parameter, component, name):
         if type(component).__name__ != name:
             raise ValueError(
-                f"{parameter}={getattr(self, parameter)!r} differs from {name}, with which the "
-                f"model to continue was trained; set it back, or fit anew with warm_start=False."
+                f"{parameter}={getattr(self, parameter)!r} differs from {name} of the model "
+                f"to continue; set it back, or fit a new model with warm_start=False."
             )
 
     def _remember(self, X, more):
-        """Keep who has which items; with ``more``, beside what is known."""
+        """Store which users have which items; with ``more``, added to the known ones."""
         if more:
             X = self._history.plus(pad_rows(X, self._n_users))
         self._history = InteractionHistory.of(X, self._keeps_weights)
@@ -415,7 +415,7 @@ class BaseRecommender(
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
 
     def _check_trainable(self):
-        """Raise unless the model can be trained further: all histories, and small arrays too."""
+        """Raise unless the model can be trained further: checks all histories and small arrays."""
         learned = self._check_learned()
         self._history.check_all(learned, self.n_features_in_)
         n_rows = len(self._inverse_temperatures)
@@ -425,7 +425,7 @@ class BaseRecommender(
         learned.array("_codewords", (None, None))
 
     def _check_states(self, components):
-        """Raise unless kernels can train on with the optimizer's state."""
+        """Raise unless kernels can continue with the optimizer state."""
         learned = LearnedArrays(self)
         states = learned.get("_states")
         for name, table in self._tables().items():
@@ -444,10 +444,10 @@ class BaseRecommender(
             )
 
     def _optimizer_arrays(self):
-        """Return the arrays of the optimizer's state."""
+        """Return the arrays of the optimizer state."""
         return [array for state in self._states.values() for array in state.values()]
 
-    # Answering.
+    # Predictions.
 
     def _validate_history(self, X, reset=False):
         refuse_table(X)
@@ -458,7 +458,7 @@ class BaseRecommender(
                 f"{X.data.min():g}, but its values are weights of interactions. Drop dislikes, or "
                 f"shift ratings to be positive."
             )
-        # NaN, too, which scikit-learn lets pass where it is told to assume finite input.
+        # Catches NaN too, which scikit-learn lets pass if configured to assume finite input.
         total = X.data.sum(dtype=np.float64)
         if not total <= np.finfo(np.float32).max:
             raise ValueError(
@@ -468,7 +468,7 @@ class BaseRecommender(
         return X
 
     def _queries(self, X, users):
-        """Return query vectors and the history of the users that are asked for."""
+        """Return query vectors and histories, of new users by ``X`` or of known ``users``."""
         self._check_learned()
         if (X is None) == (users is None):
             raise ValueError(
@@ -478,7 +478,7 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={X!r} is no matrix of histories, (n_users, n_items); did you mean "
+                    f"X={X!r} is not a matrix of histories, (n_users, n_items); did you mean "
                     f"users={X!r}?"
                 )
             X = self._validate_history(X)
@@ -515,11 +515,11 @@ class BaseRecommender(
         n_recommendations : int, default=None
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
-            Whether items of a user's history are left out.
+            Whether to exclude the items of a user's history.
         candidates : array-like of int, default=None
             Items that may be recommended; None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
-            Items that nobody may get, or that each user may not get.
+            Items to exclude: for all users, or for each user.
 
         Returns
         -------
@@ -527,8 +527,8 @@ class BaseRecommender(
             In descending order of scores; -1 where there are too few. One-dimensional if ``users``
             is a single number.
         scores : ndarray of the same shape, float32
-            Dot products, or cosines where the model ranks by these; -inf where there is no item. A
-            user without any history gets the popular items, by the share of users that have them.
+            Dot products, or cosines if the model ranks by these; -inf where there is no item. A
+            user without history gets popular items, scored by the share of users that have them.
 
         Raises
         ------
@@ -542,7 +542,7 @@ class BaseRecommender(
         hidden = history if check_flag("exclude_seen", exclude_seen) else None
         for_all = None
         if sparse.issparse(exclude):
-            hidden = self._hide(hidden, exclude, history.shape)
+            hidden = self._with_excluded(hidden, exclude, history.shape)
         elif exclude is not None:
             for_all = validate_ids("exclude", exclude, self.n_features_in_)
         if candidates is not None:
@@ -566,10 +566,10 @@ class BaseRecommender(
         if len(cold):
             # One number per item ranks by popularity.
             share = (self.item_counts_ / max(1, self._n_users)).astype(np.float32)
-            everyone = np.ones((len(cold), 1), dtype=np.float32)
+            ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
-                everyone, share[:, None], k, exclude=cold_hidden, **options
+                ones, share[:, None], k, exclude=cold_hidden, **options
             )
         items = items.astype(np.int64)
         if users is not None and np.ndim(users) == 0:
@@ -577,8 +577,8 @@ class BaseRecommender(
         return items, scores
 
     @staticmethod
-    def _hide(hidden, exclude, shape):
-        """Return items hidden from each user, with those that a sparse matrix excludes."""
+    def _with_excluded(hidden, exclude, shape):
+        """Return the items hidden from each user, plus those that a sparse matrix excludes."""
         exclude = as_csr("exclude", exclude)
         if exclude.shape != shape:
             raise ValueError(
@@ -588,12 +588,12 @@ class BaseRecommender(
         return exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
 
     def _check_finite(self, queries, candidates):
-        """Raise if there are users without enough items because scores are not numbers."""
+        """Raise if users lack items because scores are not finite."""
         rows = slice(None) if candidates is None else candidates
         if not (np.isfinite(queries).all() and np.isfinite(self.item_factors_[rows]).all()):
             raise ValueError(
-                f"the vectors of this {type(self).__name__} hold NaN or infinity, by which nothing "
-                f"can be ranked; fit it again, or put back the arrays that fit has learned."
+                f"the vectors of this {type(self).__name__} hold NaN or infinity, so nothing can "
+                f"be ranked; fit it again, or restore the arrays that fit has learned."
             )
 
     def transform(self, X):
@@ -606,14 +606,14 @@ class BaseRecommender(
         Returns
         -------
         embeddings : ndarray of shape (n_users, n_components), float32
-            Each row is folded in: it depends on that row and the trained items alone. A row without
-            items gives zeros.
+            Each row is folded in: its embedding depends only on that row and the trained items. A
+            row without items gives zeros.
         """
         self._check_learned()
         return self._fold_in_rows(self._validate_history(X))
 
     def predict(self, X):
-        """Return recommended items for users by their histories, without the items they have.
+        """Return recommended items for users by their histories, excluding the items they have.
 
         Parameters
         ----------
@@ -635,14 +635,14 @@ class BaseRecommender(
             Histories.
         y : {array-like, sparse matrix} of shape (n_users, n_items), or array-like of int of shape \
                 (n_users,), default=None
-            Items to be found: all entries that are not zero, or one item for each user. None hides
-            a fifth of each row of ``X``, chosen by the row's own content, so that every model is
-            asked the same.
+            Items to be found: all entries that are not zero, or one item for each user. None holds
+            out a fifth of each row of ``X``, chosen by the row's content, so that every model is
+            tested on the same items.
 
         Returns
         -------
         ndcg : float
-            Over users with at least one item to be found; nan if there is none.
+            Mean over users with at least one item to be found; nan if there are none.
 
         Raises
         ------
@@ -671,7 +671,7 @@ class BaseRecommender(
         Returns
         -------
         scores : ndarray of shape (n_pairs,), float32
-            What ``recommend`` ranks by.
+            The scores that ``recommend`` ranks by.
         """
         self._check_learned()
         users = validate_ids("users", users, self._n_users)
@@ -698,11 +698,11 @@ class BaseRecommender(
         Returns
         -------
         users : ndarray of shape (n_users, d), float32
-            Of users seen in ``fit``. Those without interactions, to whom ``recommend`` gives
-            popular items, have a vector of no meaning.
+            Of users seen in ``fit``. The vectors of users without interactions, to whom
+            ``recommend`` gives popular items, have no meaning.
         items : ndarray of shape (n_items, d), float32
-            At unit length where the model ranks by cosines. Biases of items, if the model has them,
-            stand in the last column, and users have ones there.
+            At unit length if the model ranks by cosines. Biases of items, if the model has them,
+            are in the last column, in which users have ones.
 
         Examples
         --------
@@ -728,7 +728,7 @@ class BaseRecommender(
         items : int or array-like of int of shape (n_items,)
         n_recommendations : int, default=10
             How many; an item is not counted as similar to itself. Items without interactions
-            are similar to none.
+            are not similar to any.
 
         Returns
         -------
@@ -747,7 +747,7 @@ class BaseRecommender(
         users : int or array-like of int of shape (n_users,)
         n_recommendations : int, default=10
             How many; a user is not counted as similar to itself. Users without interactions
-            are similar to none.
+            are not similar to any.
 
         Returns
         -------
@@ -763,7 +763,7 @@ class BaseRecommender(
         k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
-        # The vector of an item or user without interactions is where it started, and means nothing.
+        # Without interactions a vector keeps its initial values, which mean nothing.
         n_interactions = self.item_counts_ if axis == "items" else self._history.counts
         itself = _csr(
             np.ones(len(chosen), dtype=np.float32),
@@ -771,7 +771,7 @@ class BaseRecommender(
             np.arange(len(chosen) + 1),
             (len(chosen), len(table)),
         )
-        # Columns that are not compared count nothing in a query.
+        # Zeros in the query ignore columns that are not compared.
         queries = np.zeros((len(chosen), table.shape[1]), dtype=np.float32)
         queries[:, :width] = unit_rows(table[chosen, :width])
         similar, cosines = top_k(
@@ -800,7 +800,7 @@ def new_state(optimizer, counts, width):
 
 
 def grow_state(old, new):
-    """Return an optimizer's arrays with rows at the end; arrays of no use are empty."""
+    """Return an optimizer's arrays with new rows at the end; unused arrays are empty."""
     grown = {}
     for name, rows in new.items():
         parts = [part for part in (old[name], rows) if part.size]

@@ -1,4 +1,4 @@
-"""Folding in: the vector that minimises a user's loss, with all other vectors as they are."""
+"""Folding in: the vector that minimises a user's loss, with all other vectors fixed."""
 
 from typing import NamedTuple
 
@@ -6,31 +6,31 @@ import numpy as np
 
 from freqfm import backends
 from freqfm.backends.base import FoldInProblem
-from freqfm.estimators.recommenders.histories import level_rows
+from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.losses import PairwiseLoss
 
 __all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
 
 N_STEPS = 20
 
-# A user moves to the gradient plus this share of the squared inverse temperature times itself, a
-# bound of the loss's curvature for the scores that models have.
+# A step moves a user to the gradient plus this share of the squared inverse temperature times the
+# current vector, a bound of the loss's curvature for typical scores.
 INERTIA = 0.1
 
 
 class FoldIn(NamedTuple):
-    """What a fit keeps of its loss, to fold in users."""
+    """The parts of the loss that a fit stores, to fold in users."""
 
     against: str  #: what a user is pushed away from: "items" or "users"
-    others: np.ndarray  #: which of them, (m,)
-    pairwise: bool  #: whether each of the user's items is ranked above each other
+    others: np.ndarray  #: their indices, (m,)
+    pairwise: bool  #: whether each of the user's items is compared with each other one in pairs
     cosine: bool  #: whether the loss compares vectors at unit length
     inverse_temperatures: tuple | None  #: of the user's items and of others; None for the model's
     constant: float  #: weight of the logarithm over the others
 
     @classmethod
     def of(cls, components, history, shape, generator):
-        """Return what is to be kept.
+        """Return what to store.
 
         Parameters
         ----------
@@ -39,9 +39,9 @@ class FoldIn(NamedTuple):
         history : InteractionHistory
             Of all users.
         shape : tuple
-            Numbers of users with interactions, of items and of interactions that were trained on.
+            Numbers of users with interactions, of items and of training interactions.
         generator : numpy.random.Generator
-            Chooses the others if there are many.
+            Chooses the others if there are too many.
         """
         loss = components.loss
         others = np.arange(shape[1])
@@ -59,7 +59,7 @@ class FoldIn(NamedTuple):
         )
 
     def check(self, learned, n_users, n_items):
-        """Raise unless this is what a fit has kept."""
+        """Raise unless this is what a fit has stored."""
         inverse = self.inverse_temperatures
         fits = {
             "against": self.against in ("items", "users"),
@@ -103,25 +103,25 @@ class UserLoss(NamedTuple):
 
     @property
     def inertia(self):
-        """How much of a user's vector stays in a step."""
+        """How much of a user's vector is kept in a step."""
         return INERTIA * self.inverse**2 * self.constant
 
     def pulls_and_push(self, user, vectors, shares):
-        """Return the negative gradient by a user in parts: ``pulls @ vectors - push``.
+        """Return the negative gradient with respect to a user in parts: ``pulls @ vectors - push``.
 
         Parameters
         ----------
         user : ndarray of shape (d,)
             At unit length.
         vectors : ndarray of shape (n, d)
-            Of the user's items.
+            Vectors of the user's items.
         shares : ndarray of shape (n,)
-            Of the user's weight; they sum to one.
+            Shares of the user's weight; they sum to one.
         """
         scores = self.inverse * (self.others @ user)
         if self.pairwise:
-            own = self.inverse * (vectors @ user)[:, None]
-            of_pairs = self.pairwise.pair_gradients(own, scores)
+            positive_scores = self.inverse * (vectors @ user)[:, None]
+            of_pairs = self.pairwise.pair_gradients(positive_scores, scores)
             by_item, by_other = (shares[:, None] * g / len(self.others) for g in of_pairs)
             push = self.inverse * by_other.sum(axis=0) @ self.others
             return -self.inverse * by_item.sum(axis=1), push
@@ -147,5 +147,5 @@ def fold_in_rows(loss, X, items, indices, n_threads):
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
     problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
-    histories = X.indptr, indices, level_rows(X.indptr, X.data)
+    histories = X.indptr, indices, scale_rows(X.indptr, X.data)
     return backends.get().fold_in(problem, histories, n_threads, formulas)

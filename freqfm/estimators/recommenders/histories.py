@@ -1,4 +1,4 @@
-"""What recommenders keep of the interactions they were fitted on, and helpers for rows of users."""
+"""The interactions that recommenders store, and helpers for rows of users."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from scipy import sparse
 
 from freqfm._validation import _csr, canonical_csr
 
-__all__ = ["InteractionHistory", "level_rows", "pad_rows", "unit_rows"]
+__all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
 
 
 class InteractionHistory(NamedTuple):
@@ -25,7 +25,7 @@ class InteractionHistory(NamedTuple):
         ----------
         X : csr_array of shape (n_users, n_items)
         weighted : bool
-            Whether weights are kept, if they are not all one.
+            Whether weights are stored, unless they are all one.
         """
         weighted = weighted and bool((X.data != 1).any())
         weights = X.data.copy() if weighted else np.zeros(0, dtype=np.float32)
@@ -69,7 +69,7 @@ class InteractionHistory(NamedTuple):
         users : ndarray of int
         n_items : int
         learned : LearnedArrays
-            Of the model. All rows are looked at before training only, see ``check_all``.
+            Of the model. All rows are only checked before training, see ``check_all``.
         """
         starts = self.indptr[users].astype(np.int64)
         ends = self.indptr[users + 1].astype(np.int64)
@@ -86,7 +86,7 @@ class InteractionHistory(NamedTuple):
         return _csr(weights, items, indptr, (len(users), n_items))
 
     def check(self, learned):
-        """Raise if the arrays do not belong together; indices are looked at as they are used."""
+        """Raise if the arrays do not belong together; indices are checked when they are used."""
         (n_bounds,) = learned.array("_history.indptr", (None,), "iu", value=self.indptr)
         learned.require(n_bounds > 0, "_history.indptr", "is empty")
         learned.array("_history.indices", (None,), "iu", value=self.indices)
@@ -115,10 +115,10 @@ def pad_rows(X, n_rows):
     return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))
 
 
-def level_rows(indptr, weights):
-    """Return weights of rows, scaled if their squares could leave float32; only shares matter.
+def scale_rows(indptr, weights):
+    """Return row weights, scaled if their squares could leave float32; only shares matter.
 
-    The factors are powers of two, one for each row, so that no bit of a share changes.
+    The factors are powers of two, one for each row, so that every bit of a share is preserved.
     """
     if not len(weights) or (float(weights.min()) > 1e-9 and float(weights.max()) < 1e9):
         return weights
@@ -129,6 +129,6 @@ def level_rows(indptr, weights):
 
 
 def unit_rows(table):
-    """Return the rows of a table at unit length; rows of zeros stay."""
+    """Return the rows of a table at unit length; zero rows stay zero."""
     length = np.linalg.norm(table, axis=1, keepdims=True)
     return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")

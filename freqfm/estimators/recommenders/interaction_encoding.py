@@ -12,20 +12,20 @@ __all__ = ["InteractionEncodingMixin"]
 
 
 class InteractionEncodingMixin:
-    """Reads tables by the parameters ``user``, ``item`` and ``value``, and keeps ids.
+    """Reads tables by the parameters ``user``, ``item`` and ``value``, and stores ids.
 
     ``user_ids_`` and ``item_ids_`` are the ids by code; ``_user_order`` and ``_item_order`` sort
     them, so that a code is found by bisection in ids of any type.
     """
 
     def _learn_ids(self, role, ids):
-        """Forget all ids of a role; return the codes of these, which are the only ones."""
+        """Replace all ids of a role by these; return their codes."""
         known, codes = unique_codes(ids, f"X's column of {role}s")
         self._keep_ids(role, known, np.arange(len(known)))
         return codes
 
     def _add_ids(self, role, ids):
-        """Return codes of ids, of which the new ones get codes after all others."""
+        """Return codes of ids; new ids get codes after all others."""
         known, order = self._ids(role)
         codes, known, order = extend_ids(known, order, ids, f"X's column of {role}s")
         self._keep_ids(role, known, order)
@@ -36,11 +36,11 @@ class InteractionEncodingMixin:
         setattr(self, f"_{role}_order", order)
 
     def _ids(self, role):
-        """Return ids and what sorts them, if they are what fit left or may be."""
+        """Return ids and the indices that sort them, if they are well-formed."""
         learned, name, name_of_order = LearnedArrays(self), f"{role}_ids_", f"_{role}_order"
         known, order = learned.get(name), learned.get(name_of_order)
         vector = isinstance(known, np.ndarray) and known.ndim == 1 and len(known)
-        learned.require(vector, name, "is no vector of ids")
+        learned.require(vector, name, "is not a vector of ids")
         learned.array(name_of_order, known.shape, "iu")
         learned.indices(name_of_order, order, len(known))
         return known, order
@@ -57,7 +57,7 @@ class InteractionEncodingMixin:
         table = Table(X)
         validate_data(self, X, reset=reset, skip_check_array=True)
         if table.names is None and not reset:
-            # An array has the columns of the DataFrame that fit has seen.
+            # An array is assumed to have the columns of the DataFrame seen in fit.
             table.names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
         roles = {"value": self.value} if values else {}
         places = table.find(user=self.user, item=self.item, **roles)

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from copy import deepcopy
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -33,20 +34,20 @@ class InteractionRecommender(
     """Recommender for a table of interactions, whose users and items have ids of any kind.
 
     Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes the
-    table that the matrix comes from, one interaction a row: it numbers users and items, builds the
-    matrix, fits the recommender, and answers in ids. As a row is an interaction and not a
-    user, ``cross_val_score`` and ``GridSearchCV`` hold out interactions of users who stay known;
-    :mod:`freqfm.model_selection` has the splitters.
+    table that the matrix is built from, one interaction per row: it numbers users and items, builds
+    the matrix, fits the recommender, and returns results in terms of ids. As a row is an
+    interaction and not a user, ``cross_val_score`` and ``GridSearchCV`` hold out interactions of
+    users who are known from training; :mod:`freqfm.model_selection` has the splitters.
 
     Parameters
     ----------
     estimator : estimator, default=None
-        Recommender of users x items; None is ``MFRecommender()``. Its parameters are searched as
-        ``estimator__...``, for which it must be given: ``InteractionRecommender(MFRecommender())``.
+        Recommender of users x items; None means ``MFRecommender()``. To search over its parameters
+        as ``estimator__...``, it must be given: ``InteractionRecommender(MFRecommender())``.
     user : int or str, default="auto"
-        Column of the users: its place, or its name in a DataFrame. "auto" is the only column of a
-        DataFrame that is called "user", "user_id", "userId", "uid", "customer_id" or the like;
-        without names, the first column.
+        Column of the users: its position, or its name in a DataFrame. "auto" is the only column of
+        a DataFrame with a name such as "user", "user_id", "userId", "uid" or "customer_id"; without
+        names, the first column.
     item : int or str, default="auto"
         Column of the items. "auto" is a DataFrame's column "item", "item_id", "movieId",
         "product_id", "track_id", "asin" or the like; without names, the second column.
@@ -54,19 +55,19 @@ class InteractionRecommender(
         Column of the interactions' values, the entries of the matrix. "auto" is a DataFrame's
         column "value", "weight", "count", "rating", "score" or the like, if there is one; without
         names, the third column, if there is one and users and items are the first two. None ignores
-        values: every interaction counts 1, as it does where no such column is found. A
-        `UserWarning`, once, tells if "auto" takes ratings for weights, or leaves columns out that
-        might be weights.
+        values: every interaction counts as 1, as it does where no such column is found. If "auto"
+        uses ratings as weights, or ignores columns that might be weights, there is a
+        `UserWarning`, once.
     k : int, default=10
-        Length of the rankings that ``score`` looks at.
+        Length of the rankings that ``score`` evaluates.
 
     Attributes
     ----------
     estimator_ : estimator
-        The fitted recommender; row and column numbers of its matrix are places in
+        The fitted recommender; row and column numbers of its matrix are positions in
         ``user_ids_`` and ``item_ids_``.
     user_ids_ : ndarray of shape (n_users,)
-        Ids of the users. Sorted by ``fit``; those that are new to ``partial_fit`` follow.
+        Ids of the users. Sorted by ``fit``; ids that are new in ``partial_fit`` follow.
     item_ids_ : ndarray of shape (n_items,)
         Ids of the items, likewise.
     n_features_in_ : int
@@ -82,22 +83,21 @@ class InteractionRecommender(
 
     Notes
     -----
-    Values of repeated interactions add up. Names of columns count in any case, with or without
-    separators; where they leave open which column is meant, ``fit`` raises. Names that only number
-    the columns, such as 0, 1, 2 or "column_0", count as none. Further columns, such as times, are
-    there for splitters and are not looked at. Interactions themselves are not kept, except for what
-    ``estimator_`` keeps.
+    Values of repeated interactions are summed. Column names are recognised in any case, with or
+    without separators; if they are ambiguous, ``fit`` raises. Names that only number the columns,
+    such as 0, 1, 2 or "column_0", are ignored. Further columns, such as times, are for splitters
+    and are not used. Interactions themselves are not stored, except in ``estimator_``.
 
     Ids are numbers, strings or other objects that can be hashed and sorted, all of one kind.
-    Columns of objects that are all integers or all numbers become integers or floats. Ids are
-    returned in the type of ``item_ids_`` or ``user_ids_``; only where one is missing, because there
-    was nothing more to recommend, an array of objects holds None in its place, with the score
-    -inf. pandas, Polars and Arrow DataFrames are read through narwhals
+    Columns of objects that are all integers or all numbers are converted to integers or floats. Ids
+    are returned in the type of ``item_ids_`` or ``user_ids_``; if one is missing, because there was
+    nothing more to recommend, the result is an array of objects with None in its place and the
+    score -inf. pandas, Polars and Arrow DataFrames are read through narwhals
     (``pip install 'freqfm[frames]'``).
 
-    Callbacks are told of the epochs of ``estimator_``. What
-    :class:`freqfm.callbacks.Checkpoint` writes is that recommender:
-    ``InteractionRecommender(resume(path))`` goes on when it is fitted to the same table.
+    Callbacks are called for the epochs of ``estimator_``. A
+    :class:`freqfm.callbacks.Checkpoint` stores that recommender:
+    ``InteractionRecommender(resume(path))`` continues when it is fitted to the same table.
 
     Examples
     --------
@@ -122,7 +122,15 @@ class InteractionRecommender(
         "k": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def __init__(self, estimator=None, *, user="auto", item="auto", value="auto", k=10):
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        user: int | str = "auto",
+        item: int | str = "auto",
+        value: int | str | None = "auto",
+        k: int = 10,
+    ):
         self.estimator = estimator
         self.user = user
         self.item = item
@@ -154,19 +162,19 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If a column is not there, if names leave open which one is meant, if times are where
-            values are expected, if an id or a value is missing, if ids are of several kinds, and
+            If a column does not exist, if names are ambiguous, if times are where values are
+            expected, if an id or a value is missing, if ids are of several kinds, and
             whatever the recommender raises.
         DivergenceError
-            If training stops being finite, with recommenders that tell. The last finite
-            model is kept.
+            If training produces values that are not finite, with recommenders that detect it. The
+            last finite model is kept.
         """
         self._validate_params()
         return self._train(X, "fit", reset=True)
 
     @_if_estimator_has("partial_fit")
     def partial_fit(self, X, y=None):
-        """Train further on interactions, of which users and items may be new.
+        """Train further on interactions; users and items may be new.
 
         Parameters
         ----------
@@ -186,7 +194,7 @@ class InteractionRecommender(
     def _train(self, X, method, reset):
         """Number the ids and call a method of the recommender with the matrix.
 
-        What the recommender has learned is kept even if training is cut short.
+        The recommender's learned attributes are kept even if training is interrupted.
         """
         with attempt(self) as trial:
             with release_signals():
@@ -202,7 +210,7 @@ class InteractionRecommender(
                 with release_signals(), _callbacks_of(self, recommender):
                     getattr(recommender, method)(X)
             except BaseException as error:
-                # Of recommenders that do not count epochs, only the error tells.
+                # Without a count of epochs, only the error shows whether a model was kept.
                 counts = hasattr(recommender, "n_iter_")
                 diverged = isinstance(error, DivergenceError)
                 trial.kept = recommender.n_iter_ > n_before if counts else diverged
@@ -211,7 +219,7 @@ class InteractionRecommender(
 
     def _new_recommender(self):
         if hasattr(self.estimator, "_unfinished"):
-            # It comes from a checkpoint, and goes on.
+            # It comes from a checkpoint, and continues.
             return deepcopy(self.estimator)
         if self.estimator is not None:
             return clone(self.estimator)
@@ -234,21 +242,21 @@ class InteractionRecommender(
         Parameters
         ----------
         users : array-like of shape (n_users,) or a single id, default=None
-            Ids of users; None is all of ``user_ids_``, in their order. Users that fit has not seen
-            get what the recommender gives to an empty history.
+            Ids of users; None is all of ``user_ids_``, in their order. For users that fit has not
+            seen, the recommender is given an empty history.
         history : list of ids, or list of such lists, default=None
-            What users have who are known by their items only: a list of ids for one user, or such
-            lists for several. They are folded in, and change nothing in the model. Items that
-            fit has not seen are passed over; those that occur twice count twice.
+            Items of users who are not in the model: a list of ids for one user, or a list of such
+            lists for several. They are folded in, and do not change the model. Items that fit has
+            not seen are skipped; items that occur twice count twice.
         n_recommendations : int, default=10
             How many items for each user.
         exclude_seen : bool, default=True
-            Whether items that fit has seen a user with, or that ``history`` holds, are left out.
+            Whether to exclude the items that fit has seen a user with, or that ``history`` holds.
         candidates : array-like of shape (n_candidates,), default=None
-            Ids of the only items to recommend; those that fit has not seen are passed over.
+            Ids of the only items to recommend; those that fit has not seen are skipped.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
-            Ids of items not to recommend: to any of the users, or to each user, in the order of
-            ``users`` or ``history``. Those that fit has not seen are passed over.
+            Ids of items to exclude, for all users, or for each user in the order of ``users`` or
+            ``history``. Those that fit has not seen are skipped.
 
         Returns
         -------
@@ -262,7 +270,7 @@ class InteractionRecommender(
         ------
         ValueError, TypeError
             If ids are of another kind than those of fit, no candidate is known, both ``users``
-            and ``history`` are given, or lists of ``exclude`` are not one for each user.
+            and ``history`` are given, or there is not one list of ``exclude`` for each user.
 
         Examples
         --------
@@ -291,7 +299,7 @@ class InteractionRecommender(
         histories = self._histories("history", history)
         options |= self._excluded(exclude, histories.shape[0])
         found, scores = self.estimator_.recommend(histories, **options)
-        return _like(_is_nested("history", history), self._named("item", found), scores)
+        return _match_query(_is_nested("history", history), self._named("item", found), scores)
 
     def _recommend_to(self, users, exclude, options):
         """Recommend to users by their ids, or to all."""
@@ -309,7 +317,7 @@ class InteractionRecommender(
             exclude_here = excluded
             if sparse.issparse(excluded.get("exclude")):
                 exclude_here = {"exclude": excluded["exclude"][rows]}
-            # Unknown users have the same, empty history.
+            # All unknown users have the same, empty history.
             query = {"users": codes[rows]}
             if not known:
                 query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
@@ -317,10 +325,10 @@ class InteractionRecommender(
                 **query, **exclude_here, **options
             )
         many = users is None or np.ndim(users) > 0
-        return _like(many, self._named("item", items), scores)
+        return _match_query(many, self._named("item", items), scores)
 
     def _excluded(self, exclude, n_users):
-        """Return the recommender's option for what is excluded, if anything is."""
+        """Return the recommender's option for excluded items, if there are any."""
         if exclude is None:
             return {}
         if not _is_nested("exclude", exclude):
@@ -354,7 +362,7 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            With the columns of ``fit``; values are not looked at.
+            With the columns of ``fit``; values are not used.
 
         Returns
         -------
@@ -419,7 +427,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("item", items, "items")
         found, scores = self.estimator_.similar_items(codes, k)
-        return _like(np.ndim(items) > 0, self._named("item", found), scores)
+        return _match_query(np.ndim(items) > 0, self._named("item", found), scores)
 
     def similar_users(self, users, n_recommendations=10):
         """Return the users most similar to given ones.
@@ -443,7 +451,7 @@ class InteractionRecommender(
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find("user", users, "users")
         found, scores = self.estimator_.similar_users(codes, k)
-        return _like(np.ndim(users) > 0, self._named("user", found), scores)
+        return _match_query(np.ndim(users) > 0, self._named("user", found), scores)
 
     @_if_estimator_has("_embed")
     def transform(self, X=None, *, history=None):
@@ -453,7 +461,7 @@ class InteractionRecommender(
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns), default=None
             With the columns of ``fit``. For every row the user's embedding is looked up; it depends
-            on what fit has seen the user with, not on the other rows.
+            on the user's interactions in fit, not on the other rows.
         history : list of ids, or list of n_users such lists, default=None
             Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
 
@@ -523,7 +531,7 @@ class InteractionRecommender(
 
     @_if_estimator_has("explain")
     def explain(self, user, item):
-        """Tell how much each item of a user's history adds to a score.
+        """Return how much each item of a user's history contributes to a score.
 
         Parameters
         ----------
@@ -545,12 +553,12 @@ class InteractionRecommender(
         return explanation
 
     def score(self, X, y=None):
-        """Return the mean NDCG@k of recommendations, judged by held-out interactions.
+        """Return the mean NDCG@k of recommendations, measured on held-out interactions.
 
-        Every user of ``X`` that fit has seen is recommended ``k`` items that they were not seen
-        with; relevant are the items that they have in ``X``. Users and items that fit has not
-        seen are left out, so use splits that have few of them. Interactions that
-        fit has seen already, if there are any in ``X``, are relevant too but never recommended.
+        Every user of ``X`` that fit has seen is recommended ``k`` items that fit has not seen the
+        user with; the user's items in ``X`` are relevant. Users and items that fit has not seen are
+        left out, so use splits with few of them. Interactions that fit has already seen, if there
+        are any in ``X``, are relevant too but never recommended.
 
         Parameters
         ----------
@@ -589,7 +597,7 @@ class InteractionRecommender(
         return relevant[present], ranked
 
 
-def _like(many, ids, scores):
+def _match_query(many, ids, scores):
     """Return all rows, or the only row for a single query."""
     return (ids, scores) if many else (ids[0], scores[0])
 
@@ -614,7 +622,7 @@ def _is_nested(name, lists):
 def _callbacks_of(estimator, recommender):
     """Let a recommender report to the callbacks of the estimator that wraps it.
 
-    To the callbacks both are one: its tasks take the place of the estimator's in those of a search.
+    Callbacks see both as one: the recommender's tasks replace the estimator's in those of a search.
     """
     names = ("_skl_callbacks", "_parent_callback_ctx")
     before = {name: vars(recommender)[name] for name in names if name in vars(recommender)}
@@ -622,7 +630,7 @@ def _callbacks_of(estimator, recommender):
     if callbacks:
         if not hasattr(recommender, "set_callbacks"):
             raise TypeError(
-                f"{type(recommender).__name__} does not support callbacks; take them off by "
+                f"{type(recommender).__name__} does not support callbacks; remove them with "
                 f"set_callbacks(), or use another recommender."
             )
         recommender.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)

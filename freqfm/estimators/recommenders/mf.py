@@ -1,5 +1,7 @@
 """Matrix factorization for implicit feedback."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
 
 import numpy as np
@@ -18,25 +20,25 @@ from freqfm._validation import (
     take_rows,
     validate_id,
 )
-from freqfm.backbones import BACKBONES, Linear
+from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
-from freqfm.estimators.recommenders.histories import level_rows, pad_rows, unit_rows
+from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
-from freqfm.initializers import INITIALIZERS
+from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
-from freqfm.optimizers import OPTIMIZERS
-from freqfm.samplers import SAMPLERS, Uniform
-from freqfm.temperatures import TEMPERATURES
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import SAMPLERS, Sampler, Uniform
+from freqfm.temperatures import TEMPERATURES, Temperature
 
 __all__ = ["MFRecommender"]
 
-# Below so many multiplications a batch, one thread is faster than several.
-_WORTH_A_TEAM = 20_000
+# Batches with fewer multiplications are faster on one thread than on several.
+_WORTH_SEVERAL_THREADS = 20_000
 
-# Users of whom lengths and temperatures are averaged, if there are many more.
+# Maximum number of users whose lengths and temperatures are averaged.
 _N_TYPICAL = 4096
 
 
@@ -44,10 +46,10 @@ class MFRecommender(BaseRecommender):
     """Matrix factorization for implicit feedback, by a softmax with adaptive temperatures.
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
-    softmax of cosines against shared negatives whose weight and temperature follow from the density
-    of the data, is meant to be fitted without tuning. What else there is composes: five losses,
+    softmax of cosines against shared negatives whose weight and temperature depend on the density
+    of the data, is meant to be used without tuning. Other choices can be combined: five losses,
     six optimizers, samplers, temperatures in closed form [1]_, per user or learned, and vectors
-    that start at lengths by popularity [2]_.
+    whose initial lengths depend on popularity [2]_.
 
     Parameters
     ----------
@@ -60,67 +62,68 @@ class MFRecommender(BaseRecommender):
         Such as "softmax", "bsl", "bpr", "directau" or "mawu"; see :mod:`freqfm.losses`. "bsl" is
         a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
-        What the loss compares. "auto" is the dot product for BPR and the cosine for all others.
+        The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
-        What recommendations are ranked by. "auto" is the dot product for BPR, DirectAU and MAWU,
-        the cosine for softmax and BSL, and the dot product whenever ``similarity`` or
-        ``init="prism"`` gives lengths a meaning.
+        The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, the cosine
+        for softmax and BSL, and the dot product whenever ``similarity`` or ``init="prism"`` gives
+        lengths a meaning.
     temperature : float, str or Temperature, default=None
-        What scores are divided by: a number, or for instance "density", "adap_tau0", "adap_tau",
+        Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL and
         "adap_tau0" for softmax, 1 for dot products and for BPR. DirectAU and MAWU have none.
     negative_sampler : str or Sampler, default="auto"
-        Where negatives come from: "auto" or for instance "uniform", "popularity", "in_batch",
+        How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
         "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
-        for the losses that need none. From "midx_uniform" on they are drawn for each user, by the
-        user's scores: for softmax and BSL; for BPR only "dns".
+        for losses without negatives. From "midx_uniform" on, negatives are drawn for each user by
+        the user's scores, for softmax and BSL; BPR supports only "dns" of these.
     n_negatives : int, default=None
-        Negatives of a batch (shared), of a positive, or of the positives of a user that stand
-        together (drawn for each user). None is the sampler's own number, or else the loss's: 1024
-        for softmax and BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
+        Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
+        each user). None is the sampler's default, or else the loss's: 1024 for softmax and BSL, 1
+        for BPR, 128 if softmax or BSL draw for each user.
     optimizer : str or Optimizer, default="adam"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`.
     learning_rate : float, default=None
-        Learning rate of the optimizer. None is the optimizer's own, but for Adam a rate by the
-        number of steps of a fit of ``loss.max_iter`` epochs: 24 over the steps, between 0.0003 and
-        0.01. With ``init="prism"`` and cosines it is larger by as much as vectors start longer.
+        Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
+        depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 divided by the
+        steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines it is scaled by how much
+        longer the initial vectors are.
     max_iter : int, default=None
-        Epochs; None is the loss's own number, see its ``max_iter``.
+        Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
-        Positives in a batch, more or less; None is the loss's own number, less for small data.
+        Approximate number of positives in a batch; None is the loss's default, less for small data.
     user_dropout : float, default=None
-        Share of a user's weights set to zero in each batch. None is the loss's own: 0.1 for softmax
-        and BSL, else 0.
+        Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
+        softmax and BSL, else 0.
     weight_decay : float, default=0.0
-        L2 penalty: the gradient of a row gets ``weight_decay`` times the row.
+        L2 penalty: ``weight_decay`` times the row is added to the gradient of a row.
     weight_decay_scope : {"full", "batch"}, default="full"
-        "full" shrinks every row in every batch, exactly but lazily: a row makes up the steps it has
-        missed when it is next touched or read, see Notes. "batch" shrinks the rows that a batch
-        touches, in proportion to how often.
+        "full" shrinks every row in every batch, exactly but lazily: a row catches up on missed
+        steps when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
+        batch, in proportion to how often they occur.
     init : {"xavier", "normal", "prism"} or Initializer, default="xavier"
-        Where vectors start, see :mod:`freqfm.initializers`.
+        Initial values of the vectors, see :mod:`freqfm.initializers`.
     init_scale : float, default=None
         Scale of the initializer, for "xavier" and "normal"; None is 1 and 0.1.
     n_recommendations : int, default=10
-        Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
+        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
         Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
-        best epoch. Without it all interactions are trained on.
+        model of the best epoch. Otherwise all interactions are trained on.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
-        Epochs without improvement by ``tol`` that end the fit; of the NDCG, and without early
-        stopping of nothing.
+        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
+        early stopping.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
-        Whether ``fit`` continues from the present model.
+        Whether ``fit`` continues from the current model.
     verbose : int, default=0
         1 prints a line per epoch.
     n_jobs : int, default=None
-        Threads, at most one a core; None uses all cores. The result does not depend on it.
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
 
@@ -130,8 +133,8 @@ class MFRecommender(BaseRecommender):
         The vectors as trained, not normalised.
     item_factors_ : ndarray of shape (n_items, n_components), float32
     backbone_tables_ : dict of ndarray
-        What a backbone other than "linear" has learned, by its own names; ``user_factors_`` and
-        ``item_factors_`` are what it makes of them.
+        The tables learned with a backbone other than "linear", under the backbone's names;
+        ``user_factors_`` and ``item_factors_`` are computed from them.
     temperature_ : float
         Mean temperature of the last epoch, over users with interactions.
     user_temperatures_ : ndarray of shape (n_users,), float32
@@ -139,15 +142,15 @@ class MFRecommender(BaseRecommender):
     item_counts_ : ndarray of shape (n_items,)
         How many users have each item.
     user_margins_, item_margins_ : ndarray of shape (n_users,) and (n_items,), float32
-        With loss "mawu" only.
+        Only with the loss "mawu".
     loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per positive.
     validation_scores_ : ndarray
         NDCG of each epoch, with early stopping.
     n_iter_, best_iter_ : int
-        Epochs trained, and the one whose vectors the model has.
+        Number of epochs trained, and the epoch of the model's vectors.
     optimizer_state_nbytes_ : int
-        Bytes of the optimizer's state.
+        Bytes of the optimizer state.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)
@@ -163,7 +166,7 @@ class MFRecommender(BaseRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit``, with early stopping, if ``max_iter`` ended it while the NDCG still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
 
     See Also
     --------
@@ -171,23 +174,23 @@ class MFRecommender(BaseRecommender):
 
     Notes
     -----
-    Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer's state (twice as much again for
-    Adam), while training a copy of both (two with early stopping), about 40 bytes per interaction
-    while training and 4 afterwards, 100 per user, and a batch's scores, at most about 16 MB plus 64
-    n_negatives numbers. Negatives that are drawn for each user take some 20 bytes for each row of a
-    batch and negative, and the state of the sampler, see there.
+    Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer state (twice as much again for
+    Adam), a copy of both during training (two with early stopping), about 40 bytes per interaction
+    during training and 4 afterwards, 100 per user, and the scores of a batch, at most about 16 MB
+    plus 64 n_negatives numbers. Negatives that are drawn for each user take about 20 bytes for each
+    row of a batch and negative, in addition to the state of the sampler.
 
-    Time of an epoch: some 4 n_negatives d multiplications for each interaction, where negatives are
-    shared, and a copy of vectors and state, users and items without interactions included. With 5
-    million users, a million items and the defaults, vectors and Adam's state take 4.6 GB and the
-    copy as much, so number users and items without gaps. ``verbose=1`` tells the time left.
+    Time per epoch: about 4 n_negatives d multiplications per interaction if negatives are shared,
+    and a copy of vectors and state, including users and items without interactions. With 5 million
+    users, a million items and the defaults, vectors and Adam's state take 4.6 GB and the copy as
+    much again, so number users and items without gaps. ``verbose=1`` prints the remaining time.
 
-    Weight decay of scope "full" is the penalty's gradient in every step. For SGD, FA-SGD and CF-SGD
-    steps that a row has missed are one power of 1 - rate * weight_decay; for Adagrad, and for
-    ``Adam(lazy=False)``, they are replayed one by one: both give what moving the whole table in
-    every batch gives. ``Adam()``, which is lazy, leaves the moments of absent rows alone; its decay
-    is decoupled, as in AdamW, and exact as such. ``Adam(lazy=False)`` is ``torch.optim.Adam`` with
-    dense gradients.
+    With ``weight_decay_scope="full"`` the penalty's gradient is part of every step. For SGD, FA-SGD
+    and CF-SGD the steps that a row has missed are one power of 1 - rate * weight_decay; for
+    Adagrad, and for ``Adam(lazy=False)``, they are replayed one by one. Both give the same result
+    as updating the whole table in every batch. ``Adam()``, which is lazy, does not update the
+    moments of absent rows; its decay is decoupled, as in AdamW, and exact as such.
+    ``Adam(lazy=False)`` is ``torch.optim.Adam`` with dense gradients.
 
     References
     ----------
@@ -248,33 +251,33 @@ class MFRecommender(BaseRecommender):
 
     def __init__(
         self,
-        n_components=64,
+        n_components: int = 64,
         *,
-        backbone="linear",
-        loss="bsl",
-        similarity="auto",
-        ranking="auto",
-        temperature=None,
-        negative_sampler="auto",
-        n_negatives=None,
-        optimizer="adam",
-        learning_rate=None,
-        max_iter=None,
-        batch_size=None,
-        user_dropout=None,
-        weight_decay=0.0,
-        weight_decay_scope="full",
-        init="xavier",
-        init_scale=None,
-        n_recommendations=10,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        backbone: str | Backbone = "linear",
+        loss: str | RankingLoss = "bsl",
+        similarity: str = "auto",
+        ranking: str = "auto",
+        temperature: float | str | Temperature | None = None,
+        negative_sampler: str | Sampler | None = "auto",
+        n_negatives: int | None = None,
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        user_dropout: float | None = None,
+        weight_decay: float = 0.0,
+        weight_decay_scope: str = "full",
+        init: str | Initializer = "xavier",
+        init_scale: float | None = None,
+        n_recommendations: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         self.n_components = n_components
         self.backbone = backbone
@@ -317,11 +320,11 @@ class MFRecommender(BaseRecommender):
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse_temperatures[:, 1]
 
-    # Training; the order of these calls is that of ``BaseRecommender._train``.
+    # Training; these methods are called in this order by ``BaseRecommender._train``.
 
     def _validate_interactions(self, X, reset, partial):
         X = super()._validate_interactions(X, reset, partial)
-        # Every user has a row, even without anything new.
+        # Every user has a row, even without new interactions.
         return pad_rows(X, self._n_users) if partial and not reset else X
 
     def _check_size(self, shape):
@@ -335,7 +338,7 @@ class MFRecommender(BaseRecommender):
         return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
 
     def _tables(self):
-        """Return the arrays that gradients move, by name."""
+        """Return the arrays that are updated by gradients, by name."""
         names = ["user_margins", "item_margins"]
         tables = getattr(self, "backbone_tables_", None)
         if tables is None:
@@ -344,7 +347,7 @@ class MFRecommender(BaseRecommender):
         return tables | arrays
 
     def _start_backbone(self, components, counts):
-        """Set the tables of a new model, and the vectors that its backbone makes of them."""
+        """Set the tables of a new model, and the vectors that its backbone computes from them."""
         backbone = components.backbone
 
         def draw(side, n_rows=None):
@@ -364,19 +367,19 @@ class MFRecommender(BaseRecommender):
         self._refresh_vectors(backbone)
 
     def _refresh_vectors(self, backbone):
-        """Let the vectors of all users and items be what the backbone makes of its tables."""
+        """Compute the vectors of all users and items from the backbone's tables."""
         vectors = self.user_factors_, self.item_factors_
-        everything = (np.arange(len(table)) for table in vectors)
-        forward(backbone, self.backbone_tables_, *everything, *vectors)
+        all_rows = (np.arange(len(table)) for table in vectors)
+        forward(backbone, self.backbone_tables_, *all_rows, *vectors)
 
     def _draw(self, components, side, counts, first=0):
-        """Return rows for users or items of given counts, from a random stream for each side."""
+        """Return initial rows for users or items, from a random stream for each side."""
         initializer = components.initializer.of_side(side)
         generator = np.random.default_rng([self._seed, side == "item", first])
         return initializer.table((len(counts), int(self.n_components)), generator, counts)
 
     def _draw_margins(self, side, n):
-        """Return starting margins as of an (n, 1) table by Glorot's normal rule, within [0, 1]."""
+        """Return initial margins as of an (n, 1) table by Glorot's normal rule, within [0, 1]."""
         generator = np.random.default_rng([self._seed, side == "item", 1 << 32])
         margins = np.sqrt(2 / (n + 1)) * generator.standard_normal(n)
         return np.clip(margins, 0, 1).astype(np.float32)
@@ -391,7 +394,7 @@ class MFRecommender(BaseRecommender):
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
         self._states = {}
         for name, table in self._tables().items():
-            # Rows of other backbones' tables stand for no user or item: they count alike.
+            # Rows of other backbones' tables are not users or items, and all get the same count.
             of_backbone = name in getattr(self, "backbone_tables_", {})
             count = np.ones(len(table)) if of_backbone else counts[name.split("_")[0]]
             width = table.shape[1] if table.ndim == 2 else 1
@@ -406,12 +409,12 @@ class MFRecommender(BaseRecommender):
         if self.user_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
-                f"of the model to continue; set it back, or fit anew with warm_start=False."
+                f"of the model to continue; set it back, or fit a new model with warm_start=False."
             )
         if not partial and X.shape[0] != len(self.user_factors_):
             raise ValueError(
                 f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
-                f"users. Use partial_fit for new users, or fit anew with warm_start=False."
+                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
             )
 
     def _check_states(self, components):
@@ -432,7 +435,7 @@ class MFRecommender(BaseRecommender):
             new = count[known:]
             rows = self._draw(components, side, new, known)
             if side == "user":
-                # Who has no known item stays where it was drawn.
+                # Users without known items stay where they were drawn.
                 has_place = placed.any(axis=1)
                 rows[has_place] = placed[has_place]
             grown = {f"{side}_factors": rows}
@@ -454,7 +457,7 @@ class MFRecommender(BaseRecommender):
         if X.shape != shape:
             raise ValueError(
                 f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
-                f"and backbone={self.backbone!r} takes no new ones; fit anew."
+                f"and backbone={self.backbone!r} takes no new ones; call fit for a new model."
             )
         self.backbone_tables_ = {
             name: as_kernel_array(table).copy() for name, table in self.backbone_tables_.items()
@@ -479,9 +482,9 @@ class MFRecommender(BaseRecommender):
             setattr(self, name, as_kernel_array(grown, np.float64))
 
     def _place_new_users(self, X):
-        """Return where users beyond those of the model start, at the length of trained ones.
+        """Return the initial vectors of new users, at the length of trained ones.
 
-        By items that the model knows; rows without any are zeros.
+        They are folded in by the items that the model knows; rows without any are zeros.
         """
         new = np.arange(len(self.user_factors_), X.shape[0])
         history = take_rows(X, new)
@@ -496,7 +499,7 @@ class MFRecommender(BaseRecommender):
 
     def _make_trainer(self, components, X, score, n_known):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
-        n_threads = count_threads(self.n_jobs) if work >= _WORTH_A_TEAM else 1
+        n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
         return trainer(self, components, X, score, n_threads, n_known)
 
@@ -535,7 +538,7 @@ class MFRecommender(BaseRecommender):
     # Users by their histories.
 
     def _some_users(self):
-        """Return users with interactions, spread over all, or the first if nobody has any."""
+        """Return users with interactions, evenly spread; the first user if there are none."""
         indptr = self._history.indptr
         some = np.arange(0, self._n_users, max(1, self._n_users // _N_TYPICAL))
         some = some[indptr[some] < indptr[some + 1]]
@@ -556,7 +559,7 @@ class MFRecommender(BaseRecommender):
         return unit_rows(vectors) if self._fold_in.cosine else as_kernel_array(vectors)
 
     def _user_loss(self):
-        """Return the loss that folding in minimises, with all items and users as they are."""
+        """Return the loss that folding in minimises, with all items and users fixed."""
         fold_in = self._fold_in
         if fold_in.against == "users":
             others = unit_rows(self.user_factors_[fold_in.others])
@@ -564,7 +567,7 @@ class MFRecommender(BaseRecommender):
             others = self._compared_items(fold_in.others)
         inverse = fold_in.inverse_temperatures
         if inverse is None:
-            # Those that the training has ended at.
+            # The temperatures at the end of training.
             inverse = self._inverse_temperatures[self._some_users()].mean(axis=0)
         length = 1.0 if fold_in.cosine else self._typical_length()
         return UserLoss(
@@ -583,7 +586,7 @@ class MFRecommender(BaseRecommender):
         """Return the unit vectors of the rows of a canonical matrix; zeros for empty rows."""
         items, indices = slice(None), X.indices
         if self._fold_in.cosine and len(indices) < len(self.item_factors_):
-            # A few rows, normalised, rather than the whole table.
+            # Normalise a few rows rather than the whole table.
             items, indices = np.unique(indices, return_inverse=True)
             indices = indices.astype(np.int32)
         vectors = self._compared_items(items)
@@ -596,10 +599,10 @@ class MFRecommender(BaseRecommender):
         return vectors
 
     def explain(self, user, item, X=None):
-        """Tell how much each item of a user's history adds to a score.
+        """Return how much each item of a user's history contributes to a score.
 
-        At the minimum of a user's loss the vector is a sum over the user's items, minus a push away
-        from others. So is the score.
+        At the minimum of a user's loss the user's vector is a sum over the user's items, minus a
+        push away from others. The score splits in the same way.
 
         Parameters
         ----------
@@ -613,8 +616,8 @@ class MFRecommender(BaseRecommender):
         Returns
         -------
         explanation : Bunch
-            ``history``, the user's items in descending order of ``contributions``; ``rest``, what
-            is not due to single items; and ``score``, the sum of both.
+            ``history``, the user's items in descending order of ``contributions``; ``rest``, the
+            part that is not due to single items; and ``score``, the sum of both.
         """
         queries, history = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries))
@@ -622,13 +625,13 @@ class MFRecommender(BaseRecommender):
         return self._explain(queries[row], take_rows(history, [row]), item)
 
     def _explain(self, query, history, item):
-        """Split the score of an item into what each item of a user's history adds, and a rest."""
+        """Split the score of an item into the contributions of the user's items, and a rest."""
         (target,) = self._item_vectors([item])
         score = float(query @ target)
         contributions = np.zeros(0)
         if history.nnz:
             length = np.linalg.norm(query)
-            weights = level_rows(history.indptr, history.data)
+            weights = scale_rows(history.indptr, history.data)
             vectors = self._compared_items(history.indices)
             pulls, push = self._user_loss().pulls_and_push(
                 query / (length if length > 0 else 1), vectors, weights / weights.sum()

@@ -14,13 +14,13 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import DNS, SAMPLERS, InBatch, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
-# Bounds of Adam's learning rate if none is given, see ``_optimizer``.
+# Bounds of Adam's default learning rate, see ``_optimizer``.
 _SLOWEST, _FASTEST = 3e-4, 1e-2
 
-# The standard deviation of normal starts; the initializer's own suits factorization machines.
+# Default standard deviation of normal initial values; the initializer's default suits FMs.
 _NORMAL_SCALE = 0.1
 
-# Without a given batch size an epoch has at least so many batches, of at least so many positives.
+# Default batch sizes give an epoch at least this many batches, of at least this many positives.
 _BATCHES, _SMALLEST_BATCH = 256, 32
 
 
@@ -35,7 +35,7 @@ class Components(NamedTuple):
     initializer: Initializer
     cosine: bool  #: whether the loss compares vectors at unit length
     rank_by_cosine: bool  #: whether rankings do
-    include_positive: bool  #: whether a positive stands in the sum of its softmax
+    include_positive: bool  #: whether a positive is part of the sum of its softmax
     margins: bool  #: whether a margin is learned for each user and item
     n_negatives: int
     batch_size: int
@@ -51,12 +51,12 @@ def resolve_components(model, n_pairs, shape, n_known):
     ----------
     model : MFRecommender
     n_pairs : int
-        How many positives are to be trained on: small data get small batches.
+        Number of positives to train on: small data get small batches.
     shape : tuple of int
         Users and items of the model.
     n_known : int
-        How many positives the model knows if it is trained further, at least ``n_pairs``; they
-        decide on Adam's rate.
+        Number of positives that the model knows if it is trained further, at least ``n_pairs``; it
+        determines Adam's rate.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         n_negatives = of_sampler or loss.n_negatives or 0
     elif loss.n_negatives is None:
         raise ValueError(
-            f"n_negatives={n_negatives} has no use: loss={model.loss!r} draws no negatives; leave "
+            f"n_negatives={n_negatives} is not used: loss={model.loss!r} draws no negatives; leave "
             f"it at None."
         )
     include_positive = getattr(loss, "include_positive", False)
@@ -87,7 +87,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         codes.NEGATIVES_IN_BATCH,
         codes.NEGATIVES_FULL,
     ):
-        # It is there already, as an item.
+        # The positive is part of the sum already, as an item.
         include_positive = False
     return Components(
         loss=loss,
@@ -137,12 +137,12 @@ def _stretch(initializer, shape, n_components, n_pairs):
 
 
 def _optimizer(model, loss, n_pairs, stretch):
-    """Return the optimizer; Adam by name gets a rate that suits the length of the training.
+    """Return the optimizer; "adam" gets a learning rate that suits the length of the training.
 
-    A step of Adam moves a weight by about its rate. What matters is how far weights can move in all
-    steps of a fit: small data, of few steps, need larger ones. A step turns a vector by an angle of
-    about the rate over its length: where vectors start longer, to turn them as far needs larger
-    ones too.
+    A step of Adam moves a weight by about its rate. What matters is how far weights can move over
+    all steps of a fit: small data mean few steps, which need to be larger. A step turns a vector by
+    an angle of about the rate divided by its length, so longer initial vectors need larger steps
+    too.
     """
     rate = model.learning_rate
     if rate is None and is_named(model.optimizer, "adam"):
@@ -169,7 +169,7 @@ def _similarity(model, loss):
 
 
 def resolve_temperature(value, cosine):
-    """Return the strategy that a number, a name or an instance stands for."""
+    """Return the strategy for a number, a name or an instance."""
     if isinstance(value, Real) and not isinstance(value, bool):
         temperature = FixedTemperature(float(value))
         temperature._validate_params()
@@ -227,15 +227,15 @@ def _sampler(model, loss):
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
     ):
         raise ValueError(
-            f"n_negatives={model.n_negatives} has no use with negative_sampler={value!r}, which "
-            f"takes all there are; leave it at None."
+            f"n_negatives={model.n_negatives} is not used with negative_sampler={value!r}, which "
+            f"takes all items; leave it at None."
         )
     _refuse_ignored_draws(sampler)
     return sampler
 
 
 def _refuse_ignored_draws(sampler):
-    """Raise if a user's sampler says how to draw where it is not asked."""
+    """Raise if a user's sampler defines ``draw`` where it would not be called."""
     axis, name = "negative_sampler", type(sampler).__name__
     if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
         raise TypeError(

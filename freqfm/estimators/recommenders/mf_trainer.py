@@ -1,4 +1,4 @@
-"""The training task of matrix factorization: epochs of positives, and their negatives."""
+"""The training task of matrix factorization: epochs of positives and their negatives."""
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from freqfm.samplers._base import check_draws, check_static, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
 
-# Where a batch has lists of negatives that do not depend on the user.
+# Codes of samplers whose batches have lists of negatives that do not depend on the user.
 _LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN)
 
-# Purposes of streams of random numbers: the order of an epoch, and negatives. Kernels have a stream
-# for each row of an epoch, numbered from 0 on in int32.
+# Purposes of random streams: the order of an epoch, and negatives. Kernels have a stream for each
+# row of an epoch, numbered from 0 on in int32.
 _ORDER, _DRAWS = 1 << 32, (1 << 32) + 1
 
 
@@ -48,7 +48,7 @@ class MFTrainer(RecommenderTrainer):
         self._trainer = backends.get().ranking_trainer(problem, n_threads)
 
     def _problem(self, constants):
-        """Return what the backend has to know of this fit."""
+        """Return the backend's description of this fit."""
         components, sampler = self.components, self.components.sampler
         temperature = components.temperature
         return RankingProblem(
@@ -107,7 +107,7 @@ class MFTrainer(RecommenderTrainer):
         )
 
     def _shuffle(self, epoch):
-        """Return the positives in the order of an epoch: blocks of one user's, in random order."""
+        """Return the positives in the order of an epoch: shuffled blocks, each of one user."""
         X = self.X
         permutation, stream = backends.get().permutation, self._stream(epoch, _ORDER)
         n_pairs, block = X.nnz, self._trainer.block
@@ -149,7 +149,7 @@ class MFTrainer(RecommenderTrainer):
         return users, items
 
     def _refresh_proposal(self, epoch):
-        """Let a sampler that looks at the query see the items as they are now."""
+        """Update a sampler that depends on the query to the current item vectors."""
         sampler, model = self.components.sampler, self.model
         if not self._drawn:
             return
@@ -184,9 +184,10 @@ class MFTrainer(RecommenderTrainer):
 class BackboneTrainer(MFTrainer):
     """Epochs through any backbone; for parameters see ``RecommenderTrainer``.
 
-    In each batch the backbone makes the vectors of its users and items, the backend gives the
-    gradient of the loss by these, and the optimizer moves what the backbone turns it into. An
-    optimizer that counts how often a row occurs counts one for each batch.
+    In each batch the backbone computes the vectors of its users and items, the backend computes the
+    gradient of the loss with respect to these, and the optimizer updates the tables by the gradient
+    that the backbone computes from it. An optimizer that counts how often a row occurs counts one
+    per batch.
     """
 
     _batches_per_call = 1
@@ -219,7 +220,7 @@ class BackboneTrainer(MFTrainer):
 
     def _problem(self, constants):
         rule = STORE._replace(average=self._rule.average)
-        # Here the backend stores gradients; the optimizer's own step comes afterwards.
+        # The backend only stores gradients here; the optimizer's step follows in ``_train``.
         formulas = self.components.loss.replacements()
         return super()._problem(constants)._replace(rule=rule, formulas=formulas)
 
@@ -251,7 +252,7 @@ class BackboneTrainer(MFTrainer):
         tables, gradients = model.backbone_tables_, self._gradients
         context = forward(backbone, tables, users, items, model.user_factors_, model.item_factors_)
         rows_of = {name: users if name.startswith("user") else items for name in gradients}
-        # Rows that the batch skips, such as negatives that are known, are not written to.
+        # Clear them: rows that the batch skips, such as known positives, are not written to.
         for name, rows in rows_of.items():
             gradients[name][rows] = 0
         result = super()._train(data, first, last, negatives)
@@ -264,7 +265,7 @@ class BackboneTrainer(MFTrainer):
                 found[name] = rows_of[name], gradients[name][rows_of[name]]
         for name, (rows, values) in found.items():
             self._tables.step_rows(name, rows, values, first + 1)
-        # The next batch may look at any row.
+        # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
         for name in _MARGINS:
             if name in gradients:
@@ -273,7 +274,7 @@ class BackboneTrainer(MFTrainer):
         return result
 
     def _rows_of(self, data, batch, negatives):
-        """Return the users and the items that a batch looks at, each once."""
+        """Return the users and the items that a batch reads, each once."""
         rows = slice(*data.batch_starts[batch : batch + 2])
         pairs = slice(*data.row_starts[[rows.start, rows.stop]])
         sampler = self.components.sampler
@@ -287,5 +288,5 @@ class BackboneTrainer(MFTrainer):
         return np.unique(data.row_users[rows]), items
 
     def weights(self):
-        """Return the model's arrays, with the vectors that the backbone makes."""
+        """Return the model's arrays, with the vectors that the backbone computes."""
         return [*super().weights(), self.model.user_factors_, self.model.item_factors_]

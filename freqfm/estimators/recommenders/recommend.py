@@ -1,4 +1,4 @@
-"""recommend: recommendations from whatever ends in a recommender."""
+"""recommend: recommendations from estimators that end in a recommender."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
     """Recommend with a recommender, or with a pipeline or a search that ends in one.
 
     scikit-learn's pipelines and searches pass on ``predict`` and ``transform``, but not
-    ``recommend``. This does: rows of ``X`` go through all transformers, and what comes out goes to
+    ``recommend``. This function does: rows of ``X`` go through all transformers, and the result to
     the ``recommend`` of the last step.
 
     Parameters
@@ -21,7 +21,7 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
     estimator : estimator, Pipeline or search
         Fitted. Of a search, such as ``GridSearchCV``, the best estimator is used.
     X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-        Users' histories; or, where the last step is an :class:`InteractionRecommender`, ids of
+        Users' histories; or, if the last step is an :class:`InteractionRecommender`, ids of
         users. With None nothing is transformed.
     **options : dict
         Passed on: ``n_recommendations``, ``exclude_seen``, ``candidates``, ``exclude`` and
@@ -39,7 +39,7 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
     NotFittedError
         If the estimator is not fitted.
     TypeError
-        If the last step is no recommender.
+        If the last step is not a recommender.
     ValueError
         If a search was fitted with ``refit=False``, and whatever the last step raises.
 

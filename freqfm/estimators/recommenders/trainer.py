@@ -1,4 +1,4 @@
-"""What the training tasks of recommenders share: tables, an optimizer, temperatures."""
+"""Shared parts of the recommenders' training tasks: tables, an optimizer, temperatures."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ __all__ = ["RecommenderTrainer", "make_rule"]
 
 
 def make_rule(optimizer, weight_decay, scope):
-    """Return how rows step and decay."""
+    """Return the update rule: how rows step and decay."""
     full = weight_decay > 0 and scope == "full"
     lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
     catch_up = codes.CATCH_UP_NONE
@@ -37,21 +37,21 @@ class RecommenderTrainer:
     """A task for the epoch loop; a context manager.
 
     Subclasses add ``run_epoch``, ``attributes``, ``_trainer``, which is the backend's, and
-    ``_vectors_for`` a temperature strategy: those of users and of items.
+    ``_vectors_for``, the vectors of users and of items for a temperature strategy.
 
     Parameters
     ----------
     model : BaseRecommender
         Initialised; its arrays are updated in place.
     components : NamedTuple
-        The components that a fit combines; among them ``optimizer`` and ``temperature``.
+        The components of the fit; among them ``optimizer`` and ``temperature``.
     X : csr_array of shape (n_users, n_items)
         Canonical; values are weights.
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
     n_known : int
-        How many interactions the model is trained on in all, in this call and before.
+        Number of interactions that the model is trained on in total, now and before.
     """
 
     def __init__(self, model, components, X, score, n_threads, n_known):
@@ -72,7 +72,7 @@ class RecommenderTrainer:
         self._trainer.__exit__(*exception)
 
     def _epoch_of(self, n_batches):
-        """Return what the backend trains in an epoch: tables, the first step, its corrections."""
+        """Return the backend's input for an epoch: tables, the first step, its corrections."""
         first_step = int(self.model._n_steps[0])
         steps = np.arange(first_step, first_step + n_batches + 1)
         tables = {
@@ -82,7 +82,7 @@ class RecommenderTrainer:
         return tables, first_step, self.optimizer.corrections(steps)
 
     def _checked(self, proposal, width):
-        """Return what a sampler proposes if kernels can draw from it."""
+        """Return a sampler's proposal, if kernels can draw from it."""
         sampler, n_items = self.components.sampler, self.X.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
@@ -94,7 +94,7 @@ class RecommenderTrainer:
 
     @property
     def _sampler_draws(self):
-        """Whether a user's sampler says how to draw."""
+        """Whether a user's sampler overrides ``draw``."""
         return self.components.sampler is not None and "draw" in set_by_user(
             self.components.sampler
         )
@@ -111,7 +111,7 @@ class RecommenderTrainer:
         strategy.refresh(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
         model._statistics[:] = 0
 
-    # What the epoch loop asks for.
+    # Called by the epoch loop.
 
     def weights(self):
         """Return the model's arrays."""
@@ -124,7 +124,7 @@ class RecommenderTrainer:
         return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
 
     def extra(self):
-        """Return what a checkpoint keeps beside the estimator: what negatives are drawn from.
+        """Return what a checkpoint stores besides the estimator: the sampler's proposal.
 
         A sampler that is refreshed in each epoch needs no more than the model.
         """
@@ -132,6 +132,6 @@ class RecommenderTrainer:
         return {"proposal": self._proposal._asdict() if kept else None}
 
     def restore_extra(self, extra):
-        """Take back what :meth:`extra` has returned."""
+        """Restore what :meth:`extra` has returned."""
         if extra["proposal"] is not None:
             self._proposal = Proposal(**extra["proposal"])

@@ -1,9 +1,12 @@
 """A variational autoencoder for collaborative filtering, by full or sampled softmax."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 from numbers import Integral, Real
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,20 +22,20 @@ from freqfm._validation import (
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
-from freqfm.estimators.recommenders.histories import level_rows, unit_rows
+from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
-from freqfm.optimizers import OPTIMIZERS
-from freqfm.samplers import SAMPLERS, Full
-from freqfm.temperatures import TEMPERATURES
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.samplers import SAMPLERS, Full, Sampler
+from freqfm.temperatures import TEMPERATURES, Temperature
 
 __all__ = ["FastVAERecommender"]
 
-# Users of one pass through the encoder.
+# Number of users in one pass through the encoder.
 _ROWS = 4096
 
-# Standard deviations of the first weights: of inputs, whose sums are over unit vectors, and of
+# Standard deviations of the initial weights: of inputs, whose sums are over unit vectors, and of
 # item vectors.
 _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 
@@ -40,9 +43,9 @@ _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 class FastVAERecommender(BaseRecommender):
     """Variational autoencoder for implicit feedback, by full or sampled softmax.
 
-    An encoder turns a user's history into a distribution of latent vectors; a decoder scores all
-    items by them. No vector of a user is stored, so new users and longer
-    histories need no training. The model is Mult-VAE [1]_; where there are too many items for a
+    An encoder maps a user's history to a distribution of latent vectors; a decoder computes the
+    scores of all items from them. No vector of a user is stored, so new users and longer
+    histories need no training. The model is Mult-VAE [1]_; if there are too many items for a
     softmax over all of them, items are drawn by an inverted multi-index, as in FastVAE [2]_.
 
     With x_ui for the values in ``X`` and a_i for rows of ``input_factors_``, the encoder is ::
@@ -59,15 +62,15 @@ class FastVAERecommender(BaseRecommender):
         P(i | u) = exp(s_ui) / sum_j exp(s_uj).
 
     The papers use dot products, without tau. With cosines a frequent item cannot win by its length,
-    only by its bias; the temperature tau follows from the density of the data.
+    only by its bias; the default temperature tau depends on the density of the data.
 
-    Minimised is the mean over users of the multinomial loss and of the KL divergence of z from a
-    standard normal distribution, a bound of the negative log-likelihood at weight 1, ::
+    Training minimises the mean over users of the multinomial loss and the KL divergence of z from a
+    standard normal distribution, with weight 1 a bound of the negative log-likelihood, ::
 
         -sum_i x_ui log P(i | u) + kl_weight_t / 2 sum_k (mu_k^2 + exp(s_k) - 1 - s_k),
         kl_weight_t = kl_weight min(1, t / kl_warm_up) in epoch t.
 
-    Recommendations take z = mu and no dropout; their scores are s_ui.
+    Recommendations use z = mu and no dropout; their scores are s_ui.
 
     Parameters
     ----------
@@ -77,78 +80,78 @@ class FastVAERecommender(BaseRecommender):
         Sizes of the encoder's hidden layers, at least one. The first is the length of the rows of
         ``input_factors_``.
     decoder_layer_sizes : array-like of int, default=()
-        Sizes of the decoder's hidden layers. The last is the length of the items' vectors; without
-        any it is ``n_components``, and scores are dot products with z itself.
+        Sizes of the decoder's hidden layers. The last is the length of the items' vectors; if there
+        are none it is ``n_components``, and z itself is the query.
     activation : {"tanh", "relu"}, default="tanh"
-        What f is, in all hidden layers.
+        The function f in all hidden layers.
     similarity : {"cosine", "dot"}, default="cosine"
-        How queries and items are compared; "dot" is that of [1]_ and [2]_.
+        How queries and items are compared; [1]_ and [2]_ use "dot".
     temperature : float, str or Temperature, default=None
-        What they are divided by: a number, or for instance "density", "adap_tau0" or "learned"; see
-        :mod:`freqfm.temperatures`. None is 1 for the dot product and, for the cosine,
-        ``DensityTemperature(shrinkage=300_000, power=0.25)``. Strategies with a temperature for
-        each user have no meaning here.
+        Divisor of the similarities: a number, or for instance "density", "adap_tau0" or "learned";
+        see :mod:`freqfm.temperatures`. None is 1 for the dot product and
+        ``DensityTemperature(shrinkage=300_000, power=0.25)`` for the cosine. Strategies with a
+        temperature for each user are not supported.
     negative_sampler : str or Sampler, default="auto"
-        Over which items the sum of the softmax runs: "auto" or for instance "full", "uniform",
+        The items over which the sum of the softmax runs: "auto" or for instance "full", "uniform",
         "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
-        "self_adversarial"; see :mod:`freqfm.samplers`. "full" takes all, the others draw
+        "self_adversarial"; see :mod:`freqfm.samplers`. "full" takes all items, the others draw
         some for each user. "auto" is "full" for up to 50,000 items, else "midx_uniform".
     n_negatives : int, default=None
-        Draws for each user and latent vector, with replacement; the user's items are not removed.
-        None is 500. Not for "full".
+        Draws for each user and latent vector, with replacement; the user's items are not excluded.
+        None is 500. Not allowed with "full".
     n_codewords : int, default=None
-        Codewords in each half of the vectors, for the names that start with "midx". None is 64.
+        Codewords in each half of the vectors, for names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.05
-        Weight of the KL divergence, after the warm-up: 1 is the bound, [1]_ finds 0.2 to rank
-        better. "reference" trains as the published code of [2]_ does: z is drawn with noise, but
-        the KL divergence has no gradient; the same as 0.
+        Weight of the KL divergence after the warm-up. 1 gives the bound; [1]_ finds that 0.2 ranks
+        better. "reference" trains like the published code of [2]_: z is drawn with noise, but
+        the KL divergence has no gradient, which is the same as 0.
     kl_warm_up : int, default=20
-        Epochs over which the weight rises to ``kl_weight``, linearly. 1 is no warm-up.
+        Epochs over which the weight rises linearly to ``kl_weight``. 1 means no warm-up.
     n_samples : int, default=1
         Latent vectors z drawn for each user and step.
     dropout : float, default=0.5
-        Share of the items of a user, or of the sums, set to zero in each step; what is left is
+        Share of a user's items, or of hidden values, set to zero in each step; the others are
         divided by 1 - ``dropout``.
     dropout_on : {"input", "hidden"}, default="input"
-        "input" drops items of the history, as [1]_ and [2]_ say; "hidden" drops numbers of its sum
-        over items, as the published code of [2]_ does.
+        "input" drops items of the history, as in [1]_ and [2]_; "hidden" drops values of the sum
+        over items, as in the published code of [2]_.
     optimizer : str or Optimizer, default="adam"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`. It moves all arrays, dense layers too. With drawn items "adam"
-        is ``Adam(lazy=False)``: their gradients are of either sign, and moments must decay between.
+        :mod:`freqfm.optimizers`. It updates all arrays, dense layers too. If items are drawn,
+        "adam" is ``Adam(lazy=False)``: their gradients change sign, and moments must decay between.
     learning_rate : float, default=None
-        Learning rate of the optimizer. None is the optimizer's own, but for "adam" a rate by the
-        number of steps of the fit: 2 over the steps, between 0.001 and 0.01.
+        Learning rate of the optimizer. None is the optimizer's default, except for "adam", where it
+        depends on the number of steps in the fit: 2 divided by the steps, between 0.001 and 0.01.
     max_iter : int, default=50
-        Epochs.
+        Number of epochs.
     batch_size : int, default=None
-        Users in a batch. None is a 32nd of the users, between 16 and 256.
+        Users in a batch. None is 1/32 of the users, between 16 and 256.
     weight_decay : float, default=0.0
-        L2 penalty on all weights: the gradient of a row gets ``weight_decay`` times the row. The
-        loss is a mean over the users of a batch (for CF-SGD and FA-SGD a sum).
+        L2 penalty on all weights: ``weight_decay`` times the row is added to the gradient of a row.
+        The loss is a mean over the users of a batch (for CF-SGD and FA-SGD a sum).
     weight_decay_scope : {"full", "batch"}, default="full"
-        "full" shrinks every row in every batch, "batch" the rows that the batch touches. The decay
-        of ``Adam()``, which is lazy, is decoupled with "full", see :class:`MFRecommender`.
+        "full" shrinks every row in every batch, "batch" the rows that occur in the batch. With
+        "full" the decay of ``Adam()``, which is lazy, is decoupled, see :class:`MFRecommender`.
     n_recommendations : int, default=10
-        Items that ``predict`` returns, and at which ``score`` and early stopping measure NDCG.
+        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
-        new model on all interactions for as many epochs as were best, at least 5. With
+        new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
         interactions, where an autoencoder soon overfits.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
-        Epochs without improvement by ``tol`` that end the fit; of the NDCG, and without early
-        stopping of nothing. None never ends it.
+        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
+        early stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
-        Whether ``fit`` continues from the present model.
+        Whether ``fit`` continues from the current model.
     verbose : int, default=0
         1 prints a line per epoch.
     n_jobs : int, default=None
-        Threads, at most one a core; None uses all cores. The result does not depend on it.
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
 
@@ -166,17 +169,17 @@ class FastVAERecommender(BaseRecommender):
     item_counts_ : ndarray of shape (n_items,)
         How many users have each item.
     loss_curve_ : ndarray of shape (`n_iter_`,)
-        Loss of each epoch with the KL divergence, per interaction, or per sum of weights. Of
-        sampled sums if items are drawn.
+        Loss of each epoch including the KL divergence, per interaction, or per sum of weights. If
+        items are drawn, it is computed from sampled sums.
     validation_scores_ : ndarray
         NDCG of each epoch, with early stopping.
     temperature_ : float
         The temperature of the last epoch.
     n_iter_, best_iter_ : int
-        Epochs trained, without those of the new model on all interactions; and the one whose
-        weights the model has, or how many the new model was trained for.
+        Number of epochs trained, excluding those of the new model on all interactions; and the
+        epoch of the model's weights, or the number of epochs of the new model.
     optimizer_state_nbytes_ : int
-        Bytes of the optimizer's state.
+        Bytes of the optimizer state.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)
@@ -192,30 +195,31 @@ class FastVAERecommender(BaseRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit``, with early stopping, if ``max_iter`` ended it while the NDCG still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
 
     See Also
     --------
     MFRecommender : Stores a vector for each user; any of five losses.
     InteractionRecommender : Takes (user, item) pairs with any ids.
-    freqfm.samplers.MIDX : What draws items for "midx_uniform" and "midx_popularity".
+    freqfm.samplers.MIDX : Draws items for "midx_uniform" and "midx_popularity".
 
     Notes
     -----
     Cost of an epoch, for vectors of length d: O(n_users * n_items * d) with "full", in two passes
-    over tiles of items, O(n_users * n_negatives * d) with draws, plus what the sampler costs for a
-    query; ``n_samples`` multiplies both. Encoder and decoder add the interactions times
+    over tiles of items, O(n_users * n_negatives * d) with draws, plus the sampler's cost per query;
+    ``n_samples`` multiplies both. Encoder and decoder add the number of interactions times
     ``hidden_layer_sizes[0]``, and the dense layers for each user.
 
-    Memory: 4 (h + d + 1) bytes for each item, h being ``hidden_layer_sizes[0]``, the optimizer's
-    state (twice as much again for Adam), while training a copy of both (two with early stopping),
-    and the histories: about 24 bytes per interaction while training, 4 afterwards, or 8 if the
-    values of ``X`` are not all one. Nothing grows with users times items: "full" holds scores of a
-    batch and 512 items at a time for each thread, draws take some 20 bytes for each user of a batch
-    and draw, and 8 more for each thread.
+    Memory: 4 (h + d + 1) bytes for each item, with h = ``hidden_layer_sizes[0]``, the optimizer
+    state (twice as much again for Adam), a copy of both during training (two with early stopping),
+    and the histories: about 24 bytes per interaction during training, 4 afterwards, or 8 if the
+    values of ``X`` are not all one. Nothing grows with users times items: "full" holds the scores
+    of a batch and 512 items at a time for each thread, draws take about 20 bytes for each user of
+    a batch and draw, and 8 more for each thread.
 
-    Item biases start at the logarithms of popularity. MIDX does not quantize them: its cells, and
-    its draws within a cell, go by their exponentials, for "midx_popularity" times its popularity.
+    Item biases start at the logarithms of popularity. MIDX does not quantize them: the
+    probabilities of its cells, and of items within a cell, are proportional to the exponentials of
+    biases, for "midx_popularity" times the popularity.
 
     References
     ----------
@@ -279,36 +283,36 @@ class FastVAERecommender(BaseRecommender):
 
     def __init__(
         self,
-        n_components=64,
+        n_components: int = 64,
         *,
-        hidden_layer_sizes=(200,),
-        decoder_layer_sizes=(),
-        activation="tanh",
-        similarity="cosine",
-        temperature=None,
-        negative_sampler="auto",
-        n_negatives=None,
-        n_codewords=None,
-        kl_weight=0.05,
-        kl_warm_up=20,
-        n_samples=1,
-        dropout=0.5,
-        dropout_on="input",
-        optimizer="adam",
-        learning_rate=None,
-        max_iter=50,
-        batch_size=None,
-        weight_decay=0.0,
-        weight_decay_scope="full",
-        n_recommendations=10,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        tol=1e-4,
-        warm_start=False,
-        verbose=0,
-        n_jobs=None,
-        random_state=None,
+        hidden_layer_sizes: ArrayLike = (200,),
+        decoder_layer_sizes: ArrayLike = (),
+        activation: str = "tanh",
+        similarity: str = "cosine",
+        temperature: float | str | Temperature | None = None,
+        negative_sampler: str | Sampler = "auto",
+        n_negatives: int | None = None,
+        n_codewords: int | None = None,
+        kl_weight: float | str = 0.05,
+        kl_warm_up: int = 20,
+        n_samples: int = 1,
+        dropout: float = 0.5,
+        dropout_on: str = "input",
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int = 50,
+        batch_size: int | None = None,
+        weight_decay: float = 0.0,
+        weight_decay_scope: str = "full",
+        n_recommendations: int = 10,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int | None = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ):
         self.n_components = n_components
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -366,7 +370,7 @@ class FastVAERecommender(BaseRecommender):
         check_is_fitted(self)
         return float(1 / self._inverse_temperatures[0, 0])
 
-    # Training; the order of these calls is that of ``BaseRecommender._train``.
+    # Training; these methods are called in this order by ``BaseRecommender._train``.
 
     def _check_size(self, shape):
         (n_inputs, *_), decoder = self._sizes()
@@ -397,7 +401,7 @@ class FastVAERecommender(BaseRecommender):
         return resolve_components(self, n_users, X.shape[1])
 
     def _tables(self):
-        """Return the arrays that gradients move, by name: inputs, items, dense layers."""
+        """Return the arrays that are updated by gradients, by name: inputs, items, dense layers."""
         layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
         return {"input_factors": self.input_factors_, "item_factors": self.item_factors_} | layers
 
@@ -405,13 +409,13 @@ class FastVAERecommender(BaseRecommender):
         return as_layers(self.layers_, self._n_hidden)
 
     def _draw_rows(self, n_items, counts, first=0):
-        """Return rows of inputs and items for new items."""
+        """Return initial rows of inputs and items for new items."""
         generator = np.random.default_rng([self._seed, 1, first])
         (width, *_), decoder = self._sizes()
         inputs = _INPUT_SCALE * generator.standard_normal((n_items, width), dtype=np.float32)
         depth = decoder[-1] if decoder else int(self.n_components)
         items = _ITEM_SCALE * generator.standard_normal((n_items, depth), dtype=np.float32)
-        # A softmax of these alone draws items by popularity.
+        # With biases only, the softmax draws items by popularity.
         bias = np.log(np.maximum(counts, 0.5))
         return inputs.astype(np.float32), np.column_stack([items, bias]).astype(np.float32)
 
@@ -445,14 +449,14 @@ class FastVAERecommender(BaseRecommender):
         if components.cosine != self._cosine:
             raise ValueError(
                 f"similarity={self.similarity!r} differs from that of the model to continue; set "
-                f"it back, or fit anew with warm_start=False."
+                f"it back, or fit a new model with warm_start=False."
             )
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
         if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
             raise ValueError(
                 "hidden_layer_sizes, n_components or decoder_layer_sizes differ from those of the "
-                "model to continue; set them back, or fit anew with warm_start=False."
+                "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
     def _grow(self, X, components):
@@ -488,7 +492,7 @@ class FastVAERecommender(BaseRecommender):
         learned.array("_inverse_temperatures", (1, 2))
         layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")
         fits = isinstance(layers, list) and len(layers) > n_hidden
-        learned.require(fits, "layers_", f"is no list of more than {n_hidden} arrays")
+        learned.require(fits, "layers_", f"is not a list of more than {n_hidden} arrays")
         learned.array("layers_[0]", (1, n_inputs), value=layers[0])
         for i, layer in enumerate(layers[1:], 1):
             _, n_inputs = learned.array(f"layers_[{i}]", (n_inputs + 1, None), value=layer)
@@ -512,7 +516,7 @@ class FastVAERecommender(BaseRecommender):
         queries = self._decode(mean)
         if self._cosine:
             queries = unit_rows(queries)
-        # A user of whom nothing is known gets the items in the order of their biases.
+        # Users without history get the items in the order of their biases.
         queries = self._inverse_temperatures[0, 0] * mean.any(axis=1, keepdims=True) * queries
         return np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
 
@@ -545,7 +549,7 @@ class FastVAERecommender(BaseRecommender):
         """Return the means of the posteriors of histories, (n, n_components) float32."""
         n = len(starts) - 1
         layers = self._layers()
-        values = level_rows(starts, values)
+        values = scale_rows(starts, values)
         out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
         table = as_kernel_array(self.input_factors_)
         n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1

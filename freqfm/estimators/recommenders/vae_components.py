@@ -13,25 +13,26 @@ from freqfm.temperatures import DensityTemperature, Temperature
 
 __all__ = ["Components", "resolve_components"]
 
-# Up to so many items a softmax over all of them is cheap.
+# Largest number of items for which a softmax over all of them is cheap.
 _FULL_UP_TO = 50_000
 
-# Draws of a query, and codewords of MIDX, if their number is not given.
+# Default numbers of draws per query, and of MIDX codewords.
 _N_NEGATIVES, _N_CODEWORDS = 500, 64
 
-# Without a given batch size an epoch has so many batches, of so many users.
+# Default number of batches in an epoch, and bounds of their size in users.
 _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
 
-# How far Adam's steps go in a fit, if no rate is given: small data, of few steps, need larger ones.
+# How far Adam's steps go in a fit, by default: small data mean few steps, which need to be larger.
 _TRAVEL, _SLOWEST, _FASTEST = 2.0, 1e-3, 1e-2
 
-# Of the temperature: an encoder has more to learn than vectors of users have, and trusts its scores
-# later. Chosen on held-out parts of Gowalla, MovieLens-1M and 100K, and of six synthetic logs.
+# Parameters of the default temperature: an encoder has more to learn than vectors of users, so its
+# scores become reliable later. Chosen on validation data of Gowalla, MovieLens-1M and 100K, and of
+# six synthetic logs.
 _SHRINKAGE, _POWER = 300_000, 0.25
 
 
 class Components(NamedTuple):
-    """The components that a fit combines."""
+    """The components of a fit."""
 
     optimizer: Optimizer
     sampler: Sampler
@@ -55,8 +56,9 @@ def resolve_components(model, n_users, n_items):
     ----------
     model : FastVAERecommender
     n_users : int
-        Users with interactions, of this call or of an earlier one if there were more: steps as
-        large and as many as those had, so that a few new users do not carry the model away.
+        Number of users with interactions, in this call or an earlier one if there were more: steps
+        keep the size and number that they had then, so that a few new users do not change the
+        model much.
     n_items : int
 
     Raises
@@ -73,7 +75,7 @@ def resolve_components(model, n_users, n_items):
     full = sampler.negatives_code == codes.NEGATIVES_FULL
     if full and model.n_negatives is not None and model.negative_sampler != "auto":
         raise ValueError(
-            f"n_negatives={model.n_negatives} has no use with "
+            f"n_negatives={model.n_negatives} is not used with "
             f"negative_sampler={model.negative_sampler!r}, which takes all items; leave it at "
             f"None."
         )
@@ -101,8 +103,8 @@ def _optimizer(model, n_batches, full):
         [("learning_rate", "learning_rate", rate)],
     )
     if is_named(model.optimizer, "adam") and not full:
-        # An item that is drawn now and then has small gradients of either sign. Only moments
-        # that decay in between keep Adam from taking a whole step each time.
+        # An item that is drawn occasionally has small gradients of either sign. Only moments that
+        # decay in between keep Adam from taking a full step each time.
         optimizer.lazy = False
     return optimizer
 
@@ -127,7 +129,7 @@ def _sampler(model, n_items):
         refuse_names("negative_sampler", sampler, ["draw"], reason)
     if isinstance(sampler, InBatch):
         raise ValueError(
-            f"negative_sampler={model.negative_sampler!r} has no meaning here, where a batch "
+            f"negative_sampler={model.negative_sampler!r} is not supported here, where a batch "
             f"holds users; choose 'full', 'midx_popularity' or another that draws items."
         )
     if model.n_codewords is not None and not isinstance(sampler, MIDX):
@@ -145,7 +147,7 @@ def _temperature(model):
     temperature = resolve_temperature(value, cosine)
     if temperature.per_user:
         raise ValueError(
-            f"temperature={value!r} gives every user a temperature, but a user here is no more "
-            f"than a history; choose 'density', 'adap_tau0', 'learned' or a number."
+            f"temperature={value!r} gives every user a temperature, but this model stores nothing "
+            f"per user; choose 'density', 'adap_tau0', 'learned' or a number."
         )
     return temperature

@@ -1,7 +1,7 @@
 """The dense layers of a variational autoencoder: forward, and backward by hand.
 
-A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bias. Everything works
-in the precision of its arguments.
+A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bias. All functions
+compute in the precision of their arguments.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["ACTIVATIONS", "Layers", "Posterior", "as_layers", "decode", "decode_backward", "encode"]
 __all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
 
-# Each is the function, and its derivative in terms of its value.
+# Each entry is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
     "tanh": (np.tanh, lambda value: 1 - value * value),
     "relu": (lambda x: np.maximum(x, 0), lambda value: (value > 0).astype(value.dtype)),
@@ -24,7 +24,7 @@ class Layers(NamedTuple):
     first: np.ndarray  #: (1, h), the bias of the first hidden layer, whose weights are a table
     hidden: list  #: further layers of the encoder
     posterior: np.ndarray  #: (h + 1, 2 d), to means and log-variances
-    decoder: list  #: from latent vectors to queries; empty where they are the same
+    decoder: list  #: from latent vectors to queries; empty if these are the same
 
 
 def as_layers(arrays, n_hidden):
@@ -34,7 +34,7 @@ def as_layers(arrays, n_hidden):
 
 
 class Posterior(NamedTuple):
-    """What the encoder says of a batch, and what backward needs."""
+    """The encoder's output for a batch, and what its backward pass needs."""
 
     mean: np.ndarray  #: (B, d)
     log_variance: np.ndarray  #: (B, d)
@@ -46,7 +46,7 @@ def _apply(layer, x):
 
 
 def _backward(layer, x, gradient):
-    """Return the gradients by the layer and by its input."""
+    """Return the gradients with respect to the layer and its input."""
     by_layer = np.empty_like(layer)
     by_layer[:-1] = x.T @ gradient
     by_layer[-1] = gradient.sum(axis=0)
@@ -54,7 +54,7 @@ def _backward(layer, x, gradient):
 
 
 def encode(layers, pooled, activation):
-    """Return the Posterior of users by the sums of their histories, (B, h)."""
+    """Return the Posterior of users from the sums of their histories, (B, h)."""
     function, _ = ACTIVATIONS[activation]
     values = [function(pooled + layers.first)]
     for layer in layers.hidden:
@@ -64,7 +64,7 @@ def encode(layers, pooled, activation):
 
 
 def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
-    """Return the gradients by ``first``, ``hidden`` and ``posterior``, and by the sums."""
+    """Return the gradients with respect to ``first``, ``hidden``, ``posterior`` and the sums."""
     _, derivative = ACTIVATIONS[activation]
     gradient = np.concatenate([by_mean, by_log_variance], axis=1)
     values = posterior.values
@@ -89,7 +89,7 @@ def decode(layers, z, activation):
 
 
 def decode_backward(layers, values, by_queries, activation):
-    """Return the gradients by the decoder's layers, and by the latent vectors."""
+    """Return the gradients with respect to the decoder's layers and the latent vectors."""
     _, derivative = ACTIVATIONS[activation]
     gradient, by_decoder = by_queries, []
     for layer, value, before in zip(
@@ -100,28 +100,28 @@ def decode_backward(layers, values, by_queries, activation):
     return by_decoder, gradient
 
 
-# A row of length zero has no direction; this length keeps it zero.
+# Avoids division by zero; a zero row stays zero.
 _SHORTEST = 1e-12
 
 
 def normalise(rows):
-    """Return rows at unit length, and the lengths that they had."""
+    """Return rows at unit length, and their original lengths."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SHORTEST)
     return rows / lengths, lengths
 
 
 def normalise_backward(units, lengths, gradient):
-    """Return the gradient by rows, of that by the rows at unit length."""
+    """Return the gradient with respect to rows, from that with respect to the normalised rows."""
     along = (gradient * units).sum(axis=1, keepdims=True)
     return (gradient - along * units) / lengths
 
 
 def kl_divergence(posterior):
-    """Return the divergence of each row's posterior from a standard normal distribution."""
+    """Return the KL divergence of each row's posterior from a standard normal distribution."""
     mean, log_variance = posterior.mean, posterior.log_variance
     return 0.5 * (mean**2 + np.exp(log_variance) - 1 - log_variance).sum(axis=1, dtype=np.float64)
 
 
 def kl_gradients(posterior):
-    """Return the gradients of the divergence by means and by log-variances."""
+    """Return the gradients of the KL divergence with respect to means and log-variances."""
     return posterior.mean, 0.5 * (np.exp(posterior.log_variance) - 1)

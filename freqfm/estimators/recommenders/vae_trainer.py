@@ -1,4 +1,4 @@
-"""The training task of a variational autoencoder: epochs over users in batches."""
+"""The training task of a variational autoencoder: epochs over batches of users."""
 
 import numpy as np
 
@@ -25,17 +25,17 @@ from freqfm.samplers._base import check_draws, recall_codewords
 OF_ITEMS = ("input_factors", "item_factors")
 
 
-# Purposes of streams of random numbers: the order of an epoch, dropout, noise, and negatives.
+# Purposes of random streams: the order of an epoch, dropout, noise, and negatives.
 _ORDER, _DROPOUT, _NOISE, _DRAWS = range(4)
 
 
-def numbers_of(rows, width):
-    """Return the indices of the numbers of rows in a table of that width."""
+def flat_indices(rows, width):
+    """Return the flat indices of the elements of some rows in a table of this width."""
     return rows[..., None] * width + np.arange(width)
 
 
 def unit_inputs(starts, values):
-    """Return the values of histories divided by each history's length."""
+    """Return the values of histories, normalised to unit length per history."""
     lengths = np.sqrt(np.maximum(np.add.reduceat(values**2, starts[:-1]), 1e-30))
     lengths[np.diff(starts) == 0] = 1
     return (values / np.repeat(lengths, np.diff(starts))).astype(np.float32)
@@ -55,7 +55,7 @@ class VAETrainer(RecommenderTrainer):
         self._trainer = self._random.autoencoder_trainer(self._problem(), n_threads)
 
     def _drawn(self, n_queries, step):
-        """Return what a user's sampler draws for a batch, and how likely it was; else None."""
+        """Return a user's sampler's draws for a batch, and their log-probabilities; else None."""
         if not self._sampler_draws:
             return None
         sampler, log_q = self.components.sampler, self._proposal.log_q
@@ -66,7 +66,7 @@ class VAETrainer(RecommenderTrainer):
         return items, log_q[items] if len(log_q) else np.zeros(shape, dtype=np.float32)
 
     def _problem(self):
-        """Return what the backend trains, and the largest batch."""
+        """Return the backend's description of this fit, and the largest batch."""
         model, components = self.model, self.components
         n_samples = int(model.n_samples)
         n_queries = self._batch_size * n_samples
@@ -83,7 +83,7 @@ class VAETrainer(RecommenderTrainer):
             rule=self._rule,
             input_width=model.input_factors_.shape[1],
             item_width=model.item_factors_.shape[1],
-            # The last number of an item's vector is its bias.
+            # The last element of an item's vector is its bias.
             n_unit=model.item_factors_.shape[1] - 1 if components.cosine else 0,
             n_samples=n_samples,
             n_queries=n_queries,
@@ -93,7 +93,7 @@ class VAETrainer(RecommenderTrainer):
         )
 
     def run_epoch(self, epoch):
-        """Train on every user once; return the mean loss of an interaction."""
+        """Train on every user once; return the mean loss per interaction."""
         model = self.model
         stream = self._stream(epoch, _ORDER)
         order = self._users[self._random.permutation(stream, len(self._users))]
@@ -134,12 +134,12 @@ class VAETrainer(RecommenderTrainer):
             model._codewords = self._proposal.codewords
 
     def _propose(self, seed):
-        """Return what negatives are drawn from, for the present vectors of items."""
+        """Return the distribution of negatives for the current item vectors."""
         sampler, items = self.components.sampler, self.model._item_vectors()
         last = self._proposal or recall_codewords(self.model._codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
             return sampler.proposal(self._counts, items.copy(), seed, last)
-        # Biases are known exactly; to quantize them would cost codewords.
+        # Biases are known exactly; quantizing them would waste codewords.
         if last is not None:
             last = last._replace(codewords=last.codewords[:, :-1])
         vectors = np.ascontiguousarray(items[:, :-1])
@@ -161,7 +161,7 @@ class VAETrainer(RecommenderTrainer):
         pooled = self._trainer.sum_inputs(inputs, step)
         mask = None
         if model.dropout and model.dropout_on == "hidden":
-            mask = self._kept(numbers_of(users, pooled.shape[1]), epoch)
+            mask = self._kept(flat_indices(users, pooled.shape[1]), epoch)
             mask = mask / np.float32(1 - model.dropout)
             pooled *= mask
         posterior = encode(layers, pooled, activation)
@@ -198,22 +198,22 @@ class VAETrainer(RecommenderTrainer):
         return float(loss), weight
 
     def _kept(self, indices, epoch):
-        """Return which numbers dropout keeps."""
+        """Return the mask of elements that dropout keeps."""
         drawn = self._random.uniform(self._stream(epoch, _DROPOUT), indices)
         return drawn >= np.float32(self.model.dropout)
 
     def _noise(self, users, n_components, epoch):
         """Return the noise of all samples of users, (n_samples, n_users, n_components)."""
         samples = np.arange(int(self.model.n_samples))[:, None]
-        indices = numbers_of(samples * self.X.shape[0] + users, n_components)
+        indices = flat_indices(samples * self.X.shape[0] + users, n_components)
         return self._random.standard_normal(self._stream(epoch, _NOISE), indices)
 
     def _inputs(self, users, rows, epoch):
-        """Return what the encoder reads of the histories of users."""
+        """Return the encoder's inputs for the histories of users."""
         starts, items, inputs = rows.indptr, rows.indices, unit_inputs(rows.indptr, rows.data)
         dropout = self.model.dropout
         if dropout and self.model.dropout_on == "input":
-            # Dropped items are no occurrences: their rows stay as they are.
+            # Dropped items do not occur in the batch: their rows are not updated.
             shift = np.repeat(self.X.indptr[users] - starts[:-1], np.diff(starts))
             kept = self._kept(np.arange(len(items)) + shift, epoch)
             items, inputs = items[kept], inputs[kept] / np.float32(1 - dropout)
@@ -221,9 +221,9 @@ class VAETrainer(RecommenderTrainer):
         return Histories(starts, items, inputs)
 
     def _step_items(self, queries, rows, scale, step):
-        """Train the items; return the gradient by the queries, their losses, and a weight."""
+        """Train the items; return the gradient with respect to queries, the losses, a weight."""
         n_samples = int(self.model.n_samples)
-        # For the items' biases.
+        # A column of ones for the items' biases.
         queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         lengths = np.tile(np.diff(rows.indptr), n_samples)
@@ -243,7 +243,7 @@ class VAETrainer(RecommenderTrainer):
 
     @staticmethod
     def _through_posterior(posterior, deviation, noise, by_z, kl_weight):
-        """Return the gradients by means and log-variances, of the loss and of the divergence."""
+        """Return the gradients of loss and KL divergence by means and by log-variances."""
         by_mean = by_z.sum(axis=0)
         by_log_variance = 0.5 * deviation * (by_z * noise).sum(axis=0)
         if kl_weight:
