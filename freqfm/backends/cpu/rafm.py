@@ -343,8 +343,7 @@ def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
             rate = present_rate(rule.rate_code, rule.hyper, state.per_row, k, summed.curvature)
             rate = np.float32(rate / step.correction)
         step_row(
-            rule.step_code, rule.hyper, rate, step.root_correction, level.table, row,
-            scratch.gradient, firsts, seconds,
+            rule, rate, step.root_correction, level.table, row, scratch.gradient, firsts, seconds,
         )  # fmt: skip
 
 

@@ -289,8 +289,7 @@ def _step_along(k, gradient, rate, table, step):
     """Move row ``k`` of a table along its gradient, at the learning rate ``rate``."""
     nth = step.number - step.epoch_start
     step_row(
-        step.rule.step_code,
-        step.rule.hyper,
+        step.rule,
         np.float32(rate / step.corrections[nth, 0]),
         np.float32(step.corrections[nth, 1]),
         table.weights,

@@ -76,7 +76,7 @@ class Steps:
     def _step_by_own(self, table, rows, gradient, rate, correction):
         for k, of_row, along in zip(rows, rate[:, 0], np.float32(gradient), strict=True):
             self._own_step(
-                self.rule.step_code, self.rule.hyper, np.float32(of_row), np.float32(correction),
+                self.rule, np.float32(of_row), np.float32(correction),
                 table.weights, k, along, table.first, table.second,
             )  # fmt: skip
 
