@@ -82,8 +82,8 @@ def counted_rate(hyper, count, curvature):
     """Return the learning rate of a token seen ``count`` times.
 
     Equation (12) of Li et al. (2022), min{1 / 4L, alpha / sqrt(T p)} with p = count / T, where
-    T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; ``curvature`` tells
-    how much more curved the batch at hand is.
+    T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; the curvature cap
+    over ``curvature`` is the bound for the actual batch.
     """
     exponent = hyper[EXPONENT]
     power = math.sqrt(count) if exponent == 0.5 else count**exponent
@@ -110,7 +110,7 @@ def row_rate(rate_code, count_code, hyper, per_row, k, weight, curvature):
 
 @inlined
 def present_rate(rate_code, hyper, per_row, k, curvature):
-    """Return the learning rate of row ``k`` as its counter stands."""
+    """Return the learning rate of row ``k`` at the current value of its counter."""
     if rate_code == RATE_COUNTED:
         return counted_rate(hyper, per_row[k], curvature)
     if rate_code == RATE_GIVEN:
@@ -168,7 +168,7 @@ def step_element(rule, rate, root_correction, vector, k, gradient, first, second
 
 
 def step_replacements(step, n_states, with_number):
-    """Return what takes the place of the steps of a row and of an element, in float32.
+    """Return replacements of the steps of a row and of an element, in float32.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def step_replacements(step, n_states, with_number):
             parameter, first, second = step(parameter, gradient, first, second, rate)
             return np.float32(parameter), np.float32(first), np.float32(second)
 
-    # Of such an optimizer the number of the step stands where the correction of a root does.
+    # ``corrections`` passes the number of the step in place of the root correction.
 
     def row(rule, rate, number, table, k, gradient, *state):
         first, second = state
