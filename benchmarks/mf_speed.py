@@ -8,12 +8,12 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
 - Softmax of cosines with 1,024 negatives: shared by a batch of 2,048 or drawn for each positive,
   against the same loss in PyTorch, with dense and with sparse Adam. Slow competitors train on a
   few batches, and the epoch is extrapolated. n positives and M negatives are counted as 6 n M d
-  operations: three matrix products. ``block=1``, where every positive is a row of its own, does
+  operations: three matrix products. ``block=1``, where every positive is a separate row, does
   just those, and its share of the machine's float32 peak (products of 2,048 x 2,048 matrices in
   this run) is the figure to quote. By default a few positives of a user share a row, so that fewer
   operations are done than are counted: both shares are printed.
-- Evaluation: the best 20 items and all metrics of every user, against the bare product of users
-  and items, and against implicit.
+- Evaluation: the best 20 items and all metrics of every user, against the bare matrix product of
+  users and items, and against implicit.
 - Memory: by how much a process grows that fits for one epoch, against what the model documents.
 - ``--scale``: epochs with more users, items and negatives, up to a million users and a million
   items with ten million interactions, all synthetic.
@@ -22,7 +22,7 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
     python benchmarks/mf_speed.py --data DIR --out results --scale
 
 Without data, synthetic interactions of Gowalla's size are used. It takes about five minutes on two
-free cores, and ``--scale`` about three more. Memory is read as Linux tells it.
+free cores, and ``--scale`` about three more. Memory is read as Linux reports it.
 """
 
 import importlib.util
@@ -145,8 +145,8 @@ class Torch:
 
     def _step(self, users, positives):
         torch, normalize = self.torch, self.torch.nn.functional.normalize
-        own = () if self.shared else (len(users),)
-        negatives = torch.randint(self.items.num_embeddings, (*own, N_NEGATIVES))
+        lists = () if self.shared else (len(users),)
+        negatives = torch.randint(self.items.num_embeddings, (*lists, N_NEGATIVES))
         self.optimizer.zero_grad()
         u = normalize(torch.nn.functional.dropout(self.users(users), 0.1), dim=-1)
         positive = (u * normalize(self.items(positives), dim=-1)).sum(-1)
@@ -317,7 +317,7 @@ def growth(name, X, n_threads):
         else:
             MFRecommender(D, loss=name, max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
 
-    fit(X[:200, :2000])  # what compilation takes is not the model's
+    fit(X[:200, :2000])  # memory for compilation is not counted
     before, done, sizes = resident(), threading.Event(), [0]
 
     def watch():
@@ -344,7 +344,7 @@ def compare_memory(X, n_threads):
     results = {}
     print(f"\nmemory of a fit, Adam; the vectors alone take {tables / 2**20:.0f} MiB")
     for name, expected in documented.items():
-        # A new process each: none finds memory that another has left.
+        # A new process each, so that none reuses memory that another has freed.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             results[name] = pool.submit(growth, name, X, n_threads).result()
         what = "vectors" if name.startswith("implicit") else "documented"

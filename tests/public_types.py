@@ -1,4 +1,4 @@
-"""What type checkers know of the public interface: ``mypy`` checks this file; nothing runs it."""
+"""Types of the public interface: ``mypy`` checks this file; nothing runs it."""
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -11,7 +11,7 @@ from freqfm.model_selection import holdout_interactions, make_ranking_scorer
 
 
 def uses() -> None:
-    """Call with the types that are documented, and keep results in variables of theirs."""
+    """Call with the documented types, and assign results to variables of the documented types."""
     freqfm.show_versions()
     version: str = freqfm.__version__
     X: csr_array = datasets.load_interactions("clicks.txt", min_rating=4)

@@ -1,4 +1,4 @@
-"""Training that goes on, stops, diverges or is interrupted: nothing is lost."""
+"""Training that is continued, stops, diverges or is interrupted: nothing is lost."""
 
 import signal
 import threading
@@ -206,11 +206,11 @@ def test_no_warning_where_the_epochs_were_asked_for(log, recwarn):
     assert not [w for w in recwarn if w.category is ConvergenceWarning]
 
 
-# A validation set of one's own
+# A validation set that the user gives
 
 
 @BOTH
-def test_own_validation_set_is_watched_and_not_trained_on(log, cls):
+def test_given_validation_set_is_watched_and_not_trained_on(log, cls):
     X, y = log
     model = model_of(cls, max_iter=5)
     model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
@@ -243,18 +243,18 @@ def test_rows_of_weight_zero_are_no_rows(n_classes):
         assert_same_model(model.fit(X, y, weight), some)
 
 
-def test_own_validation_set_equals_the_same_split(log):
+def test_given_validation_set_equals_the_same_split(log):
     X, y = log
     weight = np.random.default_rng(0).random(len(y)) + 0.5
     options = {"max_iter": 20, "random_state": 0, "class_weight": "balanced", "warm_start": True}
     split = FMClassifier(validation_fraction=0.25, **options).fit(X, y, weight)
     a, b = train_test_split(np.arange(len(y)), test_size=0.25, stratify=y, random_state=split._seed)
-    own = FMClassifier(**{**options, "class_weight": None})
+    given = FMClassifier(**{**options, "class_weight": None})
     per_class = len(y) / 2 / np.bincount(y)
     weight *= per_class[y]
-    own.fit(X[a], y[a], weight[a], X_val=X[b], y_val=y[b], sample_weight_val=weight[b])
-    assert_same_model(own, split)
-    assert_array_equal(own.validation_scores_, split.validation_scores_)
+    given.fit(X[a], y[a], weight[a], X_val=X[b], y_val=y[b], sample_weight_val=weight[b])
+    assert_same_model(given, split)
+    assert_array_equal(given.validation_scores_, split.validation_scores_)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_bad_validation_sets(given, words):
         model.predict(np.eye(3))
 
 
-def test_own_validation_set_goes_through_a_pipeline():
+def test_given_validation_set_goes_through_a_pipeline():
     rng = np.random.default_rng(0)
     rows = rng.integers(5, size=(600, 3)).astype(str)
     y = (rows[:, 0] == rows[:, 1]).astype(int)

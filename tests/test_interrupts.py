@@ -1,4 +1,4 @@
-"""Ctrl-C while a model is trained: what is left is whole, and knows what the user gave."""
+"""Ctrl-C while a model is trained: the model that remains is complete and has its metadata."""
 
 import os
 import random

@@ -83,7 +83,7 @@ def test_parts_make_no_difference(parts, clicks):
     assert take_rows(X, rows[:0]).shape == (0, 12)
     assert_array_equal(count_columns(X), (dense != 0).sum(axis=0))
     of_entries = np.repeat(weight, np.diff(X.indptr))
-    # To the bit.
+    # Bitwise.
     expected = np.bincount(X.indices, weights=of_entries, minlength=12)
     assert_array_equal(count_columns(X, weight), expected)
     expected = np.bincount(
