@@ -140,7 +140,7 @@ def test_numbered_names_are_none():
         fit(X)
 
 
-def test_ratings_taken_for_weights_are_told_once():
+def test_ratings_used_as_weights_are_reported_once():
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame({"userId": USERS, "movieId": ITEMS, "rating": VALUES, "timestamp": TIMES})
     with pytest.warns(UserWarning, match="user='userId', item='movieId', value='rating'") as told:
@@ -153,7 +153,7 @@ def test_ratings_taken_for_weights_are_told_once():
         fit(X.rename(columns={"rating": "overall"}))
 
 
-def test_columns_that_are_left_out_are_told_once():
+def test_ignored_columns_are_reported_once():
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame({"user": USERS, "item": ITEMS, "price": VALUES, "time": TIMES})
     with pytest.warns(UserWarning, match=r"every interaction counts as 1, .* \['price'\]. Pass"):
@@ -177,7 +177,7 @@ def test_what_is_silent():
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
-def test_a_search_tells_once(n_jobs):
+def test_a_search_reports_once(n_jobs):
     rng = np.random.default_rng(0)
     columns = {"user": rng.integers(9, size=200), "item": rng.integers(9, size=200)}
     X = frame("pandas", {**columns, "rating": rng.integers(1, 6, size=200)})

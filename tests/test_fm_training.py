@@ -196,7 +196,7 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
             cls(max_iter=2, early_stopping=True, random_state=0).fit(X)
 
 
-def test_no_warning_where_the_epochs_were_asked_for(log, recwarn):
+def test_no_warning_if_all_epochs_were_requested(log, recwarn):
     X, y = log
     FMClassifier().fit(X, y)
     FMClassifier(max_iter=2, n_iter_no_change=None).fit(X, y)
@@ -303,7 +303,7 @@ def test_early_stopping_needs_every_class_on_both_sides():
         FMClassifier(early_stopping=True).fit(X, y)
 
 
-def test_stops_when_the_loss_stands_still(log):
+def test_stops_when_the_loss_stops_falling(log):
     X, y = log
     model = FMClassifier(tol=10.0, n_iter_no_change=3, random_state=0).fit(X, y)
     assert model.n_iter_ == 4
@@ -394,7 +394,7 @@ class _Interrupting:
             raise KeyboardInterrupt
 
 
-def test_interrupt_between_epochs_leaves_the_last_whole_epoch(log, monkeypatch):
+def test_interrupt_between_epochs_keeps_the_last_complete_epoch(log, monkeypatch):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
     expected = FMClassifier(max_iter=3, **options).fit(X, y)
@@ -416,7 +416,7 @@ def ctrl_c():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs, ctrl_c):
+def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ctrl_c):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
     model = FMClassifier(max_iter=1, n_jobs=n_jobs, **options).fit(X, y)

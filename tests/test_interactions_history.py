@@ -53,7 +53,7 @@ def test_history_is_folded_in(model):
     assert_array_equal(through[1], expected_scores[0])
 
 
-def test_history_keeps_out_what_it_holds(counting):
+def test_items_of_the_history_are_excluded(counting):
     every = len(ITEMS)
     items, _ = counting.recommend(history=["tea", "fig"], n_recommendations=every)
     assert sorted(items[:-1]) == sorted(set(ITEMS) - {"tea"}) and items[-1] is None

@@ -123,7 +123,7 @@ def test_recommend_ids(model):
     assert_array_equal(recommend(pipeline)[0], model.recommend()[0])
 
 
-def test_recommend_wants_a_fitted_recommender(matrix):
+def test_recommend_needs_a_fitted_recommender(matrix):
     grid = {"weight": [1.0, 2.0]}
     for estimator in (
         Counting(),

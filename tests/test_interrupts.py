@@ -81,7 +81,7 @@ def test_first_epoch_leaves_the_estimator_as_it_was(model, data, monkeypatch):
 
 
 @EVERY
-def test_later_epoch_leaves_the_last_whole_one(model, data, monkeypatch):
+def test_later_epoch_keeps_the_last_complete_one(model, data, monkeypatch):
     model, given = clone(model), data_of(model, data)
     interrupt_epoch(monkeypatch, model, 2)
     with pytest.raises(KeyboardInterrupt):

@@ -314,13 +314,13 @@ def test_divergence_keeps_the_last_finite_model(checkerboard, loss, divergence_h
     assert_array_equal(model.predict(train), ranked)
 
 
-def test_temperatures_are_told(checkerboard):
+def test_final_temperatures_are_attributes(checkerboard):
     train, _ = checkerboard
     fixed = model_of(temperature=0.2, max_iter=1).fit(train)
     assert_allclose(fixed.temperature_, 0.2, rtol=1e-6)
-    own = model_of(temperature="adap_tau", max_iter=8).fit(train)
-    assert own.user_temperatures_.shape == (120,)
-    assert np.ptp(own.user_temperatures_) > 0
+    adaptive = model_of(temperature="adap_tau", max_iter=8).fit(train)
+    assert adaptive.user_temperatures_.shape == (120,)
+    assert np.ptp(adaptive.user_temperatures_) > 0
     for name in ("learned", "learned_user", "adap_tau0"):
         assert 0 < model_of(temperature=name, max_iter=8).fit(train).temperature_ < 10
 

@@ -404,7 +404,7 @@ def test_a_fingerprint_tells_formulas_apart(monkeypatch):
     assert key(formula) != before
 
 
-def test_what_cannot_be_hashed_is_known_by_its_address():
+def test_unhashable_values_are_identified_by_address():
     things = [type("Odd", (), {"__reduce_ex__": None})() for _ in range(2)]
     fingerprint = Fingerprint()
     fingerprint.add(things[0])

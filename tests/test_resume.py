@@ -240,7 +240,7 @@ def test_partial_fit_starts_from_the_checkpoint(name, data, tmp_path):
     )
 
 
-def test_what_cannot_be_stored_is_refused_before_training(data, tmp_path):
+def test_models_that_cannot_be_stored_are_refused_before_training(data, tmp_path):
     class Mine(Temperature):
         pass
 
@@ -260,7 +260,7 @@ def test_every_must_be_a_number_of_epochs(every):
         Checkpoint("file", every=every)
 
 
-def test_a_full_disk_is_told_and_the_model_kept(data, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_the_model_kept(data, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 

@@ -374,7 +374,7 @@ def test_busy_cores_are_left_to_others(monkeypatch):
     assert free_cores(3) == 3
 
 
-def test_one_thread_works_where_no_core_is_free(monkeypatch):
+def test_one_thread_works_if_no_core_is_free(monkeypatch):
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: 0)
     sizes = []
     with Team(3) as team:

@@ -156,7 +156,7 @@ def test_density_temperature(snapshot):
     assert_allclose(few, 0.6 * (3 + 0.5 * odds), rtol=1e-6)
 
 
-def test_density_temperature_knows_what_was_seen_before():
+def test_density_temperature_counts_earlier_interactions():
     # A few more interactions do not turn a small log into a large one.
     X = sparse.csr_array((np.random.default_rng(0).random((300, 200)) < 0.2).astype(np.float32))
     model = MFRecommender(4, max_iter=1, random_state=0).fit(X)
