@@ -91,7 +91,7 @@ def optional_matrix(rng, A, **options):
 def matrix(rng, A, *, rows=False, columns=True, positive=False, largest=3e38, sparse_only=False):
     """Users x items, or rows x features.
 
-    ``rows`` and ``columns`` tell whether their numbers are given by something else; ``largest`` is
+    ``rows`` and ``columns`` say whether their numbers are fixed by another argument; ``largest`` is
     the largest number that may be accepted.
     """
     A = A.toarray() if sparse.issparse(A) else A

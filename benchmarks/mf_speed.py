@@ -268,12 +268,12 @@ def compare_softmax(X, n_threads, repeats, n_own):
 def compare_evaluation(X, held_out, n_threads):
     """Print and return seconds of ranking and measuring all users."""
     model = MFRecommender(D, loss="bpr", max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
-    everybody = np.arange(X.shape[0])
+    all_users = np.arange(X.shape[0])
     items = np.ascontiguousarray(model.item_factors_.T)
 
     def products(size):
         scores = np.empty((size, X.shape[1]), np.float32)
-        for start in range(0, len(everybody), size):
+        for start in range(0, len(all_users), size):
             users = model.user_factors_[start : start + size]
             np.matmul(users, items, out=scores[: len(users)])
 
@@ -281,7 +281,7 @@ def compare_evaluation(X, held_out, n_threads):
         bare = min(timed(products, size)[0] for size in (64, 256, 1024))
     seconds = {"bare products, nothing kept": bare}
     seconds["freqfm, best 20 items"], (ranked, _) = timed(
-        lambda: model.recommend(users=everybody, n_recommendations=20)
+        lambda: model.recommend(users=all_users, n_recommendations=20)
     )
     seconds["freqfm, all metrics of those"], _ = timed(
         lambda: ranking_report(held_out, ranked, [5, 10, 20], item_counts=model.item_counts_)
@@ -294,7 +294,7 @@ def compare_evaluation(X, held_out, n_threads):
             peer = AlternatingLeastSquares(D, num_threads=n_threads, use_gpu=False)
             peer.user_factors, peer.item_factors = model.user_factors_, model.item_factors_
             seconds["implicit, best 20 items"], _ = timed(
-                peer.recommend, everybody, history, 20, repeats=2
+                peer.recommend, all_users, history, 20, repeats=2
             )
     print(f"\nevaluation, {X.shape[0]} users x {X.shape[1]} items, {n_threads} threads")
     for name, taken in seconds.items():

@@ -92,7 +92,7 @@ def with_validation(name, parts, args):
 
 
 def as_published(name, parts, epochs, args):
-    """Train on all that is not test, for so many epochs; look at test."""
+    """Train on all that is not test, for ``epochs`` epochs; look at test."""
     X, valid, test = parts
 
     def look(model):

@@ -193,14 +193,14 @@ def run_data_set(data_set, parts, results, args):
     options = ("epochs", "every", "patience", "quick")
     runs = {}
     for seed in range(args.seeds):
-        anew = split_anew(parts, seed)
+        split = split_anew(parts, seed)
         for loss, variant, rate in product(args.losses, VARIANTS, args.learning_rates):
             unwanted = not any(fnmatch(variant, wanted) for wanted in args.variants)
             if unwanted or (variant.startswith("PRISM ") and loss != "directau"):
                 continue
             key = {"data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed}
             key |= {name: getattr(args, name) for name in (*options, *OPTIONS[loss])}
-            run = results.run(key, fit, anew, loss, variant, rate, seed, args)
+            run = results.run(key, fit, split, loss, variant, rate, seed, args)
             if run["best"] is not None:
                 of_variant = runs.setdefault(loss, {}).setdefault(variant, {})
                 of_variant.setdefault(rate, []).append(run)
