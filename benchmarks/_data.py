@@ -24,7 +24,7 @@ def data_parser(description):
 
 
 def require_data(args):
-    """Return the data folder, or end with a message that says what to give."""
+    """Return the data folder, or exit with a message that says what to give."""
     if args.data is None:
         raise SystemExit("Give the data folder with --data DIR, or set FREQFM_DATA.")
     return Path(args.data)

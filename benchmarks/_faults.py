@@ -1,4 +1,4 @@
-"""What fuzz.py makes of good arguments: one fault each, and what has to come of it.
+"""The faults that fuzz.py puts into valid arguments, one each, and the expected outcome.
 
 A function per kind of argument takes a random generator, the good value and options. It returns
 the faulty value and an expectation: REFUSE (it must not be accepted), SAME (it means the same in
@@ -28,7 +28,7 @@ STRANGE += [np.datetime64(0, "D"), ["a", 1], [[1], [2, 3]]]
 GARBAGE = [NAN, INF, -INF, -1, 0, 0.5, 2, 3.7, 1e-300, 1e300, 1e39, 10**12, 2**70, None, True]
 GARBAGE += [np.float32(0.5), np.array(3), np.bool_(True), np.int8(2), *STRANGE]
 
-# Parameters of which any number is meant: the work grows with it.
+# Any number is valid for these parameters: the work grows with it.
 WORK = {"max_iter", "n_candidates", "n_iter_no_change", "kl_warm_up", "n_samples", "warm_up"}
 
 AXES = {
@@ -78,7 +78,7 @@ def choose(rng, same=(), refuse=(), other=()):
 
 
 def lenient(fault):
-    """Return a fault of which nothing is expected but that no answer is wrong in form."""
+    """Return a fault that may be accepted, as long as the answer has the right form."""
     return lambda rng, value, **options: (fault(rng, value, **options)[0], ANY)
 
 
@@ -91,7 +91,7 @@ def optional_matrix(rng, A, **options):
 def matrix(rng, A, *, rows=False, columns=True, positive=False, largest=3e38, sparse_only=False):
     """Users x items, or rows x features.
 
-    ``rows`` and ``columns`` tell whether their numbers are given by something else; ``largest`` is
+    ``rows`` and ``columns`` say whether their numbers are fixed by another argument; ``largest`` is
     the largest number that may be accepted.
     """
     A = A.toarray() if sparse.issparse(A) else A
@@ -200,7 +200,7 @@ def _structures(rng, A):
 
 
 def matrix_or_table(rng, A):
-    """A matrix for functions that take lists and frames for tables of interactions."""
+    """A matrix for functions that take lists and DataFrames as tables of interactions."""
     value, expect = matrix(rng, A, columns=False, largest=1e308)
     table = isinstance(value, (list, tuple)) or hasattr(value, "columns")
     objects = getattr(getattr(value, "dtype", None), "kind", "O") in "OUST"
@@ -280,13 +280,13 @@ def fraction(rng, value):
 
 
 def flag(rng, value):
-    """A truth value; whether numbers are some is a matter of taste."""
+    """A boolean; numbers may be accepted or refused."""
     bad = pick(rng, GARBAGE)
     return bad, REFUSE if any(bad is x for x in STRANGE) else ANY
 
 
 def anything(rng, value, *, good=()):
-    """Something else altogether."""
+    """A value of any other type."""
     bad = pick(rng, GARBAGE)
     whole = isinstance(bad, Integral)
     good = [x for x in good if type(x) is type(bad) or (whole and isinstance(x, Integral))]
@@ -313,7 +313,7 @@ def params(rng, value, *, cls, fixed=()):
 
 
 def _garbage(rng, owner, fixed=()):
-    """Return a parameter with a value that may not be one, and whether it is."""
+    """Return a parameter, a value that may be invalid, and whether it is."""
     constraints = owner._parameter_constraints
     names = [name for name in constraints if name not in fixed]
     if not names:
@@ -372,7 +372,7 @@ def table(rng, rows, *, valued=True, positive=True):
 
 
 def _or_none(function, value):
-    """Return a frame of another library, or None where it cannot hold this."""
+    """Return a DataFrame of another library, or None if it cannot hold this."""
     try:
         return function(value)
     except Exception:
@@ -418,7 +418,7 @@ def content(rng, data):
 
 
 def array(rng, value):
-    """What fit has learned: of another shape, type or range."""
+    """A learned attribute: of another shape, type or range."""
     if not isinstance(value, np.ndarray) or value.ndim == 0:
         return choose(rng, other=[None, -1, 0, 1, 5, 10**6, "x", 0.5, [], [value]])
     low = value.copy()

@@ -1,4 +1,4 @@
-"""Calls that work, for fuzz.py to break: what runs, its arguments, and what answers are like.
+"""Valid calls for fuzz.py to break: what runs, its arguments, and checks of the answers.
 
 A function per target takes a random generator and returns a Call.
 """
@@ -175,7 +175,7 @@ def fm_use(rng):
     run = getattr(model, method)
     args = {"X": (ROWS, faults.matrix, {"rows": method not in methods})}
     if method not in methods:
-        # What scikit-learn's scores take for numbers, and what for weights, is its own affair.
+        # Which numbers and weights scikit-learn's scores accept is up to scikit-learn.
         labels = name.endswith("Classifier") or method == "score"
         args["y"] = (TARGET, faults.vector, {"labels": labels})
     if method == "partial_fit":
@@ -466,7 +466,7 @@ def scorer(rng):
     if rng.random() < 0.5:
         del args["y"]
     else:
-        # Rows of which nothing is to be found are not looked at.
+        # Rows without held-out items are not examined.
         args["X"] = (HISTORIES, faults.lenient(faults.matrix), {})
 
     def run(X, metric, k, fraction, y=None):

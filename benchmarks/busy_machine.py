@@ -1,15 +1,15 @@
-"""Fits with one thread and with several, on a machine that others keep busy.
+"""Fits with one thread and with several, on a machine that other processes keep busy.
 
 Starts processes that do nothing but compute (as many as threads, by default), and beside them fits
 each model in turn with one thread and with several. What counts is the ratio of the two times: the
-median over the rounds, with the quartiles. On a quiet machine (``--busy 0``) it tells what threads
-save.
+median over the rounds, with the quartiles. On a quiet machine (``--busy 0``) it shows the speed-up
+by threads.
 
     python benchmarks/busy_machine.py --data DIR
     python benchmarks/busy_machine.py --data DIR --busy 0
 
 Without data, synthetic interactions of the sizes of MovieLens-100K and -1M are used. It takes some
-minutes; ``--quick`` only tries whether it runs.
+minutes; ``--quick`` only checks that it runs.
 """
 
 import json
@@ -106,7 +106,7 @@ def main():
     if args.quick:
         args.rounds = args.epochs = 1
     for fit in fits(synthetic_ratings(100, 50, 1_000), 1).values():
-        fit(1)  # What compilation takes is not counted.
+        fit(1)  # Compilation is not counted.
     spinners = [multiprocessing.Process(target=spin, daemon=True) for _ in range(args.busy)]
     for spinner in spinners:
         spinner.start()

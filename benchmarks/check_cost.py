@@ -1,4 +1,4 @@
-"""What it costs to check a model before it is used, as a share of ``recommend`` for 1,000 users.
+"""The cost of checking a model before its use, as a share of ``recommend`` for 1,000 users.
 
 A model is checked whenever it is used: shapes and types of all arrays, and the histories of the
 users who are asked for; scikit-learn's ``check_is_fitted`` is not counted. Times are processor
@@ -31,7 +31,7 @@ def seconds(call, n):
 
 
 def check(model):
-    """Do what ``recommend`` does to check a model, beside what it would do anyway."""
+    """Do what ``recommend`` does only to check a model."""
     model._check_learned()
     learned, history = LearnedArrays(model), model._history
     starts, ends = history.indptr[:1000], history.indptr[1:1001]

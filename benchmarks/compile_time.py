@@ -1,6 +1,6 @@
 """What the first fit of every estimator compiles, in CPU seconds.
 
-Each estimator is fitted and asked once, on a few rows, in a process of its own with an empty folder
+Each estimator is fitted and used once, on a few rows, in a separate process with an empty folder
 for compiled code; then in another process, which loads what the first one compiled.
 
     python benchmarks/compile_time.py

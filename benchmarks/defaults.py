@@ -45,7 +45,7 @@ def frappe_split(data):
 
 
 def auc(parts, settings, seed=0):
-    """Fit on the first part, with its own early stopping; score the second."""
+    """Fit on the first part, with early stopping; score the second."""
     (X, y), (X_valid, y_valid) = parts
     try:
         model = FMClassifier(random_state=seed, **settings).fit(X, y)

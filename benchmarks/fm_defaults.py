@@ -2,7 +2,7 @@
 
 Untuned ``FMClassifier()`` and ``RaFMClassifier()`` beside ``LogisticRegression()``, and the
 regressors beside ``Ridge()``, on small and large data: test AUC and log loss, or R^2. Each seed
-draws its own training rows; the test rows are the same for all.
+draws other training rows; the test rows are the same for all.
 
     python benchmarks/fm_defaults.py --data DIR
     python benchmarks/fm_defaults.py --data DIR --quick
@@ -50,7 +50,7 @@ def clicks(data):
 
 
 def dense(data):
-    """Return ten numbers a row, of which two count by themselves and two by their product."""
+    """Return ten numbers per row: two have an effect by themselves, two by their product."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((30_000, 10)).astype(np.float32)
     y = X[:, 0] - 0.5 * X[:, 1] + X[:, 2] * X[:, 3] + rng.standard_normal(30_000)
@@ -63,7 +63,7 @@ def dense_classes(data):
 
 
 def ratings(data):
-    """Return MovieLens with the ratings as targets, less their middle."""
+    """Return MovieLens with the centred ratings as targets."""
     return movielens(data, label=lambda ratings: ratings - 3.0)
 
 
@@ -93,7 +93,7 @@ def score(model, train, test):
 
 
 def compare(sets, models, measures, args):
-    """Print the means over the seeds, and the standard deviation of the distance to the first."""
+    """Print the means over the seeds, and the standard deviation of differences from the first."""
     print(f"{'':24}" + "".join(f"{type(m(0)).__name__:>34}" for m in models))
     print(f"{'':24}" + f"{measures + '  seconds':>34}" * len(models))
     for load, sizes in sets:

@@ -2,11 +2,11 @@
 
 Everything is measured in one run on one machine, and only ratios mean anything:
 
-- "Hogwild" is the usual way to be fast: every thread steps on its own rows and writes shared
-  weights without locks, one sample at a time, another result in every run. It is timed in three
-  orders: that of storage, which no shuffled training has; one of blocks of 16 rows at random, as
-  ``freqfm`` visits large sets, though without the cost of putting them together; and one of
-  single rows at random, as epochs are usually shuffled.
+- "Hogwild" is the usual fast kernel: every thread steps on different rows and writes shared
+  weights without locks, one sample at a time; every run has a different result. It is timed in
+  three orders: that of storage, which no shuffled training has; one of blocks of 16 rows at
+  random, as ``freqfm`` visits large sets, though without the cost of putting them together; and one
+  of single rows at random, as epochs are usually shuffled.
 - ``freqfm`` trains mini-batches in a new random order every epoch, with the same result for any
   number of threads.
 - PyTorch (embedding bags, dense Adam and sparse SGD) and myFM take part if they are installed.
@@ -55,13 +55,13 @@ def hogwild(rank, size, barrier, order, indptr, indices, values, y, b, w, V, rat
         for f in range(d):
             total += s[f] * s[f]
         score += HALF * (total - squares)
-        slope = rate * (ONE / (ONE + math.exp(-score)) - y[i])
-        b[0] -= slope
+        step = rate * (ONE / (ONE + math.exp(-score)) - y[i])
+        b[0] -= step
         for p in range(indptr[i], indptr[i + 1]):
             k, x = indices[p], values[p]
-            w[k] -= slope * x
+            w[k] -= step * x
             for f in range(d):
-                V[k, f] -= slope * x * (s[f] - x * V[k, f])
+                V[k, f] -= step * x * (s[f] - x * V[k, f])
 
 
 class Hogwild:
@@ -132,7 +132,7 @@ class Torch:
         torch.set_num_threads(n_threads)
         self.torch = torch
         lengths = np.diff(X.indptr)
-        assert (lengths == lengths[0]).all(), "the PyTorch twin takes rows of one length"
+        assert (lengths == lengths[0]).all(), "the PyTorch model takes rows of one length"
         self.tokens = torch.tensor(X.indices.reshape(len(y), -1).astype(np.int64))
         self.y = torch.tensor(y, dtype=torch.float32)
         self.V = torch.nn.Embedding(X.shape[1], d)

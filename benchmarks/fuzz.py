@@ -1,7 +1,7 @@
 """Malformed input everywhere: no crash, no hang, no silent answer, no unclear error.
 
 A case takes a call that works (see _fuzz_calls.py), makes one or two of its arguments faulty (see
-_faults.py) and judges what comes of it. It must be one of
+_faults.py) and judges the outcome. It must be one of
 
 - an error of an expected type, raised on purpose by freqfm or by scikit-learn's validation, not
   somewhere inside of NumPy, scipy or numba, whose message names an argument, a column, a file or
@@ -77,12 +77,12 @@ def run_case(seed, number, show=False):
     problem = judge_warnings(caught, names)
     if problem:
         return "unclear", problem, faulty
-    twin = None
+    usual = None
     if expected and {*expected.values()} == {SAME}:
-        # The call without its faults, all drawn anew.
+        # The call without its faults, drawn again.
         call = TARGETS[name](draw(seed, number)[1])
-        twin = call.run(**{name: arg[0] for name, arg in call.args.items()})
-    return *judge_answer(answer, twin, call, expected), faulty
+        usual = call.run(**{name: arg[0] for name, arg in call.args.items()})
+    return *judge_answer(answer, usual, call, expected), faulty
 
 
 def shown(value, length=150):
@@ -128,35 +128,37 @@ def holds(message, names):
     return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) for name in names)
 
 
-def judge_answer(answer, twin, call, expected):
+def judge_answer(answer, usual, call, expected):
     """Return whether an answer may be given, and if not, why."""
-    # Two faults may make up for each other, such as twice as many users and lists for them.
+    # Two faults may cancel out, such as twice as many users and twice as many lists.
     if [*expected.values()] == [REFUSE]:
         return "silent", f"accepted, with the answer {shown(answer, 80)}"
     try:
         if call.check is not None:
             call.check(answer, {*call.args} - {*expected})
-        if twin is not None:
-            assert_same(answer, twin)
+        if usual is not None:
+            assert_same(answer, usual)
     except AssertionError as error:
         return "silent", f"{shown(str(error), 200)} ({shown(answer, 80)})"
     return "answer", ""
 
 
-def assert_same(answer, twin):
+def assert_same(answer, usual):
     """Raise if two answers differ: numbers, arrays, or sequences and dicts of these."""
     if isinstance(answer, dict):
-        answer, twin = [*answer.values()], [*twin.values()]
+        answer, usual = [*answer.values()], [*usual.values()]
     if isinstance(answer, (list, tuple)):
-        for one, other in zip(answer, twin, strict=True):
+        for one, other in zip(answer, usual, strict=True):
             assert_same(one, other)
     else:
-        answer, twin = (x.toarray() if sparse.issparse(x) else x for x in (answer, twin))
-        np.testing.assert_array_equal(answer, twin, "not the answer to the same in its usual form:")
+        answer, usual = (x.toarray() if sparse.issparse(x) else x for x in (answer, usual))
+        np.testing.assert_array_equal(
+            answer, usual, "not the answer to the same in its usual form:"
+        )
 
 
 def work(first, last, options):
-    """Run cases in this process; write their numbers before, and what came of them after."""
+    """Run cases in this process; write their numbers before, and the outcomes after."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,6 +1,6 @@
 """Peak memory of a fit above its input, against what docstrings say.
 
-Every case runs in a process of its own: the input is made, then the peak of resident memory after
+Every case runs in a separate process: the input is made, then the peak of resident memory after
 ``fit`` is compared with the resident memory before it. Compiled code is loaded beforehand, by a
 small fit of the same kind.
 
@@ -80,7 +80,7 @@ def peak():
 
 
 def resident():
-    """Return this process's resident memory in bytes; its peak where the system does not tell."""
+    """Return this process's resident memory in bytes, or its peak if the system only has that."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -8,12 +8,12 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
 - Softmax of cosines with 1,024 negatives: shared by a batch of 2,048 or drawn for each positive,
   against the same loss in PyTorch, with dense and with sparse Adam. Slow competitors train on a
   few batches, and the epoch is extrapolated. n positives and M negatives are counted as 6 n M d
-  operations: three matrix products. ``block=1``, where every positive is a row of its own, does
+  operations: three matrix products. ``block=1``, where every positive is a separate row, does
   just those, and its share of the machine's float32 peak (products of 2,048 x 2,048 matrices in
   this run) is the figure to quote. By default a few positives of a user share a row, so that fewer
   operations are done than are counted: both shares are printed.
-- Evaluation: the best 20 items and all metrics of every user, against the bare product of users
-  and items, and against implicit.
+- Evaluation: the best 20 items and all metrics of every user, against the bare matrix product of
+  users and items, and against implicit.
 - Memory: by how much a process grows that fits for one epoch, against what the model documents.
 - ``--scale``: epochs with more users, items and negatives, up to a million users and a million
   items with ten million interactions, all synthetic.
@@ -22,7 +22,7 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
     python benchmarks/mf_speed.py --data DIR --out results --scale
 
 Without data, synthetic interactions of Gowalla's size are used. It takes about five minutes on two
-free cores, and ``--scale`` about three more. Memory is read as Linux tells it.
+free cores, and ``--scale`` about three more. Memory is read as Linux reports it.
 """
 
 import importlib.util
@@ -145,8 +145,8 @@ class Torch:
 
     def _step(self, users, positives):
         torch, normalize = self.torch, self.torch.nn.functional.normalize
-        own = () if self.shared else (len(users),)
-        negatives = torch.randint(self.items.num_embeddings, (*own, N_NEGATIVES))
+        lists = () if self.shared else (len(users),)
+        negatives = torch.randint(self.items.num_embeddings, (*lists, N_NEGATIVES))
         self.optimizer.zero_grad()
         u = normalize(torch.nn.functional.dropout(self.users(users), 0.1), dim=-1)
         positive = (u * normalize(self.items(positives), dim=-1)).sum(-1)
@@ -268,12 +268,12 @@ def compare_softmax(X, n_threads, repeats, n_own):
 def compare_evaluation(X, held_out, n_threads):
     """Print and return seconds of ranking and measuring all users."""
     model = MFRecommender(D, loss="bpr", max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
-    everybody = np.arange(X.shape[0])
+    all_users = np.arange(X.shape[0])
     items = np.ascontiguousarray(model.item_factors_.T)
 
     def products(size):
         scores = np.empty((size, X.shape[1]), np.float32)
-        for start in range(0, len(everybody), size):
+        for start in range(0, len(all_users), size):
             users = model.user_factors_[start : start + size]
             np.matmul(users, items, out=scores[: len(users)])
 
@@ -281,7 +281,7 @@ def compare_evaluation(X, held_out, n_threads):
         bare = min(timed(products, size)[0] for size in (64, 256, 1024))
     seconds = {"bare products, nothing kept": bare}
     seconds["freqfm, best 20 items"], (ranked, _) = timed(
-        lambda: model.recommend(users=everybody, n_recommendations=20)
+        lambda: model.recommend(users=all_users, n_recommendations=20)
     )
     seconds["freqfm, all metrics of those"], _ = timed(
         lambda: ranking_report(held_out, ranked, [5, 10, 20], item_counts=model.item_counts_)
@@ -294,7 +294,7 @@ def compare_evaluation(X, held_out, n_threads):
             peer = AlternatingLeastSquares(D, num_threads=n_threads, use_gpu=False)
             peer.user_factors, peer.item_factors = model.user_factors_, model.item_factors_
             seconds["implicit, best 20 items"], _ = timed(
-                peer.recommend, everybody, history, 20, repeats=2
+                peer.recommend, all_users, history, 20, repeats=2
             )
     print(f"\nevaluation, {X.shape[0]} users x {X.shape[1]} items, {n_threads} threads")
     for name, taken in seconds.items():
@@ -317,7 +317,7 @@ def growth(name, X, n_threads):
         else:
             MFRecommender(D, loss=name, max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
 
-    fit(X[:200, :2000])  # what compilation takes is not the model's
+    fit(X[:200, :2000])  # memory for compilation is not counted
     before, done, sizes = resident(), threading.Event(), [0]
 
     def watch():
@@ -344,7 +344,7 @@ def compare_memory(X, n_threads):
     results = {}
     print(f"\nmemory of a fit, Adam; the vectors alone take {tables / 2**20:.0f} MiB")
     for name, expected in documented.items():
-        # A new process each: none finds memory that another has left.
+        # A new process each, so that none reuses memory that another has freed.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             results[name] = pool.submit(growth, name, X, n_threads).result()
         what = "vectors" if name.startswith("implicit") else "documented"

@@ -1,6 +1,6 @@
-"""The time of a user's own components over that of the same formulas that come with the package.
+"""The time of custom components over that of the package's components with the same formulas.
 
-Each formula is copied into a class of a user's own; fits alternate, and the ratio of the medians of
+Each formula is copied into a custom class; fits alternate, and the ratio of the medians of
 their CPU times is printed: 1 is the same speed. Run it on a quiet machine::
 
     python benchmarks/own_components.py
@@ -21,7 +21,7 @@ from freqfm.optimizers import Optimizer
 
 
 class OwnLogLoss(Loss):
-    """The log loss, to kernels a formula that they do not know."""
+    """The log loss as a custom formula."""
 
     curvature = 0.25
     for_classes = True
@@ -69,7 +69,7 @@ class OwnAdagrad(Optimizer):
 
 
 def cases(n_rows, n_pairs):
-    """Return, by name, data and a model with a component of the package and one of a user's."""
+    """Return, by name, data and models with a component of the package and a custom one."""
     X, y = make_clicks(n_rows, (20_000, 3000, 300, 24), random_state=0)
     interactions = make_interactions(5000, 2000, n_pairs, random_state=0)
     common = {"max_iter": 3, "random_state": 0, "n_jobs": 1}
@@ -106,8 +106,9 @@ def main():
                 model.fit(*data)
                 if run:  # The first one compiles.
                     taken.append(time.process_time() - start)
-        shipped, own = map(np.median, times)
-        print(f"{name:14} shipped {shipped:6.2f} s, own {own:6.2f} s, ratio {own / shipped:.3f}")
+        shipped, custom = map(np.median, times)
+        ratio = custom / shipped
+        print(f"{name:14} shipped {shipped:6.2f} s, custom {custom:6.2f} s, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

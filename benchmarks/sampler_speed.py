@@ -1,7 +1,7 @@
 """Microseconds of a draw, seconds of a fit, and distance from the softmax, of every sampler.
 
 Items are unit vectors in clusters, as trained ones are, with counts of a power law; queries have
-the inverse temperature for a length. One thread. The cost of MIDX's draws should hardly depend on
+the length of the inverse temperature. One thread. The cost of MIDX's draws should hardly depend on
 the number of items, and its fit should be small against an epoch.
 """
 
@@ -18,7 +18,7 @@ from freqfm.samplers import DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversar
 
 N_CLUSTERS, INVERSE_TEMPERATURE, N_QUERIES = 200, 9, 200
 
-# What a query may look at in all, for samplers whose cost grows with the items.
+# Bound on the work of a query, for samplers whose cost grows with the items.
 _WORK = 20_000_000
 
 
@@ -66,11 +66,11 @@ def draw_seconds(sampler, queries, n, repeats):
     return min(taken) / (len(rows) * n)
 
 
-def divergence(sampler, queries, items):
-    """Return the mean Kullback-Leibler divergence of the sampler's law from the softmax."""
-    law = sampler.log_proba(queries)
+def kl_divergence(sampler, queries, items):
+    """Return the mean KL divergence of the sampler's distribution from the softmax."""
+    log_q = sampler.log_proba(queries)
     softmax = log_softmax(queries.astype(float) @ items.T.astype(float), axis=1)
-    return float((np.exp(law) * (law - softmax)).sum(axis=1).mean())
+    return float((np.exp(log_q) * (log_q - softmax)).sum(axis=1).mean())
 
 
 def measure(n_items, d, n, repeats):
@@ -87,7 +87,7 @@ def measure(n_items, d, n, repeats):
             with single_threaded_blas():
                 refresh, _ = timed(sampler.proposal, counts, items, 1, sampler.proposal_)
         draw = draw_seconds(sampler, queries, n, repeats) * 1e6
-        distance = divergence(sampler, few, items)
+        distance = kl_divergence(sampler, few, items)
         results[name] = {"draw": draw, "fit": fit, "refresh": refresh, "divergence": distance}
         print(f"  {name:24}{draw:10.4f}{fit:9.3f}{refresh:12.3f}{distance:8.3f}", flush=True)
     return results

@@ -1,9 +1,9 @@
-"""How long a single user waits, against NumPy's product and argpartition in the same run.
+"""Latency for a single user, against NumPy's matrix product and argpartition in the same run.
 
 500,000 items with random vectors of length 64 stand for a trained model: time depends on shapes
-only. NumPy ranks unit vectors that it is given for free. For each call the table has the median
-over runs of its time over NumPy's in the same round, and the quartiles of that ratio. The calls
-take turns, so that all of them see the machine in the same state.
+only. NumPy ranks unit vectors, whose normalisation is not counted. For each call the table has the
+median over runs of its time over NumPy's in the same round, and the quartiles of that ratio. The
+calls take turns, so that all of them see the machine in the same state.
 
     python benchmarks/serving_speed.py [--quick] [--rounds 31] [--n-jobs 2]
 """

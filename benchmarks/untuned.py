@@ -1,7 +1,7 @@
 """How good recommenders are with default parameters: ours and implicit's.
 
-Every model is trained on training and validation parts together, as nothing is to be chosen, and
-looked at once: recall and NDCG at 20 of the test part, items of the training rows left out. Only
+Every model is trained on training and validation parts together, as nothing is chosen, and
+evaluated once: recall and NDCG at 20 of the test part, items of the training rows left out. Only
 the number of threads and the seed are set. Beside it the seconds to fit and to rank for all users,
 in one run on one machine. implicit takes part if it is installed.
 
@@ -59,7 +59,7 @@ class Implicit:
 
 
 class Popular:
-    """The most popular items for everybody."""
+    """The most popular items for all users."""
 
     def __init__(self, X, seed, n_threads):
         self.counts = np.bincount(X.indices, minlength=X.shape[1])[:, None]

@@ -11,12 +11,12 @@ ones to trust.
   and the architecture of FastVAERecommender, without a hidden layer in the decoder, written the
   same way. FastVAERecommender also with a hidden layer of 200 in its decoder, which is Mult-VAE's
   architecture; with ``--negatives`` items drawn for every user; and, as it is by default, with
-  cosines in place of products. FastVAERecommender trains whole epochs. PyTorch trains on a few
+  cosines in place of dot products. FastVAERecommender trains whole epochs. PyTorch trains on a few
   batches, and the epoch is extrapolated: its cost hardly depends on which users a batch holds.
 - ``--scale``: 20 thousand to 1.5 million items and a few batches of users with about 30 items
   each, all synthetic: seconds per batch, full and sampled, without what is done once an epoch; how
   long that takes, to bring codebooks up to date and to let rows catch up; and by how much the
-  process grows. Each case has a process of its own.
+  process grows. Each case runs in a separate process.
 
     python benchmarks/vae_speed.py --data DIR --out results
     python benchmarks/vae_speed.py --data DIR --out results --scale
@@ -24,7 +24,7 @@ ones to trust.
 Without data, synthetic interactions of Gowalla's size are used. It takes about five minutes of CPU
 time with one thread; ``--users 4000`` makes that one, and changes little but the share of MIDX's
 codebooks, which an epoch pays for once. ``--scale`` takes as long, and 5 GiB of memory, which is
-read as Linux tells it.
+read as Linux reports it.
 """
 
 import json
@@ -55,7 +55,7 @@ def now():
 
 
 class TimedTrainer(VAETrainer):
-    """A trainer that tells how long it took to do what is done once an epoch.
+    """A trainer that measures the time of what is done once an epoch.
 
     That is to bring the sampler up to date and, where the optimizer's steps are dense, to let rows
     that no batch has touched make up theirs.
@@ -262,7 +262,7 @@ def scale(n_threads, args):
         full = None
         for sampler in ("full", *SAMPLERS):
             case = sampler, n_items, args.scale_batches, args.negatives, n_threads, args.repeats
-            # A new process each: none finds memory that another has left.
+            # A new process each, so that none reuses memory that another has freed.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 taken = pool.submit(measure, *case).result()
             batch = taken["batch"]
@@ -293,9 +293,9 @@ def draw(results, path):
         return
     figure, axis = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
     for sampler in ("full", *SAMPLERS):
-        own = [taken for taken in results if taken["sampler"] == sampler]
+        runs = [taken for taken in results if taken["sampler"] == sampler]
         axis.plot(
-            [taken["items"] for taken in own], [taken["batch"][0] for taken in own],
+            [taken["items"] for taken in runs], [taken["batch"][0] for taken in runs],
             marker="o", label=sampler,
         )  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="items", ylabel=f"seconds per {BATCH} users")

@@ -1,9 +1,9 @@
 """
 Adaptive temperatures: Adap-tau
-==========================================
+===============================
 
-A softmax of cosines needs a temperature, and accuracy depends on it: the usual way is to search.
-Adap-tau computes one from the data and the present vectors, ``temperature="adap_tau0"``, or one for
+A softmax of cosines needs a temperature, and accuracy depends on it; the usual way is to search.
+Adap-tau computes one from the data and the current vectors, ``temperature="adap_tau0"``, or one for
 each user, ``"adap_tau"``.
 
 Is a formula as good as a search? Two synthetic logs give two answers.
@@ -44,8 +44,8 @@ noisy = make_interactions(**SIZES, noise=0.4, random_state=0)
 # A grid, and the formulas
 # ------------------------
 #
-# Fixed temperatures from 0.05 to 0.5, and both strategies; all else is the same. Each fit is a
-# second's work, so one thread is enough.
+# Fixed temperatures from 0.05 to 0.5, and both strategies; all else is the same. Each fit takes
+# about a second, so one thread is enough.
 
 GRID = [0.05, 0.1, 0.15, 0.2, 0.3, 0.5]
 ADAPTIVE = ["adap_tau0", "adap_tau"]
@@ -82,26 +82,26 @@ for ax, (name, (models, scores)) in zip(axes, results.items(), strict=True):
         found = models[temperature].temperature_
         ax.plot(found, means[temperature], marker, markersize=9, label=temperature)
         print(
-            f"{temperature:>10} arrives at {found:.3f} on average, NDCG@20 "
+            f"{temperature:>10} ends at {found:.3f} on average, NDCG@20 "
             f"{means[temperature]:.4f}, {means[temperature] / best - 1:+.1%}"
         )
     ax.set(xlabel="temperature", ylabel="NDCG@20", ylim=(0, None), title=name)
     ax.legend(loc="lower right")
 
 # %%
-# On the first log one fit with the formula for all users is as good as the best of six fits, to
-# one part in a hundred. On the second it costs more than a tenth. The formula looks at how many
-# of all pairs are positives, and how far the cosines of positives are above others: the less a
-# model can separate them, the lower it gets. Where they cannot be separated because many are
-# random, a higher temperature would be right, which gives single positives less weight. If your
+# On the first log one fit with the formula for all users is as good as the best of six fits, within
+# one percent. On the second it costs more than ten percent. The formula depends on the share of
+# positives among all pairs, and on how far the cosines of positives are above others: the less a
+# model can separate them, the lower the temperature gets. If they cannot be separated because many
+# are random, a higher temperature would be right, which gives single positives less weight. If your
 # log is small and noisy, search as well: the curves are flat near the top, so a few values are
 # enough.
 #
-# Whose temperature is high
-# -------------------------
+# Which users have a high temperature
+# -----------------------------------
 #
-# ``"adap_tau"`` tells the careless users from the others, by nothing but their loss, and gives
-# them higher temperatures. That is what it is made for; but here it makes no ranking better: not
+# ``"adap_tau"`` separates the careless users from the others by their loss alone, and gives
+# them higher temperatures. That is what it is designed for; but here it improves no ranking: not
 # those of the focused users, and hardly those of the careless.
 
 models, scores = results["some careless users"]

@@ -2,10 +2,10 @@
 GridSearchCV for recommenders
 =============================
 
-scikit-learn's searches split rows. For a recommender the right thing to hide is not a user but
-some of what the user did; so hand the search a table of interactions, one a row, and
-:class:`~freqfm.InteractionRecommender` in front of the recommender. Splitters, scorers, pipelines
-and parameter names are scikit-learn's own.
+scikit-learn's searches split rows. For a recommender the right thing to hold out is not a user but
+some of the user's interactions; so give the search a table with one interaction per row, and
+wrap the recommender in :class:`~freqfm.InteractionRecommender`. Splitters, scorers, pipelines
+and parameter names are those of scikit-learn.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ from freqfm.datasets import make_interactions
 from freqfm.model_selection import WarmStartKFold, make_ranking_scorer
 
 # %%
-# A table of 16,000 pairs of a user and an item. The last tenth, after shuffling, is put aside: the
+# A table of 16,000 pairs of a user and an item. The last tenth, after shuffling, is set aside: the
 # search does not see it.
 
 X = make_interactions(800, 400, 16_000, n_clusters=10, noise=0.2, random_state=0)
@@ -33,8 +33,8 @@ train, test = pairs[:-1600], pairs[-1600:]
 #
 # ``WarmStartKFold`` makes folds in which every user and item to be tested occurs in training too.
 # A candidate is fitted on two thirds of the interactions; the score is the NDCG of ten
-# recommendations to each user, measured by what they did in the third that is left. Parameters of
-# the recommender are reached through two underscores, and so are those of its components.
+# recommendations to each user, compared with their interactions in the remaining third. Parameters
+# of the recommender are set by names with two underscores, and so are those of its components.
 
 grid = {
     "estimator__n_components": [8, 16, 32],
@@ -52,9 +52,9 @@ print(search.best_params_)
 
 # %%
 # Candidates come in the order of the grid, the last parameter first, so their scores make a table.
-# On this small log the temperature matters most. The default, which goes by the density of the data
-# and by their number, comes close to the best; more components help a little where the softmax is
-# warm enough.
+# On this small log the temperature matters most. The default, which depends on the density and the
+# number of the data, comes close to the best; more components help a little where the temperature
+# is high enough.
 
 means = search.cv_results_["mean_test_score"].reshape(3, 5)
 errors = search.cv_results_["std_test_score"].reshape(3, 5)
@@ -77,8 +77,8 @@ plt.show()
 
 # %%
 # The best candidate has been fitted to all of ``train``. Its score on the interactions that were
-# put aside, and recommendations; searches and pipelines have no method ``recommend``, so there is a
-# function of that name that reaches through.
+# set aside, and recommendations; searches and pipelines have no method ``recommend``, so there is a
+# function of that name that calls the fitted recommender inside.
 
 for metric in ("ndcg", "recall", "hit_rate"):
     score = make_ranking_scorer(metric, k=10)(search, test)
@@ -90,9 +90,9 @@ print(items)
 # New users instead of new interactions
 # -------------------------------------
 #
-# Whoever will recommend to users that were not there in training tests that: rows of the sparse
-# matrix are users, any splitter of rows will do, and a fifth of each test user's history is hidden
-# from the model, which folds the rest in.
+# To recommend to users who were not in training, test on such users: rows of the sparse matrix are
+# users, so any splitter of rows will do. A fifth of each test user's history is hidden from the
+# model, which folds in the rest.
 
 scores = cross_val_score(
     recommender.set_params(n_components=32, temperature=0.6),

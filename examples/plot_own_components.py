@@ -1,5 +1,5 @@
 """
-A loss and an optimizer of one's own
+A custom loss and a custom optimizer
 ====================================
 
 A hinge loss and gradient steps with momentum, in 15 lines, without editing the package. Each is a
@@ -77,8 +77,8 @@ print("derivatives and steps are right")
 # Train
 # -----
 #
-# A class that depends on a product of two features. The hinge loss leaves rows alone that are right
-# by a margin of 1, so scores gather there; the log loss drives them on. The hinge loss has no
+# A class that depends on the product of two features. The hinge loss ignores rows that are right
+# by a margin of 1, so scores gather there; the log loss pushes them further. The hinge loss has no
 # ``expectation``, so there is no ``predict_proba``.
 
 label = X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(2000) > 0

@@ -3,8 +3,8 @@ Popular or unpopular: PRISM's alpha
 ===================================
 
 Where items are ranked by dot products, long vectors are recommended often. Weight decay makes the
-vectors of popular items long, epoch by epoch, at the price of touching every row in every batch.
-PRISM starts them at lengths by popularity instead, and has one number, alpha, to say how much.
+vectors of popular items long, epoch by epoch, at the price of updating every row in every batch.
+PRISM instead initialises them with lengths by popularity, as strongly as its parameter alpha says.
 
 This example repeats the argument of D. Loveland et al., "On the Role of Weight Decay in
 Collaborative Filtering: A Popularity Perspective" (2025), on synthetic data.
@@ -31,7 +31,7 @@ print(f"the most popular item has {counts.max()} users, the median {np.median(co
 # The models
 # ----------
 #
-# All are trained by a softmax over all items, of cosines, which knows nothing of lengths, and rank
+# All are trained by a softmax of cosines over all items, which does not depend on lengths, and rank
 # by dot products, which do. Decay by ``Adam(lazy=False)`` is what ``torch.optim.Adam`` does with
 # ``weight_decay``: rows that a batch does not hold shrink too. One thread is enough for so little
 # data.
@@ -63,12 +63,12 @@ prism = {f"PRISM, {alpha:g}": fit(init=PRISM(alpha)) for alpha in alphas}
 models["PRISM, 1"] = prism["PRISM, 1"]
 
 # %%
-# Who writes popularity into lengths
-# ----------------------------------
+# Which models encode popularity in lengths
+# -----------------------------------------
 #
 # Without decay, lengths do not rise with popularity; nor do they with the same decay of only the
 # rows that a batch touches. With decay of all rows they follow popularity closely, and so they do
-# with PRISM, which decays nothing: it starts that way, and training leaves most of it in place.
+# with PRISM, which has no decay: vectors start that way, and training preserves most of it.
 
 figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), sharex=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):
@@ -87,8 +87,8 @@ display = StratifiedNDCGDisplay.from_estimators(models, held_out)
 display.ax_.set_title("Decay of all rows and PRISM have the same effect")
 
 # %%
-# Alpha moves along that line without retuning anything else: the larger it is, the more popular
-# items gain, the more unpopular ones lose.
+# Alpha sets that balance without retuning anything else: the larger it is, the more popular
+# items gain and unpopular ones lose.
 
 users = np.arange(X.shape[0])
 reports = []
@@ -112,6 +112,6 @@ ax.legend()
 plt.show()
 
 # %%
-# Which end is right is not for a metric to say. Held-out interactions are drawn by the same
+# A metric cannot tell which end is right. Held-out interactions are drawn by the same
 # popularity as the training data, so plain NDCG rewards a large alpha; if the unpopular items are
 # what your users come for, take a small one.

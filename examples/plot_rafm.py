@@ -31,11 +31,11 @@ counts = np.bincount(X_train.indices, minlength=X.shape[1])
 print(f"{X_train.shape[0]} rows train, {X_test.shape[0]} test, {X.shape[1]} features")
 
 # %%
-# Who gets which rank
-# -------------------
+# Which feature gets which rank
+# -----------------------------
 #
 # ``rank_assignment="nearest"`` compares the number of rows that hold a feature with the ranks, on a
-# log scale. Between 4 and 32 the border is their geometric mean, 11.3.
+# log scale. Between 4 and 32 the threshold is their geometric mean, 11.3.
 
 LOW, HIGH = 4, 32
 model = RaFMClassifier((LOW, HIGH), counts=counts, n_jobs=1, random_state=0).fit(X_train, y_train)
@@ -57,8 +57,8 @@ ax.set_title("Few features get the large rank, but most entries have it")
 ax.legend()
 
 # %%
-# Who predicts which rows
-# -----------------------
+# Which model predicts which rows
+# -------------------------------
 #
 # Test rows by their rarest feature. All models have the default optimizer and penalty and differ in
 # ranks only; FM(6) is there because it has about as many parameters as RaFM. DiFacto has the same
@@ -133,20 +133,19 @@ right.legend()
 # %%
 # Large ranks pay, and most on rows of frequent features. RaFM takes nearly all of that, an AUC of
 # 0.7415 against 0.7433 of FM(32), with 22 % of the parameters; an FM of its own size stays at
-# 0.7310. The large rank does not hurt the ranking of rows with rare features; there is little to
-# rescue here but memory. So DiFacto, which shares one vector, does as well as RaFM on these data.
+# 0.7310. The large rank does not hurt the ranking of rows with rare features, so RaFM saves
+# little here but memory. So DiFacto, which shares one vector, does as well as RaFM on these data.
 #
-# RaFM's log loss is the lowest, but do not read much into it: early stopping goes by the AUC, the
-# epoch that it keeps differs from seed to seed, and with it the log loss by more than the models
-# do.
+# RaFM's log loss is the lowest, but do not read much into it: early stopping monitors the AUC, the
+# best epoch differs from seed to seed, and with it the log loss by more than between models.
 #
 # The lowest rank alone
 # ---------------------
 #
-# ``up_to_rank`` cuts the model down: pairs interact at the largest common rank up to the one given.
-# The lowest rank is a plain FM of rank 4 with the same linear part, for a place where the whole
+# ``up_to_rank`` truncates the model: pairs interact at the largest common rank up to the one given.
+# The lowest rank is a plain FM of rank 4 with the same linear part, for use where the whole
 # model is too large. Its vectors of frequent features do not learn from the clicks but from the
-# score of the larger rank, as much as ``dependent_weight`` says.
+# score of the larger rank, weighted by ``dependent_weight``.
 
 header("AUC by bucket")
 for weight in (0, 1, 4):
@@ -161,9 +160,10 @@ for weight in (0, 1, 4):
 plt.show()
 
 # %%
-# The whole model does not care here, and the lowest rank very much so. With a weight of 0 nothing
-# draws its vectors of frequent features away from zero, and what is left is about the linear part.
+# The weight makes no difference to the whole model here, but a large one to the lowest rank. With a
+# weight of 0 nothing moves its vectors of frequent features away from zero, and little more than
+# the linear part is left.
 # With 1, the default, it is well below FM(4), with 4 it comes close (0.7137 against 0.7170), for
-# 0.002 of the AUC of the whole. That a weight of 0 costs the whole model nothing says something of
-# the data, too: pairs of a rare and a frequent feature, which go by those vectors, have nothing to
-# teach when the rare one occurs in 11 rows or fewer.
+# 0.002 of the AUC of the whole. That a weight of 0 costs the whole model nothing says something
+# about the data, too: pairs of a rare and a frequent feature, which use those vectors, carry no
+# information if the rare one occurs in 11 rows or fewer.

@@ -92,8 +92,8 @@ print(f"{len(log)} loans, the first: {log[0]}")
 # Fit and recommend
 # -----------------
 #
-# One fit, no tuning: the temperature follows from the density of the data. Books that a reader has
-# had are left out unless you say otherwise. Scores are cosines here.
+# One fit, no tuning: the temperature depends on the density of the data. Books that a reader has
+# had are excluded by default. Scores are cosines here.
 
 model = InteractionRecommender(MFRecommender(n_components=16, n_jobs=1, random_state=0)).fit(log)
 
@@ -108,8 +108,8 @@ for person, row, row_scores in zip(people, books, scores, strict=True):
 # More questions
 # --------------
 #
-# What is like a book, why was it recommended, what of a short list, and what for somebody whom the
-# model has never seen. Readers without a history get what is popular.
+# Which books are similar, why was one recommended, which of a short list would be, and what does a
+# reader get whom the model does not know? Readers without a history get popular books.
 
 print(
     "Like 'Cold Harbour Lane':",
@@ -138,11 +138,11 @@ print(f"{len(model.user_ids_)} readers and {len(model.item_ids_)} books, the las
 print(model.user_ids_[-1], "and", model.item_ids_[-1])
 
 # %%
-# What the model has found out
-# ----------------------------
+# What the model has learned
+# --------------------------
 #
 # The model was not given the kind of a book. The cosines between the books' vectors show that it
-# has found out: books of one kind have similar readers, hence similar vectors.
+# has learned it: books of one kind have similar readers, hence similar vectors.
 
 import matplotlib.pyplot as plt
 from sklearn.preprocessing import normalize

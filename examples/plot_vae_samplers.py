@@ -2,10 +2,10 @@
 A variational autoencoder, and the items it is trained against
 ==============================================================
 
-``FastVAERecommender`` learns by a softmax over all items. Where these are too many, it draws some
-for each user, and the nearer the draws are to the softmax, the less is lost: that is the argument
+``FastVAERecommender`` is trained by a softmax over all items. If there are too many, it draws some
+for each user, and the closer the draws are to the softmax, the less is lost: that is the argument
 of J. Chen et al., "Fast Variational AutoEncoder with Inverted Multi-Index for Collaborative
-Filtering" (WWW 2022). This example looks at how near several samplers come, and what that is worth,
+Filtering" (WWW 2022). This example shows how close several samplers come, and what that is worth,
 on synthetic data.
 """
 
@@ -52,17 +52,17 @@ full = fit(negative_sampler="full")
 print(f"best epoch: {full.best_iter_} of {full.n_iter_}")
 
 # %%
-# Users with one taste lie together
-# ---------------------------------
+# Users with the same taste are close
+# -----------------------------------
 #
-# The latent vectors of users, as ``transform`` gives them, in the two directions in which they
-# vary most. Colours are the clusters that the data were drawn from, of which the model knows
-# nothing. Some of the ten overlap in two dimensions; in all 32 they do not.
+# The latent vectors of users, as ``transform`` returns them, in the two directions in which they
+# vary most. Colours are the clusters that the data were drawn from, which the model is not given.
+# Some of the ten overlap in two dimensions; in all 32 they do not.
 
 latent = full.transform(history)
 plane = PCA(2, random_state=0).fit_transform(latent)
-own = planted.user_clusters[full.similar_users(np.arange(len(latent)), n_recommendations=10)[0]]
-same = (own == planted.user_clusters[:, None]).mean()
+near = planted.user_clusters[full.similar_users(np.arange(len(latent)), n_recommendations=10)[0]]
+same = (near == planted.user_clusters[:, None]).mean()
 print(f"{same:.0%} of a user's ten nearest users are of the same cluster")
 
 figure, ax = plt.subplots(figsize=(5.5, 4.5), layout="constrained")
@@ -70,12 +70,12 @@ ax.scatter(*plane.T, c=planted.user_clusters, cmap="tab10", s=5)
 ax.set(xlabel="first direction", ylabel="second direction", title="Latent vectors of users")
 
 # %%
-# How near the samplers come to the softmax
-# -----------------------------------------
+# How close the samplers come to the softmax
+# ------------------------------------------
 #
 # Scores are cosines of latent vectors and item vectors, divided by the temperature, plus biases,
-# which are the last column of ``item_factors_``. With unit vectors, and a column of ones behind the
-# latent ones, they are products alone. That is exact because the model has no
+# which are the last column of ``item_factors_``. With unit vectors, and a column of ones appended
+# to the latent ones, they are plain dot products. That is exact because the model has no
 # ``decoder_layer_sizes``. ``recommend`` gives the same:
 
 vectors, bias = normalize(full.item_factors_[:, :-1]), full.item_factors_[:, -1]
@@ -88,9 +88,9 @@ difference = np.abs(np.take_along_axis(logits, items, axis=1) - scores).max()
 print(f"largest difference from the scores of recommend: {difference:.0e}")
 
 # %%
-# Every sampler can be fitted to the items, and asked with what probability it draws which. MIDX
-# replaces item vectors by codewords. In training it gets the biases as they are; here they are
-# added to its logarithms, which comes to the same.
+# Every sampler can be fitted to the items, and returns the probability with which it draws each.
+# MIDX replaces item vectors by codewords. In training it uses the exact biases; here they are added
+# to its log-probabilities, which is equivalent.
 
 softmax = log_softmax(logits, axis=1)
 counts = full.item_counts_
@@ -109,19 +109,19 @@ proposals = {
     "midx_uniform": midx("uniform"),
 }
 for name, proposal in proposals.items():
-    divergence = (np.exp(proposal) * (proposal - softmax)).sum(axis=1).mean()
-    print(f"{name:16s} Kullback-Leibler divergence from the softmax {divergence:.2f}")
+    kl = (np.exp(proposal) * (proposal - softmax)).sum(axis=1).mean()
+    print(f"{name:16s} Kullback-Leibler divergence from the softmax {kl:.2f}")
 
 # %%
 # With each user's items in descending order of the softmax, this is the share of all draws that
 # fall on the first of them, as a mean over users. Uniform draws rarely meet the items that matter.
-# "midx_uniform" all but follows the softmax. "midx_popularity" draws the first items too often: the
-# biases know popularity already.
+# "midx_uniform" nearly follows the softmax. "midx_popularity" draws the first items too often: the
+# biases already account for popularity.
 
 order = np.argsort(-softmax, axis=1)
 figure, ax = plt.subplots(layout="constrained")
-for name, law in {"softmax": softmax, **proposals}.items():
-    cumulative = np.exp(np.take_along_axis(law, order, axis=1)).cumsum(axis=1).mean(axis=0)
+for name, log_q in {"softmax": softmax, **proposals}.items():
+    cumulative = np.exp(np.take_along_axis(log_q, order, axis=1)).cumsum(axis=1).mean(axis=0)
     style = {"color": "black", "linewidth": 2.5} if name == "softmax" else {}
     ax.plot(np.arange(1, len(cumulative) + 1), cumulative, label=name, **style)
 ax.set(
@@ -137,7 +137,7 @@ ax.legend()
 # ----------------
 #
 # Models trained with 10 and with 100 draws for each user, and the one of the full softmax.
-# "midx_exact" draws from the softmax itself, at the cost of all scores: what it loses is lost to
+# "midx_exact" draws from the softmax itself, at the cost of all scores: what it loses is due to
 # the small number of draws.
 
 NAMES = [*proposals, "midx_exact"]
@@ -175,6 +175,6 @@ plt.show()
 # softmax itself: with 100 draws within 2 % of the softmax over all items, with 10 within 5 %. The
 # differences among these three are of the size that another ``random_state`` makes.
 #
-# The curves say two things more. Near draws are ahead from the first epochs on. And on a log as
-# small as this one, the full softmax learns its data by heart: after its sixth epoch, NDCG falls.
-# Early stopping is what its good result rests on.
+# The curves show two more things. Draws close to the softmax are ahead from the first epochs on.
+# And on a log as small as this one, the full softmax overfits: after its sixth epoch, NDCG falls.
+# Its good result depends on early stopping.

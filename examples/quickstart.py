@@ -1,8 +1,8 @@
 """
-Quickstart: who learns the rare tokens?
-=======================================
+Quickstart: which optimizer learns the rare tokens?
+===================================================
 
-A click log is drawn in which most ads are shown rarely, as in real ones. Three optimizers train
+In a synthetic click log most ads are shown rarely, as in real ones. Three optimizers train
 the same factorization machine on it: SGD, with one learning rate for all; Adam, with two numbers
 of memory per weight; CF-SGD, with one counter per token. Every optimizer gets the best of three
 learning rates by the validation score. Nothing is downloaded.
@@ -67,7 +67,7 @@ for optimizer, rates in candidates.items():
     )
 
 # %%
-# The picture, if matplotlib is there.
+# The plot, if matplotlib is installed.
 
 try:
     import matplotlib.pyplot as plt

@@ -1,4 +1,4 @@
-"""Attacks on learned attributes, to be run in a process of their own: ``python attacks.py NAME``.
+"""Attacks on learned attributes, to be run in a separate process: ``python attacks.py NAME``.
 
 Every array that a fitted model holds is replaced by what fit cannot have left there, and the model
 is used in every way. A crash ends the process. Otherwise it prints a line for each use that neither

@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Helpers that several test files share."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
-#: Learned attributes that two equal fits agree in, to the bit.
+#: Learned attributes that are bitwise the same after two equal fits.
 FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
 
 
 def assert_same_model(one, other):
-    """Assert that two fitted models are the same, to the bit."""
+    """Assert that two fitted models are bitwise the same."""
     for name, expected in fitted(other).items():
         assert_array_equal(fitted(one)[name], expected, err_msg=name)
 
@@ -52,6 +52,6 @@ def assert_canonical(X, shape):
     """Assert that X is a canonical csr_array of float32 and int32."""
     assert isinstance(X, csr_array) and X.shape == shape and X.dtype == np.float32
     assert X.indices.dtype == np.int32 and X.indptr.dtype == np.int32
-    # A new array looks at the indices anew, whatever X says of itself.
+    # A new array checks the indices again, whatever the flags of X say.
     assert csr_array((X.data, X.indices, X.indptr), shape=X.shape).has_canonical_format
     X.check_format(full_check=True)

@@ -1,4 +1,4 @@
-"""Components as a user would write them: losses and optimizers with formulas of their own."""
+"""Components as a user would write them: losses and optimizers with custom formulas."""
 
 import math
 
@@ -84,7 +84,7 @@ class OwnSGD(Optimizer):
 
 
 class OwnFASGD(FASGD):
-    """Learning rates of a shipped class, with a step of its own."""
+    """Learning rates of a shipped class, with a custom step."""
 
     step = staticmethod(OwnSGD.step)
 

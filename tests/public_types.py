@@ -1,4 +1,4 @@
-"""What type checkers know of the public interface: ``mypy`` checks this file; nothing runs it."""
+"""Types of the public interface: ``mypy`` checks this file; nothing runs it."""
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -24,7 +24,7 @@ from freqfm.temperatures import AdapTau
 
 
 def uses() -> None:
-    """Call with the types that are documented, and keep results in variables of theirs."""
+    """Call with the documented types, and assign results to variables of the documented types."""
     freqfm.show_versions()
     version: str = freqfm.__version__
     X: csr_array = datasets.load_interactions("clicks.txt", min_rating=4)

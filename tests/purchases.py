@@ -1,4 +1,4 @@
-"""A small log that tests of InteractionRecommender share: as rows, columns, a frame, a matrix."""
+"""A small log for tests of InteractionRecommender: as rows, columns, a DataFrame, a matrix."""
 
 import numpy as np
 import pytest

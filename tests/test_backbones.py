@@ -175,7 +175,7 @@ class Alien(Features):
     "backbone, message",
     [(Wrong, "forward of Wrong must return the shape"), (Alien, "backward of Alien must return")],
 )
-def test_what_is_no_backbone_is_refused(data, features, backbone, message):  # noqa: F811
+def test_invalid_backbones_are_refused(data, features, backbone, message):  # noqa: F811
     with pytest.raises(ValueError, match=message):
         MFRecommender(WIDTH, backbone=backbone(*features)).fit(data[0])
     with pytest.raises(ValueError, match="backbone='lineal' is not known; did you mean 'linear'"):

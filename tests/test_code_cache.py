@@ -74,7 +74,7 @@ def filled(script, tmp_path_factory):
 
 @pytest.fixture
 def cache(filled, tmp_path):
-    """Return a copy of the cache, to be spoilt."""
+    """Return a copy of the cache, to be damaged."""
     return shutil.copytree(filled, tmp_path / "cache")
 
 
@@ -180,7 +180,7 @@ open(os.environ["NUMBA_CACHE_DIR"], "w").close()
 
 @pytest.mark.parametrize("when", ["BEFORE", "AFTER"])
 def test_folder_that_is_lost_after_import(script, cache, when):
-    # A file in its place keeps out even root.
+    # A file in its place stops even root.
     hits, warned, folder = run(script, cache, **{when: GONE})
     assert hits == [0, 0]
     assert len(warned) == 1 and folder in warned[0]
@@ -188,7 +188,7 @@ def test_folder_that_is_lost_after_import(script, cache, when):
 
 IS_ROOT = os.name == "posix" and os.geteuid() == 0
 
-# What numba imports when it compiles may be root's too.
+# Modules that numba imports when it compiles may belong to root too.
 DROP_PRIVILEGES = """
 import numba
 numba.njit(lambda x: x)(1)
@@ -225,9 +225,9 @@ def folders(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
 def test_folders_are_made_for_their_owner_alone(folders):
-    (_, *own), ask = folders
-    assert ask() == own[-1]
-    assert [place.stat().st_mode & 0o777 for place in own] == [0o700, 0o700]
+    (_, *created), ask = folders
+    assert ask() == created[-1]
+    assert [place.stat().st_mode & 0o777 for place in created] == [0o700, 0o700]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs rights of files")

@@ -92,7 +92,7 @@ def test_usual_names_in_any_order(library, user, item, value, time):
         ),
     ],
 )
-def test_names_that_leave_it_open(library, columns, match):
+def test_ambiguous_names(library, columns, match):
     X = frame(library, columns)
     with pytest.raises(ValueError, match=match):
         fit(X)
@@ -103,11 +103,11 @@ def test_names_that_leave_it_open(library, columns, match):
 
 
 @pytest.mark.parametrize("library", FRAMES)
-def test_what_is_given_decides(library):
+def test_given_columns_take_precedence(library):
     X = frame(library, {"user": ITEMS, "user_id": USERS, "item": ITEMS, "much": VALUES})
     assert_array_equal(fit_silently(X, user="user_id", value="much").estimator_.seen_, MATRIX)
     assert_array_equal(fit_silently(X, user=1, value=3).estimator_.seen_, MATRIX)
-    # Of two that could be it, the one that is taken is out.
+    # Of two candidates, the one that is used as another column is excluded.
     assert fit_silently(X, user=1, item="user", value=None).item_ids_.tolist() == sorted({*ITEMS})
     X = frame(library, {"who": USERS, "user": ITEMS})
     assert_array_equal(fit_silently(X, user="who", item="user").estimator_.seen_, ONES)
@@ -140,7 +140,7 @@ def test_numbered_names_are_none():
         fit(X)
 
 
-def test_ratings_taken_for_weights_are_told_once():
+def test_ratings_used_as_weights_are_reported_once():
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame({"userId": USERS, "movieId": ITEMS, "rating": VALUES, "timestamp": TIMES})
     with pytest.warns(UserWarning, match="user='userId', item='movieId', value='rating'") as told:
@@ -153,7 +153,7 @@ def test_ratings_taken_for_weights_are_told_once():
         fit(X.rename(columns={"rating": "overall"}))
 
 
-def test_columns_that_are_left_out_are_told_once():
+def test_ignored_columns_are_reported_once():
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame({"user": USERS, "item": ITEMS, "price": VALUES, "time": TIMES})
     with pytest.warns(UserWarning, match=r"every interaction counts as 1, .* \['price'\]. Pass"):
@@ -177,7 +177,7 @@ def test_what_is_silent():
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
-def test_a_search_tells_once(n_jobs):
+def test_a_search_reports_once(n_jobs):
     rng = np.random.default_rng(0)
     columns = {"user": rng.integers(9, size=200), "item": rng.integers(9, size=200)}
     X = frame("pandas", {**columns, "rating": rng.integers(1, 6, size=200)})
@@ -231,5 +231,5 @@ def test_tables_are_no_matrices():
     for use in (lambda: MFRecommender(2).fit(X), lambda: scorer(matrix, X)):
         with pytest.raises(ValueError, match="X is a table of interactions, with the columns"):
             use()
-    # A matrix in a frame, whose columns are items.
+    # A matrix in a DataFrame, whose columns are items.
     assert MFRecommender(2, max_iter=1).fit(X.rename(columns=str.upper).set_axis([*"abc"], axis=1))

@@ -211,7 +211,7 @@ def test_movielens_missing_on_the_server(server, tmp_path):
 
 
 def test_movielens_without_a_server(server, monkeypatch, tmp_path):
-    # Nobody listens at the port of a server that was closed.
+    # Nothing listens at the port of a server that was closed.
     closed = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     closed.server_close()
     monkeypatch.setattr(fetch, "MOVIELENS_URL", f"http://127.0.0.1:{closed.server_address[1]}/")

@@ -126,7 +126,7 @@ def test_loss_curve_of_a_recommender(data):
     assert display.line_.get_label() == "MFRecommender, loss"
 
 
-def test_validation_scores_have_their_own_axis(data):
+def test_validation_scores_have_a_separate_axis(data):
     history, _, _ = data
     model = recommender(early_stopping=True, max_iter=4).fit(history)
     display = LossCurveDisplay.from_estimator(model, name="one")
@@ -234,7 +234,7 @@ def test_stratified_ndcg_refuses(data):
         StratifiedNDCGDisplay.from_estimators(model, relevant, history=history, users=[1])
 
 
-# What all of them share.
+# All displays.
 
 CALLS = [
     lambda model, **options: MagnitudePopularityDisplay.from_estimator(model, **options),

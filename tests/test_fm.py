@@ -1,4 +1,4 @@
-"""FMClassifier and FMRegressor as a user of scikit-learn knows them."""
+"""FMClassifier and FMRegressor in the interface of scikit-learn."""
 
 import pickle
 import warnings
@@ -139,7 +139,7 @@ def test_token_counts(log):
     )
 
 
-# Living in scikit-learn
+# With scikit-learn's tools
 
 
 def test_pipeline_with_one_hot_encoder():

@@ -139,7 +139,7 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
 
 
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
-def test_same_bits_for_any_number_of_threads(clicks, optimizer):
+def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer):
     rng = np.random.default_rng(0)
     X = rng.random((900, 300)) * (rng.random((900, 300)) < 0.05)
     X[:, 7] = 1

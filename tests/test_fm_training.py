@@ -1,4 +1,4 @@
-"""Training that goes on, stops, diverges or is interrupted: nothing is lost."""
+"""Training that is continued, stops, diverges or is interrupted: nothing is lost."""
 
 import signal
 import threading
@@ -196,7 +196,7 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
             cls(max_iter=2, early_stopping=True, random_state=0).fit(X)
 
 
-def test_no_warning_where_the_epochs_were_asked_for(log, recwarn):
+def test_no_warning_if_all_epochs_were_requested(log, recwarn):
     X, y = log
     FMClassifier().fit(X, y)
     FMClassifier(max_iter=2, n_iter_no_change=None).fit(X, y)
@@ -206,11 +206,11 @@ def test_no_warning_where_the_epochs_were_asked_for(log, recwarn):
     assert not [w for w in recwarn if w.category is ConvergenceWarning]
 
 
-# A validation set of one's own
+# A validation set that the user gives
 
 
 @BOTH
-def test_own_validation_set_is_watched_and_not_trained_on(log, cls):
+def test_given_validation_set_is_watched_and_not_trained_on(log, cls):
     X, y = log
     model = model_of(cls, max_iter=5)
     model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
@@ -243,18 +243,18 @@ def test_rows_of_weight_zero_are_no_rows(n_classes):
         assert_same_model(model.fit(X, y, weight), some)
 
 
-def test_own_validation_set_equals_the_same_split(log):
+def test_given_validation_set_equals_the_same_split(log):
     X, y = log
     weight = np.random.default_rng(0).random(len(y)) + 0.5
     options = {"max_iter": 20, "random_state": 0, "class_weight": "balanced", "warm_start": True}
     split = FMClassifier(validation_fraction=0.25, **options).fit(X, y, weight)
     a, b = train_test_split(np.arange(len(y)), test_size=0.25, stratify=y, random_state=split._seed)
-    own = FMClassifier(**{**options, "class_weight": None})
+    given = FMClassifier(**{**options, "class_weight": None})
     per_class = len(y) / 2 / np.bincount(y)
     weight *= per_class[y]
-    own.fit(X[a], y[a], weight[a], X_val=X[b], y_val=y[b], sample_weight_val=weight[b])
-    assert_same_model(own, split)
-    assert_array_equal(own.validation_scores_, split.validation_scores_)
+    given.fit(X[a], y[a], weight[a], X_val=X[b], y_val=y[b], sample_weight_val=weight[b])
+    assert_same_model(given, split)
+    assert_array_equal(given.validation_scores_, split.validation_scores_)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_bad_validation_sets(given, words):
         model.predict(np.eye(3))
 
 
-def test_own_validation_set_goes_through_a_pipeline():
+def test_given_validation_set_goes_through_a_pipeline():
     rng = np.random.default_rng(0)
     rows = rng.integers(5, size=(600, 3)).astype(str)
     y = (rows[:, 0] == rows[:, 1]).astype(int)
@@ -303,7 +303,7 @@ def test_early_stopping_needs_every_class_on_both_sides():
         FMClassifier(early_stopping=True).fit(X, y)
 
 
-def test_stops_when_the_loss_stands_still(log):
+def test_stops_when_the_loss_stops_falling(log):
     X, y = log
     model = FMClassifier(tol=10.0, n_iter_no_change=3, random_state=0).fit(X, y)
     assert model.n_iter_ == 4
@@ -394,7 +394,7 @@ class _Interrupting:
             raise KeyboardInterrupt
 
 
-def test_interrupt_between_epochs_leaves_the_last_whole_epoch(log, monkeypatch):
+def test_interrupt_between_epochs_keeps_the_last_complete_epoch(log, monkeypatch):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
     expected = FMClassifier(max_iter=3, **options).fit(X, y)
@@ -416,7 +416,7 @@ def ctrl_c():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_interrupt_within_an_epoch_leaves_the_last_whole_epoch(log, n_jobs, ctrl_c):
+def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ctrl_c):
     X, y = log
     options = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
     model = FMClassifier(max_iter=1, n_jobs=n_jobs, **options).fit(X, y)

@@ -53,7 +53,7 @@ def test_history_is_folded_in(model):
     assert_array_equal(through[1], expected_scores[0])
 
 
-def test_history_keeps_out_what_it_holds(counting):
+def test_items_of_the_history_are_excluded(counting):
     every = len(ITEMS)
     items, _ = counting.recommend(history=["tea", "fig"], n_recommendations=every)
     assert sorted(items[:-1]) == sorted(set(ITEMS) - {"tea"}) and items[-1] is None
@@ -64,7 +64,7 @@ def test_history_keeps_out_what_it_holds(counting):
 
 
 @pytest.mark.parametrize("history", [[], ["fig"]])
-def test_history_of_nothing_known_is_that_of_a_stranger(model, history):
+def test_history_without_known_items_is_like_that_of_an_unknown_user(model, history):
     items, scores = model.recommend(history=history, n_recommendations=3)
     expected, expected_scores = model.recommend("nobody", n_recommendations=3)
     assert_array_equal(items, expected)
@@ -90,7 +90,7 @@ def test_users_or_history(model):
         model.recommend(["ann"], history=["tea"])
 
 
-# Own exclusions.
+# Exclusions for each user.
 
 
 @pytest.mark.parametrize("users", [None, ["ann", "zoe", "bob"], ["zoe"], "ann", "zoe"])
@@ -164,7 +164,7 @@ def test_what_the_default_recommender_has_is_there():
 
 
 class Recorder:
-    """Counts what it is told."""
+    """Counts calls of its methods."""
 
     def __init__(self):
         self.told = []
@@ -190,13 +190,13 @@ class Propagated(Recorder):
 
 def test_callbacks_reach_the_recommender():
     pytest.importorskip("sklearn.callback")
-    recorder, own = Recorder(), Recorder()
-    model = InteractionRecommender(clone(SMALL).set_callbacks(own), value=None)
+    recorder, given = Recorder(), Recorder()
+    model = InteractionRecommender(clone(SMALL).set_callbacks(given), value=None)
     model.set_callbacks(recorder).fit(ROWS)
     told = ["setup", *[("MFRecommender", "epoch")] * 3, ("MFRecommender", "fit"), "teardown"]
-    assert recorder.told == own.told == told
-    # What was lent is taken back.
-    assert model.estimator_._skl_callbacks == [own]
+    assert recorder.told == given.told == told
+    # Callbacks that were passed on are removed again.
+    assert model.estimator_._skl_callbacks == [given]
     assert clone(model).set_callbacks().fit(ROWS) and recorder.told == told
 
 

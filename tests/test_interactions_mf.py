@@ -31,7 +31,7 @@ def names(prefix, numbers):
 
 @pytest.fixture(scope="module")
 def log():
-    """Two groups of users with items of their own, and times."""
+    """Two groups of users with separate items, and times."""
     rng = np.random.default_rng(0)
     users = rng.integers(60, size=1500)
     items = 20 * (users % 2) + rng.integers(20, size=1500)
@@ -45,7 +45,7 @@ def model(log):
     return InteractionRecommender(SMALL).fit(log)
 
 
-# Values ignored: matrix factorization wants them non-negative, while ids may be what they like.
+# Values are ignored: matrix factorization needs non-negative ones, while ids may be anything.
 @parametrize_with_checks([InteractionRecommender(SMALL, value=None)])
 def test_sklearn_compatible(estimator, check):
     check(estimator)
@@ -125,8 +125,8 @@ def test_searching_on_interactions(log, cv):
     assert search.best_score_ > 0.6
     items, _ = recommend(search, ["u0", "u1"], n_recommendations=3)
     assert items.shape == (2, 3)
-    own = cross_val_score(search.best_estimator_, log, cv=cv)
-    assert (own > 0.2).all()
+    scores = cross_val_score(search.best_estimator_, log, cv=cv)
+    assert (scores > 0.2).all()
 
 
 def test_searching_on_a_matrix(log):

@@ -25,7 +25,7 @@ def model():
 
 
 def block_log(seed=0):
-    """Two groups of users, each with items of its own."""
+    """Two groups of users, each with separate items."""
     rng = np.random.default_rng(seed)
     users = rng.integers(40, size=600)
     items = rng.integers(15, size=600) + 15 * (users % 2)
@@ -40,7 +40,7 @@ def test_grid_search_reaches_into_the_recommender():
         cv=WarmStartKFold(3, random_state=0),
     ).fit(X)
     assert search.best_params_ == {"estimator__weight": 1e-3}
-    # Popular items of the own group, and unpopular ones of both.
+    # Popular items of the user's group, and unpopular ones of both.
     good, bad = search.cv_results_["mean_test_score"]
     assert good > 0.6 and bad < 0.4
     items, _ = recommend(search, [0, 1], n_recommendations=3)
@@ -123,7 +123,7 @@ def test_recommend_ids(model):
     assert_array_equal(recommend(pipeline)[0], model.recommend()[0])
 
 
-def test_recommend_wants_a_fitted_recommender(matrix):
+def test_recommend_needs_a_fitted_recommender(matrix):
     grid = {"weight": [1.0, 2.0]}
     for estimator in (
         Counting(),

@@ -1,4 +1,4 @@
-"""Ctrl-C while a model is trained: what is left is whole, and knows what the user gave."""
+"""Ctrl-C while a model is trained: the model that remains is complete and has its metadata."""
 
 import os
 import random
@@ -81,7 +81,7 @@ def test_first_epoch_leaves_the_estimator_as_it_was(model, data, monkeypatch):
 
 
 @EVERY
-def test_later_epoch_leaves_the_last_whole_one(model, data, monkeypatch):
+def test_later_epoch_keeps_the_last_complete_one(model, data, monkeypatch):
     model, given = clone(model), data_of(model, data)
     interrupt_epoch(monkeypatch, model, 2)
     with pytest.raises(KeyboardInterrupt):

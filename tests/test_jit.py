@@ -268,7 +268,7 @@ def test_cuda_is_not_imported(reports):
 
 @pytest.mark.slow
 def test_every_kernel_has_one_signature(reports):
-    # Including teams, or else a second signature of theirs would go unnoticed.
+    # Including teams, or else their second signatures would go unnoticed.
     assert reports[0]["teams"] == [1, 2]
     for report in reports:
         assert set(report["signatures"].values()) == {1}, report["signatures"]

@@ -44,9 +44,9 @@ def test_users_take_items_of_their_cluster():
         4000, 4000, 40_000, n_clusters=8, noise=0.2, return_model=True, random_state=0
     )
     users, items = X.nonzero()
-    own = np.mean(model.user_clusters[users] == model.item_clusters[items])
-    # A noisy pick is from the own cluster by chance; repeated picks lower the share a little.
-    assert 0.8 + 0.2 / 8 - 0.05 < own < 0.8 + 0.2 / 8
+    share = np.mean(model.user_clusters[users] == model.item_clusters[items])
+    # Noisy picks may be from the user's cluster by chance; repeated picks lower the share a bit.
+    assert 0.8 + 0.2 / 8 - 0.05 < share < 0.8 + 0.2 / 8
 
 
 def test_without_noise_users_stay_in_their_cluster():
@@ -81,7 +81,7 @@ def test_popularity_is_a_power_law(exponent):
         popularity = model.popularity[order]
         expected = np.arange(1, 2001.0) ** -exponent
         np.testing.assert_allclose(popularity, expected / expected.sum())
-        # The first items are in almost every row, so the observed law starts after them.
+        # The first items are in almost every row, so the power law is observed after them.
         ranks = np.arange(20, 300)
         slope, _ = np.polyfit(np.log(ranks + 1), np.log(count[order[ranks]]), 1)
         assert slope == pytest.approx(-exponent, abs=0.12)
@@ -129,8 +129,8 @@ def test_guessed_draws_have_the_documented_weights():
         random_state=0,
     )
     users, items = X.nonzero()
-    own = np.mean(model.user_clusters[users] == model.item_clusters[items])
-    assert abs(own - 0.75) < 5 * np.sqrt(0.75 * 0.25 / X.nnz)
+    share = np.mean(model.user_clusters[users] == model.item_clusters[items])
+    assert abs(share - 0.75) < 5 * np.sqrt(0.75 * 0.25 / X.nnz)
     count = X.sum(axis=0)
     assert abs(count.var() / count.mean() - 1) < 0.15
 

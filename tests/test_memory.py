@@ -59,7 +59,7 @@ def test_absurd_sizes_are_refused(model):
         model.fit(wide(5), [0, 1, 1])
 
 
-def test_what_memory_is_unknown_is_tried(monkeypatch):
+def test_unknown_memory_is_no_limit(monkeypatch):
     monkeypatch.delattr(validation.os, "sysconf", raising=False)
     assert validation.physical_memory() is None
     MFRecommender(2, max_iter=1).fit(wide(5))
@@ -83,7 +83,7 @@ def test_parts_make_no_difference(parts, clicks):
     assert take_rows(X, rows[:0]).shape == (0, 12)
     assert_array_equal(count_columns(X), (dense != 0).sum(axis=0))
     of_entries = np.repeat(weight, np.diff(X.indptr))
-    # To the bit.
+    # Bitwise.
     expected = np.bincount(X.indices, weights=of_entries, minlength=12)
     assert_array_equal(count_columns(X, weight), expected)
     expected = np.bincount(
@@ -97,7 +97,7 @@ def test_parts_make_no_difference(parts, clicks):
     assert_array_equal(entries["value"][:-1], taken.data)
 
 
-def test_what_is_not_canonical_is_found_in_any_part(parts):
+def test_non_canonical_rows_are_found_in_any_part(parts):
     X = canonical_csr(sparse.random_array((40, 9), density=0.5, rng=np.random.default_rng(0)))
     assert validation.is_canonical(X)
     lengths = np.diff(X.indptr)
@@ -123,7 +123,7 @@ def peak_of(call):
 @pytest.mark.parametrize(
     "early_stopping, weighted", [(False, False), (False, True), (True, False), (True, True)]
 )
-def test_machines_take_what_is_said(early_stopping, weighted, monkeypatch):
+def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatch):
     for module in (validation, _rows):
         monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
     n, n_tokens, length, batch_size = 40_000, 1_000, 50, 16

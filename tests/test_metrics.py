@@ -247,7 +247,7 @@ def test_best_ranking_has_the_best_value(name):
 
 
 @EVERY_METRIC
-def test_nobody_to_average_over(name):
+def test_no_users_to_average_over(name):
     metric = RANKING_METRICS[name]
     nothing = sparse.csr_array((2, 3))
     with pytest.raises(ValueError, match="relevant holds no item of any user"):

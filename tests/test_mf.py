@@ -1,4 +1,4 @@
-"""MFRecommender as its users see it."""
+"""MFRecommender through its public interface."""
 
 import io
 import pickle
@@ -42,7 +42,7 @@ def test_sklearn_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def checkerboard():
-    """Users and items of two colours that meet their own, with every fifth meeting held out."""
+    """Users and items of two colours; users have items of their colour, every fifth held out."""
     rng = np.random.default_rng(0)
     users, items = np.arange(120) % 2, np.arange(60) % 2
     meets = (users[:, None] == items) & (rng.random((120, 60)) < 0.6)
@@ -70,7 +70,7 @@ def test_every_loss_learns_the_checkerboard(checkerboard, loss):
     own_colour = items % 2 == users[:, None] % 2
     assert own_colour.mean() > 0.97
     assert (np.diff(scores, axis=1) <= 0).all()
-    # Rows that are folded in get their own colour too.
+    # Rows that are folded in get items of their colour too.
     folded, _ = model.recommend(train, n_recommendations=5)
     assert (folded % 2 == users[:, None] % 2).mean() > 0.97
     popular = np.argsort(-model.item_counts_)[:5]
@@ -155,7 +155,7 @@ def test_pairs_and_explanations_agree_with_recommend(checkerboard, loss):
         vectors = unit(vectors)
     shares = told.contributions / (vectors[told.history] @ vectors[items[0, 0]])
     assert shares.min() > 0
-    # Where users are folded in by pairs, items that score higher already weigh less.
+    # If users are folded in by pairs, items with higher scores weigh less.
     assert_allclose(shares, shares.mean(), rtol=0.3 if cls.fold_in_pairwise else 1e-4)
     assert (np.diff(told.contributions) <= 0).all()
     folded = model.explain(0, items[0, 0], X=train[[3]])
@@ -314,13 +314,13 @@ def test_divergence_keeps_the_last_finite_model(checkerboard, loss, divergence_h
     assert_array_equal(model.predict(train), ranked)
 
 
-def test_temperatures_are_told(checkerboard):
+def test_final_temperatures_are_attributes(checkerboard):
     train, _ = checkerboard
     fixed = model_of(temperature=0.2, max_iter=1).fit(train)
     assert_allclose(fixed.temperature_, 0.2, rtol=1e-6)
-    own = model_of(temperature="adap_tau", max_iter=8).fit(train)
-    assert own.user_temperatures_.shape == (120,)
-    assert np.ptp(own.user_temperatures_) > 0
+    adaptive = model_of(temperature="adap_tau", max_iter=8).fit(train)
+    assert adaptive.user_temperatures_.shape == (120,)
+    assert np.ptp(adaptive.user_temperatures_) > 0
     for name in ("learned", "learned_user", "adap_tau0"):
         assert 0 < model_of(temperature=name, max_iter=8).fit(train).temperature_ < 10
 

@@ -1,4 +1,4 @@
-"""What an MFRecommender makes of its parameters: Adam's learning rate if none is given."""
+"""Defaults that an MFRecommender derives: Adam's learning rate if none is given."""
 
 import numpy as np
 import pytest

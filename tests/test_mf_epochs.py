@@ -56,7 +56,7 @@ def test_rows_and_batches_fit_the_scratch(loss, batch_size):
             assert_array_equal(data.items[visited], task.X.indices)
             assert_array_equal(np.repeat(data.row_users, sizes)[visited], users)
             some_neighbours |= (np.diff(data.row_users) == 0).any()
-    # Whole users have no neighbours of their own; for others the test would see too little.
+    # Neighbouring blocks may be of one user, except whole users; the test must see such blocks.
     assert some_neighbours == (loss.block is not None)
 
 
@@ -104,7 +104,7 @@ def test_negatives_belong_to_their_seed_epoch_and_number(loss, sampler):
 
 
 @LISTED
-def test_drawn_lists_give_the_same_bits_for_any_number_of_threads(loss, sampler):
+def test_drawn_lists_are_bitwise_reproducible_for_any_number_of_threads(loss, sampler):
     X = sparse.random_array((60, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
     X.data[:] = 1
     models = [

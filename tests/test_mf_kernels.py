@@ -171,7 +171,7 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
 
 
 def test_in_batch_negatives_of_batches_of_unequal_size(data):
-    # A batch that is smaller than one before must see nothing of that one.
+    # A batch must not read what a larger batch before it has left.
     from freqfm.estimators.recommenders import mf_trainer
 
     X, U, V = data
@@ -411,7 +411,7 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
     ],
     ids=str,
 )
-def test_same_bits_for_any_number_of_threads(params):
+def test_bitwise_reproducible_for_any_number_of_threads(params):
     rng = np.random.default_rng(0)
     X = sparse.csr_array((rng.random((300, 120)) < 0.1).astype(np.float32))
     one, *others = [

@@ -77,13 +77,13 @@ def test_softmax_gradient(data, similarity, inside, name):
     pairs, lists, log_q = [], [], []
     for r, u in enumerate(epoch.row_users):
         query = units[u] * np.float32(INVERSE[u, 1])
-        ids, own, of = draw(proposal, query, key_of(model._seed, r), 7)
-        own = own * (name != "dns")
+        ids, drawn, of = draw(proposal, query, key_of(model._seed, r), 7)
+        drawn = drawn * (name != "dns")
         for p in range(epoch.row_starts[r], epoch.row_starts[r + 1]):
             i = epoch.items[p]
             pairs.append((u, i, epoch.weights[p]))
             lists.append(ids)
-            log_q.append([*own, of(i)])
+            log_q.append([*drawn, of(i)])
     assert len(epoch.row_users) < len(pairs)
 
     def loss(U, V):
@@ -143,7 +143,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("params", WAYS, ids=str)
-def test_same_bits_for_any_number_of_threads(params):
+def test_bitwise_reproducible_for_any_number_of_threads(params):
     rng = np.random.default_rng(0)
     X = sparse.csr_array((rng.random((300, 120)) < 0.1).astype(np.float32))
     one, *others = [
@@ -186,7 +186,7 @@ def test_proposals_are_refreshed(refresh, n_calls):
         assert_array_equal(counts, model.item_counts_)
         assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     assert len({call[2] for call in Watched.calls}) == n_calls
-    # State is the fit's, not the sampler's.
+    # State belongs to the fit, not to the sampler.
     assert vars(sampler) == {"refresh": refresh}
 
 

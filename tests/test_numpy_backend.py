@@ -192,7 +192,7 @@ def assert_recommenders_agree(use, model):
         assert_near(reference._tables()[name], expected, name)
     for name in ("loss_curve_", "_inverse_temperatures", "_statistics"):
         assert_near(getattr(reference, name), getattr(cpu, name), name)
-    # One model, asked by both. Histories of a recommender without an encoder are folded in by steps
+    # One model, used by both. Histories of a recommender without an encoder are folded in by steps
     # that need not converge, so that float32 and float64 part: see below.
     asked = {"X": X} if isinstance(model, FastVAERecommender) else {"users": np.arange(16)}
     served = []
@@ -256,7 +256,7 @@ def test_negatives_of_pairs_agree(use, sampler, similarity):
 
 
 def epochs(sampler):
-    """Return for how many epochs fits agree: clusters of vectors jump where these hardly differ."""
+    """Return for how many epochs fits agree: clusters of vectors that hardly differ may jump."""
     return 1 if "midx" in sampler else 2
 
 
@@ -319,7 +319,7 @@ def test_autoencoders_agree(use, case):
     assert_recommenders_agree(use, model)
 
 
-# A user's own formulas, by NumPy alone: they are the package's, written anew.
+# Custom formulas, by NumPy alone: the package's formulas, written again.
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_autoencoders_agree(use, case):
     ids=label,
 )
 @pytest.mark.parametrize("model", ["binary", "paper"])
-def test_own_formulas_of_factorization_machines(numpy_backend, model, own, shipped):
+def test_custom_formulas_of_factorization_machines(numpy_backend, model, own, shipped):
     X, y = rows(model)
     one, other = (
         clone(FM_MODELS[model])
@@ -352,7 +352,7 @@ def test_own_formulas_of_factorization_machines(numpy_backend, model, own, shipp
     ],
     ids=label,
 )
-def test_own_formulas_of_recommenders(numpy_backend, own, shipped):
+def test_custom_formulas_of_recommenders(numpy_backend, own, shipped):
     X = histories()
     params = {"loss": BPR(), "n_negatives": 2, "n_components": 6, "similarity": "dot"}
     one, other = (

@@ -1,4 +1,4 @@
-"""Components of a user's own classes: they count, or fit says what would be ignored."""
+"""Custom components: they take effect, or fit says what would be ignored."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ class OtherRate(SGD):
 
 
 class Instead:
-    """Items by the sampler's own rule: the first ones."""
+    """Items by a custom rule: the first ones."""
 
     def draw(self, shape, n_items, proposal, generator):
         return np.zeros(shape, dtype=np.int32)
@@ -218,7 +218,7 @@ class Zero(SquaredError):
 
 
 class Rates(FASGD):
-    """Rates by a rule, and a parameter, of its own."""
+    """Rates by a custom rule with a parameter."""
 
     def __init__(self, learning_rate=3.0, power=1.0):
         super().__init__(learning_rate)
@@ -240,7 +240,7 @@ def test_machines_use_what_they_ask_for(clicks):
 
 
 class Large(BSL):
-    """A factor by a rule, and a parameter, of its own."""
+    """A factor by a custom rule with a parameter."""
 
     n_negatives = 16
     max_iter = 2
@@ -319,7 +319,7 @@ def test_a_sampler_without_draw_is_drawn_by_its_proposal():
 
 
 class Largest(Uniform):
-    """A law of a user's own for the lists of ``Uniform``."""
+    """A custom distribution for the lists of ``Uniform``."""
 
     def __init__(self, shared=True, code=codes.PROPOSAL_GIVEN):
         super().__init__(shared)
@@ -336,7 +336,7 @@ class NeedsQueries(Uniform):
 
 
 @pytest.mark.parametrize("loss", ["softmax", "bpr"])
-def test_a_proposal_of_ones_own_is_drawn_from(loss):
+def test_a_custom_proposal_is_drawn_from(loss):
     own = fit(loss=loss, negative_sampler=Largest())
     same = fit(loss=loss, negative_sampler=Popularity(exponent=2))
     assert_array_equal(own.item_factors_, same.item_factors_)

@@ -1,4 +1,4 @@
-"""Formulas of users' own components, and of the losses that come by the same way, are trained."""
+"""Training with custom formulas, and with losses of the package that are compiled likewise."""
 
 import json
 import math
@@ -115,14 +115,14 @@ def test_intercept_starts_at_the_best_constant(loss):
     assert total(best) <= min(map(total, others)) + 1e-4
 
 
-def test_own_squared_error_is_the_shipped_one():
+def test_custom_squared_error_equals_the_shipped_one():
     own, shipped = (regressor(loss=loss).fit(X, SCORE) for loss in (OwnSquaredError(), "squared"))
     assert_allclose(own.coef_, shipped.coef_, rtol=1e-5)
     assert_allclose(own.predict(X), shipped.predict(X), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", [FMClassifier, RaFMClassifier])
-def test_own_log_loss_is_the_shipped_one(cls):
+def test_custom_log_loss_equals_the_shipped_one(cls):
     target = np.digitize(SCORE, [-1, 1])
     for y in (CLASSES, target):
         own, shipped = (classifier(cls, loss=loss).fit(X, y) for loss in (OwnLogLoss(), "log"))
@@ -247,22 +247,22 @@ def test_momentum_is_that_of_a_loop():
         (OwnAdam(0.01, lazy=False), Adam(0.01, lazy=False)),
     ],
 )
-def test_own_steps_are_the_shipped_ones(own, shipped):
+def test_custom_steps_equal_the_shipped_ones(own, shipped):
     models = [regressor(optimizer=optimizer).fit(X, SCORE) for optimizer in (own, shipped)]
     assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-3, atol=1e-4)
 
 
-# Two states, the number of the step, and steps that a row makes up for.
+# Two states, the number of the step, and rows that catch up on missed steps.
 ADAMS = OwnAdam(0.01, lazy=False), Adam(0.01, lazy=False)
 
 
-def test_own_steps_in_rank_aware_machines():
+def test_custom_steps_in_rank_aware_machines():
     models = [regressor(RaFMRegressor, optimizer=adam).fit(X, SCORE) for adam in ADAMS]
     assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1, "weight_decay_scope": "full"}])
-def test_own_steps_in_recommenders(decay):
+def test_custom_steps_in_recommenders(decay):
     for cls, params, name in (
         (MFRecommender, {"loss": "bpr"}, "item_factors_"),
         (FastVAERecommender, {}, "input_factors_"),
@@ -288,7 +288,7 @@ def test_derivatives_of_pairs_are_those_of_finite_differences():
 
 
 @pytest.mark.parametrize("params", [{}, {"similarity": "cosine", "temperature": 0.2}])
-def test_own_pairwise_loss_is_bpr(params):
+def test_custom_pairwise_loss_is_bpr(params):
     own, shipped = (
         recommender(loss=loss, n_negatives=2, **params).fit(INTERACTIONS)
         for loss in (OwnBPR(), "bpr")
@@ -299,7 +299,7 @@ def test_own_pairwise_loss_is_bpr(params):
     assert_allclose(*folded, rtol=1e-3, atol=1e-4)
 
 
-def test_users_are_folded_in_by_the_own_loss():
+def test_users_are_folded_in_by_a_custom_loss():
     model = recommender(loss="bpr", max_iter=20).fit(INTERACTIONS)
     vectors = model.transform(INTERACTIONS[:5])
     model.set_params(loss=HingeOfPairs())
@@ -348,7 +348,7 @@ def test_draws_for_an_autoencoder_must_be_items():
 # Copies, processes, compiled code.
 
 
-def test_models_with_own_components_are_cloned_and_pickled():
+def test_models_with_custom_components_are_cloned_and_pickled():
     model = classifier(loss=Hinge(0.5), optimizer=Momentum(0.05)).fit(X, CLASSES)
     loaded = pickle.loads(pickle.dumps(model))
     assert_array_equal(loaded.decision_function(X), model.decision_function(X))
@@ -359,7 +359,7 @@ def test_models_with_own_components_are_cloned_and_pickled():
 
 
 @pytest.mark.slow
-def test_own_components_are_searched_in_parallel():
+def test_custom_components_are_searched_in_parallel():
     grid = {"loss__margin": [0.5, 1.0], "optimizer__momentum": [0.0, 0.9]}
     model = classifier(loss=Hinge(), optimizer=Momentum(0.05))
     search = GridSearchCV(model, grid, n_jobs=2, cv=2).fit(X, CLASSES)
@@ -404,7 +404,7 @@ def test_a_fingerprint_tells_formulas_apart(monkeypatch):
     assert key(formula) != before
 
 
-def test_what_cannot_be_hashed_is_known_by_its_address():
+def test_unhashable_values_are_identified_by_address():
     things = [type("Odd", (), {"__reduce_ex__": None})() for _ in range(2)]
     fingerprint = Fingerprint()
     fingerprint.add(things[0])
@@ -452,7 +452,7 @@ def in_a_process(**env):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_own_formulas_are_kept_on_disk_and_run_as_plain_python():
+def test_custom_formulas_are_kept_on_disk_and_run_as_plain_python():
     scores, _ = in_a_process()
     again, compiled = in_a_process()
     assert again == scores and compiled == 0
@@ -467,11 +467,11 @@ class WithHelper(Loss):
     @staticmethod
     @njit
     def value_and_derivative(score, target):
-        return SHARED * math.cosh(score - target) - 1, SHARED * slope(score - target)
+        return SHARED * math.cosh(score - target) - 1, SHARED * sinh(score - target)
 
 
 @njit
-def slope(residual):
+def sinh(residual):
     return math.sinh(residual)
 
 

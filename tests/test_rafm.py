@@ -1,4 +1,4 @@
-"""RaFMClassifier and RaFMRegressor as a user of scikit-learn knows them."""
+"""RaFMClassifier and RaFMRegressor in the interface of scikit-learn."""
 
 import pickle
 
@@ -137,7 +137,7 @@ def test_bad_ranks(clicks, params, words):
 # Parts of a model
 
 
-def test_up_to_rank_is_a_model_of_its_own(clicks):
+def test_up_to_rank_is_a_separate_model(clicks):
     X, y = clicks
     for optimizer in ("cf_sgd", "rowwise_adagrad", "adam"):
         model = RaFMClassifier((2, 4, 8), optimizer=optimizer, rank_assignment=[10, 20],
@@ -159,7 +159,7 @@ def test_up_to_rank_is_a_model_of_its_own(clicks):
 
 
 def test_the_smallest_rank_keeps_learning_as_a_plain_fm(clicks):
-    # What is left is a plain FM, and trains as one whatever rows its vectors stood in.
+    # What is left is a plain FM, and trains as one whatever rows its vectors were in.
     X, y = clicks
     model = RaFMClassifier((2, 4), rank_assignment=[10], optimizer="adam", max_iter=3,
                            random_state=0).fit(X, y)  # fmt: skip

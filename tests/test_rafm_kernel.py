@@ -106,7 +106,7 @@ def test_free_vectors_follow_the_direction_of_theorem_6(clicks):
     }
     start = model_of(RaFMRegressor, optimizer=SGD(1e-30), max_iter=1, **params).fit(row, target)
     moved = model_of(RaFMRegressor, optimizer=SGD(1.0), max_iter=1, **params).fit(row, target)
-    # Start away from the base score, at which the loss of one row has no slope.
+    # Start away from the base score, at which the derivative of the loss of one row is zero.
     start.intercept_ -= 1
     moved = model_of(RaFMRegressor, optimizer=SGD(1.0), max_iter=1, fit_intercept=False, **params)
     moved.fit(row, target)
@@ -156,7 +156,7 @@ def test_all_features_at_one_rank_are_that_fm(clicks, cls, optimizer):
 
 @pytest.mark.parametrize("form", ["paper", "reference"])
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "dense_adam"])
-def test_same_bits_for_any_number_of_threads(optimizer, form):
+def test_bitwise_reproducible_for_any_number_of_threads(optimizer, form):
     from freqfm.optimizers import Adam
 
     rng = np.random.default_rng(0)

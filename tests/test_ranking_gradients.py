@@ -1,4 +1,4 @@
-"""The gradient of a batch by vectors of users and items, whatever made them: the rule STORE."""
+"""The gradient of a batch by vectors of users and items, which the rule STORE returns."""
 
 import numpy as np
 import pytest

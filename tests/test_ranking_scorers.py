@@ -36,7 +36,7 @@ METRICS = {
 
 @pytest.fixture(scope="module")
 def blocks():
-    """Users of two groups, who choose among items of their own."""
+    """Users of two groups, who choose among separate items."""
     rng = np.random.default_rng(0)
     X = rng.random((80, 40)) < np.where(np.arange(80)[:, None] % 2 == np.arange(40) % 2, 0.4, 0.02)
     return sparse.csr_array(X.astype(np.float32))

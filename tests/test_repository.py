@@ -1,4 +1,4 @@
-"""Files beside the package that repeat what it says of itself."""
+"""Files beside the package that repeat its metadata."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fits that were killed or interrupted go on from a checkpoint, to the same model."""
+"""Fits that were killed or interrupted are resumed from a checkpoint, to the same model."""
 
 import json
 import os
@@ -234,13 +234,13 @@ def test_partial_fit_starts_from_the_checkpoint(name, data, tmp_path):
         clone(MODELS[name]).set_callbacks(Killing(tmp_path / "file", 2)).fit(*given)
     model = resume(tmp_path / "file").partial_fit(*given)
     assert model.n_iter_ == 3
-    # The unfinished fit is given up: this is a fit of its own.
+    # The unfinished fit is discarded: this is a new fit.
     assert_same(
         learned(model.set_callbacks().fit(*given)), learned(clone(MODELS[name]).fit(*given))
     )
 
 
-def test_what_cannot_be_stored_is_refused_before_training(data, tmp_path):
+def test_models_that_cannot_be_stored_are_refused_before_training(data, tmp_path):
     class Mine(Temperature):
         pass
 
@@ -260,7 +260,7 @@ def test_every_must_be_a_number_of_epochs(every):
         Checkpoint("file", every=every)
 
 
-def test_a_full_disk_is_told_and_the_model_kept(data, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_the_model_kept(data, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
@@ -290,7 +290,7 @@ def test_damaged_and_foreign_files(data, tmp_path):
         resume(tmp_path / "other")
 
 
-def test_files_of_strangers_make_nothing_but_models(tmp_path):
+def test_untrusted_files_make_nothing_but_models(tmp_path):
     for value in (
         {"class": ["os", "system"], "params": {"dict": []}, "learned": {"dict": []}},
         {"class": ["freqfm.callbacks", "Checkpoint"], "params": {"dict": []}},
@@ -370,7 +370,7 @@ def test_killed_at_random_moments(name, data, tmp_path):
         lines, _ = process.communicate()
         n_kills += 1
         assert n_kills < 20
-        # Of the phase that was interrupted: a refit counts its epochs anew.
+        # Of the phase that was interrupted: a refit counts its epochs from 1.
         lines = lines.rpartition("fitting all data")[2]
         seen = [int(epoch) for epoch in re.findall(r"epoch +(\d+)/", lines)]
         if seen or os.path.exists(paths["path"]):

@@ -1,4 +1,4 @@
-"""Samplers: their laws, and that draws follow them."""
+"""Samplers: their distributions, and that draws follow them."""
 
 import numpy as np
 import pytest
@@ -85,9 +85,9 @@ def test_draws_follow_the_law(sampler, problem):
     ids, log_q = fitted.sample(queries, 20_000, random_state=3)
     assert (ids.shape, ids.dtype) == ((3, 20_000), np.int32)
     assert (log_q.shape, log_q.dtype) == ((3, 20_000), np.float32)
-    seen = np.stack([np.bincount(own, minlength=N_ITEMS) for own in ids])
+    seen = np.stack([np.bincount(drawn, minlength=N_ITEMS) for drawn in ids])
     expected = 20_000 * np.exp(fitted.log_proba(queries))
-    # The chi-square test wants five of everything: the rare are counted together.
+    # The chi-square test needs expected counts of five: rare items are counted together.
     rare = expected < 5
     seen, few = seen[~rare], seen[rare].sum()
     expected, n_rare = expected[~rare], expected[rare].sum()
@@ -103,11 +103,11 @@ def test_lists_follow_the_law(sampler):
     weights = (counts + 1) ** getattr(sampler, "exponent", 0)
     proposal, draw_lists = sampler.proposal(counts), backends.get().draw_lists
     stream = Stream(3, 1, 0)
-    long, own = (
+    long, short = (
         draw_lists(proposal, stream, 0, (2, 30_000)),
         draw_lists(proposal, stream, 5, (60_000, 1)),
     )
-    halves = [half.ravel() for half in (*long, own)]
+    halves = [half.ravel() for half in (*long, short)]
     for drawn in halves:
         expected = weights / weights.sum() * drawn.size
         found = np.bincount(drawn, minlength=N_ITEMS)
@@ -130,8 +130,8 @@ def test_lists_are_draws_by_number(sampler):
         assert (backend.draw_lists(proposal, stream, 0, (9, 6)) != lists).any(axis=1).all()
     with np.errstate(over="ignore"):
         key = np.uint64(key_of(Stream(2, 3, 4)))
-    nobody = np.zeros((9, 0), dtype=np.float32)
-    assert_array_equal(backend.draw(proposal, nobody, key, 6)[0], lists)
+    queries = np.zeros((9, 0), dtype=np.float32)
+    assert_array_equal(backend.draw(proposal, queries, key, 6)[0], lists)
 
 
 def test_a_sampler_draws_by_its_proposal(problem):
@@ -153,7 +153,7 @@ def test_log_q_is_that_of_the_law(sampler, problem):
     ids, log_q = fitted.sample(queries, 500, random_state=2)
     expected = np.take_along_axis(fitted.log_proba(queries), ids, axis=1)
     if isinstance(sampler, SelfAdversarial):
-        # The uniform law, less the log of the weights relative to their mean.
+        # The uniform distribution, less the log of the weights relative to their mean.
         scores = np.take_along_axis(queries @ fitted.item_vectors_.T, ids, axis=1)
         expected = expected - log_softmax(scores, axis=1) - np.log(500)
     assert_allclose(log_q, expected, atol=2e-5)
@@ -268,7 +268,7 @@ def test_dns_equals_enumeration():
 
 def test_gradient_of_the_sampled_softmax():
     # By the logits it is the softmax, here as its mean logit. Self-normalised weights are biased,
-    # the less the nearer the proposal is to the softmax, and not at all if it is the softmax.
+    # the less, the closer the proposal is to the softmax, and not at all if it is the softmax.
     rng = np.random.default_rng(8)
     items, query = clustered(rng, 400, 8), 6 * clustered(rng, 1, 8)
     logits = (query @ items.T)[0]

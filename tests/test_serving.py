@@ -1,4 +1,4 @@
-"""Answers to single users: exact, never stale, for any number of threads; vectors to export."""
+"""Single users are served: exact, never stale, for any number of threads; exported vectors."""
 
 from copy import deepcopy
 
@@ -48,7 +48,7 @@ def unit(rows):
     return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30)
 
 
-# Scores of rows whose leading columns are taken at unit length.
+# Scores of rows whose leading columns are scaled to unit length.
 
 
 @pytest.mark.parametrize("n_queries", [1, 2, 70])
@@ -71,12 +71,12 @@ def test_items_excluded_for_all():
     rng = np.random.default_rng(0)
     queries, items = rng.standard_normal((70, 3)), rng.standard_normal((1100, 3))
     for_all = rng.choice(1100, 300)
-    own = (rng.random((70, 1100)) < 0.1).astype(float)
-    both = own.copy()
+    per_query = (rng.random((70, 1100)) < 0.1).astype(float)
+    both = per_query.copy()
     both[:, for_all] = 1
     for candidates in (None, rng.choice(1100, 200)):
         result = top_k(
-            queries, items, 30, exclude=own, exclude_for_all=for_all, candidates=candidates
+            queries, items, 30, exclude=per_query, exclude_for_all=for_all, candidates=candidates
         )
         expected = top_k(queries, items, 30, exclude=both, candidates=candidates)
         for one, other in zip(result, expected, strict=True):
@@ -107,11 +107,11 @@ def test_few_queries_share_the_items(monkeypatch, n_queries, unit_columns):
     assert max(teams) > 2
 
 
-# What models answer by.
+# The arrays that models use.
 
 
 def test_answers_follow_the_learned_arrays(model, log):
-    # Edited in place or replaced, with candidates or not: the next answer is by what is there.
+    # Edited in place or replaced, with candidates or not: the next answer uses the current arrays.
     def answers(model):
         return [
             *model.recommend(users=[0, 3]),
@@ -243,7 +243,7 @@ def test_score_uses_what_is_to_be_found(model, log):
 @pytest.mark.parametrize("weight", [np.nan, np.inf, 3e38])
 @pytest.mark.parametrize("form", ["csr", "coo", "dense"])
 def test_weights_that_add_up_to_no_number(model, log, weight, form):
-    # Beyond float32 a sum is infinite, and what is divided by it no number.
+    # Beyond float32 a sum is infinite, and quotients by it are NaN.
     X = log.toarray().astype(np.float64)
     X[0, np.flatnonzero(X[0])] = weight
     X = X if form == "dense" else sparse.csr_array(X).asformat(form)

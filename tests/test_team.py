@@ -33,13 +33,13 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of 
 # What the fixture ``whole_teams`` replaces.
 free_cores, cores = team_module.free_cores, _threads.cores
 
-# Slots of two threads stand a cache line apart.
+# Slots of two threads are a cache line apart.
 STRIDE = 8
 
 
 @kernel
 def keep_step(rank, size, barrier, slots, n_rounds):
-    """Write the round's number, meet, look whether all have written it, meet; count failures."""
+    """Write the round's number, wait, check that all have written it, wait; count failures."""
     failures = 0
     for i in range(1, n_rounds + 1):
         slots[rank * STRIDE] = i
@@ -66,7 +66,7 @@ KERNELS.remove(meet)
 
 @pytest.fixture(autouse=True)
 def no_hang(capfd):
-    """End the process, with the stacks of all threads, rather than wait for ever."""
+    """End the process, with the stacks of all threads, rather than hang."""
     with capfd.disabled():
         stderr = os.dup(2)
     faulthandler.dump_traceback_later(120, exit=True, file=stderr)
@@ -160,7 +160,7 @@ def small_model(n_jobs, seed=0):
 
 
 def test_large_enough_for_a_team(rows, monkeypatch):
-    # Or else the tests below would say nothing about teams.
+    # Else the tests below would not test teams.
     sizes = set()
     run = Team.run
     monkeypatch.setattr(Team, "run", lambda team, *args: sizes.add(team.size) or run(team, *args))
@@ -246,7 +246,7 @@ def test_run_returns_only_when_all_members_are_done():
 
 
 def fails_at(monkeypatch, nth):
-    """Let the ``nth`` thread that is started fail, as where a system has no more of them."""
+    """Let the ``nth`` thread that is started fail, as if the system had no more of them."""
     start, started = threading.Thread.start, []
 
     def start_or_fail(thread):
@@ -313,7 +313,7 @@ ESTIMATORS = {
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_team_that_changes_its_size_gives_the_same_bits(rows, name, monkeypatch):
+def test_bitwise_reproducible_when_a_team_changes_its_size(rows, name, monkeypatch):
     # Scratch was allocated for three threads; one, two or three of them take part in a call.
     X, y = rows
     target = [] if hasattr(ESTIMATORS[name](1), "recommend") else [y]
@@ -374,7 +374,7 @@ def test_busy_cores_are_left_to_others(monkeypatch):
     assert free_cores(3) == 3
 
 
-def test_one_thread_works_where_no_core_is_free(monkeypatch):
+def test_one_thread_works_if_no_core_is_free(monkeypatch):
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: 0)
     sizes = []
     with Team(3) as team:
@@ -416,7 +416,7 @@ def interrupts():
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
 @pytest.mark.parametrize("n_signals", [10, 50])
-def test_nobody_works_after_an_interrupt(n_signals, interrupts):
+def test_no_thread_works_after_an_interrupt(n_signals, interrupts):
     slots = np.zeros(3 * STRIDE, dtype=np.int64)
     with Team(3) as team:
         team.run(keep_step, slots, 1)

@@ -144,8 +144,8 @@ def test_statistics_of_users(similarity, sampler):
     assert_allclose(statistics[:, 0], losses, rtol=1e-4 if exact else 0.02)
     share = n * np.exp(2 * scores - log_q)
     share /= share.sum(axis=1, keepdims=True)
-    slopes = (dense * ((share * scores).sum(axis=1, keepdims=True) - scores)).sum(axis=1)
-    assert_allclose(statistics[:, 2], slopes, rtol=1e-3, atol=1e-4 if exact else 0.2)
+    derivatives = (dense * ((share * scores).sum(axis=1, keepdims=True) - scores)).sum(axis=1)
+    assert_allclose(statistics[:, 2], derivatives, rtol=1e-3, atol=1e-4 if exact else 0.2)
 
 
 def test_density_temperature(snapshot):
@@ -156,8 +156,8 @@ def test_density_temperature(snapshot):
     assert_allclose(few, 0.6 * (3 + 0.5 * odds), rtol=1e-6)
 
 
-def test_density_temperature_knows_what_was_seen_before():
-    # Some interactions more make no small log of a large one.
+def test_density_temperature_counts_earlier_interactions():
+    # A few more interactions do not turn a small log into a large one.
     X = sparse.csr_array((np.random.default_rng(0).random((300, 200)) < 0.2).astype(np.float32))
     model = MFRecommender(4, max_iter=1, random_state=0).fit(X)
     before = model.temperature_

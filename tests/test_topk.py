@@ -129,7 +129,7 @@ def test_sorted_items(order):
 
 @pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
 @pytest.mark.parametrize("n, m, d", [(600, 1500, 37), (8300, 600, 8)])
-def test_same_bits_for_any_number_of_threads(monkeypatch, n, m, d):
+def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, n, m, d):
     teams = []
     monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))
     rng = np.random.default_rng(0)

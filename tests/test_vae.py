@@ -1,4 +1,4 @@
-"""FastVAERecommender as a user of scikit-learn and implicit knows it."""
+"""FastVAERecommender through its public interface."""
 
 import pickle
 
@@ -123,7 +123,7 @@ def test_temperatures(log, sampler, temperature):
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_learned_temperature_follows_the_slope_of_the_loss(log, similarity):
+def test_learned_temperature_follows_the_gradient_of_the_loss(log, similarity):
     # By the inverse temperature, at a model that hardly moves.
     def fitted(inverse):
         temperature = LearnedTemperature(1 / inverse)
@@ -132,11 +132,11 @@ def test_learned_temperature_follows_the_slope_of_the_loss(log, similarity):
         return model.fit(log)
 
     down, middle, up = (fitted(w) for w in (3.9, 4, 4.1))
-    _, weight, slope = middle._statistics[0]
+    _, weight, derivative = middle._statistics[0]
     expected = (up.loss_curve_[0] - down.loss_curve_[0]) / 0.2
     assert weight == pytest.approx(log.sum())
-    assert slope / weight == pytest.approx(expected, rel=1e-3)
-    assert (fitted(4).set_params(warm_start=True).fit(log).temperature_ > 0.25) == (slope > 0)
+    assert derivative / weight == pytest.approx(expected, rel=1e-3)
+    assert (fitted(4).set_params(warm_start=True).fit(log).temperature_ > 0.25) == (derivative > 0)
 
 
 def test_users_seen_in_fit_keep_their_weights(log):
@@ -189,7 +189,7 @@ def test_without_interactions_nothing_is_similar(log, cls, early_stopping):
         found, cosines = similar([0, cold[0]], 1000)
         assert not np.isin(found, cold).any()
         assert (found[1] == -1).all() and (cosines[1] == -np.inf).all()
-        # All others but itself are there.
+        # All users but the user itself are returned.
         assert (found[0] >= 0).sum() == X.shape[similar == model.similar_items] - len(cold) - 1
         assert similar(cold[0], 2)[0].tolist() == [-1, -1]
 

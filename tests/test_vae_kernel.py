@@ -1,4 +1,4 @@
-"""The variational autoencoder's gradients, softmaxes and bits."""
+"""The variational autoencoder's gradients, softmaxes and bitwise reproducibility."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, 
 
 
 def used(vectors, n_unit):
-    """Return vectors whose first ``n_unit`` numbers are at unit length."""
+    """Return vectors with their first ``n_unit`` numbers scaled to unit length."""
     return np.column_stack([unit(vectors[:, :n_unit]), vectors[:, n_unit:]]) if n_unit else vectors
 
 
@@ -169,7 +169,7 @@ def test_sampled_gradient_equals_finite_differences(n_unit):
     sampler.fit(used(vectors, n_unit), counts, 0)
     log_q = sampler.log_proba(queries) + np.log(20)
     losses, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, n_unit)
-    # A query's draws depend on nothing but the key.
+    # A query's draws depend only on the key.
     proposal = sampler.proposal_._replace(n_items=len(vectors))
     ids, _ = backends.get().draw(proposal, queries, np.uint64(key_of(Stream(0, 5, 0))), 8)
     dense = X.toarray().astype(float)
@@ -215,7 +215,7 @@ def test_bias_of_the_sampled_gradient_shrinks_as_draws_come_closer_to_the_softma
     "sampler", ["full", *(s for s in SAMPLERS if s not in ("full", "in_batch"))]
 )
 @pytest.mark.parametrize("optimizer", ["adam", Adam(0.01, lazy=False)], ids=["adam", "dense"])
-def test_same_bits_for_any_number_of_threads(sampler, optimizer):
+def test_bitwise_reproducible_for_any_number_of_threads(sampler, optimizer):
     X = make_interactions(60, 700, 900, random_state=0)
     options = {"negative_sampler": sampler, "optimizer": optimizer, "batch_size": 25}
     if sampler != "full":
@@ -274,7 +274,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
 
 
 def test_popularity_sampler_draws_by_popularity():
-    # Of many draws, corrected by the law they follow, the step is that of all items.
+    # With many draws, corrected by their log-probabilities, the step is that of all items.
     X = make_interactions(100, 50, 2000, random_state=0)
     params = {"max_iter": 1, "dropout": 0, "early_stopping": False, "batch_size": 100}
 

@@ -77,7 +77,7 @@ def test_wrong_labels_and_targets(clicks, cls, y, match):
         model_of(cls).fit(clicks[0], y)
 
 
-def test_partial_fit_wants_known_classes(clicks):
+def test_partial_fit_needs_known_classes(clicks):
     X, y = clicks
     with pytest.raises(ValueError, match="classes=None in the first call"):
         model_of(FMClassifier).partial_fit(X, y)

@@ -1,6 +1,6 @@
 """What the reproductions of FastVAE share: data, options, the model and its runs.
 
-Gowalla and MovieLens-1M clicks, each merged and split anew for every seed: 80 % of every user's
+Gowalla and MovieLens-1M clicks, each merged and split again for every seed: 80 % of every user's
 items to train, 20 % to test, and a tenth of the training part to choose the epoch by NDCG@50.
 """
 

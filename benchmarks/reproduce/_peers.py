@@ -1,7 +1,7 @@
-"""ALS of implicit and WARP of LightFM, trained and judged as the package's models are.
+"""ALS of implicit and WARP of LightFM, trained and evaluated like the package's models.
 
-Both have vectors of users and of items, 64 numbers long, which are ranked as the package ranks its
-own. ALS is trained to its end and looked at once; WARP stops when NDCG on validation no longer
+Both have vectors of users and of items, 64 numbers long, which are ranked like those of the
+package. ALS is trained to its end and evaluated once; WARP stops when NDCG on validation no longer
 rises, as the package's models do.
 """
 

@@ -1,11 +1,11 @@
-"""Adap-tau (Chen et al., WWW 2023) on Gowalla: does a temperature that sets itself need no tuning?
+"""Adap-tau (Chen et al., WWW 2023) on Gowalla: do adaptive temperatures need no tuning?
 
 Matrix factorization with d = 64, Adam and 1,024 shared negatives: a softmax of dot products, of
 cosines with the grid of temperatures 0.04, 0.06, ..., 0.20, with tau0, with a temperature per user
 (both forms; the threshold at the mean of the losses, or the authors' quantile 0.9 with beta 0.125),
 BSL with its authors' constant 1.22, and MFRecommender as it is. Two protocols:
 
-- honest: train on ``train``, choose epoch and temperature by NDCG@20 on ``valid``, then look at
+- validated: train on ``train``, choose epoch and temperature by NDCG@20 on ``valid``, then look at
   ``test``, without the validation items;
 - as published: train on ``train`` and ``valid``, for as many epochs, and take the best epoch on
   ``test``. Next to it stands the epoch that validation had chosen. Of the grid only the temperature
@@ -92,7 +92,7 @@ def with_validation(name, parts, args):
 
 
 def as_published(name, parts, epochs, args):
-    """Train on all that is not test, for so many epochs; look at test."""
+    """Train on all that is not test, for ``epochs`` epochs; look at test."""
     X, valid, test = parts
 
     def look(model):
@@ -103,7 +103,7 @@ def as_published(name, parts, epochs, args):
 
 
 def add_false_positives(X, known, shares, rng):
-    """Return ``X`` with more items for each user, as a share of its own, none of them known."""
+    """Return ``X`` with more unknown items for each user, as a share of the user's items."""
     wanted = np.round(shares * np.diff(X.indptr)).astype(int)
     added = []
     for user, n in enumerate(wanted):
@@ -152,15 +152,15 @@ def noise_experiment(names, parts, results, common, args):
 
 def comparison(names, parts, results, common, args):
     """Run and show both protocols."""
-    honest, published = {}, {}
+    validated, published = {}, {}
     for name in names:
         key = {"experiment": "valid", "setting": name, **common}
         run = results.run(key, with_validation, name, parts, args)
         if run["best"] is not None:
-            honest[name] = run
-    grid = [name for name in honest if name in GRID]
-    chosen = max(grid, key=lambda name: honest[name]["best"]["score"], default=None)
-    for name, run in honest.items():
+            validated[name] = run
+    grid = [name for name in validated if name in GRID]
+    chosen = max(grid, key=lambda name: validated[name]["best"]["score"], default=None)
+    for name, run in validated.items():
         if name not in GRID or name == chosen:
             key = {"experiment": "all", "setting": name, **common, "epochs": run["epochs"]}
             published[name] = results.run(key, as_published, name, parts, run["epochs"], args)
@@ -169,7 +169,7 @@ def comparison(names, parts, results, common, args):
         return min(run["looks"], key=lambda look: abs(look["epoch"] - epoch))["test"]
 
     rows = []
-    for name, run in honest.items():
+    for name, run in validated.items():
         best = run["best"]
         rows.append([
             name, best["valid"]["ndcg"], best["epoch"], epochs_of(run), best["test"]["recall"],
@@ -183,10 +183,10 @@ def comparison(names, parts, results, common, args):
     )
     rows = []
     for name, run in published.items():
-        honest_test = at(run, honest[name]["best"]["epoch"])
+        validated_test = at(run, validated[name]["best"]["epoch"])
         best = run["best"]
         rows.append([
-            name, honest_test["recall"], honest_test["ndcg"], best["test"]["recall"],
+            name, validated_test["recall"], validated_test["ndcg"], best["test"]["recall"],
             best["test"]["ndcg"], best["epoch"], best["temperature"], f"{run['seconds']:.0f}",
         ])  # fmt: skip
     table(
@@ -196,9 +196,9 @@ def comparison(names, parts, results, common, args):
     )
 
     def ratio(what, a, b):
-        if a in honest and b in honest:
+        if a in validated and b in validated:
             ratios = (
-                honest[a]["best"]["test"][key] / honest[b]["best"]["test"][key]
+                validated[a]["best"]["test"][key] / validated[b]["best"]["test"][key]
                 for key in ("recall", "ndcg")
             )
             print(f"{what}: recall x {next(ratios):.3f}, NDCG x {next(ratios):.3f}")

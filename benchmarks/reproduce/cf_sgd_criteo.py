@@ -2,7 +2,7 @@
 
 ``load_criteo_tsv`` prepares the rows as the paper does; learning rates are searched on the dev
 rows, the test rows are looked at once per seed. With 7,200 training rows AUCs are uncertain by
-about 0.03: this shows that the pipeline runs on real logs of 39 fields, not who is best.
+about 0.03: this shows that the pipeline runs on real logs of 39 fields, not which one is best.
 
     python benchmarks/reproduce/cf_sgd_criteo.py --data DIR --out results
 """

@@ -1,6 +1,6 @@
 """FastVAE (Chen et al., WWW 2022): is a softmax over drawn items as good as one over all?
 
-Gowalla and MovieLens-1M clicks, each merged and split anew for every seed: 80 % of every user's
+Gowalla and MovieLens-1M clicks, each merged and split again for every seed: 80 % of every user's
 items to train, 20 % to test, and a tenth of the training part to choose the epoch by NDCG@50. A
 variational autoencoder of 200 hidden units and 32 latent ones, without a hidden layer in its
 decoder, with Adam and batches of 256 users, is trained by
@@ -15,7 +15,7 @@ validation) and WARP of LightFM, where they are installed; all with 64 factors. 
 and recall@50 on test at the chosen epoch, also relative to the full softmax, and after the last
 epoch, where training went ``--patience`` looks further; the picture, figure 3, shows them by epoch.
 ``--refit`` trains again on training and validation rows together, for as many epochs as were
-chosen: figures to set beside published ones. Scores are products, as in the paper;
+chosen: figures to compare with published ones. Scores are dot products, as in the paper;
 ``--similarity cosine`` takes what is the package's default, at its default temperature.
 
     python benchmarks/reproduce/fastvae.py --data DIR --out results
@@ -24,7 +24,7 @@ chosen: figures to set beside published ones. Scores are products, as in the pap
     python benchmarks/reproduce/fastvae.py --data DIR --only full 'midx*' --similarity cosine
 
 Figures 2 and 5 are in fastvae_divergence.py and fastvae_sensitivity.py. The paper draws 1,000 items
-on Gowalla and uses ReLU, the authors' script other details yet; neither uses MovieLens-1M. Finished
+on Gowalla and uses ReLU, the authors' script has other details; neither uses MovieLens-1M. Finished
 runs go to ``--results`` (default: fastvae.jsonl in ``--out``, for all three scripts), and a run
 that is there is skipped: stop and start as you like, but remove the file when the package has
 changed. An epoch takes ten seconds of CPU time on Gowalla with the full softmax and two with MIDX;
@@ -82,7 +82,7 @@ class Settings(Runs):
         return self._again(run, {**key, "refit": n_epochs}, refit, make(), self.parts, n_epochs)
 
     def _again(self, run, key, work, *arguments):
-        """Return a run with what ``work`` finds after it, if that is asked for."""
+        """Return a run with the result of ``work`` added, if that is asked for."""
         if not self.args.refit:
             return run
         return {**run, "refit": self.results.run(key, work, *arguments)["best"]}
@@ -168,7 +168,7 @@ def show(data_set, runs, args):
 
 
 def claims(data_set, runs):
-    """Print the figures that stand for the paper's claims."""
+    """Print the figures that correspond to the paper's claims."""
     epochs = {name: min(run["epochs"] for run in of_name) for name, of_name in runs.items()}
 
     def compared(what, a, b, look):

@@ -1,13 +1,13 @@
-"""FastVAE (Chen et al., WWW 2022), figure 2: how near do proposals come to the softmax?
+"""FastVAE (Chen et al., WWW 2022), figure 2: how close do proposals come to the softmax?
 
 On the data and with the autoencoder of fastvae.py, before training and after (full softmax, at the
-epoch chosen on validation), for 200 users: the divergence of every proposal Q from the softmax P,
-KL(Q, P), and KL(P, Q) beside it. Proposals are uniform, by popularity, of DNS, of the quadratic
+epoch chosen on validation), for 200 users: the KL divergence of every proposal Q from the softmax
+P, KL(Q, P), and KL(P, Q) beside it. Proposals are uniform, by popularity, of DNS, of the quadratic
 kernel (up to 32 components) and of MIDX, both variants with 16 and 64 codewords; MIDX in its exact
 form should have none. Beside the tables stands the largest share of the bound of theorem 5.3 that
 is reached; the picture shows one user's cumulative probabilities, items by popularity.
 
-Scores are products of queries and item vectors, whose last number is the bias. With
+Scores are dot products of queries and item vectors, whose last number is the bias. With
 ``--similarity cosine`` queries are unit vectors divided by the temperature, and item vectors have
 unit length but for the bias. Here MIDX quantizes vectors and biases together; in training it takes
 the biases as they are.
@@ -42,7 +42,7 @@ USERS = 200
 
 
 def kl(log_q, log_p):
-    """Return the divergence of each row's distribution P from Q: sum Q log(Q / P)."""
+    """Return the KL divergence of each row's distribution P from Q: sum Q log(Q / P)."""
     q = np.exp(log_q)
     return np.where(q > 0, q * (log_q - log_p), 0).sum(axis=1)
 
@@ -78,7 +78,7 @@ def queries_and_vectors(model, X):
 
 
 def divergences(model, X, seed, args):
-    """Return divergences by sampler, for some users, and one user's cumulative probabilities."""
+    """Return KL divergences by sampler, for some users, and one user's cumulative probabilities."""
     generator = np.random.default_rng(seed)
     active = np.flatnonzero(np.diff(X.indptr))
     users = generator.choice(active, min(USERS, len(active)), replace=False)
@@ -110,11 +110,11 @@ def divergences(model, X, seed, args):
 
 
 def divergence_of(parts, trained, seed, args):
-    """Return divergences of a model that is trained for so many epochs, or hardly at all."""
+    """Return KL divergences of a model trained for this many epochs, or hardly at all."""
     X = parts[0]
     model = vae("full", seed, args)
     if not trained:
-        # A step this small leaves the model as it starts.
+        # A step this small hardly changes the initial model.
         model.set_params(learning_rate=1e-30, negative_sampler="uniform", n_negatives=1)
     model.set_params(max_iter=max(1, trained)).fit(X)
     return divergences(model, X, seed, args)

@@ -10,8 +10,8 @@ first seed.
     python benchmarks/reproduce/fastvae_sensitivity.py --data DIR --data-set ml1m --seeds 3
     python benchmarks/reproduce/fastvae_sensitivity.py --data DIR --codewords-grid 16 64
 
-Scores are products, as in the paper; ``--similarity cosine`` takes what is the package's default,
-at its default temperature. Finished runs go to ``--results`` (default: fastvae.jsonl in ``--out``,
+Scores are dot products, as in the paper; ``--similarity cosine`` is the package's default, at its
+default temperature. Finished runs go to ``--results`` (default: fastvae.jsonl in ``--out``,
 as those of fastvae.py), and a run that is there is skipped: stop and start as you like, but remove
 the file when the package has changed. Writes fastvae_sensitivity.png if matplotlib is there.
 """

@@ -1,6 +1,6 @@
-"""PRISM (Loveland et al., 2025): does a start at lengths by popularity replace weight decay?
+"""PRISM (Loveland et al., 2025): do initial lengths by popularity replace weight decay?
 
-MovieLens-1M clicks and Gowalla, each merged and split anew at random, 80/10/10, for every seed;
+MovieLens-1M clicks and Gowalla, each merged and split again at random, 80/10/10, for every seed;
 matrix factorization with d = 64 and Adam, ranked by dot products: BPR, softmax of cosines with 10
 negatives of each positive (temperature 1, the positive in the sum, as the paper's equation 7),
 DirectAU and MAWU. Each with:
@@ -151,7 +151,7 @@ def summarise(runs):
 
 
 def show(data_set, loss, summaries):
-    """Print the table of one loss, and what it says about the paper's claims."""
+    """Print the table of one loss, and what it implies for the paper's claims."""
     table(
         f"{data_set}, {loss}: test NDCG@20 where validation is best, mean over seeds",
         ["", "rate", "valid", "N@20", "spread", "popular", "neutral", "unpopular", "Spearman",
@@ -168,7 +168,7 @@ def show(data_set, loss, summaries):
         return
     decays = {name: s for name, s in summaries.items() if name.startswith("decay")}
     if decays:
-        # As anybody would tune it.
+        # The usual grid.
         best = max(decays, key=lambda name: decays[name]["valid"])
         print(
             f"PRISM against the best on validation ({best}): NDCG x "
@@ -193,14 +193,14 @@ def run_data_set(data_set, parts, results, args):
     options = ("epochs", "every", "patience", "quick")
     runs = {}
     for seed in range(args.seeds):
-        anew = split_anew(parts, seed)
+        split = split_anew(parts, seed)
         for loss, variant, rate in product(args.losses, VARIANTS, args.learning_rates):
             unwanted = not any(fnmatch(variant, wanted) for wanted in args.variants)
             if unwanted or (variant.startswith("PRISM ") and loss != "directau"):
                 continue
             key = {"data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed}
             key |= {name: getattr(args, name) for name in (*options, *OPTIONS[loss])}
-            run = results.run(key, fit, anew, loss, variant, rate, seed, args)
+            run = results.run(key, fit, split, loss, variant, rate, seed, args)
             if run["best"] is not None:
                 of_variant = runs.setdefault(loss, {}).setdefault(variant, {})
                 of_variant.setdefault(rate, []).append(run)

@@ -4,5 +4,5 @@ They call the public interface only, so that they run with older commits too. Wh
 loaded is so in ``setup``. For comparisons with other packages see the scripts beside this folder.
 
     asv run --quick --python=same     # here, each benchmark once
-    asv continuous main HEAD          # two commits, in environments of their own
+    asv continuous main HEAD          # two commits, in separate environments
 """

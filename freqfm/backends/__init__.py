@@ -1,4 +1,4 @@
-"""Backends: what runs the models' loops over data, one folder for each kind of hardware."""
+"""Backends, which run the models' loops over data; one folder for each kind of hardware."""
 
 import functools
 

@@ -2,10 +2,10 @@
 
 An estimator calls ``backends.get(device)`` and uses nothing else of this folder. Arrays that go in
 and out are NumPy arrays; scratch memory, tiles, threads and streams belong to the backend. All
-results are the same for any number of threads, and random numbers come from the counter-based
-generator of ``formulas.rng``, keyed by seed, epoch and index, so that any backend draws the same.
+results are bitwise the same for any number of threads. Random numbers come from the counter-based
+generator of ``formulas.rng``, keyed by seed, epoch and index, so that all backends draw the same.
 
-The tuples below are what estimators and backends hand to each other; compiled code reads them too.
+Estimators and backends pass each other the tuples below; compiled code reads them too.
 """
 
 from abc import ABC, abstractmethod
@@ -46,11 +46,11 @@ class UpdateRule(NamedTuple):
     step_code: int
     rate_code: int
     count_code: int
-    catch_up: int  #: how a row makes up the steps of batches that did not touch it
+    catch_up: int  #: how a row catches up on batches that did not touch it
     decay_code: int
-    lazy: bool  #: whether rows absent from a batch are left alone
+    lazy: bool  #: whether rows absent from a batch stay unchanged
     decoupled: bool  #: whether the decay is a factor of the row, as in AdamW
-    average: bool  #: whether a step follows the mean of a batch's gradients, or their sum
+    average: bool  #: whether a step uses the mean of a batch's gradients, or their sum
     decay: float  #: weight decay of a row that a batch touches
     idle_decay: float  #: and of one that it does not
     hyper: np.ndarray  #: (N_HYPER,), float64
@@ -97,7 +97,7 @@ class FMObjective(NamedTuple):
     fit_intercept: bool
     fit_linear: bool
     mean_weight: float  #: of a row
-    #: (n,) float32: by what the penalty on a token is multiplied, for each row that holds it.
+    #: (n,) float32: factor of the penalty on a token, for each row that holds the token.
     shares: np.ndarray
 
 
@@ -144,15 +144,15 @@ class FMProblem(NamedTuple):
     ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
     weights: list  #: of FMWeights, one for each output
     states: list  #: of the optimizer, one for each output
-    #: A user's own formulas by the functions that they replace, see ``freqfm._jit.specialised``.
+    #: Custom formulas by the functions that they replace, see ``freqfm._jit.specialised``.
     formulas: dict = MappingProxyType({})
 
 
 # Recommenders.
 
 
-#: Rows stay where they are; what a batch says of each, summed, is stored as its first state. So
-#: the kernels that train give the gradient of a batch by vectors that something else has made.
+#: A rule that moves no row: the gradient of each row, summed over the batch, is stored as its first
+#: state. With it the training kernels compute gradients by vectors that a backbone returns.
 STORE = UpdateRule(
     step_code=codes.STEP_STORE,
     rate_code=codes.RATE_CONSTANT,
@@ -169,7 +169,7 @@ STORE = UpdateRule(
 
 
 class TrainedTable(NamedTuple):
-    """A table and the state of its optimizer, updated in place; arrays of no use are empty."""
+    """A table and its optimizer state, updated in place; unused arrays are empty."""
 
     weights: np.ndarray  #: (n, d), float32
     per_row: np.ndarray  #: (n,), learning rates or counters, float32
@@ -178,7 +178,7 @@ class TrainedTable(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The positives in the order of an epoch, in rows of one user each, in batches of rows."""
+    """The positives in the order of an epoch: rows of one user each, grouped into batches."""
 
     items: np.ndarray  #: (n_pairs,), int32
     weights: np.ndarray  #: (n_pairs,), float32
@@ -188,54 +188,54 @@ class Batches(NamedTuple):
 
 
 class RankingProblem(NamedTuple):
-    """What a trainer of user and item vectors has to know before the first epoch."""
+    """What a trainer of user and item vectors needs to know before the first epoch."""
 
-    family: str  #: of the loss, by which a backend finds its kernel
-    constants: dict  #: the loss's numbers, by the names that its family gives them
+    family: str  #: of the loss; it determines the kernel
+    constants: dict  #: the loss's numbers by name; the names depend on the family
     cosine: bool  #: whether a score is a cosine, or a dot product
     dropout: float  #: of users' vectors
-    known: tuple  #: (indptr, indices) of every user's items, sorted; they are no negatives
+    known: tuple  #: (indptr, indices) of every user's items, sorted; never negatives
     n_items: int
     width: int  #: of the vectors
     batch_size: int  #: positives
     block: int | None  #: positives of a user that stay together in an epoch; None for all
-    negatives_code: int  #: where negatives stand, as in ``formulas.codes``; -1 for none
+    negatives_code: int  #: which negatives are used, see ``formulas.codes``; -1 for none
     n_negatives: int
     rule: UpdateRule
     seed: int
-    corrected: bool = True  #: whether what is drawn for a user has its log q subtracted
-    include_positive: bool = False  #: whether a positive stands in the sum of its softmax
-    statistics_wanted: bool = False  #: whether users' statistics are kept for temperatures
-    formulas: dict = MappingProxyType({})  #: a user's own, as in ``FMProblem``
+    corrected: bool = True  #: whether log q is subtracted if negatives are drawn per user
+    include_positive: bool = False  #: whether a positive is part of the sum of its softmax
+    statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
+    formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
 class FoldInProblem(NamedTuple):
-    """A user's loss with all items held fixed, by the unit vector of the user."""
+    """A user's loss as a function of the user's unit vector, with all items held fixed."""
 
-    items: np.ndarray  #: (n_items, d), what scores are taken with, float32
-    others: np.ndarray  #: (m, d), vectors that push, float32
-    pairwise: bool  #: whether each of the user's items is ranked above each other, or a softmax
+    items: np.ndarray  #: (n_items, d), vectors that scores are computed with, float32
+    others: np.ndarray  #: (m, d), vectors that the user is pushed away from, float32
+    pairwise: bool  #: whether the user's items are ranked above the others, or a softmax
     positive: float  #: inverse temperature of the user's items
     inverse: float  #: and of the others
-    constant: float  #: weight of the logarithm of a softmax
-    inertia: float  #: in a step, the share of the vector itself beside the gradient
+    constant: float  #: weight of the logarithm in a softmax
+    inertia: float  #: multiple of the vector itself that a step adds to the gradient
     n_steps: int
 
 
 class RankingTrainer(ABC):
     """Trains user and item vectors on batches of positives; a context manager.
 
-    ``begin_epoch``, any number of calls of ``train`` on some batches each, ``end_epoch``.
+    An epoch is ``begin_epoch``, calls of ``train`` on some batches each, and ``end_epoch``.
     """
 
     #: How many positives of a user may stand in one row of ``Batches``; None for all.
     block: int | None
-    #: How many batches one call may train on: a tenth of a second's work.
+    #: How many batches one call may train on: about a tenth of a second of work.
     batches_per_call: int
 
     @abstractmethod
     def begin_epoch(self, epoch, data, tables, first_step, corrections):
-        """Take what an epoch trains, and on what.
+        """Set the tables and the data of an epoch.
 
         Parameters
         ----------
@@ -246,14 +246,14 @@ class RankingTrainer(ABC):
             "user_factors" and "item_factors", and for learned margins "user_margins" and
             "item_margins".
         first_step : int
-            Steps that were made before.
+            Number of steps made before.
         corrections : ndarray of shape (n_batches + 1, 2), float64
-            What the rate and the root of the second moment are divided by, from ``first_step`` on.
+            Divisors of the rate and of the root of the second moment, from ``first_step`` on.
         """
 
     @abstractmethod
     def lists_shape(self, first, last):
-        """Return how many lists of negatives the batches take, and the length of a list."""
+        """Return how many lists of negatives the batches need, and the length of a list."""
 
     @abstractmethod
     def train(self, first, last, proposal, negatives, inverse_temperatures, statistics):
@@ -262,26 +262,26 @@ class RankingTrainer(ABC):
         Parameters
         ----------
         first, last : int
-            Batches.
+            The first batch, and the one after the last.
         proposal : Proposal or None
             What negatives are drawn from.
         negatives : ndarray of shape ``lists_shape(first, last)``, int32, or None
-            None if negatives stand in no lists, or if the trainer draws them itself, each list by
-            the vector of its user.
+            None if there are no lists, or if the trainer draws the negatives itself, by the
+            vectors of users.
         inverse_temperatures : ndarray of shape (n_users, 2), float32
             Of positives and of negatives.
         statistics : ndarray of shape (n_users, 3), float64
-            Gets, added for each user, the loss at temperature one, its weight, and the derivative
-            of the loss by the inverse temperature.
+            For each user, the loss at temperature one, its weight, and the derivative of the loss
+            by the inverse temperature are added to it.
         """
 
     @abstractmethod
     def end_epoch(self):
-        """Let all rows make up the steps that they have missed."""
+        """Let all rows catch up on the steps that they have missed."""
 
 
 class Stream(NamedTuple):
-    """A stream of random numbers: each depends on these three and its index, and nothing else."""
+    """A stream of random numbers, each of which depends only on these three and its index."""
 
     seed: int
     time: int  #: epoch or step
@@ -289,7 +289,7 @@ class Stream(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """The items of some users, in the order of items; rows of a CSR matrix."""
+    """The items of some users, sorted; rows of a CSR matrix."""
 
     starts: np.ndarray  #: (n_users + 1,), int64
     items: np.ndarray  #: (n,), int32
@@ -297,7 +297,7 @@ class Histories(NamedTuple):
 
 
 class Exclusions(NamedTuple):
-    """Items that are not to be found, in rising order; all of them are items of the table."""
+    """Items that must not be returned, in increasing order; all of them exist."""
 
     indptr: np.ndarray  #: (n_queries + 1,), int64
     indices: np.ndarray  #: (n,), of each query, int32
@@ -308,23 +308,23 @@ class AutoencoderProblem(NamedTuple):
     """What an autoencoder trains, and the largest batch; a user has ``n_samples`` queries."""
 
     rule: UpdateRule
-    input_width: int  #: of the vectors that histories are summed of
-    item_width: int  #: of the vectors that queries are scored with
-    n_unit: int  #: so many leading numbers of an item's vector are used at unit length
+    input_width: int  #: of the vectors that are summed over histories
+    item_width: int  #: of the vectors that queries are scored against
+    n_unit: int  #: the first ``n_unit`` numbers of item vectors are scaled to unit length
     n_samples: int
     n_queries: int  #: queries of a batch
     n_positives: int  #: interactions of the users of a batch
     n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
-    formulas: dict = MappingProxyType({})  #: a user's own, as in ``FMProblem``
+    formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
 class Backend(ABC):
-    """What a kind of hardware does for the models.
+    """The operations that a kind of hardware provides to the models.
 
     A trainer is a context manager that holds what an epoch needs: packed data, scratch, threads.
     """
 
-    #: As users name it: "cpu".
+    #: Name of the device, such as "cpu".
     name: str
 
     # Factorization machines.
@@ -334,7 +334,7 @@ class Backend(ABC):
         """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass.
 
         A context manager with a method ``run_epoch(epoch, n_steps)``, which trains every output
-        on every row once and returns the sum of the weighted losses; ``n_steps`` were made before.
+        on every row once and returns the sum of the weighted losses, after ``n_steps`` steps.
 
         Parameters
         ----------
@@ -387,13 +387,13 @@ class Backend(ABC):
 
     @abstractmethod
     def expected_targets(self, loss_code, formulas, scores):
-        """Return the targets that scores stand for, (n,) float32.
+        """Return the targets that scores predict, (n,) float32.
 
         Parameters
         ----------
         loss_code : int
         formulas : dict
-            A user's own, as in FMProblem.
+            Custom formulas, as in FMProblem.
         scores : ndarray of shape (n,), float32
         """
 
@@ -415,26 +415,26 @@ class Backend(ABC):
 
     @abstractmethod
     def table_trainer(self, rule, n_threads, formulas=None):
-        """Return what moves tables along gradients that are given; a context manager.
+        """Return a trainer that moves tables along given gradients; a context manager.
 
         It has the methods
 
         - ``begin_tables(tables, first_step, corrections)``, as ``RankingTrainer.begin_epoch``;
         - ``step_rows(name, rows, gradients, n)``: in the ``n``-th step of the epoch, from 1 on,
           some rows of a table, each once, move along their gradients, (n_rows, d) float32;
-        - ``catch_up_tables(n)``: all rows make up the steps up to the ``n``-th that they missed.
+        - ``catch_up_tables(n)``: all rows catch up on the steps they missed, up to the ``n``-th.
 
         Parameters
         ----------
         rule : UpdateRule
         n_threads : int
         formulas : dict, default=None
-            A user's own, as in FMProblem.
+            Custom formulas, as in FMProblem.
         """
 
     @abstractmethod
     def fold_in(self, problem, histories, n_threads, formulas=None):
-        """Return unit vectors of users by their histories, items held fixed.
+        """Return unit vectors of users by their histories, with items held fixed.
 
         Parameters
         ----------
@@ -443,7 +443,7 @@ class Backend(ABC):
             (indptr, indices, values) of the users' items; indices are rows of ``problem.items``.
         n_threads : int
         formulas : dict, default=None
-            A user's own, as in FMProblem.
+            Custom formulas, as in FMProblem.
 
         Returns
         -------
@@ -455,7 +455,7 @@ class Backend(ABC):
 
     @abstractmethod
     def autoencoder_trainer(self, problem, n_threads):
-        """Return what an autoencoder over histories does per item; the layers between are NumPy's.
+        """Return a trainer of an autoencoder's tables; NumPy computes the layers between.
 
         A context manager with the methods
 
@@ -467,11 +467,11 @@ class Backend(ABC):
           loss sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i), n_u = sum_i x_ui,
           over all items or draws of the ``stream``; returns its gradient by the queries, and the
           losses of the queries without ``scale``. ``drawn`` are items and log q, each
-          (n_queries, n_draws), of a user's own sampler, or None;
+          (n_queries, n_draws), from a custom sampler, or None;
         - ``step_layers(gradients, n_users, step)``;
-        - ``catch_up(step)``: rows make up what they have missed of the steps up to this one.
+        - ``catch_up(step)``: rows catch up on the steps they missed, up to this one.
 
-        Steps count from 1, through all epochs.
+        Steps are counted from 1, across epochs.
 
         Parameters
         ----------
@@ -492,7 +492,7 @@ class Backend(ABC):
 
     @abstractmethod
     def draw(self, proposal, queries, key, n):
-        """Return items for each query, and the logarithms of how likely they were.
+        """Return items drawn for each query, and the logarithms of their probabilities.
 
         Parameters
         ----------
@@ -511,10 +511,10 @@ class Backend(ABC):
 
     @abstractmethod
     def draw_lists(self, proposal, stream, first, shape):
-        """Return lists of items from a law that needs no query.
+        """Return lists of items from a distribution that needs no query.
 
-        They are those of ``draw``, for which list ``i`` has the key ``hash64(key of the stream +
-        i)``: its item ``j`` is drawn by random number ``j`` of that key, whatever else is drawn.
+        List ``i`` is row ``i`` of what ``draw`` returns for the key of the stream. Its item ``j``
+        depends only on random number ``j`` of ``hash64(key of the stream + i)``.
 
         Parameters
         ----------
@@ -535,8 +535,8 @@ class Backend(ABC):
     def alias_tables(self, starts, weights):
         """Return alias tables of cells of positions.
 
-        A position is drawn uniformly in its cell. Then, with the probability of its threshold, it
-        is kept, else its alias is taken: together in proportion to the weights.
+        To draw from a cell, draw one of its positions uniformly; keep it with the probability of
+        its threshold, else take its alias. Positions are then drawn in proportion to the weights.
 
         Parameters
         ----------
@@ -551,7 +551,7 @@ class Backend(ABC):
 
     @abstractmethod
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
-        """Return the items with the largest dot products for each query, and these products.
+        """Return the items with the largest dot products for each query, and these dot products.
 
         Parameters
         ----------
@@ -561,7 +561,7 @@ class Backend(ABC):
             At most n_items.
         excluded : Exclusions
         unit_columns : int
-            So many leading columns of ``items`` are taken at unit length.
+            Number of leading columns of ``items`` that are scaled to unit length.
         n_threads : int
 
         Returns
@@ -576,7 +576,7 @@ class Backend(ABC):
 
     @abstractmethod
     def permutation(self, stream, n):
-        """Return the integers below ``n`` in the order of their random bits, int64.
+        """Return the integers below ``n``, sorted by their random bits, int64.
 
         Parameters
         ----------
@@ -596,4 +596,4 @@ class Backend(ABC):
 
     @abstractmethod
     def standard_normal(self, stream, indices):
-        """Return numbers of the standard normal distribution, as ``uniform`` does."""
+        """Return standard normal numbers, as ``uniform`` does."""

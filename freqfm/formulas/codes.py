@@ -1,26 +1,26 @@
-"""Integer codes and slots by which components speak to compiled code.
+"""Integer codes and array slots by which components configure compiled code.
 
-A component is data by the time a kernel sees it: a code that is switched on once per row, and
-a short array of hyper-parameters whose slots are named here.
+A kernel receives a component as data: an integer code, on which it branches once per row, and a
+short array of hyper-parameters, whose slots are named here.
 """
 
 # Losses.
 LOG_LOSS = 0
 SQUARED_ERROR = 1
-OWN_LOSS = 2  # a formula of its own, compiled into a variant of the kernel
+OWN_LOSS = 2  # a custom formula, compiled into a variant of the kernel
 
 # Steps: how a row moves along its gradient.
 STEP_SGD = 0
 STEP_ADAGRAD = 1
 STEP_ROWWISE_ADAGRAD = 2
 STEP_ADAM = 3
-STEP_STORE = 4  # not at all: the gradient is stored as the row's first state
-STEP_OWN = 5  # a formula of its own, compiled into a variant of the kernel
+STEP_STORE = 4  # no step: the gradient is stored as the row's first state
+STEP_OWN = 5  # a custom formula, compiled into a variant of the kernel
 
 # Rates: where a row's learning rate comes from.
 RATE_CONSTANT = 0  # the same for every row
 RATE_GIVEN = 1  # one number per row, fixed before training
-RATE_COUNTED = 2  # from a counter per row that training itself advances
+RATE_COUNTED = 2  # from a counter per row, which training advances
 
 # What a counter counts.
 COUNT_SAMPLES = 0
@@ -31,12 +31,12 @@ DECAY_NONE = 0
 DECAY_BATCH = 1  # the rows it touches, as often as it touches them
 DECAY_FULL = 2  # every row of the table
 
-# How a row makes up the steps of batches that did not touch it.
+# How a row catches up on the steps of batches that did not touch it.
 CATCH_UP_NONE = 0
-CATCH_UP_FACTOR = 1  # by a power of one factor
+CATCH_UP_FACTOR = 1  # in one multiplication, by the power of a factor
 CATCH_UP_REPLAY = 2  # step by step
 
-# Where the negatives of a batch stand.
+# Which negatives a batch uses.
 NEGATIVES_SHARED = 0  # one list for the whole batch
 NEGATIVES_OWN = 1  # a list for each positive
 NEGATIVES_IN_BATCH = 2  # the positives of the whole batch

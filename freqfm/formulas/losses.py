@@ -38,14 +38,14 @@ def loss_and_gradient(code, score, target):
 
 @inlined
 def expectation_of_log_loss(score):
-    """Return the probability that the score stands for, as its log-odds."""
+    """Return the probability whose log-odds are the score."""
     small = exp_of_minus(abs(score))
     return (ONE if score >= ZERO else small) / (ONE + small)
 
 
 @inlined
 def expectation(code, score):
-    """Return the target that the score stands for, under the loss named by ``code``."""
+    """Return the target that the score predicts under the loss named by ``code``."""
     if code == LOG_LOSS:
         return expectation_of_log_loss(score)
     return score
@@ -81,19 +81,19 @@ def pair_gradient(share, positive, negative):
     return -derivative, derivative
 
 
-# A user's own formulas take the place of these, see ``freqfm._jit.specialised``.
+# Custom formulas replace the functions above, see ``freqfm._jit.specialised``.
 
 
-def pointwise_replacements(value_and_derivative, curvature, own_expectation, of_classes):
-    """Return what takes the place of the functions of a pointwise loss, in float32.
+def pointwise_replacements(value_and_derivative, curvature, expected_target, of_classes):
+    """Return replacements of the functions of a pointwise loss, in float32.
 
     Parameters
     ----------
     value_and_derivative : function of (score, target)
     curvature : float, or function of (score, target)
-    own_expectation : function of (score), or None
-        Without it a score stands for itself or, with ``of_classes``, for the class: 1 if it is
-        positive, else 0.
+    expected_target : function of (score), or None
+        If None, the prediction is the score itself or, with ``of_classes``, the class: 1 if the
+        score is positive, else 0.
     of_classes : bool
         Whether targets are classes.
     """
@@ -105,30 +105,30 @@ def pointwise_replacements(value_and_derivative, curvature, own_expectation, of_
     def constant_curvature(code, score, target):
         return curvature
 
-    def own_curvature(code, score, target):
+    def custom_curvature(code, score, target):
         return np.float64(curvature(score, target))
 
     def expect(code, score):
-        return np.float32(own_expectation(score))
+        return np.float32(expected_target(score))
 
     def score_itself(code, score):
         return score
 
-    def own_class(code, score):
+    def predicted_class(code, score):
         return ONE if score > ZERO else ZERO
 
-    if own_expectation is None:
-        expect = own_class if of_classes else score_itself
+    if expected_target is None:
+        expect = predicted_class if of_classes else score_itself
 
     return {
         loss_and_gradient: value,
-        loss_curvature: own_curvature if callable(curvature) else constant_curvature,
+        loss_curvature: custom_curvature if callable(curvature) else constant_curvature,
         expectation: expect,
     }
 
 
 def pairwise_replacements(value_and_derivatives):
-    """Return what takes the place of the functions of a pairwise loss, in float32."""
+    """Return replacements of the functions of a pairwise loss, in float32."""
 
     def loss(positive, negative):
         value, by_positive, by_negative = value_and_derivatives(positive, negative)
@@ -141,7 +141,7 @@ def pairwise_replacements(value_and_derivatives):
     return {pair_loss: loss, pair_gradient: gradient}
 
 
-# Beyond this cosine an angle's derivative is lost in rounding.
+# Beyond this cosine, rounding dominates the derivative of the angle.
 _LARGEST_COSINE = 1.0 - 1e-7
 
 
@@ -149,8 +149,8 @@ _LARGEST_COSINE = 1.0 - 1e-7
 def margin_cosine(cosine, margin):
     """Return cos(theta + margin) for cos(theta) = cosine, and its derivatives by both.
 
-    The angle is clipped to [0, pi], and the cosine to +-(1 - 1e-7): where they are, the derivative
-    is zero.
+    The angle is clipped to [0, pi], and the cosine to +-(1 - 1e-7); where either is clipped, the
+    derivative is zero.
     """
     clipped = min(max(cosine, -_LARGEST_COSINE), _LARGEST_COSINE)
     theta = math.acos(clipped)

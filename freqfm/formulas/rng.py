@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a value depends on (seed, epoch, index) and nothing else."""
+"""Counter-based random numbers: a value depends only on (seed, epoch, index)."""
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def uniform(bits):
 
 @inlined
 def standard_normal(bits):
-    """Return a number of the standard normal distribution, float32, at most 5.5 in magnitude."""
+    """Return a standard normal number, float32, at most 5.5 in magnitude."""
     q = (np.float32(bits >> np.uint64(40)) + HALF) * _UNIT_25
     z = normal_upper_quantile(q)
     return z if bits & _ONE else -z
@@ -68,11 +68,11 @@ def _round(x, key):
 
 @inlined
 def permuted_index(i, n, low_bits, high_bits, key):
-    """Return where position ``i`` of ``range(n)`` goes in the pseudo-random order of ``key``.
+    """Return element ``i`` of the pseudo-random permutation of ``range(n)`` given by ``key``.
 
     A four-round Feistel network on ``low_bits + high_bits`` bits is a bijection of the next
-    power of two; walking along its cycle until the value is below ``n`` makes it one of
-    ``range(n)``. It needs no array, and any thread can ask for any position.
+    power of two; walking along its cycle until the value is below ``n`` makes it a
+    bijection of ``range(n)``. It needs no array, and any thread can compute any element.
     """
     low_mask = (_ONE << low_bits) - _ONE
     high_mask = (_ONE << high_bits) - _ONE

@@ -1,4 +1,4 @@
-"""Negatives drawn for one query at a time, by any of the samplers.
+"""Drawing of negatives for one query at a time, by any of the samplers.
 
 A kernel that needs negatives for a vector calls, for every row of its batch, ::
 
@@ -6,16 +6,16 @@ A kernel that needs negatives for a vector calls, for every row of its batch, ::
 
 with the 1-D arrays
 
-- ``query`` (d,), float32: the vector whose product with an item's is the item's logit;
-- ``key``, uint64: the row's own random stream, from (seed, epoch, row);
-- ``ids`` (n,), int32: gets n items, drawn with replacement;
-- ``log_q`` (n,), float32: gets the log of how much more often than uniformly each is drawn, that is
-  log(n_items Q(item | query)), which a softmax subtracts from the logit;
+- ``query`` (d,), float32: the vector whose dot product with an item's is the item's logit;
+- ``key``, uint64: the random stream of the row, from (seed, epoch, row);
+- ``ids`` (n,), int32: receives n items, drawn with replacement;
+- ``log_q`` (n,), float32: receives log(n_items Q(item | query)) of each of them, the log of its
+  probability relative to uniform sampling, which a softmax subtracts from the logit;
 - ``numbers`` float32 and ``sums`` float64: the thread's rows of ``draw_scratch(proposal, size)``.
 
-After it, and until the next query, ``log_q_of(proposal, query, item, numbers, sums)`` is the same
-for any other item, such as a positive. A draw depends on the proposal, the query and the key alone:
-not on other rows, and not on threads.
+Then, until the next query, ``log_q_of(proposal, query, item, numbers, sums)`` returns the same for
+any other item, such as a positive. A draw depends only on the proposal, the query and the key, not
+on other rows or on threads.
 """
 
 import math
@@ -40,32 +40,32 @@ _NO_FLOATS = np.zeros(0, dtype=np.float32)
 _NO_INTEGERS = np.zeros(0, dtype=np.int32)
 _NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 
-# The uppermost nodes of a tree are met in every draw: their weights are kept for the query.
+# Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
 _KEPT_NODES = 1024
 
-# Floats of padding between the scratch of two threads: no cache line is shared.
+# Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 16
 
 
 class Proposal(NamedTuple):
-    """The distribution that negatives are drawn from; arrays of no use to a sampler are empty.
+    """The distribution that negatives are drawn from; arrays that a sampler does not use are empty.
 
-    With query q and item vectors v, an item i is drawn in proportion to, by ``code``,
+    With query q and item vectors v, an item i is drawn, depending on ``code``, in proportion to
 
     - PROPOSAL_UNIFORM: 1;
     - PROPOSAL_GIVEN: exp(log_q[i]);
     - PROPOSAL_CELLS: exp(<q, the codewords of i's cell> + log_q[i]);
     - PROPOSAL_SOFTMAX: exp(<q, v_i>);
     - PROPOSAL_QUADRATIC: alpha <q, v_i>^2 + 1;
-    - PROPOSAL_BEST: the best score of ``n_candidates`` uniform draws; log_q is taken for zero;
+    - PROPOSAL_BEST: 1, of ``n_candidates`` draws the best-scored; log_q is set to zero;
     - PROPOSAL_WEIGHTED: 1, and log_q is minus the log of the draw's weight, n times
       softmax(<q, v_i> / temperature) among the n draws.
     """
 
     #: (n_items,), float64: sums of probabilities in the order of items.
     cumulative: np.ndarray = np.zeros(0)
-    #: (n_items,), float32: log of how much more often than uniformly an item is drawn whatever the
-    #: query; or empty, for all alike.
+    #: (n_items,), float32: the part of log(n_items Q(item | query)) that does not depend on the
+    #: query; empty for zeros.
     log_q: np.ndarray = _NO_FLOATS
     code: int = PROPOSAL_UNIFORM
     n_items: int = 0
@@ -74,30 +74,30 @@ class Proposal(NamedTuple):
     temperature: float = 1.0
     #: (n_items, d), float32.
     vectors: np.ndarray = _NO_ROWS
-    #: (n, d), float32: the codewords of all subspaces, zero outside their own.
+    #: (n, d), float32: the codewords of all subspaces, zero outside their subspace.
     codewords: np.ndarray = _NO_ROWS
     #: (n_cells, n_subspaces), int32: a cell's rows of ``codewords``. No cell is empty.
     cell_codes: np.ndarray = np.zeros((0, 1), dtype=np.int32)
     #: (n_cells,), float32: log of the sum of exp(log_q) over the cell's items.
     cell_log_weights: np.ndarray = _NO_FLOATS
-    #: (n_cells + 1,), int64: where a cell's items stand in ``cell_items``.
+    #: (n_cells + 1,), int64: where a cell's items begin in ``cell_items``.
     cell_starts: np.ndarray = np.zeros(1, dtype=np.int64)
     #: (n_items,), int32: the items, cell by cell.
     cell_items: np.ndarray = _NO_INTEGERS
     #: (n_items,), int32: the cell of each item.
     cell_of: np.ndarray = _NO_INTEGERS
-    #: (n_items, 5), int32, in the order of ``cell_items``: alias tables. The item itself and
-    #: another; then the bits of float32, below what the item itself is drawn, and log_q of both. Or
-    #: empty, where a cell's items are all alike.
+    #: (n_items, 5), int32, in the order of ``cell_items``: alias tables, or empty if the items of a
+    #: cell are equally likely. Columns are the item, its alias and, as the bits of float32, the
+    #: threshold below which the item itself is drawn, and log_q of both.
     aliases: np.ndarray = np.zeros((0, 1), dtype=np.int32)
     #: (2 n_leaves, d (d + 1) / 2), float32: sums of v v^T below each node of a binary tree, upper
-    #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are below node k.
+    #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are children of k.
     nodes: np.ndarray = _NO_ROWS
     leaf_size: int = 1
 
 
 def shapes_needed(proposal, width):
-    """Return the shapes of the arrays that each law reads, by code and field; None for any length.
+    """Return the shapes of the arrays that each code reads, by code and field; None is any length.
 
     Parameters
     ----------
@@ -175,12 +175,12 @@ def _position(at, n):
     return min(np.int64(at), n - 1)
 
 
-# Sums of exponentials, by which cells or items are found: sums[1:] are cumulative.
+# Cumulative sums of exponentials, in ``sums[1:]``, in which cells or items are looked up.
 
 
 @inlined
 def _accumulate(numbers, first, n, largest, sums):
-    """Turn the logits ``numbers[first : first + n]`` into sums; return the log of the last."""
+    """Sum the exponentials of ``numbers[first : first + n]``; return the log of the total."""
     for j in range(n):
         numbers[first + j] = exp_of_minus(max(largest - numbers[first + j], ZERO))
     total = 0.0
@@ -216,8 +216,8 @@ def _prepare_cells(proposal, query, numbers, sums):
 
 @inlined
 def _prepare_softmax(proposal, query, numbers, sums):
-    # Items stand cell by cell: sums over cells are among the sums over items, and to draw an item
-    # is to draw its cell and then the item by its residual.
+    # Items are in the order of their cells, so the sums over cells are among those over items:
+    # drawing an item is the same as drawing its cell, and then the item by its residual.
     n = proposal.n_items
     largest = -np.float32(np.inf)
     for j in range(n):
@@ -264,7 +264,7 @@ def _prepare_tree(proposal, query, numbers, sums):
 
 @inlined
 def _draw_from_tree(proposal, query, key, numbers, sums):
-    """Return an item and its weight: down the tree by halves, then among a leaf's items."""
+    """Return an item and its weight: descend to a leaf of the tree, then draw one of its items."""
     nodes, alpha, n_items = proposal.nodes, proposal.alpha, proposal.n_items
     n_leaves = nodes.shape[0] >> 1
     span = n_leaves * proposal.leaf_size
@@ -288,7 +288,7 @@ def _draw_from_tree(proposal, query, key, numbers, sums):
     return begin + j, sums[1 + j] - (sums[j] if j > 0 else 0.0)
 
 
-# What kernels call.
+# The functions that kernels call.
 
 
 @subroutine
@@ -333,7 +333,7 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         size = proposal.cell_starts[cell + np.uint64(1)] - begin
         ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
         log_q[j] = np.float32(_cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
-    # Items are far apart in memory. A loop of nothing but their misses has many in flight.
+    # Items are scattered in memory: a loop of independent loads keeps many misses in flight.
     if proposal.aliases.shape[0] == 0:
         for j in range(n):
             ids[j] = proposal.cell_items[np.uint64(ids[j])]
@@ -384,7 +384,7 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 
 @inlined
 def draw_static(proposal, bits):
-    """Return an item of a law that needs no query: PROPOSAL_UNIFORM or PROPOSAL_GIVEN."""
+    """Return an item drawn without a query, by PROPOSAL_UNIFORM or PROPOSAL_GIVEN."""
     n, at = proposal.n_items, unit_interval(bits)
     if proposal.code == PROPOSAL_GIVEN:
         return _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])
@@ -393,7 +393,7 @@ def draw_static(proposal, bits):
 
 @subroutine
 def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
-    """Draw items for a query into ``ids``, and how likely they were into ``log_q``; see above."""
+    """Draw items for a query into ``ids``, and write their ``log_q``; see the module docstring."""
     code = proposal.code
     n = proposal.n_items
     prepare_query(proposal, query, numbers, sums)
@@ -410,8 +410,8 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
                 item = np.int64(proposal.cell_items[slot])
                 log_q[j] = log_q_of(proposal, query, item, numbers, sums)
             elif code == PROPOSAL_QUADRATIC:
-                own = random_bits(key, j)
-                item, weight = _draw_from_tree(proposal, query, own, numbers, sums)
+                draw_key = random_bits(key, j)
+                item, weight = _draw_from_tree(proposal, query, draw_key, numbers, sums)
                 log_q[j] = np.float32(math.log(weight) - sums[0])
             else:
                 item = draw_static(proposal, random_bits(key, j))
@@ -420,7 +420,7 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
 
 
 def already_drawn():
-    """Return what takes the place of drawing where ``ids`` and ``log_q`` are filled already."""
+    """Return replacements for kernels whose ``ids`` and ``log_q`` have been filled before."""
 
     def keep(proposal, query, key, ids, log_q, numbers, sums):
         pass

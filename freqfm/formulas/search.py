@@ -7,7 +7,8 @@ from freqfm._jit import inlined
 def first_above(values, begin, end, x):
     """Return where the sorted ``values[begin:end]`` first exceed ``x``; ``end`` if nowhere.
 
-    Its steps depend on the length alone and are conditional moves: no branch is mispredicted.
+    The number of steps depends only on the length, and each is a conditional move: no branch is
+    mispredicted.
     """
     base = begin
     length = end - begin

@@ -68,9 +68,9 @@ _SQRT_2 = np.float32(math.sqrt(2))
 
 @inlined
 def normal_upper_quantile(q):
-    """Return the number that a standard normal one exceeds with probability q, 2^-26 <= q <= 1/2.
+    """Return the upper quantile q of the standard normal distribution, 2^-26 <= q <= 1/2.
 
-    To 1e-5, and where it is below 5 to 2e-6.
+    It is accurate to 1e-5, and to 2e-6 where it is below 5.
     """
     w = -log_of(_TWO * _TWO * q * (ONE - q))
     if w < np.float32(5):

@@ -4,6 +4,7 @@ The formulas are those of the papers and of ``torch.optim``.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,15 @@ from freqfm.formulas.codes import (
 )
 
 
+class AdamConstants(NamedTuple):
+    """What Adam steps depend on beside the learning rate; float32."""
+
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    root_correction: float  #: the square root of 1 - beta_2^t
+
+
 @inlined
 def sgd_step(parameter, gradient, rate):
     """Return the parameter after a plain gradient step."""
@@ -44,15 +54,27 @@ def adagrad_step(parameter, gradient, total, rate, epsilon):
 
 
 @inlined
-def adam_step(parameter, gradient, mean, square, rate, root_correction, beta_1, beta_2, epsilon):
+def adam_constants(hyper, root_correction):
+    """Return the AdamConstants of a step."""
+    return AdamConstants(
+        np.float32(hyper[BETA_1]),
+        np.float32(hyper[BETA_2]),
+        np.float32(hyper[EPSILON]),
+        root_correction,
+    )
+
+
+@inlined
+def adam_step(parameter, gradient, mean, square, rate, adam):
     """Return the parameter and its two moments after an Adam step.
 
     Kingma and Ba (2015), in the form of ``torch.optim.Adam``: ``rate`` is already divided by
-    1 - beta_1^t, and ``root_correction`` is the square root of 1 - beta_2^t.
+    1 - beta_1^t, and ``adam`` are the AdamConstants.
     """
-    mean += (ONE - beta_1) * (gradient - mean)
-    square = beta_2 * square + (ONE - beta_2) * (gradient * gradient)
-    return parameter - rate * mean / (math.sqrt(square) / root_correction + epsilon), mean, square
+    mean += (ONE - adam.beta_1) * (gradient - mean)
+    square = adam.beta_2 * square + (ONE - adam.beta_2) * (gradient * gradient)
+    root = math.sqrt(square) / adam.root_correction
+    return parameter - rate * mean / (root + adam.epsilon), mean, square
 
 
 @inlined
@@ -60,8 +82,8 @@ def counted_rate(hyper, count, curvature):
     """Return the learning rate of a token seen ``count`` times.
 
     Equation (12) of Li et al. (2022), min{1 / 4L, alpha / sqrt(T p)} with p = count / T, where
-    T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; ``curvature`` tells
-    how much more curved the batch at hand is.
+    T cancels. ``max_step`` is 1 / 4L for a batch that holds the token once; the curvature cap
+    over ``curvature`` is the bound for the actual batch.
     """
     exponent = hyper[EXPONENT]
     power = math.sqrt(count) if exponent == 0.5 else count**exponent
@@ -88,7 +110,7 @@ def row_rate(rate_code, count_code, hyper, per_row, k, weight, curvature):
 
 @inlined
 def present_rate(rate_code, hyper, per_row, k, curvature):
-    """Return the learning rate of row ``k`` as its counter stands."""
+    """Return the learning rate of row ``k`` at the current value of its counter."""
     if rate_code == RATE_COUNTED:
         return counted_rate(hyper, per_row[k], curvature)
     if rate_code == RATE_GIVEN:
@@ -97,10 +119,11 @@ def present_rate(rate_code, hyper, per_row, k, curvature):
 
 
 @inlined
-def step_row(step_code, hyper, rate, root_correction, table, k, gradient, first, second):
-    """Move row ``k`` of a table along ``gradient`` and update its state."""
+def step_row(rule, rate, root_correction, table, k, gradient, first, second):
+    """Move row ``k`` of a table along ``gradient`` and update its state, by an UpdateRule."""
+    step_code = rule.step_code
     width = table.shape[1]
-    epsilon = np.float32(hyper[EPSILON])
+    epsilon = np.float32(rule.hyper[EPSILON])
     if step_code == STEP_SGD:
         for f in range(width):
             table[k, f] = sgd_step(table[k, f], gradient[f], rate)
@@ -118,19 +141,10 @@ def step_row(step_code, hyper, rate, root_correction, table, k, gradient, first,
         for f in range(width):
             table[k, f] = sgd_step(table[k, f], gradient[f], rate)
     elif step_code == STEP_ADAM:
-        beta_1 = np.float32(hyper[BETA_1])
-        beta_2 = np.float32(hyper[BETA_2])
+        adam = adam_constants(rule.hyper, root_correction)
         for f in range(width):
             table[k, f], first[k, f], second[k, f] = adam_step(
-                table[k, f],
-                gradient[f],
-                first[k, f],
-                second[k, f],
-                rate,
-                root_correction,
-                beta_1,
-                beta_2,
-                epsilon,
+                table[k, f], gradient[f], first[k, f], second[k, f], rate, adam
             )
     elif step_code == STEP_STORE:
         for f in range(width):
@@ -138,29 +152,23 @@ def step_row(step_code, hyper, rate, root_correction, table, k, gradient, first,
 
 
 @inlined
-def step_element(step_code, hyper, rate, root_correction, vector, k, gradient, first, second):
+def step_element(rule, rate, root_correction, vector, k, gradient, first, second):
     """Move element ``k`` of a vector along ``gradient``: a row of width one."""
-    epsilon = np.float32(hyper[EPSILON])
+    step_code = rule.step_code
+    epsilon = np.float32(rule.hyper[EPSILON])
     if step_code == STEP_SGD:
         vector[k] = sgd_step(vector[k], gradient, rate)
     elif step_code == STEP_ADAM:
+        adam = adam_constants(rule.hyper, root_correction)
         vector[k], first[k], second[k] = adam_step(
-            vector[k],
-            gradient,
-            first[k],
-            second[k],
-            rate,
-            root_correction,
-            np.float32(hyper[BETA_1]),
-            np.float32(hyper[BETA_2]),
-            epsilon,
+            vector[k], gradient, first[k], second[k], rate, adam
         )
     else:
         vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
 
 
 def step_replacements(step, n_states, with_number):
-    """Return what takes the place of the steps of a row and of an element, in float32.
+    """Return replacements of the steps of a row and of an element, in float32.
 
     Parameters
     ----------
@@ -185,9 +193,9 @@ def step_replacements(step, n_states, with_number):
             parameter, first, second = step(parameter, gradient, first, second, rate)
             return np.float32(parameter), np.float32(first), np.float32(second)
 
-    # Of such an optimizer the number of the step stands where the correction of a root does.
+    # ``corrections`` passes the number of the step in place of the root correction.
 
-    def row(step_code, hyper, rate, number, table, k, gradient, *state):
+    def row(rule, rate, number, table, k, gradient, *state):
         first, second = state
         for f in range(table.shape[1]):
             a = first[k, f] if has_first else ZERO
@@ -198,7 +206,7 @@ def step_replacements(step, n_states, with_number):
             if has_second:
                 second[k, f] = b
 
-    def element(step_code, hyper, rate, number, vector, k, gradient, *state):
+    def element(rule, rate, number, vector, k, gradient, *state):
         first, second = state
         a = first[k] if has_first else ZERO
         b = second[k] if has_second else ZERO

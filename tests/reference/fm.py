@@ -62,7 +62,7 @@ def loss_value(name, score, target):
     return (score - target) ** 2 / 2
 
 
-def loss_slope(name, score, target):
+def loss_derivative(name, score, target):
     if name == "log_loss":
         return 1 / (1 + np.exp(-score)) - target
     return score - target
@@ -89,7 +89,7 @@ class ReferenceFM:
     def gradients(self, X, y, weight):
         """Sums over the batch, the penalty included, and the weight of the rows of each token."""
         scores = fm_scores(X, self.b[0], self.w, self.V)
-        slope = weight * loss_slope(self.loss, scores, y)
+        derivative = weight * loss_derivative(self.loss, scores, y)
         touched = (X != 0).astype(float)
         n = touched.T @ weight
         shared = n * self.shares
@@ -97,14 +97,14 @@ class ReferenceFM:
         g_V = np.zeros_like(self.V)
         for s in range(len(y)):
             for k in range(X.shape[1]):
-                g_V[k] += slope[s] * X[s, k] * (sums[s] - X[s, k] * self.V[k])
+                g_V[k] += derivative[s] * X[s, k] * (sums[s] - X[s, k] * self.V[k])
         g_V += self.alpha_factors * shared[:, None] * self.V
-        g_w = X.T @ slope + self.alpha_linear * shared * self.w
+        g_w = X.T @ derivative + self.alpha_linear * shared * self.w
         per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + (sums**2).sum(axis=1))
         per_row = per_row * (0.25 if self.loss == "log_loss" else 1.0)
         self.curvature = np.abs(X).T @ per_row
         self.b_curvature = per_row.sum()
-        return slope.sum(), g_w, g_V, n, weight @ loss_value(self.loss, scores, y)
+        return derivative.sum(), g_w, g_V, n, weight @ loss_value(self.loss, scores, y)
 
     def batch(self, X, y, weight, mean_weight):
         self.t += 1

@@ -22,10 +22,10 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
     log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
     total = weight = 0.0
     for p, ((u, i, v), negatives) in enumerate(zip(pairs, lists, strict=True)):
-        own = log_q[p] if log_q.ndim == 2 else log_q[[*negatives, i]]
-        terms = [np.exp(inverse[u, 1] * scores[u, j] - own[a]) for a, j in enumerate(negatives)]
+        q = log_q[p] if log_q.ndim == 2 else log_q[[*negatives, i]]
+        terms = [np.exp(inverse[u, 1] * scores[u, j] - q[a]) for a, j in enumerate(negatives)]
         if inside:
-            terms.append(np.exp(inverse[u, 1] * scores[u, i] - own[-1]))
+            terms.append(np.exp(inverse[u, 1] * scores[u, i] - q[-1]))
         total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(sum(terms)))
         weight += v
     return total / weight
@@ -42,8 +42,8 @@ def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LO
     for (u, i, v), negatives in zip(pairs, lists, strict=True):
         for j in negatives:
             if not known[u, j]:
-                own, other = inverse[u, 0] * scores[u, [i, j]]
-                total += v * of_pair(own, other) / len(negatives)
+                score, other = inverse[u, 0] * scores[u, [i, j]]
+                total += v * of_pair(score, other) / len(negatives)
         weight += v
     return total / weight
 

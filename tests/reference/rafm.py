@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.fm import loss_slope
+from reference.fm import loss_derivative
 
 
 def pair_scores(X, intercept, coef, tables, levels, up_to=None):
@@ -55,12 +55,14 @@ def gradients(X, y, weight, intercept, coef, tables, levels, loss, form, depende
     def scores(up_to=None):
         return pair_scores(X, intercept, coef, tables, levels, up_to)
 
-    slopes = [
-        weight * dependent_weight * loss_slope(loss, scores(p), expectation(loss, scores(p + 1)))
+    derivatives = [
+        weight
+        * dependent_weight
+        * loss_derivative(loss, scores(p), expectation(loss, scores(p + 1)))
         for p in range(m - 1)
     ]
-    slopes.append(weight * loss_slope(loss, scores(), y))
-    total = sum(slopes) if form == "reference" else slopes[-1]
+    derivatives.append(weight * loss_derivative(loss, scores(), y))
+    total = sum(derivatives) if form == "reference" else derivatives[-1]
 
     def derivative(up_to, array, index, h=1e-6):
         array[index] += h
@@ -76,7 +78,7 @@ def gradients(X, y, weight, intercept, coef, tables, levels, loss, form, depende
             if levels[k] < p:
                 continue
             if levels[k] == p or form == "reference":
-                by_tables[p][k, f] += slopes[-1] @ derivative(None, table, (k, f))
+                by_tables[p][k, f] += derivatives[-1] @ derivative(None, table, (k, f))
             if levels[k] > p:
-                by_tables[p][k, f] += slopes[p] @ derivative(p, table, (k, f))
+                by_tables[p][k, f] += derivatives[p] @ derivative(p, table, (k, f))
     return total.sum(), X.T @ total, by_tables

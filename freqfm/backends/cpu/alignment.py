@@ -1,6 +1,6 @@
 """Alignment and uniformity: DirectAU and MAWU, losses without negatives.
 
-Positives are pulled together, and the users of a batch, and its items, are pushed apart::
+Positive pairs are pulled together. The users of a batch are pushed apart, and so are its items::
 
     align(batch) + sum over the two sides of  g log(h sum_{a != b} exp(-2 |x_a - x_b|^2) + m)
 
@@ -42,7 +42,7 @@ _FOUR = np.float32(4)
 
 
 class Alignment(NamedTuple):
-    """What a call minimises."""
+    """The loss that a call minimises."""
 
     dropout: float
     margins: bool  #: MAWU's alignment with learned margins, instead of the squared distance
@@ -68,15 +68,15 @@ class AlignmentScratch(NamedTuple):
 
 
 class Push(NamedTuple):
-    """What the uniformity of a side comes to."""
+    """The uniformity loss of a side."""
 
     value: float  #: gamma log(...)
-    factor: float  #: makes the sums of the side its gradient
+    factor: float  #: turns the sums of the side into its gradient
 
 
 @inlined
 def _list_items(begin, end, batch, occurrences):
-    """List the items of some pairs, each with a source of its own."""
+    """List the items of some pairs; pair ``r`` has source row ``r``."""
     for r in range(begin, end):
         occurrences.tokens[r] = batch.data.items[batch.first_pair + r]
         occurrences.rows[r] = r
@@ -134,10 +134,10 @@ def _push(n, totals, gamma, half):
 
 
 @inlined
-def _align(r, cosine, v, whole, alignment, u, i, scratch):
+def _align(r, cosine, v, scale, alignment, u, i, scratch):
     """Return the value of a pair's alignment, and its derivative by the cosine.
 
-    ``v`` is the pair's share of the batch; gradients are multiplied by ``whole``.
+    ``v`` is the pair's share of the batch; gradients are multiplied by ``scale``.
     """
     if alignment.margins:
         m_user = min(max(alignment.user_margins.weights[u, 0], ZERO), ONE)
@@ -146,7 +146,7 @@ def _align(r, cosine, v, whole, alignment, u, i, scratch):
         value, derivative, by_margin = margin_cosine(np.float64(cosine), 1.0 - gate)
         value, derivative, by_margin = -value, -derivative, -by_margin
         # The margin is one minus a sigmoid.
-        scratch.margin_gradients[r, 0] = np.float32(-whole * v * by_margin * gate * (1.0 - gate))
+        scratch.margin_gradients[r, 0] = np.float32(-scale * v * by_margin * gate * (1.0 - gate))
         return value, derivative
     if alignment.half:
         return -np.float64(cosine), -1.0
@@ -154,7 +154,7 @@ def _align(r, cosine, v, whole, alignment, u, i, scratch):
 
 
 @inlined
-def _learn_pair(r, batch, alignment, whole, user_factor, item_factor, items, scratch):
+def _learn_pair(r, batch, alignment, scale, user_factor, item_factor, items, scratch):
     """Find a pair's loss, and the gradients by its user and its item."""
     user_units, item_units = scratch.units[0], scratch.units[1]
     user_gradients, item_gradients = scratch.gradients[0], scratch.gradients[1]
@@ -164,9 +164,9 @@ def _learn_pair(r, batch, alignment, whole, user_factor, item_factor, items, scr
         cosine += user_units[r, f] * item_units[r, f]
     v = np.float64(batch.data.weights[batch.first_pair + r]) * batch.mean
     u, i = user_of(batch, r), np.uint64(items.occurrences.tokens[r])
-    value, derivative = _align(r, cosine, v, whole, alignment, u, i, scratch)
+    value, derivative = _align(r, cosine, v, scale, alignment, u, i, scratch)
     scratch.losses[r] = v * value
-    pull = np.float32(whole * v * derivative)
+    pull = np.float32(scale * v * derivative)
     for f in range(width):
         user_gradients[r, f] = user_factor * user_gradients[r, f] + pull * item_units[r, f]
         item_gradients[r, f] = item_factor * item_gradients[r, f] + pull * user_units[r, f]
@@ -176,7 +176,7 @@ def _learn_pair(r, batch, alignment, whole, user_factor, item_factor, items, scr
 
 @inlined
 def _clamp(member, n, side):
-    """Bring the margins of a batch's tokens back into [0, 1]; each thread a part of the tokens."""
+    """Clip the margins of a batch's tokens to [0, 1]; each thread clips a part of them."""
     margins = side.table.weights
     begin, end = part(member, n)
     for p in range(begin, end):
@@ -198,7 +198,7 @@ def _apply_margins(member, n, users, items, gradients, now, mean):
 def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
     """Train on some batches of an epoch; return the sums of the loss and of the weights.
 
-    Arguments as those of ``softmax_train``, but that every row of a batch holds one positive.
+    Arguments are those of ``softmax_train``, but every row of a batch holds one positive.
     """
     member = Member(rank, size, barrier)
     users, items, step = sides.users, sides.items, sides.step
@@ -225,12 +225,12 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
         synchronize(member)
         of_users = _push(n, scratch.user_totals, alignment.gamma_users, alignment.half)
         of_items = _push(n, scratch.item_totals, alignment.gamma_items, alignment.half)
-        # Sums over the batch, for optimizers that do not average, are the mean times the weight.
-        whole = 1.0 if step.rule.average else batch.weight
-        user_factor = np.float32(whole * of_users.factor)
-        item_factor = np.float32(whole * of_items.factor)
+        # Optimizers that do not average want sums over the batch: the mean times the weight.
+        scale = 1.0 if step.rule.average else batch.weight
+        user_factor = np.float32(scale * of_users.factor)
+        item_factor = np.float32(scale * of_items.factor)
         for r in range(begin, end):
-            _learn_pair(r, batch, alignment, whole, user_factor, item_factor, items, scratch)
+            _learn_pair(r, batch, alignment, scale, user_factor, item_factor, items, scratch)
         synchronize(member)
         if rank == 0:
             loss = of_users.value + of_items.value

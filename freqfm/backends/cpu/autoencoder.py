@@ -38,7 +38,7 @@ def _floats(*shape):
 
 
 class AutoencoderTrainer(TableTrainer):
-    """What an autoencoder does per item, see ``Backend.autoencoder_trainer``."""
+    """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``."""
 
     def __init__(self, problem, n_threads):
         super().__init__(problem.rule, n_threads, problem.formulas)
@@ -136,5 +136,5 @@ class AutoencoderTrainer(TableTrainer):
             self.team.run(step_layer, gradient, self._move(layer, step), n_users)
 
     def catch_up(self, step):
-        """Let all rows make up the steps up to ``step``."""
+        """Let all rows catch up on the steps up to ``step``."""
         self.catch_up_tables(step - self._first_step)

@@ -16,12 +16,12 @@ from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import top_k
 from freqfm.backends.cpu.training import TableTrainer
 
-# Below so many multiplications a call, starting threads costs more than it saves.
+# Below this number of multiplications in a call, starting threads costs more than it saves.
 _WEIGHTS_PER_CALL = 100_000
 
 
 class CPUBackend(Backend):
-    """What the CPU does for the models; see :class:`freqfm.backends.base.Backend`."""
+    """The models' operations on the CPU; see :class:`freqfm.backends.base.Backend`."""
 
     name = "cpu"
 
@@ -79,7 +79,7 @@ class CPUBackend(Backend):
         return gradient
 
     def expected_targets(self, loss_code, formulas, scores):
-        """Return the targets that scores stand for, see ``Backend``."""
+        """Return the targets that scores predict, see ``Backend``."""
         out = np.empty_like(scores)
         with Team(1, formulas) as team:
             team.run(expected_targets, loss_code, scores, out)

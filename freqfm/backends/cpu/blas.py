@@ -1,8 +1,8 @@
 """Matrix products inside kernels: the BLAS of scipy, called without Python.
 
-A product computes whole tiles of scores at the speed of the machine. Each thread of a team calls
-BLAS on tiles of its own, so BLAS itself must stay on one thread: hold
-``_threads.single_threaded_blas()`` around every team that runs such a kernel. How a problem is cut
+A matrix product computes a whole tile of scores at nearly the peak speed of the processor. Each
+thread of a team calls BLAS on different tiles, so BLAS itself must stay on one thread: every team
+that runs such a kernel needs ``_threads.single_threaded_blas()`` around it. How a problem is cut
 into tiles must not depend on the number of threads, because BLAS may sum in another order when a
 shape changes.
 """
@@ -17,7 +17,7 @@ from freqfm._jit import JIT_DISABLED, inlined
 
 __all__ = ["add_product", "add_product_of_transposed", "product_with_transposed"]
 
-# One name for scipy's sgemm, by which compiled code finds it in every process.
+# A fixed name for scipy's sgemm, under which cached code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 
 

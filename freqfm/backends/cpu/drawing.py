@@ -1,7 +1,6 @@
 """Negatives drawn for the users of a batch, before a kernel trains on it.
 
-They are kernels of their own: most models share their negatives, and need not wait for this to
-compile.
+These are separate kernels, so that models that share negatives, as most do, need not compile them.
 """
 
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 
-# Of a row's random numbers, those for its negatives.
+# Tells the random numbers for negatives from the others of a row.
 DRAWS = np.uint64(0x5DEECE66D)
 
 
@@ -33,12 +32,12 @@ class Draws(NamedTuple):
     proposal: Proposal
     numbers: np.ndarray  #: (size, ...), float32
     sums: np.ndarray  #: (size, ...), float64
-    log_q: np.ndarray  #: (size, N), float32, where it is of no use to the loss
+    log_q: np.ndarray  #: (size, N), float32, for losses that do not use it
 
 
 @inlined
 def _catch_up_users(member, batch, users, step):
-    """Let the users of a batch make up the steps that they have missed."""
+    """Let the users of a batch catch up on the steps that they have missed."""
     if step.rule.catch_up == CATCH_UP_NONE:
         return
     tokens = users.occurrences.tokens
@@ -54,10 +53,10 @@ def _catch_up_users(member, batch, users, step):
 def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
     """Draw a list of negatives for each row of a batch, by the logits of its user.
 
-    Arguments as those of ``softmax_train``; ``span`` is one batch, and ``draws`` are Draws. The
-    items and what is to be subtracted from their logits go where the kernel that trains looks for
-    them: to the tokens and the multiples of the occurrences, behind the positives. So does what is
-    to be subtracted from those of positives, if they are inside the logarithm.
+    Arguments are those of ``softmax_train``; ``span`` is one batch, and ``draws`` are Draws. The
+    items and the corrections of their logits are written where the training kernel reads them: to
+    the tokens and the multiples of the occurrences, after the positives. If positives are inside
+    the logarithm, the corrections of their logits are written to their multiples.
     """
     member = Member(rank, size, barrier)
     users, items, step = sides.users, sides.items, sides.step
@@ -92,7 +91,7 @@ def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
 def draw_for_pairs(rank, size, barrier, span, draws, negatives, sides):
     """Draw a list of negatives for each positive of a batch, by the vector of its user.
 
-    Arguments as those of ``draw_for_rows``; ``negatives`` (n_pairs, N) gets the items, int32.
+    Arguments are those of ``draw_for_rows``; ``negatives`` (n_pairs, N), int32, is the result.
     """
     member = Member(rank, size, barrier)
     users, step = sides.users, sides.step

@@ -85,8 +85,8 @@ def _step_tokens(n_tokens, part, step, problem, weights, state, scratch):
         rate = token_rate(k, summed, step, rule, state)
         step_linear(k, summed, rate, step, problem, weights, state)
         step_row(
-            rule.step_code, rule.hyper, rate, step.root_correction, factors, k, scratch.gradient,
-            state.factors_first, state.factors_second,
+            rule, rate, step.root_correction, factors, k, scratch.gradient, state.factors_first,
+            state.factors_second,
         )  # fmt: skip
 
 

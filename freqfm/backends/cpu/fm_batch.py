@@ -309,8 +309,7 @@ def step_intercept(n_in_batch, batch, step, problem, weights, state):
             # Every row holds the intercept: beyond 2 its first step would overshoot.
             rate = min(rate, np.float32(2.0 / curvature))
         step_element(
-            rule.step_code,
-            rule.hyper,
+            rule,
             np.float32(rate / step.correction),
             step.root_correction,
             weights.intercept,
@@ -439,8 +438,7 @@ def step_linear(k, summed, rate, step, problem, weights, state):
         alpha = problem.objective.alpha_linear * problem.objective.shares[k]
         gradient = step.scale * (summed.derivative + alpha * summed.weight * weights.linear[k])
         step_element(
-            problem.rule.step_code,
-            problem.rule.hyper,
+            problem.rule,
             rate,
             step.root_correction,
             weights.linear,

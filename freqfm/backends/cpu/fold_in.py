@@ -1,6 +1,6 @@
-"""Vectors for users that were not trained: the user's own loss minimised, items held fixed.
+"""Vectors for users that were not trained: each user's loss is minimised with items held fixed.
 
-A row's result depends on nothing but the row: neither on other rows nor on threads.
+The result of a row depends neither on other rows nor on the number of threads.
 """
 
 import math
@@ -13,10 +13,10 @@ from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
 
-# Below so many multiplications a call, starting threads costs more than it saves.
+# Below this number of multiplications in a call, starting threads costs more than it saves.
 _WORTH_A_TEAM = 1_000_000
 
-# Floats of padding between the scratch of two threads: no cache line is shared.
+# Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 32
 
 
@@ -38,7 +38,7 @@ class FoldInScratch(NamedTuple):
 
 @inlined
 def _normalise(vector):
-    """Bring a vector to unit length; return whether it had any."""
+    """Scale a vector to unit length; return whether its length was positive."""
     squares = ZERO
     for f in range(vector.shape[0]):
         squares += vector[f] * vector[f]
@@ -125,9 +125,10 @@ def _sum_history(begin, end, items, histories, user):
 def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     """Write unit vectors of users to ``out`` (n, d); a row without items gets zeros.
 
-    For ``n_steps`` steps the user moves to the direction of the gradient plus ``inertia`` times
-    itself. The loss is, if ``pairwise``, that of ranking each of the user's items above each of the
-    others; else -positive * (mean score) + constant * log sum exp(inverse * scores of others).
+    In each of ``n_steps`` steps the user's vector becomes the unit vector of the gradient plus
+    ``inertia`` times itself. The loss is, if ``pairwise``, that of ranking each of the user's items
+    above each of the others; else it is -positive * (mean score) + constant * log sum exp(inverse *
+    scores of others).
     """
     items = problem.items
     width = items.shape[1]

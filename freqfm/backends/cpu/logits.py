@@ -35,7 +35,7 @@ def sum_of_exponentials(scores, r, n, largest):
 
 @inlined
 def largest_logit(scores, r, n, weight, corrections, first, corrected):
-    """Return the largest of the logits of row ``r``, or NaN if one is."""
+    """Return the largest of the logits of row ``r``, or NaN if any is NaN."""
     largest = -np.float32(np.inf)
     for j in range(n):
         logit = weight * scores[r, j] - (corrections[first + j] if corrected else ZERO)

@@ -4,8 +4,8 @@ import numpy as np
 
 from freqfm._jit import inlined
 
-# Sixteen neighbours have one owner: sixteen float32 of a vector indexed by token fill a cache
-# line, and two threads that write the same line wait for each other.
+# Sixteen consecutive tokens have the same owner: sixteen float32 of a vector indexed by token fill
+# a cache line, and two threads that write to the same line wait for each other.
 _NEIGHBOURS = np.uint64(4)
 
 

@@ -8,7 +8,7 @@ from freqfm.formulas.losses import expectation, loss_and_gradient
 
 @kernel
 def expected_targets(rank, size, barrier, loss_code, scores, out):
-    """Write to ``out`` (n,) the targets that ``scores`` (n,) stand for; both float32."""
+    """Write to ``out`` (n,) the targets that ``scores`` (n,) predict; both float32."""
     n = scores.shape[0]
     for i in range(n * rank // size, n * (rank + 1) // size):
         out[i] = expectation(loss_code, scores[i])
@@ -16,7 +16,7 @@ def expected_targets(rank, size, barrier, loss_code, scores, out):
 
 @kernel
 def sum_losses(rank, size, barrier, loss_code, rows):
-    """Return the weighted sum of the losses, and of their derivatives; for a team of one."""
+    """Return the weighted sum of the losses, and of their derivatives; for a single thread."""
     loss = 0.0
     derivative = 0.0
     for i in range(rows.scores.shape[0]):

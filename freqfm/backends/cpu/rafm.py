@@ -7,7 +7,7 @@ recursion ::
     B(p + 1) = B(p) - A(p, p + 1) + A(p + 1, p + 1)
 
 makes every pair interact at the highest level that both tokens have (Chen et al., 2019, theorem
-3). The last is the score. A token's vector at its highest level is free: it follows the loss of
+3). The last B is the score. A token's vector at its highest level is free: it follows the loss of
 the score. Its other vectors are dependent: at level p they make B(p) follow B(p + 1).
 
 With shared prefixes (DiFacto) level p holds the coordinates that rank D_p adds to the last, and
@@ -164,15 +164,15 @@ def _score_levels(part, weights, entries, scratch):
         main[j].curvature = ONE
     for number in range(n_levels):
         level = _level(number, tables)
-        own = _rows_of_level(number, tables, scratch)
+        rows = _rows_of_level(number, tables, scratch)
         for j in range(part.begin, part.end):
             row = main[j].begin, main[j].end
             interactions, replaced, norm = _split_sums(
-                row, entries, level, own.sums[j], own.free_sums[j]
+                row, entries, level, rows.sums[j], rows.free_sums[j]
             )
-            own.batch[j].score += interactions
+            rows.batch[j].score += interactions
             if number < n_levels - 1:
-                scratch.batches[number + 1][j].score = own.batch[j].score - replaced
+                scratch.batches[number + 1][j].score = rows.batch[j].score - replaced
             main[j].curvature += norm
     for j in range(part.begin, part.end):
         reach = ONE
@@ -183,7 +183,7 @@ def _score_levels(part, weights, entries, scratch):
 
 @inlined
 def _differentiate_levels(part, problem, prefix, batches):
-    """Turn the scores of all levels into derivatives: of the loss, and of the losses of levels.
+    """Turn the scores of all levels into derivatives, of the loss and of the losses of levels.
 
     The loss of a level is that of its score with the prediction of the next level as the target.
     """
@@ -210,18 +210,18 @@ def _differentiate_levels(part, problem, prefix, batches):
 
 @inlined
 def _differentiate_dependents(part, number, tables, follow_loss, scratch):
-    """Write the gradient of a row's dependent vectors, per unit of x, without their own term.
+    """Write the gradient of a row's dependent vectors, per unit of x, without the term in v_k.
 
     It is derivative * (sum of x v) by the loss of the level, and if dependent vectors follow the
     loss of the score too, derivative * (sum of x v over free vectors) by that.
     """
     main = scratch.batches[tables.widths.shape[0] - 1]
-    own = _rows_of_level(number, tables, scratch)
+    rows = _rows_of_level(number, tables, scratch)
     for j in range(part.begin, part.end):
-        by_level = own.batch[j].derivative
+        by_level = rows.batch[j].derivative
         by_loss = main[j].derivative if follow_loss else 0.0
-        for f in range(own.sums.shape[1]):
-            own.gradients[j, f] = by_level * own.sums[j, f] + by_loss * own.free_sums[j, f]
+        for f in range(rows.sums.shape[1]):
+            rows.gradients[j, f] = by_level * rows.sums[j, f] + by_loss * rows.free_sums[j, f]
 
 
 @inlined
@@ -343,8 +343,7 @@ def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
             rate = present_rate(rule.rate_code, rule.hyper, state.per_row, k, summed.curvature)
             rate = np.float32(rate / step.correction)
         step_row(
-            rule.step_code, rule.hyper, rate, step.root_correction, level.table, row,
-            scratch.gradient, firsts, seconds,
+            rule, rate, step.root_correction, level.table, row, scratch.gradient, firsts, seconds,
         )  # fmt: skip
 
 
@@ -362,7 +361,7 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     tables = weights.factors
     n_levels = tables.widths.shape[0]
     order = order_of_epoch(rows, span.epoch)
-    own = scratch_of_thread(rank, scratch)
+    local = scratch_of_thread(rank, scratch)
     batches = scratch.levels.batches
     main = batches[n_levels - 1]
     follow_loss = _follows_loss(problem, tables)
@@ -380,11 +379,11 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
         step = begin_step(span.n_steps + b - span.first_batch + 1, part.n_rows, problem)
         if rank == 0:
             loss += step_intercept(part.n_rows, of_linear, step, problem, weights, state)
-        n_tokens = link_tokens(part, rows.entries, main, own)
-        # From the highest level down: a token's free vector comes first, and with it its rate.
+        n_tokens = link_tokens(part, rows.entries, main, local)
+        # From the highest level down: a token's free vector comes first and advances its counter.
         for back in range(n_levels):
             level = _level(n_levels - 1 - back, tables)
-            _step_level(level, n_tokens, part, step, problem, weights, state, own)
+            _step_level(level, n_tokens, part, step, problem, weights, state, local)
         wait(barrier, size)
     return loss
 

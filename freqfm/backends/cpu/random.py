@@ -8,10 +8,10 @@ from freqfm.formulas import rng
 
 @kernel
 def _sort_by_bits(stream, shift, ends, order):
-    """Write the numbers from 0 on to ``order`` as their random bits rise; no two have the same.
+    """Write the integers from 0 on to ``order``, sorted by their random bits, which are distinct.
 
-    Bits without their last ``shift`` number the buckets. ``ends``, a zero for each bucket and one
-    more, is scratch.
+    The bits above the lowest ``shift`` are the number of a bucket. ``ends`` is scratch: a zero for
+    each bucket, and one more.
     """
     key = rng.key_of(stream)
     n = order.shape[0]
@@ -23,7 +23,7 @@ def _sort_by_bits(stream, shift, ends, order):
         bucket = np.int64(rng.random_bits(key, i) >> shift)
         order[ends[bucket]] = i
         ends[bucket] += 1
-    # Insertion, which hardly moves anything: a bucket holds one or two numbers.
+    # Insertion sort, which moves little: a bucket holds one or two numbers.
     for place in range(1, n):
         i = order[place]
         bits = rng.random_bits(key, i)

@@ -17,18 +17,18 @@ from freqfm.backends.cpu.training import NO_TABLE, TableTrainer
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal, draw_scratch
 
-# A kernel call does about so many multiplications, a tenth of a second's work, before Python may
-# look whether the user has interrupted.
+# A kernel call does about this many multiplications, a tenth of a second of work, before Python can
+# handle an interrupt.
 _WORK_PER_CALL = 5_000_000_000
 
-# A batch's scores are kept whole up to so many numbers (16 MB), else in panels of rows.
+# Up to this many scores (16 MB) a batch is scored at once, else in panels of rows.
 _SCORES = 1 << 22
 
-# At most so many negatives are drawn at a time.
+# At most this many negatives are drawn at a time.
 _DRAWS = 1 << 23
 
-# Negatives of which each row of a batch has its own.
-_OWN_LISTS = (codes.NEGATIVES_OWN, codes.NEGATIVES_DRAWN)
+# Each row of a batch has a separate list of negatives.
+_SEPARATE_LISTS = (codes.NEGATIVES_OWN, codes.NEGATIVES_DRAWN)
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
 
@@ -38,7 +38,7 @@ def _floats(*shape):
 
 
 def _numbers_of_rows(names, n):
-    """Return float64 numbers for each of ``n`` rows, by name; those of a row stand together."""
+    """Return float64 numbers for each of ``n`` rows, by name; those of a row are contiguous."""
     numbers = np.zeros((n, len(names)))
     return dict(zip(names, numbers.T, strict=True))
 
@@ -46,7 +46,7 @@ def _numbers_of_rows(names, n):
 class Call(NamedTuple):
     """What one call trains on; see ``RankingTrainer.train``."""
 
-    run: Callable  #: of the team
+    run: Callable  #: ``Team.run``
     span: Span
     draws: Draws | None  #: if the trainer draws negatives itself
     proposal: Proposal | None
@@ -56,7 +56,7 @@ class Call(NamedTuple):
 
 
 class Family:
-    """What a family of losses needs of a trainer, and how it trains.
+    """The working memory of a family of losses, and how it trains.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Family:
         raise NotImplementedError
 
     def lists_shape(self, n_batches, n_pairs):
-        """Return how many lists of negatives batches take, and the length of a list."""
+        """Return how many lists of negatives batches need, and the length of a list."""
         return n_pairs, self.problem.n_negatives
 
     def train(self, call, sides, tables):
@@ -110,15 +110,15 @@ class SoftmaxFamily(Family):
         super().__init__(problem, n_pairs, size)
         d, width = problem.width, self._list_length()
         panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
-        own = problem.negatives_code in _OWN_LISTS
-        self.n_listed = n_pairs * width if own else width
-        n_units = size * width if own else width
+        separate = problem.negatives_code in _SEPARATE_LISTS
+        self.n_listed = n_pairs * width if separate else width
+        n_units = size * width if separate else width
         self._scratch = SoftmaxScratch(
             masks=_floats(n_pairs, d),
             lengths=_floats(n_pairs),
             scaled=_floats(n_pairs, d),
             user_gradients=_floats(n_pairs, d),
-            sources=_floats(n_pairs + (0 if own else width), d),
+            sources=_floats(n_pairs + (0 if separate else width), d),
             negative_units=_floats(n_units, d),
             negative_corrections=_floats(n_units),
             scores=_floats(panel, width),
@@ -127,7 +127,7 @@ class SoftmaxFamily(Family):
 
     @staticmethod
     def block_of(problem):
-        """As of ``Family``: where each positive has a list of its own, a row is one positive."""
+        """See ``Family``; if each positive has a separate list, a row is one positive."""
         return 1 if problem.negatives_code == codes.NEGATIVES_OWN else problem.block
 
     def _list_length(self):
@@ -141,13 +141,15 @@ class SoftmaxFamily(Family):
     def _work_of_batch(self):
         problem, width = self.problem, self._list_length()
         n = problem.batch_size
-        own = problem.negatives_code == codes.NEGATIVES_OWN
-        return 6 * n * width * problem.width, n * width if own else problem.n_negatives or 1
+        draws = problem.n_negatives or 1
+        if problem.negatives_code == codes.NEGATIVES_OWN:
+            draws = n * width
+        return 6 * n * width * problem.width, draws
 
     def lists_shape(self, n_batches, n_pairs):
-        """As of ``Family``; a batch shares a list if its positives have none of their own."""
-        own = self.problem.negatives_code == codes.NEGATIVES_OWN
-        return n_pairs if own else n_batches, self.problem.n_negatives
+        """See ``Family``; a batch shares a list unless each positive has a separate one."""
+        separate = self.problem.negatives_code == codes.NEGATIVES_OWN
+        return n_pairs if separate else n_batches, self.problem.n_negatives
 
     def _softmax(self, call):
         problem = self.problem
@@ -171,7 +173,7 @@ class SoftmaxFamily(Family):
         )
 
     def train(self, call, sides, tables):
-        """As of ``Family``."""
+        """Train on the batches of a Call, see ``Family``."""
         softmax = self._softmax(call)
         if call.draws is not None:
             call.run(draw_for_rows, call.span, call.draws, softmax, sides, self._scratch)
@@ -179,7 +181,7 @@ class SoftmaxFamily(Family):
 
 
 class PairwiseFamily(Family):
-    """A positive above each of its own negatives."""
+    """Each positive is ranked above each of its negatives."""
 
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
@@ -196,7 +198,7 @@ class PairwiseFamily(Family):
         return 100 * self.problem.width * draws, draws
 
     def train(self, call, sides, tables):
-        """As of ``Family``."""
+        """Train on the batches of a Call, see ``Family``."""
         problem, negatives = self.problem, call.negatives
         if call.draws is not None:
             data, b = call.span.data, call.span.first_batch
@@ -210,7 +212,7 @@ class PairwiseFamily(Family):
 
 
 class AlignmentFamily(Family):
-    """Positives pulled together, users pushed apart, and items; no negatives."""
+    """Positive pairs are pulled together, users and items each pushed apart; no negatives."""
 
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
@@ -230,7 +232,7 @@ class AlignmentFamily(Family):
         return 8 * n * n * self.problem.width, 1
 
     def train(self, call, sides, tables):
-        """As of ``Family``."""
+        """Train on the batches of a Call, see ``Family``."""
         alignment = Alignment(
             dropout=self.problem.dropout,
             user_margins=tables.get("user_margins", NO_TABLE),
@@ -255,7 +257,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     Raises
     ------
     ValueError
-        If a batch has more scores than can be numbered.
+        If a batch has more scores than int32 can index.
     """
 
     def __init__(self, problem, n_threads):
@@ -281,20 +283,20 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         self._draws = None
 
     def begin_epoch(self, epoch, data, tables, first_step, corrections):
-        """Take what an epoch trains, and on what; see ``RankingTrainer``."""
+        """Set the tables and the data of an epoch; see ``RankingTrainer``."""
         self.begin_tables(tables, first_step, corrections)
         self._epoch, self._data = epoch, data
         self._users = Side(self.tables["user_factors"], self._user_occurrences)
         self._items = Side(self.tables["item_factors"], self._item_occurrences)
 
     def lists_shape(self, first, last):
-        """Return how many lists of negatives the batches take, and the length of a list."""
+        """Return how many lists of negatives the batches need, and the length of a list."""
         data = self._data
         pairs = data.row_starts[data.batch_starts[[first, last]]]
         return self._family.lists_shape(last - first, int(pairs[1] - pairs[0]))
 
     def _draws_from(self, proposal):
-        """Return Draws from a proposal, of which the working memory is kept."""
+        """Return Draws from a proposal; their working memory is reused."""
         if self._draws is None or self._draws.proposal is not proposal:
             log_q = _floats(self.n_threads, self._problem.n_negatives)
             self._draws = Draws(proposal, *draw_scratch(proposal, self.n_threads), log_q)
@@ -316,5 +318,5 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         return self._family.train(call, sides, self.tables)
 
     def end_epoch(self):
-        """Let all rows make up the steps that they have missed."""
+        """Let all rows catch up on the steps that they have missed."""
         self.catch_up_tables(len(self._data.batch_starts) - 1)

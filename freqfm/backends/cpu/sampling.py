@@ -1,4 +1,4 @@
-"""Items drawn, and alias tables, which draw from any distribution in constant time."""
+"""Draws of items, and alias tables, which draw from any distribution in constant time."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def _draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
 
 
 def draw(proposal, queries, key, n):
-    """Return items for each query, and how likely they were, see ``Backend.draw``."""
+    """Return items for each query and their log-probabilities, see ``Backend.draw``."""
     ids = np.zeros((len(queries), n), dtype=np.int32)
     log_q = np.zeros(ids.shape, dtype=np.float32)
     numbers, sums = draw_scratch(proposal, 1)
@@ -30,13 +30,13 @@ def _draw_lists(proposal, stream, first, ids):
     """Draw the lists from number ``first`` on into the rows of ``ids``."""
     key = key_of(stream)
     for r in range(ids.shape[0]):
-        own = hash64(key + np.uint64(first + r))
+        list_key = hash64(key + np.uint64(first + r))
         for j in range(ids.shape[1]):
-            ids[r, j] = draw_static(proposal, random_bits(own, j))
+            ids[r, j] = draw_static(proposal, random_bits(list_key, j))
 
 
 def draw_lists(proposal, stream, first, shape):
-    """Return lists of items that are the same for any query, see ``Backend.draw_lists``."""
+    """Return lists of items drawn without a query, see ``Backend.draw_lists``."""
     ids = np.empty(shape, dtype=np.int32)
     _draw_lists(proposal, stream, first, ids)
     return ids

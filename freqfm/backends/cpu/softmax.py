@@ -2,8 +2,8 @@
 
 A batch is a list of rows, each a user with one or more positives. Negatives are shared by the
 batch, so that all its scores are one matrix product and so are the two gradients; or each positive
-has a list of its own, or each row, drawn for its user. With logits z_j = w' s_j - q_j, q_j the log
-of how much more often than uniformly j is drawn, a positive of weight v adds ::
+has a separate list, or each row, drawn for its user. With logits z_j = w' s_j - q_j, q_j the log of
+the probability of drawing j relative to uniform sampling, a positive of weight v adds ::
 
     v (-w s_p + c log sum_j exp(z_j))         or, with the positive inside the logarithm,
     v (-w s_p + c log(exp(z_p) + sum_j exp(z_j)))
@@ -41,7 +41,7 @@ from freqfm.formulas.codes import (
 )
 
 # Rows and negatives of one tile, the work of one call of BLAS. How a batch is cut into tiles does
-# not depend on the number of threads, so no sum does.
+# not depend on the number of threads, so neither do the sums.
 TILE_ROWS = 64
 TILE_NEGATIVES = 256
 
@@ -58,7 +58,7 @@ def _n_negatives(batch, softmax, items):
 
 @inlined
 def _list_items(member, batch, softmax, m, occurrences):
-    """Write the tokens of a batch's positives and negatives, each thread a part."""
+    """Write the tokens of a batch's positives and negatives; each thread writes a part."""
     code = softmax.negatives_code
     first, n_pairs = batch.first_pair, batch.n_pairs
     begin, end = part(member, n_pairs)
@@ -80,7 +80,7 @@ def _list_items(member, batch, softmax, m, occurrences):
 
 @inlined
 def _gather_shared_negatives(member, batch, softmax, m, items, scratch):
-    """Gather the batch's negatives; their gradients stand after those by the users' rows."""
+    """Gather the batch's negatives; their gradients are stored after the sources of the rows."""
     begin, end = part(member, m)
     gather_negatives(begin, end, batch.n_pairs, FIRST, softmax, items, scratch)
     for j in range(begin, end):
@@ -115,7 +115,7 @@ def _learn_shared_negatives(member, panel, scratch):
 
 @inlined
 def _add_statistics(batch, statistics, scratch):
-    """Add what the rows of a batch say of their users' temperatures."""
+    """Add the statistics of a batch, by user, that adaptive temperatures are computed from."""
     for r in range(batch.n_rows):
         u = user_of(batch, r)
         statistics[u, 0] += scratch.plain_losses[r]
@@ -131,8 +131,8 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
     ---------
     span : Span
     softmax : Softmax
-    sides : Sides, with the last step that was made. Negatives drawn for each row of the only batch,
-        and what is subtracted from logits, stand in the occurrences of items.
+    sides : Sides, with the last step that was made. If negatives are drawn for each row, there is
+        one batch, and they and the corrections of logits are in the occurrences of items.
     scratch : SoftmaxScratch
     """
     member = Member(rank, size, barrier)

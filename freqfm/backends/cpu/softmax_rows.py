@@ -20,16 +20,16 @@ from freqfm.backends.cpu.tables import (
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_OWN
 from freqfm.formulas.losses import softmax_with_positive
 
-# Up to here the logits of cosines, between -w and w, need no search for the largest: shifted by w
-# they stay above the -87 at which float32 ends.
+# Up to this inverse temperature w, logits of cosines, which are between -w and w, need no search
+# for the largest: shifted by w they stay above -87, below which exponentials underflow in float32.
 _SAFE = np.float32(40)
 
-# In the types of what is passed elsewhere: for literals functions would be compiled once more.
+# Typed as their other values: for literals, functions would be compiled once more.
 FIRST, _FALSE = np.int64(0), np.bool_(False)
 
 
 class Softmax(NamedTuple):
-    """What a call minimises, by which negatives and temperatures."""
+    """The loss that a call minimises, with its negatives and temperatures."""
 
     cosine: bool
     dropout: float
@@ -39,13 +39,13 @@ class Softmax(NamedTuple):
     constant: float  #: c
     statistics_wanted: bool
     negatives: np.ndarray
-    """(n_lists, M), int32: a list for each batch of the call, or for each positive. Where negatives
-    are drawn for rows, the batch's positives or all items, no list is read."""
+    """(n_lists, M), int32: a list for each batch of the call, or for each positive. It is not read
+    if negatives are drawn for rows, or are the batch's positives or all items."""
     corrections: np.ndarray  #: (n_items,), q, float32; empty for zeros
     smallest_correction: np.float32  #: of all items, at most 0
     inverse_temperatures: np.ndarray  #: (n_users, 2), w and w', float32
     statistics: np.ndarray
-    """(n_users, 3), float64: gets, per user, the loss at temperature one, its weight, and the
+    """(n_users, 3), float64: receives, per user, the loss at temperature one, its weight, and the
     derivative of the loss by the inverse temperature."""
 
 
@@ -57,7 +57,7 @@ class SoftmaxScratch(NamedTuple):
     scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
     sources: np.ndarray  #: (R + M, d): unit users, then the gradients of shared negatives
-    negative_units: np.ndarray  #: (M, d) for shared negatives, (size * M, d) for own ones
+    negative_units: np.ndarray  #: (M, d) for shared negatives, else (size * M, d)
     negative_corrections: np.ndarray  #: (M,), or (size * M,)
     scores: np.ndarray  #: (rows of a panel, M)
     # Of each row, (R,), float64.
@@ -81,7 +81,7 @@ class Tile(NamedTuple):
 
 @inlined
 def has_own_lists(negatives_code):
-    """Return whether each row has negatives of its own."""
+    """Return whether each row has a separate list of negatives."""
     return negatives_code in (NEGATIVES_OWN, NEGATIVES_DRAWN)
 
 
@@ -130,7 +130,7 @@ def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
 
 @inlined
 def _score_own_list(rank, r, tile, batch, softmax, items, scratch):
-    """Score row ``r`` against its own negatives, and sum them weighted by exponentials."""
+    """Score row ``r`` against its list of negatives, and sum them weighted by exponentials."""
     m = tile.n_negatives
     first = rank * m
     negatives = scratch.negative_units[first : first + m]
@@ -186,8 +186,8 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     """Write the gradient of the positives of row ``r`` to the row's and to the occurrences.
 
     The loss and the weight of the row go to the scratch. Returns, each summed over positives with
-    their weights: the scores, the share of the negatives in the softmax, and the positives' own
-    share times their scores.
+    their weights: the scores, the share of the negatives in the softmax, and the share of the
+    positive times its score.
     """
     table, occurrences = items.table.weights, items.occurrences
     width = table.shape[1]
@@ -201,7 +201,7 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     loss = 0.0
     scores = 0.0
     others = 0.0
-    own_scores = 0.0
+    share_scores = 0.0
     weight = 0.0
     row = batch.first_row + r
     for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
@@ -218,7 +218,7 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
         loss += v * (softmax.constant * log_total - inverse * score)
         scores += v * score
         others += v * (1.0 - share)
-        own_scores += v * share * score
+        share_scores += v * share * score
         weight += v
         derivative = np.float32(
             batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
@@ -230,7 +230,7 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
         occurrences.multiples[p - batch.first_pair] = derivative
     scratch.losses[r] = loss
     scratch.weights[r] = weight
-    return scores, others, own_scores
+    return scores, others, share_scores
 
 
 @inlined
@@ -245,8 +245,8 @@ def finish_row(r, tile, batch, softmax, items, scratch):
     for f in range(width):
         mean_score += gradients[r, f] * units[r, f]
         scaled[r, f] = gradients[r, f]
-    scores, others, own_scores = _learn_positives(r, batch, softmax, log_sum, items, scratch)
-    # Times this, exponentials are the gradient by the scores of the negatives.
+    scores, others, share_scores = _learn_positives(r, batch, softmax, log_sum, items, scratch)
+    # Multiplied by this, exponentials are the gradient by the scores of the negatives.
     factor = np.float32(batch.scale * softmax.constant * negative_inverse * others / total)
     for f in range(width):
         gradients[r, f] += factor * scaled[r, f]
@@ -260,4 +260,5 @@ def finish_row(r, tile, batch, softmax, items, scratch):
         through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
     through_dropout(gradients, softmax.dropout, scratch.masks, r)
     scratch.plain_losses[r] = scratch.weights[r] * scratch.log_sums[r] - scores
-    scratch.derivatives[r] = softmax.constant * (own_scores + others * mean_score / total) - scores
+    derivative = softmax.constant * (share_scores + others * mean_score / total) - scores
+    scratch.derivatives[r] = derivative

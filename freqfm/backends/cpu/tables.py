@@ -2,7 +2,7 @@
 
 A batch objective leaves its gradient as occurrences: this token's row moves along this multiple
 of that source row. Each thread lists the occurrences of the tokens it owns, sums them in their
-order and steps the token's row, so no bit depends on the number of threads.
+order and steps the token's row, so results are bitwise the same for any number of threads.
 """
 
 import math
@@ -28,7 +28,7 @@ from freqfm.formulas.steps import present_rate, row_rate, step_row
 
 
 class Table(NamedTuple):
-    """A table of vectors with the state of its optimizer; arrays of no use are empty."""
+    """A table of vectors with its optimizer state; unused arrays are empty."""
 
     weights: np.ndarray  #: (n, d), float32
     per_row: np.ndarray  #: (n,), learning rates or counters, float32
@@ -67,7 +67,7 @@ class Side(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """What a batch moves, and the step that moves it."""
+    """The users and the items that a batch moves, and the step that moves them."""
 
     users: Side
     items: Side
@@ -85,7 +85,7 @@ class Span(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch: where it stands in the epoch, and how large it is."""
+    """One batch: its position in the epoch, and its size."""
 
     data: Batches
     number: int  #: counted from the first batch of the call
@@ -102,7 +102,7 @@ class Batch(NamedTuple):
 
 @inlined
 def batch_of(span, b, average):
-    """Return batch ``b`` of an epoch, of which gradients are averaged or summed."""
+    """Return batch ``b`` of an epoch, whose gradients are averaged or summed."""
     data = span.data
     first_row = data.batch_starts[b]
     n_rows = data.batch_starts[b + 1] - first_row
@@ -147,14 +147,14 @@ def step_after(step, n):
 
 @inlined
 def list_users(begin, end, batch, occurrences):
-    """List the users of the rows ``begin`` to ``end``, each with a source of its own."""
+    """List the users of the rows ``begin`` to ``end``; each row is its user's source row."""
     for r in range(begin, end):
         occurrences.tokens[r] = batch.data.row_users[batch.first_row + r]
         occurrences.rows[r] = r
         occurrences.multiples[r] = ONE
 
 
-# Floats of padding between the scratch of two threads: no cache line is shared.
+# Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 32
 
 
@@ -164,7 +164,7 @@ def row_scratch(width, size):
 
 
 def empty_occurrences(n, width, size):
-    """Return Occurrences for at most ``n`` of rows of ``width``, and ``size`` threads."""
+    """Return Occurrences with room for ``n``, for rows of ``width`` and ``size`` threads."""
     return Occurrences(
         tokens=np.zeros(n, dtype=np.int32),
         rows=np.zeros(n, dtype=np.int32),
@@ -175,13 +175,13 @@ def empty_occurrences(n, width, size):
     )
 
 
-# Passed for ``n_unit``; of the type of the other numbers, so that nothing compiles twice.
+# Passed for ``n_unit``; typed as its other values, so that nothing is compiled twice.
 NO_UNIT = np.int64(0)
 
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)
 
-# Dropout looks at 16 bits of a hash for each weight, four weights a hash.
+# Dropout uses 16 bits of a hash for each weight, so a hash serves four weights.
 _BITS = np.uint64(16)
 _LOW_BITS = np.uint64(0xFFFF)
 _LEVELS = 65536.0
@@ -199,7 +199,7 @@ def row_length(table, k, n_unit):
 
 @inlined
 def gather_row(table, k, n_unit, out, j):
-    """Copy row ``k`` into row ``j`` of ``out``, its first ``n_unit`` numbers at unit length."""
+    """Copy row ``k`` to row ``j`` of ``out``; its first ``n_unit`` numbers get unit length."""
     scale = ONE / row_length(table, k, n_unit) if n_unit > 0 else ONE
     for f in range(n_unit):
         out[j, f] = scale * table[k, f]
@@ -211,8 +211,8 @@ def gather_row(table, k, n_unit, out, j):
 def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
     """Copy row ``k`` with some weights dropped; return the length it had before normalisation.
 
-    ``mask[j]`` keeps what the weights were multiplied by: zero, or 1 / (1 - dropout). Without
-    dropout it is not written.
+    ``mask[j]`` receives the factors of the weights, zero or 1 / (1 - dropout). Without dropout it
+    is not written.
     """
     width = table.shape[1]
     if dropout == 0.0:
@@ -243,13 +243,13 @@ def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
 
 @inlined
 def through_dropout(gradient, dropout, mask, j):
-    """Turn the gradient of row ``j`` by the dropped vector into that by the vector."""
+    """Backpropagate the gradient in row ``j`` through dropout."""
     if dropout > 0.0:
         for f in range(gradient.shape[1]):
             gradient[j, f] *= mask[j, f]
 
 
-# After so many steps without a gradient the momentum of Adam, by default, is 1e-9 of what it was.
+# After this many steps without a gradient, Adam's momentum has decayed to 1e-9 by default.
 _MOST_REPLAYED = 200
 
 # Floats of a cache line.
@@ -260,7 +260,7 @@ _LINE = 16
 def touch_row(table, k):
     """Read a number of every cache line of row ``k``; return their sum.
 
-    A loop of these has many misses in flight; the work that follows finds its rows in the cache.
+    A loop over rows keeps many cache misses in flight; what follows finds the rows in the cache.
     """
     total = ZERO
     for f in range(0, table.shape[1], _LINE):
@@ -270,7 +270,7 @@ def touch_row(table, k):
 
 @inlined
 def through_normalisation(gradient, vectors, k, n, squares, length):
-    """Turn a gradient by the unit vector x / |x| into that by x, of ``length``.
+    """Backpropagate a gradient through the normalisation of x, of ``length``, to x / |x|.
 
     The first ``n`` numbers of ``vectors[k]`` are x itself or the unit vector, and ``squares`` is
     the square of their length: with unit vectors u it is (g - <g, u> u) / length.
@@ -289,8 +289,7 @@ def _step_along(k, gradient, rate, table, step):
     """Move row ``k`` of a table along its gradient, at the learning rate ``rate``."""
     nth = step.number - step.epoch_start
     step_row(
-        step.rule.step_code,
-        step.rule.hyper,
+        step.rule,
         np.float32(rate / step.corrections[nth, 0]),
         np.float32(step.corrections[nth, 1]),
         table.weights,
@@ -303,12 +302,12 @@ def _step_along(k, gradient, rate, table, step):
 
 @inlined
 def _catch_up_row(k, table, step, gradient):
-    """Make up the steps before ``step`` that row ``k`` has missed.
+    """Catch up on the steps before ``step`` that row ``k`` has missed.
 
-    In each its gradient was that of the penalty alone. For SGD, and for a decoupled decay, that is
-    a power of 1 - rate * decay. All others replay the steps: in the cache that is far cheaper than
-    moving the whole table in every batch. Without a penalty Adam's momentum is soon gone, and then
-    nothing moves but the moments themselves.
+    In each of them its gradient was that of the penalty alone. For SGD, and for a decoupled decay,
+    the row is multiplied by a power of 1 - rate * decay. All others replay the steps: in the cache
+    that is far cheaper than moving the whole table in every batch. Without a penalty Adam's
+    momentum soon vanishes, and from then on only the moments change.
     """
     rule = step.rule
     missed = step.number - 1 - table.caught_up[k]
@@ -340,7 +339,7 @@ def _catch_up_row(k, table, step, gradient):
 
 @subroutine
 def catch_up(member, n, tokens, table, step, gradient):
-    """Make up the missed steps of those of ``tokens[:n]`` that this thread owns."""
+    """Catch up on the missed steps of the rows in ``tokens[:n]`` that this thread owns."""
     for p in range(n):
         k = np.uint64(tokens[p])
         if owns(member.rank, member.size, k):
@@ -349,9 +348,10 @@ def catch_up(member, n, tokens, table, step, gradient):
 
 @inlined
 def catch_up_batch(member, n_users, users, n_items, items, step):
-    """Let the rows that a batch has listed make up the steps they have missed.
+    """Let the rows that a batch has listed catch up on the steps they have missed.
 
-    It begins with a meeting, as every thread lists a part, and ends with one: then rows are read.
+    The threads synchronize before, because each has listed a part of the rows, and after it,
+    because rows are read next.
     """
     synchronize(member)
     if step.rule.catch_up == CATCH_UP_NONE:
@@ -364,7 +364,7 @@ def catch_up_batch(member, n_users, users, n_items, items, step):
 
 @kernel
 def catch_up_all(rank, size, barrier, table, step, gradients):
-    """Make up the missed steps of every row of a table, up to and including ``step``."""
+    """Catch up on the missed steps of every row of a table, up to and including ``step``."""
     member = Member(rank, size, barrier)
     for t in range(table.weights.shape[0]):
         k = np.uint64(t)
@@ -396,7 +396,7 @@ def _sum_occurrences(head, occurrences, nexts, sources, gradient):
 
 @inlined
 def through_unit_row(gradient, weights, k, n_unit):
-    """Turn a gradient by what ``gather_row`` makes of row ``k`` into that by the row."""
+    """Backpropagate a gradient through what ``gather_row`` does to row ``k``."""
     if n_unit == 0:
         return
     length = row_length(weights, k, n_unit)
@@ -405,9 +405,9 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 @inlined
 def move_row(k, n_seen, share, gradient, table, step):
-    """Step row ``k`` along its gradient, and shrink it.
+    """Step row ``k`` along its gradient, and apply its weight decay.
 
-    A batch holds the row ``n_seen`` times; the penalty on touched rows counts ``share`` times.
+    A batch holds the row ``n_seen`` times; the penalty on touched rows is multiplied by ``share``.
     """
     rule = step.rule
     weights = table.weights
@@ -431,7 +431,7 @@ def move_row(k, n_seen, share, gradient, table, step):
 
 @kernel
 def step_rows(rank, size, barrier, rows, gradients, table, step):
-    """Move ``rows`` of a table, each once, along their gradients, which are changed."""
+    """Move ``rows`` of a table, each once, along their gradients, which are overwritten."""
     for p in range(rank, rows.shape[0], size):
         move_row(np.uint64(rows[p]), 1, 1.0, gradients[p], table, step)
 

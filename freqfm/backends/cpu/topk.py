@@ -1,8 +1,8 @@
 """The best items of every query: scores, exclusions and the choice in one pass.
 
 Scores are computed tile by tile, as matrix products of some queries with some items. While a
-tile still lies in the cache, excluded items are struck out, and every query's scores are compared
-with the worst of its best k so far. The scores of all queries with all items never exist at
+tile is still in the cache, excluded items are struck out, and every query's scores are compared
+with the worst of its best k so far. The scores of all queries with all items are never stored at
 once. Nearly all scores fail the comparison, which runs over many of them in one instruction, so
 the matrix product takes most of the time.
 """
@@ -19,22 +19,23 @@ from freqfm.backends.cpu.blas import product_with_transposed
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
 
-# So many neighbouring scores are compared at once; whether one of them is good enough is a single
-# branch, and rarely taken.
+# This many consecutive scores are compared at once; whether one of them is good enough is a single
+# branch, which is rarely taken.
 BLOCK = 64
 
-# Items of a tile. With 256 queries it takes half a megabyte, which stays in a core's own cache.
+# Items of a tile. With 256 queries it takes half a megabyte, which fits a core's private cache.
 TILE_ITEMS = 512
 
-# Queries of a tile. More of them make faster products, fewer can be shared out among threads. The
-# choice depends on the number of queries alone, so that results do not depend on the threads.
+# Queries of a tile. Large tiles make faster matrix products, small ones can be divided among more
+# threads. The choice depends only on the number of queries, so that results do not depend on the
+# number of threads.
 _MANY_QUERIES = 8192
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
-# Below so many multiplications, a few tenths of a millisecond, threads take longer to start.
+# Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
 _WORTH_A_TEAM = 20_000_000
 
-# Numbers of padding between the scratch of two threads: no cache line is shared.
+# Padding between the scratch of two threads, in numbers, so that they share no cache line.
 _PADDING = 16
 
 _NOTHING = np.float32(-np.inf)
@@ -74,7 +75,7 @@ def _sink(r, n_kept, score, item, scores, items):
 
 @inlined
 def _strike_out(i, first_item, last_item, cursor, end, indices, tile):
-    """Overwrite row ``i``'s excluded items of the tile; return the first one behind the tile."""
+    """Overwrite row ``i``'s excluded items of the tile; return the first one after the tile."""
     while cursor < end and indices[np.uint64(cursor)] < last_item:
         tile[i, np.uint64(indices[np.uint64(cursor)] - first_item)] = _NOTHING
         cursor += 1
@@ -83,7 +84,7 @@ def _strike_out(i, first_item, last_item, cursor, end, indices, tile):
 
 @inlined
 def _any_above(tile, i, begin, threshold):
-    """Return whether one of ``BLOCK`` neighbouring scores exceeds the threshold; NaN does not."""
+    """Return whether any of ``BLOCK`` consecutive scores exceeds the threshold; NaN does not."""
     found = False
     for j in range(begin, begin + np.uint64(BLOCK)):
         found |= tile[i, j] > threshold
@@ -92,9 +93,9 @@ def _any_above(tile, i, begin, threshold):
 
 @inlined
 def _keep_best(i, r, first_item, n_scores, tile, best):
-    """Keep what scores in row ``i`` of the tile are among the best of query ``r``."""
+    """Keep those scores in row ``i`` of the tile that are among the best of query ``r``."""
     scores, items = best.scores, best.items
-    # Items come in rising order, so of equal scores the one that is already kept has to stay.
+    # Items come in increasing order, so of equal scores the one that is already kept stays.
     threshold = scores[r, 0]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
         if _any_above(tile, i, begin, threshold):
@@ -107,9 +108,9 @@ def _keep_best(i, r, first_item, n_scores, tile, best):
 
 @inlined
 def _sort(r, scores, items):
-    """Turn the heap of row ``r`` into a list that falls from the best item on."""
+    """Turn the heap of row ``r`` into a list sorted from the best item to the worst."""
     for last in range(items.shape[1] - 1, 0, -1):
-        # The worst goes behind all others, which are a heap again.
+        # The worst is swapped to the end; the others are made a heap again.
         score = scores[r, 0]
         item = items[r, 0]
         _sink(r, last, scores[r, last], items[r, last], scores, items)
@@ -119,24 +120,24 @@ def _sort(r, scores, items):
 
 @inlined
 def _score_for_one(query, rows, n_unit, out):
-    """Write the scores of rows for a single query, whose cost is that of reading them."""
+    """Write the scores of rows for a single query; reading the rows dominates the cost."""
     others = np.uint64(n_unit), np.uint64(rows.shape[1])
     for j in range(rows.shape[0]):
-        product = ZERO
+        score = ZERO
         squares = ZERO
         for f in range(n_unit):
-            product += query[f] * rows[j, f]
+            score += query[f] * rows[j, f]
             squares += rows[j, f] * rows[j, f]
         if squares > ZERO:
-            product /= np.float32(math.sqrt(squares))
+            score /= np.float32(math.sqrt(squares))
         for f in range(others[0], others[1]):
-            product += query[f] * rows[j, f]
-        out[j] = product
+            score += query[f] * rows[j, f]
+        out[j] = score
 
 
 @inlined
 def _to_unit(rows, n_unit, out):
-    """Write rows whose first ``n_unit`` numbers are brought to unit length; zeros stay zeros."""
+    """Write rows with their first ``n_unit`` numbers scaled to unit length; zeros stay zeros."""
     for j in range(rows.shape[0]):
         squares = ZERO
         for f in range(n_unit):
@@ -159,15 +160,15 @@ def _score_tile(queries, rows, n_unit, unit, tile):
 
 
 class Scores(NamedTuple):
-    """What items are ranked by: the products of queries and items."""
+    """What items are ranked by: the dot products of queries and items."""
 
     queries: np.ndarray  #: (n, d), float32
     items: np.ndarray  #: (m, d), float32
-    n_unit: int  #: so many leading numbers of an item are taken at unit length
+    n_unit: int  #: the first ``n_unit`` numbers of an item are scaled to unit length
 
 
 class Parts(NamedTuple):
-    """How the queries and the items are shared out among threads."""
+    """How the queries and the items are divided among threads."""
 
     n_rows: int  #: queries of a part
     n_ranges: int  #: parts of the items
@@ -236,10 +237,10 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
 def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
     """Write the ``k`` best items of every query, best first.
 
-    Threads take pairs of a part of the queries and a range of the items in turn. How queries and
-    items are cut into tiles, and hence every bit of the scores, depends neither on the number of
-    threads nor on that of ranges. Equal scores stand in the order of their items; missing places
-    hold item -1 and the score -inf. An item whose score is NaN or -inf is never chosen.
+    Threads take turns at pairs of a part of the queries and a range of the items. How queries and
+    items are cut into tiles depends neither on the number of threads nor on that of ranges, so
+    neither do the scores, bit by bit. Equal scores are in the order of their items; missing places
+    have item -1 and the score -inf. An item whose score is NaN or -inf is never chosen.
 
     Parameters
     ----------
@@ -261,7 +262,7 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     if n * items.size < _WORTH_A_TEAM:
         n_threads = 1
     n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
-    # Where groups of queries are too few for all threads, these share the items.
+    # If there are fewer groups of queries than threads, the items are divided too.
     n_ranges = min(-(-n_threads // n_groups), n_tiles)
     n_threads = min(n_threads, n_groups * n_ranges)
     best = Best(
@@ -280,7 +281,7 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:
         return best.items, best.scores
-    # The best of all ranges, side by side; what is missing, with -inf, comes last.
+    # The best of all ranges are merged; missing places, with -inf, come last.
     found, scores = (part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in best)
     order = np.lexsort((found, -scores))[:, :k]
     return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)

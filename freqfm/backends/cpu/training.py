@@ -12,7 +12,7 @@ from freqfm.formulas.codes import CATCH_UP_NONE
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
 _NO_ROW = np.zeros((0, 1), dtype=np.float32)
 
-#: Stands for a table that a model does not have.
+#: Placeholder for a table that a model does not have.
 NO_TABLE = Table(
     weights=_NO_ROW,
     per_row=_NO_FLOATS,
@@ -35,7 +35,7 @@ class TableTrainer:
     ----------
     team : Team
     tables : dict of Table
-        Those of the epoch.
+        The tables of the epoch.
     """
 
     def __init__(self, rule, n_threads, formulas=None):
@@ -55,7 +55,7 @@ class TableTrainer:
         self._entered.__exit__(*exception)
 
     def begin_tables(self, tables, first_step, corrections):
-        """Take the tables of an epoch, as ``RankingTrainer.begin_epoch`` does."""
+        """Set the tables of an epoch, as ``RankingTrainer.begin_epoch`` does."""
         self._first_step, self._corrections = first_step, corrections
         self.tables = {name: self._table(name, state) for name, state in tables.items()}
 
@@ -84,7 +84,7 @@ class TableTrainer:
         self.team.run(step_rows, rows, gradients, self.tables[name], self.step(n))
 
     def catch_up_tables(self, n_batches):
-        """Let all rows make up the steps that they have missed, after ``n_batches``."""
+        """Let all rows catch up on the steps that they have missed, after ``n_batches``."""
         if self.rule.catch_up == CATCH_UP_NONE:
             return
         for table in self.tables.values():

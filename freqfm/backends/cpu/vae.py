@@ -1,12 +1,13 @@
-"""What a variational autoencoder does per item: sums of histories, and the softmax over items.
+"""The layers of a variational autoencoder that have a row per item: input sums, output softmax.
 
-The layers in between are small and belong to NumPy. A batch has B queries; each is scored against
+The layers in between are small and computed by NumPy. A batch has B queries; each is scored against
 all items, or against items drawn for it, and the gradient of ::
 
     sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i),   n_u = sum_i x_ui,
 
-goes to the queries and, in the same pass, to the items' vectors. The first ``n_unit`` numbers of an
-item's vector are used at unit length: none for products, all but the bias for cosines.
+is returned for the queries and, in the same pass, applied to the items' vectors. The first
+``n_unit`` numbers of an item's vector are scaled to unit length: none for dot products, all but the
+bias for cosines.
 """
 
 import math
@@ -40,19 +41,19 @@ from freqfm.formulas.search import first_above
 # Items of one matrix product.
 TILE = 512
 
-# Items are cut into so many chunks, whatever the number of threads, and sums over items are sums
-# over chunks: so no bit depends on threads.
+# Items are always cut into this many chunks, and sums over items are sums over chunks, so results
+# are bitwise the same for any number of threads.
 N_CHUNKS = 16
 
 
 class Batch(NamedTuple):
-    """The queries of a batch and what they are to find."""
+    """The queries of a batch and their positives."""
 
     queries: np.ndarray  #: (B, d), float32
     histories: Histories  #: the positives of the queries
     totals: np.ndarray  #: (B,), sums of the weights of the positives, float32
     scale: float  #: what each query's loss is multiplied by in the gradient, float32
-    n_unit: int  #: so many leading numbers of an item's vector are used at unit length
+    n_unit: int  #: the first ``n_unit`` numbers of item vectors are scaled to unit length
 
 
 class Move(NamedTuple):
@@ -63,7 +64,7 @@ class Move(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a softmax leaves for the queries."""
+    """What a softmax returns for the queries."""
 
     gradients: np.ndarray  #: (B, d), by the queries, float32
     losses: np.ndarray  #: (B,), without ``scale``, float64
@@ -107,7 +108,7 @@ class Draws(NamedTuple):
 
 @kernel
 def catch_up_rows(rank, size, barrier, items, move, gradients):
-    """Let the rows of ``items`` make up the steps before this one that they have missed."""
+    """Let the rows of ``items`` catch up on the steps before this one that they have missed."""
     member = Member(rank, size, barrier)
     catch_up(member, items.shape[0], items, move.table, move.step, gradients[rank])
 
@@ -159,10 +160,10 @@ def _chunk(c, n_items):
 
 @inlined
 def _largest(bits, b, n):
-    """Return the largest of the scores of row ``b``, or NaN if one is.
+    """Return the largest of the scores of row ``b``, or NaN if any is NaN.
 
-    As integers, floats of one sign are in the order of their bits, and those of negative ones can
-    be turned round: such a maximum, unlike one of floats, is found sixteen numbers at a time.
+    Bits of floats, read as integers, are in the order of the floats once those of negative floats
+    are flipped. The maximum of integers, unlike that of floats, vectorises.
     """
     largest = np.int32(-(2**31))
     for j in range(n):
@@ -192,7 +193,7 @@ def _sum_chunk(rank, c, batch, vectors, scratch):
     begin, end = _chunk(c, vectors.shape[0])
     for first in range(begin, end, TILE):
         last = min(first + TILE, end)
-        # Only matrix products know of tiles: loops over a slice's columns would not vectorise.
+        # Only matrix products use the slice: loops over a slice's columns would not vectorise.
         tile = scores[:n_queries, : last - first]
         used = vectors[first:last]
         if n_unit > 0:
@@ -234,7 +235,7 @@ def _differentiate_scores(rank, c, b, first, last, batch, scratch):
         score = np.float64(scores[b, items[p] - first])
         scratch.chunk_scores[c, b] += weights[p] * score
         p += 1
-    # Scores are at most the log-sum: probabilities are exponentials of what is left.
+    # Scores are at most the log-sum: probabilities are exponentials of the differences.
     log_sum = scratch.log_sums[b]
     exponentials(scores, b, last - first, ONE, scratch.log_sums, 0, False, log_sum)
     p = cursor
@@ -272,7 +273,7 @@ def _learn_chunk(rank, c, batch, move, scratch):
 
 @inlined
 def _finish_sum(b, batch, scratch, losses):
-    """Add the sums of all chunks up to the log-sum of query ``b``."""
+    """Combine the sums of all chunks into the log-sum of query ``b``."""
     sums = scratch.chunk_sums
     largest = sums[0, b, 0]
     for c in range(1, N_CHUNKS):
@@ -372,7 +373,7 @@ def _score_draws(rank, b, batch, weights, scratch):
 
 @inlined
 def _learn_from_draws(rank, b, batch, weights, scratch, occurrences, result):
-    """Score a query's positives against its draws; leave the loss and the gradient."""
+    """Score a query's positives against its draws; write the loss and the gradients."""
     starts, items, positive_weights = batch.histories
     width, n = batch.queries.shape[1], scratch.ids.shape[1]
     query, gradient = batch.queries[b], result.gradients[b]
@@ -432,7 +433,7 @@ def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
         _draw(rank, b, batch, draws, scratch, occurrences)
     wait(barrier, size)
     if move.step.rule.catch_up != CATCH_UP_NONE:
-        # Rows that have missed steps make them up before they are read.
+        # Rows catch up on missed steps before they are read.
         gradient = occurrences.gradients[rank]
         catch_up(member, n, occurrences.tokens, move.table, move.step, gradient)
         wait(barrier, size)

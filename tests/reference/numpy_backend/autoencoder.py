@@ -93,9 +93,9 @@ class AutoencoderEpochs(Trainer):
             weights, scores = x[b, items], used[items] @ query
             positive = scores - (law.log_q(items) if drawn is None else law.static(items))
             log_totals = np.logaddexp(positive, log_sum)
-            own = np.exp(positive - log_totals)
+            shares = np.exp(positive - log_totals)
             losses[b] = weights @ (log_totals + np.log(x.shape[1] / n) - scores)
-            by_scores[b, items] = weights * (own - 1)
-            others = (weights * (1 - own)).sum()
+            by_scores[b, items] = weights * (shares - 1)
+            others = (weights * (1 - shares)).sum()
             np.add.at(by_scores[b], ids, others * np.exp(logits - log_sum))
         return losses, by_scores, n_seen

@@ -20,8 +20,8 @@ def interactions(X, table):
 
 def by_table(X, derivatives, sums, table):
     """Return the gradient by a table: the sum of derivative x_k (sum of x v - x_k v_k)."""
-    own = (X**2).T @ derivatives
-    return X.T @ (derivatives[:, None] * sums) - own[:, None] * table
+    by_squares = (X**2).T @ derivatives
+    return X.T @ (derivatives[:, None] * sums) - by_squares[:, None] * table
 
 
 def levels_of(factors):

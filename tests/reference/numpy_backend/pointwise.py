@@ -1,4 +1,4 @@
-"""Losses of single scores and of pairs, by the package's formulas or a user's own."""
+"""Losses of single scores and of pairs, by the package's formulas or custom ones."""
 
 import numpy as np
 from scipy.special import expit
@@ -15,9 +15,9 @@ def _by_element(function, *arrays):
 
 def loss_of(code, formulas, scores, target):
     """Return the losses of scores, and their derivatives by the scores."""
-    own = formulas.get(losses.loss_and_gradient)
-    if own:
-        return np.moveaxis(_by_element(lambda s, t: own(code, s, t), scores, target), -1, 0)
+    custom = formulas.get(losses.loss_and_gradient)
+    if custom:
+        return np.moveaxis(_by_element(lambda s, t: custom(code, s, t), scores, target), -1, 0)
     if code == codes.LOG_LOSS:
         return np.logaddexp(0, scores) - target * scores, expit(scores) - target
     return (scores - target) ** 2 / 2, scores - target
@@ -25,24 +25,24 @@ def loss_of(code, formulas, scores, target):
 
 def curvature_of(code, formulas, scores, target):
     """Return bounds on the second derivatives of the losses."""
-    own = formulas.get(losses.loss_curvature)
-    if own:
-        return _by_element(lambda s, t: own(code, s, t), scores, target)[..., 0]
+    custom = formulas.get(losses.loss_curvature)
+    if custom:
+        return _by_element(lambda s, t: custom(code, s, t), scores, target)[..., 0]
     return np.full(len(scores), 0.25 if code == codes.LOG_LOSS else 1.0)
 
 
 def expectation(code, formulas, scores):
     """Return the targets that scores stand for."""
-    own = formulas.get(losses.expectation)
-    if own:
-        return _by_element(lambda s: own(code, s), scores)[..., 0]
+    custom = formulas.get(losses.expectation)
+    if custom:
+        return _by_element(lambda s: custom(code, s), scores)[..., 0]
     return expit(scores) if code == codes.LOG_LOSS else scores
 
 
 def pair_loss(formulas, positive, negative):
     """Return log(1 + exp(negative - positive)), and its derivatives by both scores."""
-    own = formulas.get(losses.pair_loss)
-    if own:
-        return np.moveaxis(_by_element(own, positive, negative), -1, 0)
+    custom = formulas.get(losses.pair_loss)
+    if custom:
+        return np.moveaxis(_by_element(custom, positive, negative), -1, 0)
     push = expit(negative - positive)
     return np.logaddexp(0, negative - positive), -push, push

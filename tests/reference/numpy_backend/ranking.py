@@ -86,10 +86,10 @@ class RankingEpochs(Trainer, base.RankingTrainer):
     def __init__(self, problem):
         self.problem = problem
         self._steps = Steps(problem.rule, problem.formulas)
-        own = problem.negatives_code == codes.NEGATIVES_OWN
+        separate = problem.negatives_code == codes.NEGATIVES_OWN
         #: Whether each positive has a list of negatives, or each batch.
-        self._own_lists = problem.family == "pairwise" or own
-        self.block = 1 if own and problem.family == "softmax" else problem.block
+        self._own_lists = problem.family == "pairwise" or separate
+        self.block = 1 if separate and problem.family == "softmax" else problem.block
         self.batches_per_call = 1 << 30
         self._learn = getattr(self, f"_{problem.family}")
 
@@ -144,9 +144,9 @@ class RankingEpochs(Trainer, base.RankingTrainer):
     # Softmax.
 
     def _negatives(self, batch, lists, users):
-        """Return lists of negatives, one or a list for each row, and what logits lose by log q.
+        """Return lists of negatives, one or a list for each row, and the corrections of logits.
 
-        The last result is what the logits of positives lose.
+        The last result are the corrections of the positives' logits.
         """
         problem, n_items = self.problem, len(self._tables["item_factors"].weights)
         if problem.negatives_code == codes.NEGATIVES_DRAWN:
@@ -181,24 +181,24 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         shares = np.exp(logits - log_sums[:, None])
 
         s = (users.vectors[r] * items.vectors[batch.items]).sum(axis=1)
-        log_totals, own = log_sums[r], np.zeros(len(s))
+        log_totals, p = log_sums[r], np.zeros(len(s))
         if problem.include_positive:
             logit = w_others[r] * s - positive_log_q
             log_totals = np.logaddexp(logit, log_totals)
-            own = np.exp(logit - log_totals)
+            p = np.exp(logit - log_totals)
         losses = v * (constant * log_totals - w[r] * s)
 
         n_rows = len(batch.users)
-        others = np.bincount(r, v * (1 - own), n_rows)
+        others = np.bincount(r, v * (1 - p), n_rows)
         if problem.statistics_wanted:
             weight, of_scores = np.bincount(r, v, n_rows), np.bincount(r, v * s, n_rows)
             by_inverse = others * (shares * scores).sum(axis=1)
-            by_inverse += np.bincount(r, v * own * s, n_rows)
+            by_inverse += np.bincount(r, v * p * s, n_rows)
             plain = weight * logsumexp(scores, axis=1) - of_scores
             found = np.column_stack([plain, weight, constant * by_inverse - of_scores])
             np.add.at(self._statistics, batch.users, found)
 
-        by_positive = (scale * v * (constant * w_others[r] * own - w[r]))[:, None]
+        by_positive = (scale * v * (constant * w_others[r] * p - w[r]))[:, None]
         by_others = (scale * constant * w_others * others)[:, None] * shares
         by_users = np.einsum("rj,rjd->rd", by_others, items.vectors[drawn_items])
         np.add.at(by_users, r, by_positive * items.vectors[batch.items])
@@ -330,10 +330,10 @@ def fold_in(problem, formulas, starts, indices, values):
         for _ in range(problem.n_steps):
             scores = problem.inverse * (others @ user)
             if problem.pairwise:
-                own = problem.inverse * (items @ user)[:, None]
-                _, by_own, by_others = pair_loss(formulas, own, scores)
+                positive = problem.inverse * (items @ user)[:, None]
+                _, by_positive, by_others = pair_loss(formulas, positive, scores)
                 weights = shares[:, None] * problem.inverse / len(others)
-                gradient = -(weights * by_own).sum(axis=1) @ items
+                gradient = -(weights * by_positive).sum(axis=1) @ items
                 gradient -= (weights * by_others).sum(axis=0) @ others
             else:
                 softmax = np.exp(scores - logsumexp(scores))

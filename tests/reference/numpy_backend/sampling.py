@@ -78,7 +78,7 @@ class Law:
             items = proposal.cell_items[slots]
         elif code == codes.PROPOSAL_QUADRATIC:
             weights = self._kernel(slice(None))
-            items = np.array([self._descend(weights, own) for own in bits(key, np.arange(n))])
+            items = np.array([self._descend(weights, draw) for draw in bits(key, np.arange(n))])
         elif code == codes.PROPOSAL_GIVEN:
             weights = np.diff(proposal.cumulative, prepend=0)
             items = _invert(weights, uniform(key, np.arange(n)))

@@ -23,19 +23,19 @@ class Steps:
     ----------
     rule : UpdateRule
     formulas : dict, default=None
-        A user's own, by the functions of the package in whose place they stand.
+        Custom formulas, by the functions of the package that they replace.
     """
 
     def __init__(self, rule, formulas=None):
-        self.rule, self._own_step = rule, (formulas or {}).get(step_row)
+        self.rule, self._custom_step = rule, (formulas or {}).get(step_row)
 
     def count(self, per_row, rows, weights):
-        """Let the counters of rows advance by what a batch holds of them."""
+        """Advance the counters of rows by their weights in a batch."""
         if self.rule.rate_code == codes.RATE_COUNTED:
             per_row[rows] += weights if self.rule.count_code == codes.COUNT_SAMPLES else 1
 
     def rates(self, per_row, rows, curvatures=0.0):
-        """Return the learning rates of rows as their counters stand."""
+        """Return the learning rates of rows at the current values of their counters."""
         hyper = self.rule.hyper
         if self.rule.rate_code == codes.RATE_GIVEN:
             return per_row[rows].astype(np.float64)
@@ -55,8 +55,8 @@ class Steps:
         weights, first, second = table.weights, table.first, table.second
         rate = (rate / corrections[0])[:, None]
         epsilon = hyper[codes.EPSILON]
-        if self._own_step is not None:
-            self._step_by_own(table, rows, gradient, rate, corrections[1])
+        if self._custom_step is not None:
+            self._step_by_row(table, rows, gradient, rate, corrections[1])
         elif code == codes.STEP_SGD:
             weights[rows] -= rate * gradient
         elif code == codes.STEP_ADAGRAD:
@@ -73,10 +73,10 @@ class Steps:
         elif code == codes.STEP_STORE:
             first[rows] = gradient
 
-    def _step_by_own(self, table, rows, gradient, rate, correction):
+    def _step_by_row(self, table, rows, gradient, rate, correction):
         for k, of_row, along in zip(rows, rate[:, 0], np.float32(gradient), strict=True):
-            self._own_step(
-                self.rule.step_code, self.rule.hyper, np.float32(of_row), np.float32(correction),
+            self._custom_step(
+                self.rule, np.float32(of_row), np.float32(correction),
                 table.weights, k, along, table.first, table.second,
             )  # fmt: skip
 
@@ -114,7 +114,7 @@ class TableEpochs(Trainer):
         self._steps = Steps(rule, formulas)
 
     def begin_tables(self, tables, first_step, corrections):
-        """Take the tables of an epoch."""
+        """Set the tables of an epoch."""
         self._tables, self._corrections = tables, corrections
         self._n_steps = dict.fromkeys(tables, 0)
 
