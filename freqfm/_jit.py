@@ -16,6 +16,8 @@ import types
 import numba
 import numpy as np
 from numba.core import event
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
@@ -73,6 +75,31 @@ class _Announcer(event.Listener):
         pass
 
 
+class _InnerCode(JITCodeLibrary):
+    """LLVM code that is linked into kernels; only they become machine code.
+
+    numba would generate machine code of every function that a kernel calls too, and never run it.
+    """
+
+    @property
+    def codegen(self):
+        """What sets the environment."""
+        return self
+
+    def set_env(self, name, environment):
+        """Set nothing: Python objects, which the environment holds, are not used here."""
+
+    def _finalize_final_module(self):
+        self._finalized = True
+
+
+class _InnerCompiler(Compiler):
+    def define_pipelines(self):
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _InnerCode(codegen, self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
 class _Inner(CPUDispatcher):
     """A function that kernels call: compiled without an entry point from Python or C.
 
@@ -97,7 +124,10 @@ def _inner(function, **options):
         return function
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     options = {"nopython": True, "boundscheck": None, **wrappers, **_OPTIONS, **options}
-    return _Inner(py_func=function, targetoptions=options)
+    # What a user has written may print, which needs the environment that numba sets.
+    ours = function.__module__.split(".")[0] == __name__.split(".")[0]
+    pipeline = _InnerCompiler if ours else Compiler
+    return _Inner(py_func=function, targetoptions=options, pipeline_class=pipeline)
 
 
 def _recorded(compiled, function, decorator):

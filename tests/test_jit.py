@@ -10,6 +10,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numba.core.codegen import JITCodeLibrary
 
 import freqfm
 from freqfm import MFRecommender, _jit
@@ -333,6 +334,29 @@ def test_inner_functions_have_no_way_in_from_python():
     assert "wrapper" not in compiled.library.get_llvm_str()
     # A test may call it all the same.
     assert add_one(1) == 2 and add_one(0.5) == 1.5
+
+
+@pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
+def test_only_kernels_become_machine_code(monkeypatch):
+    finalize, names = JITCodeLibrary._finalize_specific, []
+
+    def record(library):
+        names.append(library.name.split(".")[-1])
+        finalize(library)
+
+    def halve(x):
+        return x / 2
+
+    @_jit.kernel
+    def quarter(x):
+        return halve(halve(x))
+
+    _jit.KERNELS.remove(quarter)
+    monkeypatch.setattr(JITCodeLibrary, "_finalize_specific", record)
+    halve.__module__ = _jit.__name__
+    halve = _jit.subroutine(halve)
+    assert quarter(2.0) == 0.5
+    assert names == ["quarter"]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ from freqfm._code_cache import Fingerprint
 from freqfm._jit import JIT_DISABLED, specialised
 from freqfm.backends.cpu.fm import fm_score, fm_train
 from freqfm.datasets import make_interactions
-from freqfm.estimators.fm.pointwise import base_score, expect
+from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
 from freqfm.losses import (
     LOSSES,
     RANKING_LOSSES,
@@ -419,6 +419,19 @@ def test_a_variant_is_built_once():
     assert len({fm_train, train, other}) == 3
     assert specialised(fm_score, Hinge().replacements(True)) is fm_score
     assert specialised(fm_train, {}) is fm_train
+
+
+def test_a_formula_may_print(capsys):
+    class Printing(Loss):
+        @staticmethod
+        @njit
+        def value_and_derivative(score, target):
+            print("score", score)
+            return (score - target) ** 2, 2 * (score - target)
+
+    scores = np.array([[0.5, 1.5]])
+    assert mean_loss(Printing(), False, scores, scores + 1, np.ones(2)) == 1
+    assert capsys.readouterr().out == "score 0.5\nscore 1.5\n"
 
 
 IN_A_PROCESS = """
