@@ -245,7 +245,7 @@ def test_models_that_cannot_be_stored_are_refused_before_training(data, tmp_path
         pass
 
     model = MFRecommender(temperature=Mine()).set_callbacks(Checkpoint(tmp_path / "file"))
-    with pytest.raises(TypeError, match="cannot hold temperature=.*Mine.*no public class"):
+    with pytest.raises(TypeError, match="cannot hold temperature=.*Mine.*not a public class"):
         model.fit(*data[1])
     assert not (tmp_path / "file").exists()
     assert not hasattr(model, "item_factors_")

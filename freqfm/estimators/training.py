@@ -1,4 +1,4 @@
-"""The epoch loop that every estimator trains in: stopping, restoring, reporting, callbacks."""
+"""The epoch loop of every estimator: stopping, restoring, reporting, callbacks."""
 
 import contextlib
 import time
@@ -20,7 +20,7 @@ try:  # scikit-learn 1.9 and later
 except ImportError:
 
     class CallbackSupportMixin:
-        """Stand-in for scikit-learn before 1.9, with which :class:`Checkpoint` works alone."""
+        """Replacement for scikit-learn before 1.9; supports :class:`Checkpoint` only."""
 
         def set_callbacks(self, *callbacks):
             """Set the callbacks of ``fit``.
@@ -28,7 +28,7 @@ except ImportError:
             Parameters
             ----------
             *callbacks : Checkpoint
-                None removes those set before.
+                Without arguments, those set before are removed.
 
             Returns
             -------
@@ -63,29 +63,29 @@ __all__ = [
 ]
 
 
-# Weights are squared and summed in float32; those of larger vectors would overflow.
+# Weights are squared and summed in float32; sums of larger weights would overflow.
 _LARGEST = 1e18
 
-# What tells of the epochs in which the best one was looked for.
+# Attributes that describe the epochs of the first phase, the search for the best epoch.
 _OF_SEARCH = ("loss_curve_", "validation_scores_", "n_iter_")
 
-# What scikit-learn keeps on the estimator for the time of a call of fit.
+# Attributes that scikit-learn sets on the estimator during a call of fit.
 _OF_CALLBACKS = ("_callback_fit_ctx", "_skl_callbacks_to_teardown")
 
 
 class Attempt:
-    """A call that trains; whether it has trained for a whole epoch."""
+    """A call that trains. ``kept`` becomes True once it has trained a whole epoch."""
 
     kept = False
 
 
 @contextlib.contextmanager
 def attempt(estimator):
-    """Let a block change an estimator, but undo that if it fails before a whole epoch is trained.
+    """Context manager that restores the estimator if the block fails in its first epoch.
 
-    So a call that is refused, interrupted or diverges in its first epoch leaves the model that was
-    there before, or none. Signals are held back in the block; it releases them where they may
-    arrive.
+    A call that raises on its input, is interrupted, or diverges in its first epoch leaves the model
+    that was there before, or an unfitted estimator. Signals are held back inside the block; code in
+    it releases them where they may arrive.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def attempt(estimator):
     Yields
     ------
     trial : Attempt
-        Set ``trial.kept`` once there is a model that is worth keeping.
+        Set ``trial.kept`` to True once the new model is to be kept.
     """
     with hold_signals():
         before = estimator.__dict__.copy()
@@ -110,7 +110,7 @@ def attempt(estimator):
 
 
 class Snapshot:
-    """A copy of arrays, to be written back into them."""
+    """A copy of arrays that can be written back into them."""
 
     def __init__(self, arrays):
         self._arrays = arrays
@@ -128,25 +128,25 @@ class Snapshot:
 
 
 class Phase(NamedTuple):
-    """How long to train, and what to stop by."""
+    """How long to train, and when to stop early."""
 
     n_epochs: int  #: at most
-    #: Stop after so many epochs without an improvement by ``tol``: of the validation score if there
-    #: is one, else of the loss. None never stops.
+    #: Stop after this number of epochs without an improvement by ``tol``, of the validation score
+    #: if there is one, else of the loss. None never stops.
     patience: int | None = None
-    score_name: str | None = None  #: of the validation score; None without validation
+    score_name: str | None = None  #: name of the validation score; None without validation
 
 
 class EpochLoop:
-    """Train for some epochs and leave a usable model, whatever happens.
+    """Train for several epochs and leave a usable model, whatever happens.
 
-    After every epoch the loop looks at the loss and at the largest weight. If the loss is not
-    finite or the weight too large to count with, or if the user interrupts, the model goes back to
-    the end of the last whole epoch and the exception goes on. With a validation score the best
-    epoch's model is restored at the end.
+    After every epoch the loop checks the loss and the largest weight. If the loss is not finite or
+    the weight is too large, or if the user interrupts, the model of the last whole epoch is
+    restored and the exception is raised. With a validation score, the model of the best epoch is
+    restored at the end.
 
-    Signals are expected to be held back, see :func:`attempt`: they arrive while an epoch is trained
-    and scored, and in callbacks, but not while arrays are copied.
+    Signals must be held back by the caller, see :func:`attempt`. The loop lets them arrive while an
+    epoch is trained and scored, and in callbacks, but not while arrays are copied.
 
     Parameters
     ----------
@@ -155,10 +155,10 @@ class EpochLoop:
         with every epoch; ``n_iter_`` and ``best_iter_`` follow.
     task : object
         What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
-        number to be maximised, ``weights()`` the arrays of the model, ``state()`` all arrays
-        that training changes, ``optimizer`` tells the learning rate, and ``divergence_hint`` what
-        else may help if it diverges. Arrays are restored in place. With callbacks, ``attributes()``
-        returns the learned attributes.
+        number to be maximised, ``weights()`` the arrays of the model and ``state()`` all arrays
+        that training changes, which are restored in place. ``optimizer`` has the learning rate, and
+        ``divergence_hint`` advises what else may help against divergence. With callbacks,
+        ``attributes()`` returns the learned attributes.
     phase : Phase
 
     Attributes
@@ -168,8 +168,8 @@ class EpochLoop:
 
     Notes
     -----
-    A copy of weights and optimizer state is kept for the last whole epoch, and another one for the
-    best epoch if there is a validation score.
+    The loop keeps a copy of weights and optimizer state from the last whole epoch, and with a
+    validation score another one from the best epoch.
     """
 
     def __init__(self, estimator, task, phase):
@@ -185,7 +185,7 @@ class EpochLoop:
         self._since_best = 0
 
     def run(self, trial, callbacks=None):
-        """Train; end with the model of the best or else the last epoch.
+        """Train; leave the model of the best epoch, or of the last one without validation.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class EpochLoop:
             self.estimator.best_iter_ = self._best_epoch
 
     def is_over(self):
-        """Return whether nothing is left to be trained."""
+        """Return whether training is finished."""
         if self._has_used_all():
             return True
         return self.phase.patience is not None and self._since_best >= self.phase.patience
@@ -228,17 +228,17 @@ class EpochLoop:
         return self.epoch >= self._first_epoch + self.phase.n_epochs
 
     def warn_if_improving(self):
-        """Warn if all epochs were used and one of the last, half of the patience, was better."""
+        """Warn if all epochs were used and one of the last ones, half the patience, was better."""
         phase, estimator = self.phase, self.estimator
-        # With warm_start the next call goes on.
+        # With warm_start the next call continues.
         if phase.patience is None or not self._has_used_all() or estimator.warm_start:
             return
         if 2 * self._since_best <= phase.patience:
             watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
             warn_user(
-                f"{type(estimator).__name__}: max_iter={phase.n_epochs} ended the fit while the "
-                f"{watched} still improved. Raise max_iter, or set n_iter_no_change=None if you "
-                f"want so many epochs.",
+                f"{type(estimator).__name__}: the fit reached max_iter={phase.n_epochs} while the "
+                f"{watched} still improved. Raise max_iter, or set n_iter_no_change=None to train "
+                f"exactly max_iter epochs.",
                 ConvergenceWarning,
             )
 
@@ -263,7 +263,7 @@ class EpochLoop:
         estimator.n_iter_ = estimator.best_iter_ = self.epoch
 
     def progress(self):
-        """Return what another loop needs to go on from here, apart from the model."""
+        """Return what another loop needs to continue from here, apart from the model."""
         return {
             "first_epoch": self._first_epoch,
             "best_epoch": self._best_epoch,
@@ -273,13 +273,13 @@ class EpochLoop:
             "best": self._best.copies if self._best else [],
         }
 
-    def go_on(self, progress):
-        """Go on from where another loop stood; the task has its model.
+    def resume(self, progress):
+        """Continue where another loop has stopped; the task holds its model.
 
         Parameters
         ----------
         progress : dict
-            What :meth:`progress` has returned.
+            Returned by :meth:`progress`.
         """
         self._first_epoch = progress["first_epoch"]
         self._best_epoch, self._best_score = progress["best_epoch"], progress["best_score"]
@@ -289,7 +289,7 @@ class EpochLoop:
                 copy[...] = array
 
     def _check_finite(self, loss):
-        # numpy's maximum, unlike Python's, is NaN as soon as one number is.
+        # The maximum of NumPy, unlike that of Python, is NaN if any number is NaN.
         largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
         if np.isfinite(loss) and largest < _LARGEST:
             return
@@ -318,24 +318,24 @@ class EpochLoop:
 
 
 class FitCallbacks:
-    """The callbacks of a call of fit: those of scikit-learn, and checkpoints.
+    """The callbacks of one call of fit: those of scikit-learn, and checkpoints.
 
     Parameters
     ----------
     estimator : estimator
     data : dict
-        What callbacks may ask for: X and y.
+        X and y, for callbacks.
     hashed : dict
-        All that the model depends on, by the name of the argument.
+        All data that the model depends on, by the name of the argument.
     n_epochs : int
-        The most that may be trained.
+        The largest number of epochs.
     unfinished : dict or None
-        The state of the fit to go on with, from a checkpoint.
+        The state of the fit to continue, from a checkpoint.
 
     Raises
     ------
     ValueError
-        If data or parameters are not those of the unfinished fit.
+        If data or parameters differ from those of the unfinished fit.
     TypeError
         If a parameter cannot be stored in a checkpoint.
     """
@@ -358,32 +358,32 @@ class FitCallbacks:
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 
     def begin_phase(self, number, loop):
-        """Hear of a loop that is about to run; let it go on where an unfinished one stood.
+        """Register a loop that is about to run; resume the unfinished loop of a checkpoint.
 
         Parameters
         ----------
         number : int
-            Its place among the loops of this fit.
+            Number of the phase, from 0.
         loop : EpochLoop
         """
         self._number, self._task, self._epoch = number, loop.task, None
         if self._unfinished and self._unfinished["phase"] == number:
-            loop.go_on(self._unfinished["loop"])
+            loop.resume(self._unfinished["loop"])
             loop.task.restore_extra(self._unfinished["extra"])
             self._unfinished = None
 
     def end_phase(self):
-        """Let go of the task of a phase that another one follows."""
+        """Drop the reference to the task of a phase that is over."""
         self._task = None
 
     def begin_epoch(self):
-        """Tell scikit-learn's callbacks that an epoch begins, if it is one of the first phase."""
+        """Call scikit-learn's callbacks at the start of an epoch of the first phase."""
         if self._context is not None and self._number == 0:
             self._epoch = self._context.subcontext(task_name="epoch")
             self._epoch.call_on_fit_task_begin(estimator=self._estimator, **self._data)
 
     def save(self, loop):
-        """Write the checkpoints that are due after an epoch."""
+        """Write the checkpoints that are due after this epoch."""
         for checkpoint in self._checkpoints:
             if loop.epoch % checkpoint.every == 0 or loop.is_over():
                 progress = {
@@ -395,11 +395,11 @@ class FitCallbacks:
                 checkpoint.save(self._estimator, progress)
 
     def end_epoch(self):
-        """Tell scikit-learn's callbacks that an epoch has ended; return whether to stop."""
+        """Call scikit-learn's callbacks at the end of an epoch; return whether to stop."""
         return self._epoch is not None and self._end(self._epoch)
 
     def end_fit(self):
-        """Tell scikit-learn's callbacks that the fit has ended."""
+        """Call scikit-learn's callbacks at the end of the fit."""
         if self._context is not None:
             self._end(self._context)
 
@@ -412,7 +412,7 @@ class FitCallbacks:
 
 
 def check_progress(learned):
-    """Raise unless a model holds what every fit that goes on reads of earlier epochs.
+    """Raise unless a model has valid records of its earlier epochs, as continued fits need.
 
     Parameters
     ----------
@@ -423,7 +423,7 @@ def check_progress(learned):
     for name in ("loss_curve_", "validation_scores_"):
         learned.array(name, (None,))
     seed = learned.get("_seed")
-    learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, no integer")
+    learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, not an integer")
 
 
 def train(task, phase, trial, callbacks=None, number=0):
@@ -437,7 +437,7 @@ def train(task, phase, trial, callbacks=None, number=0):
     trial : Attempt
     callbacks : FitCallbacks, optional
     number : int, default=0
-        Of the phase, if a fit has several.
+        Number of the phase, if a fit has several.
     """
     with announced_compilation(task.model.verbose), task:
         loop = EpochLoop(task.model, task, phase)
@@ -447,27 +447,27 @@ def train(task, phase, trial, callbacks=None, number=0):
     loop.warn_if_improving()
 
 
-def refit(estimator, begin, callbacks, going_on, least=1):
-    """Train a new model, for as many epochs as were best while some data were held out.
+def refit(estimator, begin, callbacks, resumed, least=1):
+    """Train a new model on all data, for the number of epochs that was best in the first phase.
 
-    The curves remain those of the search for that epoch. If training fails or is interrupted, so
-    does the model.
+    The curves remain those of the first phase. If training fails or is interrupted, so does the
+    model of the first phase.
 
     Parameters
     ----------
     estimator : estimator
         Trained with data held out.
     begin : callable
-        ``begin(reset)`` returns the task on all data, with a new model if ``reset``.
+        ``begin(reset)`` returns the task that trains on all data, a new model if ``reset``.
     callbacks : FitCallbacks
-        Of them only checkpoints hear of these epochs.
-    going_on : bool
-        Whether the model is that of an unfinished call of this function.
+        Only checkpoints are called in these epochs.
+    resumed : bool
+        Whether the model comes from an unfinished call of this function.
     least : int, default=1
-        Epochs to train at least, even if fewer were best.
+        Smallest number of epochs to train, even if fewer were best.
     """
     with attempt(estimator):
-        if not going_on:
+        if not resumed:
             names = (*_OF_SEARCH, "best_iter_")
             estimator._search = {name: getattr(estimator, name) for name in names}
         search = estimator._search
@@ -476,7 +476,7 @@ def refit(estimator, begin, callbacks, going_on, least=1):
             print(f"fitting all data for {n_epochs} epochs")
         callbacks.end_phase()
         with release_signals():
-            task = begin(not going_on)
+            task = begin(not resumed)
         train(task, Phase(n_epochs), Attempt(), callbacks, number=1)
         for name in _OF_SEARCH:
             setattr(estimator, name, search[name])

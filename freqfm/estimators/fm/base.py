@@ -1,4 +1,4 @@
-"""What the factorization machines share: parameters, fitting, the model's arrays."""
+"""Base class of the factorization machines: parameters, fitting, the model's arrays."""
 
 import copy
 from abc import abstractmethod
@@ -47,23 +47,23 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
 
 __all__ = ["BaseFM"]
 
-# From how many rows on early_stopping="auto" sets a validation part aside.
+# early_stopping="auto" holds out validation rows if there are at least this many rows.
 _AUTO_EARLY_STOPPING = 300
 
-# validation_fraction="auto" is a tenth. Of fewer than so many rows, a tenth is too few to tell one
+# validation_fraction="auto" is a tenth. With fewer rows than this, a tenth is too few to tell one
 # epoch from another; they are cross-validated instead, the fewest by ten folds, others by five.
 _CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
 
-# n_iter_no_change="auto" is so many epochs, and with a validation part so many steps at least:
-# where an epoch is a step or two, the factors are slow to leave their start.
+# n_iter_no_change="auto" is this number of epochs, and with validation rows at least this number of
+# steps: where an epoch is a step or two, factors need many epochs to grow from their small start.
 _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
 class BaseFM(CallbackSupportMixin, BaseEstimator):
-    """What all factorization machines share: everything but factors and targets.
+    """Base class of all factorization machines: everything but factors and targets.
 
-    An estimator adds two mixins: one knows the factors (``PlainFactors``, ``RankedFactors``), the
-    other the targets (``ClassTargets``, ``RealTargets``). A model has one output per class for
+    An estimator adds two mixins, one for the factors (``PlainFactors``, ``RankedFactors``) and one
+    for the targets (``ClassTargets``, ``RealTargets``). A model has one output per class for
     three classes or more, else one; arrays of several outputs have a leading axis.
     """
 
@@ -151,7 +151,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Set parameters; those of a component reach it by name too.
 
         ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
-        name, which becomes an instance here. So grids over ``optimizer__...`` need no instance.
+        name, which is replaced by an instance. So grids over ``optimizer__...`` need no instance.
 
         Parameters
         ----------
@@ -165,44 +165,44 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         name_to_instance(self, axes, params)
         return super().set_params(**params)
 
-    # Where subclasses differ.
+    # Implemented by subclasses and mixins.
 
-    #: The losses known by name, and whether targets are classes.
+    #: The losses by name, and whether targets are classes.
     _losses: dict
     _of_classes: bool
-    #: Code of the loss with a score of its own for early stopping, and the score's name, as
-    #: scikit-learn's scorers are named.
+    #: Code of the loss for which early stopping uses one of scikit-learn's scores, and the name of
+    #: that score. Other losses are scored by their negative mean.
     _scored_loss: int
     _score: str
 
-    #: The names of the arrays that are trained.
+    #: Names of the arrays that are trained.
     _weight_names: tuple
 
     _writes_checkpoints = True
 
     @abstractmethod
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        """Set the factors of all outputs; return the states of their optimizers."""
+        """Set the factors of all outputs; return their optimizer states."""
 
     @abstractmethod
     def _count_outputs(self, learned):
-        """Return how many outputs the model has, by checked attributes."""
+        """Return the number of outputs of the model, from checked attributes."""
 
     @abstractmethod
     def _check_factors(self, learned, outputs, n_features):
-        """Check the factors, whose shape begins with ``outputs``; see ``LearnedArrays``."""
+        """Check the factors, whose shape starts with ``outputs``; see ``LearnedArrays``."""
 
     @abstractmethod
     def _state_shapes(self, optimizer):
-        """Return the shapes of an output's optimizer state, by the names of its arrays."""
+        """Return the shapes of the arrays in an output's optimizer state, by name."""
 
     @abstractmethod
     def _check_same_shape(self):
-        """Raise if the parameters ask for other factors than those of the model to continue."""
+        """Raise if the parameters do not fit the factors of the model to continue."""
 
     @abstractmethod
     def _fewest_factors(self):
-        """Return the least factors of a feature that the parameters ask for."""
+        """Return the smallest number of factors of a feature, according to the parameters."""
 
     @abstractmethod
     def _outputs(self):
@@ -210,7 +210,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     @abstractmethod
     def _ranked_training(self):
-        """Return the RankedTraining of factors of several ranks, else None."""
+        """Return the RankedTraining of factors of several ranks, or None for a single rank."""
 
     @abstractmethod
     def _encode_target(self, y, classes, reset):
@@ -218,7 +218,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     @abstractmethod
     def _row_weights(self, y, weight, y_train, partial):
-        """Return the rows' weights times those of their classes, which ``y_train`` may decide."""
+        """Return the weights of rows times those of their classes, balanced by ``y_train``."""
 
     @abstractmethod
     def _validation_score(self, target, scores, weight):
@@ -226,22 +226,22 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _loss(self):
-        """The loss that the parameter names."""
+        """The loss given by the parameter ``loss``."""
         loss = resolve("loss", self.loss, Loss, self._losses)
         if self._of_classes and not loss.for_classes:
             raise ValueError(
-                f"loss={self.loss!r} is one of real numbers; a classifier needs a loss whose score "
+                f"loss={self.loss!r} is a regression loss; a classifier needs a loss whose score "
                 f"is positive for the class, such as 'log'."
             )
         return loss
 
     @property
     def _score_name(self):
-        """Name of the score that early stopping watches."""
+        """Name of the score that early stopping maximises."""
         return self._score if self._loss.code == self._scored_loss else "neg_mean_loss"
 
-    def _own_score(self, target, scores, weight):
-        """Return the score of validation rows by the loss itself."""
+    def _loss_score(self, target, scores, weight):
+        """Return the negative mean loss of validation rows."""
         return -mean_loss(self._loss, self._of_classes, scores, target, weight)
 
     def _encode_and_check(self, y, classes, reset):
@@ -277,20 +277,20 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            On input that cannot be learned from: it names the argument, what was found and what
-            to do.
+            If the input cannot be used; the message names the argument, what was found and what to
+            do.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
 
         Warns
         -----
         ConvergenceWarning
-            If ``max_iter`` ended the fit while it still improved.
+            If the fit reached ``max_iter`` while it still improved.
         """
         self._validate_params()
         with attempt(self) as trial:
             unfinished = self.__dict__.pop("_unfinished", None)
-            # A fit is one phase; with a validation part of its rows, a second one trains on all.
+            # With held-out rows, a second phase trains on all rows.
             in_refit = unfinished is not None and unfinished["phase"] == 1
             reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
             with release_signals():
@@ -305,7 +305,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 score_name = self._score_name if validates else None
                 phase = Phase(self.max_iter, self._patience(folds[0]), score_name)
                 task = None if in_refit else self._begin_folds(folds, optimizer, reset)
-            # The task has its own copy of the rows.
+            # The task holds a copy of the rows.
             folds = given = None
             if not refits:
                 rows = None
@@ -334,7 +334,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _begin(self, rows, optimizer, reset):
-        """Return the task that trains a new model, or the one there is, on rows."""
+        """Return the task that trains on ``rows``: a new model if ``reset``, else this one."""
         self.token_counts_ = count_columns(rows.X, rows.weight, rows.trained)
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
@@ -343,7 +343,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return FMTrainer(self, optimizer, rows)
 
     def _begin_folds(self, folds, optimizer, reset):
-        """Return the task that trains a model for each fold: this one for the first."""
+        """Return the task that trains a model for each fold; the first one is this model."""
         first, *others = folds
         trainer = self._begin(first, optimizer, reset)
         if not others:
@@ -370,7 +370,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
 
     def _patience(self, rows):
-        """Return after how many epochs without improvement training stops."""
+        """Return the number of epochs without improvement after which training stops."""
         if self.n_iter_no_change != "auto":
             return self.n_iter_no_change
         n_batches = -(-rows.n_trained // int(self.batch_size))
@@ -378,7 +378,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
-        """Check what the user gave; return the rows, their labels or None, and the optimizer."""
+        """Check the input; return the rows, labels to stratify by or None, and the optimizer."""
         if not reset:
             self._check_learned()
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
@@ -389,7 +389,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         weight = self._row_weights(y, sample_weight, y, partial)
         rows = TrainingRows(X, y, target, weight)
         if not weight.all():
-            # A row of weight zero is no row.
+            # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
             labels = None if labels is None else rows.of_trained(labels)
         optimizer = resolve(
@@ -404,7 +404,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return rows, labels, optimizer
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
-        """Return ``rows`` with a validation set that the user gave; None if there is none."""
+        """Return ``rows`` with the validation set given to ``fit``, or None without one."""
         names = "X_val", "y_val", "sample_weight_val"
         values = X_val, y_val, weight
         given = [name for name, value in zip(names, values, strict=True) if value is not None]
@@ -414,7 +414,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             if name not in given:
                 raise ValueError(
                     f"fit was given {', '.join(given)}, but no {name}; a validation set "
-                    f"is both X_val and y_val."
+                    f"needs both X_val and y_val."
                 )
         if not self.early_stopping:
             raise ValueError(
@@ -431,17 +431,17 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return rows._replace(held_out=(X, target, weight))
 
     def _split(self, rows, labels):
-        """Return the folds: the rows, each time with another validation part held out.
+        """Return a list of folds: the rows, with a different validation part held out of each.
 
-        One is enough for many rows; without early stopping nothing is held out of it. ``labels``
-        are what to stratify by, or None.
+        Large data have one fold. Without early stopping it is all rows, with nothing held out.
+        ``labels`` are the labels to stratify by, or None.
         """
         n_outputs, n_rows = len(rows.target), rows.n_trained
         rarest = n_rows
         if labels is not None:
             rarest = np.bincount(labels, minlength=max(2, n_outputs)).min()
         n_folds, share = self._count_folds(n_rows, rarest)
-        # Two rows of every class, or two rows, are the least that can be scored.
+        # A score needs at least two rows, of every class if there are classes.
         enough = rarest * min(share, 1 - share) >= 2
         early_stopping = self.early_stopping
         if early_stopping == "auto":
@@ -467,13 +467,13 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return [rows.split(trained, held_out) for trained, held_out in splits]
 
     def _count_folds(self, n_rows, rarest):
-        """Return how many folds there are, and the share of the rows that each holds out."""
+        """Return the number of folds and the share of the rows that each holds out."""
         if self.validation_fraction != "auto":
             return 1, self.validation_fraction
         if n_rows >= _CROSS_VALIDATED_BELOW:
             return 1, 0.1
         if self.warm_start:
-            # Every call holds out the same rows.
+            # Every call must hold out the same rows.
             return 1, 0.2
         n_folds = 10 if n_rows < _TEN_FOLDS_BELOW and rarest >= 20 else 5
         return n_folds, 1 / n_folds
@@ -498,7 +498,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             ]
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
-        # A plain dict of arrays, so that skops and joblib store it without knowing our classes.
+        # A dict of arrays, which skops and joblib can store without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
         self._loss_name = type(self._loss).__name__
@@ -509,7 +509,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self._n_steps = np.zeros(1, dtype=np.int64)
 
     def _prepare_to_continue(self, optimizer):
-        """Prepare the model to be trained further; raise if a changed parameter forbids it."""
+        """Prepare the model to be trained further; raise if a parameter has changed too much."""
         if type(optimizer).__name__ != self._optimizer_name:
             raise ValueError(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
@@ -521,7 +521,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"was trained by; set it back, or fit anew with warm_start=False."
             )
         self._check_state(optimizer)
-        # Arrays of a model that was loaded from a memory map cannot be trained in place.
+        # Arrays of a model loaded from a memory map may be read-only; they are copied.
         for name in self._weight_names:
             setattr(self, name, as_kernel_array(getattr(self, name)))
         self._n_steps = as_kernel_array(self._n_steps, np.int64)
@@ -532,7 +532,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self._check_same_shape()
 
     def _check_learned(self):
-        """Raise unless kernels can read the model's arrays; return the ``LearnedArrays``."""
+        """Return the ``LearnedArrays``; raise unless kernels can read the model's arrays."""
         check_is_fitted(self)
         learned = LearnedArrays(self)
         n_features = learned.size("n_features_in_")
@@ -544,13 +544,15 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return learned
 
     def _check_state(self, optimizer):
-        """Raise unless kernels can train on with the optimizer's state."""
+        """Raise unless kernels can continue training with the optimizer state."""
         learned = self._check_learned()
         check_progress(learned)
         learned.array("token_counts_", (self.n_features_in_,))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
-        learned.require(fits, "_optimizer_state", f"is no list of {n_outputs}, one for each output")
+        learned.require(
+            fits, "_optimizer_state", f"is not a list of one state for each of {n_outputs} outputs"
+        )
         for state in states:
             learned.arrays("_optimizer_state", state, self._state_shapes(optimizer))
 
@@ -567,7 +569,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return [OptimizerState(**state) for state in self._optimizer_state]
 
     def _score_rows(self, X):
-        """Return the scores of canonical rows, of shape (n_outputs, n_samples)."""
+        """Return the scores of canonical CSR rows, of shape (n_outputs, n_samples)."""
         return backends.get().fm_scores(X, self._outputs(), count_threads(self.n_jobs))
 
     def _scores(self, X):

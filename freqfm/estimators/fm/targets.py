@@ -108,7 +108,7 @@ class ClassTargets(ClassifierMixin):
 
     def _validation_score(self, target, scores, weight):
         if self._loss.code != self._scored_loss:
-            return self._own_score(target, scores, weight)
+            return self._loss_score(target, scores, weight)
         scores = scores.astype(np.float64)
         if len(scores) == 1:
             loss = np.logaddexp(0.0, scores[0]) - target[0] * scores[0]
@@ -254,7 +254,7 @@ class RealTargets(RegressorMixin):
 
     def _validation_score(self, target, scores, weight):
         if self._loss.code != self._scored_loss:
-            return self._own_score(target, scores, weight)
+            return self._loss_score(target, scores, weight)
         target = target[0].astype(np.float64)
         loss = np.average((target - scores[0]) ** 2, weights=weight)
         variance = np.average((target - np.average(target, weights=weight)) ** 2, weights=weight)

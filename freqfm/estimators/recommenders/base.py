@@ -298,13 +298,13 @@ class BaseRecommender(
                 phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
             if trainer is not None:
                 train(trainer, phase, trial, callbacks)
-            going_on = trainer is None
+            resumed = trainer is None
             # Free the memory of this task before the next one trains.
             del trainer
             # Interactions held out from a warm start stay unseen; the next call may hold them out.
             if self._refits and held_out is not None and not self.warm_start:
                 least = min(n_epochs, _LEAST_EPOCHS)
-                refit(self, lambda new: self._begin_refit(X, new), callbacks, going_on, least)
+                refit(self, lambda new: self._begin_refit(X, new), callbacks, resumed, least)
             if callbacks:
                 with release_signals():
                     callbacks.end_fit()
