@@ -9,7 +9,12 @@ from freqfm.backends.base import RankingTrainer
 from freqfm.backends.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.backends.cpu.alignment import Alignment, AlignmentScratch, alignment_train
 from freqfm.backends.cpu.drawing import Draws, draw_for_pairs, draw_for_rows
-from freqfm.backends.cpu.pairwise import Pairwise, PairwiseScratch, pairwise_train
+from freqfm.backends.cpu.pairwise import (
+    Pairwise,
+    PairwiseScratch,
+    empty_lanes,
+    pairwise_train,
+)
 from freqfm.backends.cpu.softmax import TILE_ROWS, softmax_train
 from freqfm.backends.cpu.softmax_rows import Softmax, SoftmaxScratch
 from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
@@ -191,6 +196,7 @@ class PairwiseFamily(Family):
             units=_floats(n_pairs, problem.width),
             gradients=_floats(n_pairs, problem.width),
             **_numbers_of_rows(("losses", "weights"), n_pairs),
+            lanes=empty_lanes(size),
         )
 
     def _work_of_batch(self):

@@ -13,6 +13,7 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
+from freqfm.backends.cpu.prefetch import prefetch_row_to_write
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.codes import (
     BETA_1,
@@ -249,23 +250,11 @@ def through_dropout(gradient, dropout, mask, j):
             gradient[j, f] *= mask[j, f]
 
 
+# This many rows before it is moved, a row is prefetched.
+_ROWS_AHEAD = 8
+
 # After this many steps without a gradient, Adam's momentum has decayed to 1e-9 by default.
 _MOST_REPLAYED = 200
-
-# Floats of a cache line.
-_LINE = 16
-
-
-@inlined
-def touch_row(table, k):
-    """Read a number of every cache line of row ``k``; return their sum.
-
-    A loop over rows keeps many cache misses in flight; what follows finds the rows in the cache.
-    """
-    total = ZERO
-    for f in range(0, table.shape[1], _LINE):
-        total += table[k, f]
-    return total
 
 
 @inlined
@@ -436,6 +425,42 @@ def step_rows(rank, size, barrier, rows, gradients, table, step):
         move_row(np.uint64(rows[p]), 1, 1.0, gradients[p], table, step)
 
 
+@inlined
+def _link_occurrences(member, n, heads, tokens, nexts, touched):
+    """Link the occurrences of each token that this thread owns; return how many tokens there are.
+
+    They are listed in ``touched``. The first occurrence of each is in ``heads``, the one after ``p``
+    in ``nexts[p]``, and no other is negative.
+    """
+    # Which of them it owns cannot be predicted, so this has no branch. They are numbered in the
+    # same array that their links are written to, from the end on: none before it has been read.
+    n_owned = 0
+    for p in range(n):
+        nexts[np.uint64(n_owned)] = p
+        n_owned += owns(member.rank, member.size, np.uint64(tokens[np.uint64(p)]))
+    n_touched = 0
+    for back in range(n_owned):
+        p = np.uint64(nexts[np.uint64(n_owned - 1 - back)])
+        k = np.uint64(tokens[p])
+        head = heads[k]
+        touched[np.uint64(n_touched)] = k
+        n_touched += head < 0
+        nexts[p] = head
+        heads[k] = p
+    return n_touched
+
+
+@inlined
+def _prefetch_state(token, table):
+    """Ask for a row and the state of its optimizer."""
+    k = np.uint64(token)
+    prefetch_row_to_write(table.weights, k)
+    if table.first.shape[0] > 0:
+        prefetch_row_to_write(table.first, k)
+    if table.second.shape[0] > 0:
+        prefetch_row_to_write(table.second, k)
+
+
 @subroutine
 def apply_gradients(member, n, side, sources, n_unit, step, mean):
     """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
@@ -447,19 +472,13 @@ def apply_gradients(member, n, side, sources, n_unit, step, mean):
     nexts = occurrences.nexts[member.rank]
     touched = occurrences.touched[member.rank]
     gradient = occurrences.gradients[member.rank]
-    n_touched = 0
-    for back in range(n):
-        p = np.uint64(n - 1 - back)
-        k = np.uint64(occurrences.tokens[p])
-        if not owns(member.rank, member.size, k):
-            continue
-        head = table.heads[k]
-        touched[np.uint64(n_touched)] = k
-        n_touched += head < 0
-        nexts[p] = head
-        table.heads[k] = p
+    n_touched = _link_occurrences(member, n, table.heads, occurrences.tokens, nexts, touched)
+    for t in range(min(n_touched, _ROWS_AHEAD)):
+        _prefetch_state(touched[t], table)
     for t in range(n_touched):
         k = np.uint64(touched[np.uint64(t)])
+        if t + _ROWS_AHEAD < n_touched:
+            _prefetch_state(touched[t + _ROWS_AHEAD], table)
         head = table.heads[k]
         table.heads[k] = -1
         n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)

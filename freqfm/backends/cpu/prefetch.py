@@ -1,0 +1,72 @@
+"""Asking for rows of tables before they are needed.
+
+Training visits rows in random order. A row that is asked for in advance is fetched while others are
+worked on; asking neither waits nor fails, whatever the address.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from freqfm._jit import JIT_DISABLED, inlined
+
+#: Numbers of 32 bits in a cache line.
+LINE = 16
+
+
+def _prefetch_of(to_write):
+    """Return an intrinsic that asks for the cache line of an element, by a tuple of indices."""
+
+    @intrinsic
+    def prefetch(typing_context, array, indices):
+        def codegen(context, builder, signature, args):
+            made = context.make_array(signature.args[0])(context, builder, args[0])
+            address = cgutils.get_item_pointer(
+                context,
+                builder,
+                signature.args[0],
+                made,
+                cgutils.unpack_tuple(builder, args[1]),
+                wraparound=False,
+            )
+            pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            of_type = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], of_type)
+            # For reading or writing, into every level of the cache; data, not instructions.
+            flags = number(to_write), number(3), number(1)
+            builder.call(function, [builder.bitcast(address, pointer), *flags])
+            return context.get_dummy_value()
+
+        return types.void(array, types.UniTuple(types.uint64, array.ndim)), codegen
+
+    return prefetch
+
+
+def _prefetch_nothing(array, indices):
+    """Take the place of what is compiled where nothing is."""
+
+
+_prefetch_to_read = _prefetch_nothing if JIT_DISABLED else _prefetch_of(0)
+_prefetch_to_write = _prefetch_nothing if JIT_DISABLED else _prefetch_of(1)
+
+
+@inlined
+def prefetch_element(array, k):
+    """Ask for element ``k`` of a 1-D array, to read it."""
+    _prefetch_to_read(array, (np.uint64(k),))
+
+
+@inlined
+def prefetch_row(table, k):
+    """Ask for row ``k`` of a table, to read it."""
+    for f in range(0, table.shape[1], LINE):
+        _prefetch_to_read(table, (k, np.uint64(f)))
+
+
+@inlined
+def prefetch_row_to_write(table, k):
+    """Ask for row ``k`` of a table, to write to it: no other core may keep a copy."""
+    for f in range(0, table.shape[1], LINE):
+        _prefetch_to_write(table, (k, np.uint64(f)))
