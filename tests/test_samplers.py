@@ -126,6 +126,9 @@ def test_lists_are_draws_by_number(sampler):
     lists = backend.draw_lists(proposal, Stream(2, 3, 4), 0, (9, 6))
     assert lists.dtype == np.int32 and lists.shape == (9, 6)
     assert_array_equal(backend.draw_lists(proposal, Stream(2, 3, 4), 4, (3, 2)), lists[4:7, :2])
+    many = backend.draw_lists(proposal, Stream(2, 3, 4), 0, (51_000, 1))
+    shared = backend.draw_lists(proposal, Stream(2, 3, 4), 0, (51_000, 1), n_threads=3)
+    assert_array_equal(shared, many)
     for stream in (Stream(1, 3, 4), Stream(2, 1, 4), Stream(2, 3, 1)):
         assert (backend.draw_lists(proposal, stream, 0, (9, 6)) != lists).any(axis=1).all()
     with np.errstate(over="ignore"):

@@ -510,7 +510,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def draw_lists(self, proposal, stream, first, shape):
+    def draw_lists(self, proposal, stream, first, shape, n_threads=1):
         """Return lists of items from a distribution that needs no query.
 
         List ``i`` is row ``i`` of what ``draw`` returns for the key of the stream. Its item ``j``
@@ -525,6 +525,7 @@ class Backend(ABC):
             Number of the first list in the stream.
         shape : tuple of int
             How many lists, and their length.
+        n_threads : int, default=1
 
         Returns
         -------

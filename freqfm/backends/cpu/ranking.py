@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._validation import aligned_zeros
 from freqfm.backends.base import RankingTrainer
 from freqfm.backends.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.backends.cpu.alignment import Alignment, AlignmentScratch, alignment_train
@@ -39,7 +40,7 @@ _NO_FLOATS = np.zeros(0, dtype=np.float32)
 
 
 def _floats(*shape):
-    return np.zeros(shape, dtype=np.float32)
+    return aligned_zeros(shape)
 
 
 def _numbers_of_rows(names, n):

@@ -3,8 +3,12 @@
 import numpy as np
 
 from freqfm._jit import ONE, kernel
+from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.formulas.rng import hash64, key_of, random_bits
 from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, draw_static
+
+# Below this many items, starting threads takes longer than drawing.
+_WORTH_SEVERAL_THREADS = 50_000
 
 
 @kernel
@@ -26,19 +30,21 @@ def draw(proposal, queries, key, n):
 
 
 @kernel
-def _draw_lists(proposal, stream, first, ids):
+def _draw_lists(rank, size, barrier, proposal, stream, first, ids):
     """Draw the lists from number ``first`` on into the rows of ``ids``."""
     key = key_of(stream)
-    for r in range(ids.shape[0]):
+    begin, end = part(Member(rank, size, barrier), ids.shape[0])
+    for r in range(begin, end):
         list_key = hash64(key + np.uint64(first + r))
         for j in range(ids.shape[1]):
             ids[r, j] = draw_static(proposal, random_bits(list_key, j))
 
 
-def draw_lists(proposal, stream, first, shape):
+def draw_lists(proposal, stream, first, shape, n_threads=1):
     """Return lists of items drawn without a query, see ``Backend.draw_lists``."""
     ids = np.empty(shape, dtype=np.int32)
-    _draw_lists(proposal, stream, first, ids)
+    with Team(n_threads if ids.size >= _WORTH_SEVERAL_THREADS else 1) as team:
+        team.run(_draw_lists, proposal, stream, first, ids)
     return ids
 
 

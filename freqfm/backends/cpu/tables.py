@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm._validation import aligned_zeros
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
-from freqfm.backends.cpu.prefetch import prefetch_row_to_write
+from freqfm.backends.cpu.prefetch import LINE, prefetch_row_to_write
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.codes import (
     BETA_1,
@@ -55,8 +56,8 @@ class Occurrences(NamedTuple):
     tokens: np.ndarray  #: (m,), int32
     rows: np.ndarray  #: (m,), of the sources, int32
     multiples: np.ndarray  #: (m,), float32
-    nexts: np.ndarray  #: (size, m), int32, scratch of each thread
-    touched: np.ndarray  #: (size, m + 1), int32
+    nexts: np.ndarray  #: (size, m + 1 or more), int32, scratch of each thread
+    touched: np.ndarray  #: (size, m + 1 or more), int32
     gradients: np.ndarray  #: (size, d or more), float32
 
 
@@ -155,23 +156,20 @@ def list_users(begin, end, batch, occurrences):
         occurrences.multiples[r] = ONE
 
 
-# Padding between the scratch of two threads, in floats, so that they share no cache line.
-_PADDING = 32
-
-
 def row_scratch(width, size):
-    """Return a row of ``width`` for each of ``size`` threads."""
-    return np.zeros((size, width + _PADDING), dtype=np.float32)
+    """Return a row of ``width`` for each of ``size`` threads, no two of them in a cache line."""
+    return aligned_zeros((size, -(-width // LINE) * LINE))
 
 
 def empty_occurrences(n, width, size):
     """Return Occurrences with room for ``n``, for rows of ``width`` and ``size`` threads."""
+    lines = (n // LINE + 1) * LINE
     return Occurrences(
-        tokens=np.zeros(n, dtype=np.int32),
-        rows=np.zeros(n, dtype=np.int32),
-        multiples=np.zeros(n, dtype=np.float32),
-        nexts=np.zeros((size, n), dtype=np.int32),
-        touched=np.zeros((size, n + 1), dtype=np.int32),
+        tokens=aligned_zeros(n, np.int32),
+        rows=aligned_zeros(n, np.int32),
+        multiples=aligned_zeros(n),
+        nexts=aligned_zeros((size, lines), np.int32),
+        touched=aligned_zeros((size, lines), np.int32),
         gradients=row_scratch(width, size),
     )
 
@@ -429,8 +427,8 @@ def step_rows(rank, size, barrier, rows, gradients, table, step):
 def _link_occurrences(member, n, heads, tokens, nexts, touched):
     """Link the occurrences of each token that this thread owns; return how many tokens there are.
 
-    They are listed in ``touched``. The first occurrence of each is in ``heads``, the one after ``p``
-    in ``nexts[p]``, and no other is negative.
+    They are listed in ``touched``. The first occurrence of each goes to ``heads``, and the one
+    after ``p`` to ``nexts[p]``, which is -1 for the last.
     """
     # Which of them it owns cannot be predicted, so this has no branch. They are numbered in the
     # same array that their links are written to, from the end on: none before it has been read.

@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 
 from freqfm._threads import single_threaded_blas
+from freqfm._validation import aligned_zeros
 from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch, step_rows
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.codes import CATCH_UP_NONE
@@ -62,7 +63,8 @@ class TableTrainer:
     def _table(self, name, state):
         n = len(state.weights)
         if len(self._heads.get(name, ())) != n:
-            self._heads[name] = np.full(n, -1, dtype=np.int32)
+            self._heads[name] = aligned_zeros(n, np.int32)
+            self._heads[name][:] = -1
         idle = self.rule.catch_up == CATCH_UP_NONE
         return Table(
             weights=state.weights.reshape(n, -1),

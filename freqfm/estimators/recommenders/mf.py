@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._validation import (
     LearnedArrays,
+    as_aligned,
     as_kernel_array,
     canonical_csr,
     check_memory,
@@ -500,8 +501,18 @@ class MFRecommender(BaseRecommender):
     def _make_trainer(self, components, X, score, n_known):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
+        self._align_tables()
         trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
         return trainer(self, components, X, score, n_threads, n_known)
+
+    def _align_tables(self):
+        """Let vectors and the optimizer's state begin with cache lines: training is faster so."""
+        for name in ("user_factors_", "item_factors_"):
+            setattr(self, name, as_aligned(getattr(self, name)))
+        self._states = {
+            name: {key: as_aligned(array) for key, array in state.items()}
+            for name, state in self._states.items()
+        }
 
     # Vectors.
 

@@ -168,7 +168,7 @@ class MFTrainer(RecommenderTrainer):
             return check_draws(sampler, negatives, shape, n_items)
         first_list, _ = self._trainer.lists_shape(0, first)
         stream = self._stream(epoch, _DRAWS)
-        return backends.get().draw_lists(proposal, stream, first_list, shape)
+        return backends.get().draw_lists(proposal, stream, first_list, shape, self._n_threads)
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""

@@ -85,7 +85,7 @@ class NumpyBackend(Backend):
         """Return items for each query, and the logarithms of how likely they were."""
         return draw_for_queries(proposal, queries, key, n)
 
-    def draw_lists(self, proposal, stream, first, shape):
+    def draw_lists(self, proposal, stream, first, shape, n_threads=1):
         """Return lists of items from a law that needs no query."""
         with np.errstate(over="ignore"):
             key = streams.key_of(stream) + np.uint64(first)
