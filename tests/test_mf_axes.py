@@ -8,7 +8,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
-from freqfm.optimizers import Adam
+from freqfm.optimizers import Adam, RowwiseAdagrad
 
 USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
 COSINES = pytest.mark.parametrize("loss", ["softmax", "bsl", "directau", "mawu"])
@@ -30,6 +30,18 @@ def test_rate_goes_by_the_number_of_steps():
     assert rate_of(learning_rate=0.2, init="prism") == 0.2
 
 
+@pytest.mark.parametrize(
+    ("loss", "optimizer"), [("bsl", Adam), ("mawu", Adam), ("bpr", RowwiseAdagrad)]
+)
+def test_the_loss_chooses_the_optimizer(loss, optimizer):
+    def resolved(**params):
+        return resolve_components(MFRecommender(loss=loss, **params), 90, (9, 9), 90).optimizer
+
+    assert type(resolved()) is optimizer
+    assert resolved(learning_rate=0.2).learning_rate == 0.2
+    assert type(resolved(optimizer="adam")) is Adam
+
+
 @COSINES
 def test_long_vectors_of_cosines_make_longer_steps(loss):
     plain, long = rate_of(loss=loss), rate_of(loss=loss, init="prism")
@@ -40,7 +52,7 @@ def test_long_vectors_of_cosines_make_longer_steps(loss):
 
 
 def test_dot_products_make_no_longer_steps():
-    for params in ({"loss": "bpr"}, {"similarity": "dot"}):
+    for params in ({"loss": "bpr", "optimizer": "adam"}, {"similarity": "dot"}):
         assert rate_of(**params, init="prism") == rate_of(**params)
 
 

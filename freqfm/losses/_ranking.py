@@ -50,6 +50,8 @@ class RankingLoss(Component):
     batch_size = 1024
     #: Number of epochs.
     max_iter = 100
+    #: Name of the optimizer.
+    optimizer = "adam"
     #: How far Adam may move a weight over all steps of a fit; determines its learning rate.
     travel = 24.0
     #: Dropout of users' vectors.
@@ -223,6 +225,7 @@ class PairwiseLoss(RankingLoss):
     ranking = "dot"
     n_negatives = 1
     block = 16
+    optimizer = "rowwise_adagrad"
     fold_in_pairwise = True
     n_fold_in = 128
     #: Function of (positive, negative), the scores of two items divided by the temperature, that

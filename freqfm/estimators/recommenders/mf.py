@@ -30,7 +30,7 @@ from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.optimizers import OPTIMIZERS, Adam, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, Temperature
 
@@ -82,9 +82,10 @@ class MFRecommender(BaseRecommender):
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 1024 for softmax and BSL, 1
         for BPR, 128 if softmax or BSL draw for each user.
-    optimizer : str or Optimizer, default="adam"
+    optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`.
+        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and other losses of two
+        scores, and "adam" for all others.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
         depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 divided by the
@@ -214,7 +215,7 @@ class MFRecommender(BaseRecommender):
     _registries = {
         "backbone": BACKBONES,
         "loss": RANKING_LOSSES,
-        "optimizer": OPTIMIZERS,
+        "optimizer": {"auto": Adam, **OPTIMIZERS},
         "temperature": TEMPERATURES,
         "negative_sampler": {"auto": Uniform, **SAMPLERS},
         "init": INITIALIZERS,
@@ -261,7 +262,7 @@ class MFRecommender(BaseRecommender):
         temperature: float | str | Temperature | None = None,
         negative_sampler: str | Sampler | None = "auto",
         n_negatives: int | None = None,
-        optimizer: str | Optimizer = "adam",
+        optimizer: str | Optimizer = "auto",
         learning_rate: float | None = None,
         max_iter: int | None = None,
         batch_size: int | None = None,

@@ -144,13 +144,14 @@ def _optimizer(model, loss, n_pairs, stretch):
     an angle of about the rate divided by its length, so longer initial vectors need larger steps
     too.
     """
+    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
     rate = model.learning_rate
-    if rate is None and is_named(model.optimizer, "adam"):
+    if rate is None and is_named(optimizer, "adam"):
         n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
         rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
     return resolve(
         "optimizer",
-        model.optimizer,
+        optimizer,
         Optimizer,
         OPTIMIZERS,
         [("learning_rate", "learning_rate", rate)],
