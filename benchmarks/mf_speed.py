@@ -3,8 +3,9 @@
 Everything is measured in one run on one machine, with the same number of threads, and only ratios
 mean anything. d = 64; figures are the best of the repetitions; competitors take turns.
 
-- BPR, one negative for each positive: against the BPR and ALS of implicit (64 factors; its BPR
-  steps without locks, and adds a column for the items' bias) and the BPR and WARP of LightFM.
+- BPR, one negative for each positive, with several optimizers and with one thread: against the BPR
+  and ALS of implicit (64 factors; its BPR steps without locks, and adds a column for the items'
+  bias) and the BPR and WARP of LightFM. Here figures are medians, with the least and the most.
 - Softmax of cosines with 1,024 negatives: shared by a batch of 2,048 or drawn for each positive,
   against the same loss in PyTorch, with dense and with sparse Adam. Slow competitors train on a
   few batches, and the epoch is extrapolated. n positives and M negatives are counted as 6 n M d
@@ -162,15 +163,20 @@ def installed(*names):
     return all(importlib.util.find_spec(name) for name in names)
 
 
-def best_of(contenders, repeats):
-    """Let contenders take turns; return the least seconds of each, the first turn left out."""
+def take_turns(contenders, repeats):
+    """Let contenders take turns; return the seconds of each, without the first turn."""
     for contender in contenders.values():
         contender.epoch()
     seconds = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, contender in contenders.items():
             seconds[name].append(contender.epoch())
-    return {name: min(taken) for name, taken in seconds.items()}
+    return seconds
+
+
+def best_of(contenders, repeats):
+    """Let contenders take turns; return the least seconds of each, without the first turn."""
+    return {name: min(taken) for name, taken in take_turns(contenders, repeats).items()}
 
 
 def timed(function, *arguments, repeats=3):
@@ -203,10 +209,13 @@ def some_pairs(X, n):
 
 def compare_bpr(X, n_threads, repeats):
     """Print and return seconds per epoch of BPR and of peers."""
-    ours = {"loss": "bpr", "batch_size": 1024}
     contenders = {
-        "freqfm BPR, sgd": Freqfm(X, n_threads, optimizer="sgd", **ours),
-        "freqfm BPR, adam": Freqfm(X, n_threads, optimizer="adam", **ours),
+        "freqfm BPR": Freqfm(X, n_threads, loss="bpr"),
+        "freqfm BPR, one thread": Freqfm(X, 1, loss="bpr"),
+        "freqfm BPR, sgd": Freqfm(X, n_threads, loss="bpr", optimizer="sgd"),
+        "freqfm BPR, cf_sgd": Freqfm(X, n_threads, loss="bpr", optimizer="cf_sgd"),
+        "freqfm BPR, adam": Freqfm(X, n_threads, loss="bpr", optimizer="adam"),
+        "freqfm BPR, adam, one thread": Freqfm(X, 1, loss="bpr", optimizer="adam"),
     }
     if installed("implicit"):
         contenders["implicit BPR"] = Implicit(X, n_threads, "BPR")
@@ -214,12 +223,13 @@ def compare_bpr(X, n_threads, repeats):
     if installed("lightfm"):
         contenders["LightFM BPR"] = LightFM(X, n_threads, "bpr")
         contenders["LightFM WARP"] = LightFM(X, n_threads, "warp")
-    seconds = best_of(contenders, repeats)
-    print(f"\nBPR, {X.nnz} positives, batches of 1,024, d = {D}, {n_threads} threads")
+    seconds = take_turns(contenders, repeats)
+    ours = np.median(seconds["freqfm BPR"])
+    print(f"\nBPR, {X.nnz} positives, d = {D}, {n_threads} threads; medians of {repeats} epochs")
     for name, taken in seconds.items():
         print(
-            f"  {name:34}{taken:9.3f} s   / freqfm sgd {taken / seconds['freqfm BPR, sgd']:7.2f}"
-            f"   / freqfm adam {taken / seconds['freqfm BPR, adam']:7.2f}"
+            f"  {name:34}{np.median(taken):9.3f} s   ({min(taken):.3f} to {max(taken):.3f})"
+            f"   / freqfm BPR {np.median(taken) / ours:7.2f}"
         )
     return seconds
 
@@ -395,9 +405,10 @@ def load(args):
 
 def main():
     parser = data_parser(__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--scale", action="store_true", help="measure scaling too")
+    parser.add_argument("--bpr", action="store_true", help="measure BPR only")
     parser.add_argument("--quick", action="store_true", help="1,000 users, one repetition: a test")
     args = parser.parse_args()
     n_threads = count_threads(args.n_jobs)
@@ -406,10 +417,11 @@ def main():
     results = {
         "n_threads": n_threads,
         "bpr": compare_bpr(X, n_threads, repeats),
-        "softmax": compare_softmax(X, n_threads, repeats, 1 if args.quick else 3),
-        "evaluation": compare_evaluation(X, held_out, n_threads),
-        "memory": compare_memory(X, n_threads),
     }
+    if not args.bpr:
+        results["softmax"] = compare_softmax(X, n_threads, repeats, 1 if args.quick else 3)
+        results["evaluation"] = compare_evaluation(X, held_out, n_threads)
+        results["memory"] = compare_memory(X, n_threads)
     if args.scale:
         results["scale"] = scale(n_threads, 20_000 if args.quick else 10_000_000)
     args.out.mkdir(parents=True, exist_ok=True)

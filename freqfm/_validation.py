@@ -315,32 +315,6 @@ def as_kernel_array(array, dtype=np.float32):
     return np.require(array, dtype, ["C", "A", "W"])
 
 
-# Bytes of a cache line.
-_LINE = 64
-
-
-def aligned_zeros(shape, dtype=np.float32):
-    """Return an array of zeros that begins with a cache line.
-
-    Vectors of 16, 32 or 64 numbers then fill whole lines: a row is fetched by one line less, and no
-    line has rows of two threads. NumPy's own arrays begin anywhere.
-    """
-    dtype = np.dtype(dtype)
-    n_bytes = int(np.prod(shape)) * dtype.itemsize
-    memory = np.zeros(n_bytes + _LINE, dtype=np.uint8)
-    begin = -memory.ctypes.data % _LINE
-    return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
-
-
-def as_aligned(array):
-    """Return an array that begins with a cache line; copied if it does not."""
-    if array.ctypes.data % _LINE == 0 or not array.size:
-        return array
-    aligned = aligned_zeros(array.shape, array.dtype)
-    aligned[...] = array
-    return aligned
-
-
 def is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
     n_stored, starts = X.indptr[-1], X.indptr[1:-1]

@@ -15,6 +15,7 @@ AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "bac
 BELOW_AXES = {"_jit", "_components", "_threads", "exceptions", "formulas", "backends"}
 MAY_IMPORT = {
     "exceptions": set(),
+    "_memory": set(),
     "_rows": set(),
     "_signals": set(),
     "_threads": set(),
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
     "datasets": {"_columns", "exceptions"},
     "formulas": {"_jit"},
-    "backends": {"_jit", "_rows", "_signals", "_threads", "_warnings", "formulas"},
+    "backends": {"_jit", "_memory", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
@@ -41,6 +42,7 @@ MAY_IMPORT = {
         *AXES,
         "_ids",
         "_interactions",
+        "_memory",
         "_signals",
         "_validation",
         "_warnings",

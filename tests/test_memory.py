@@ -1,4 +1,4 @@
-"""What training takes: parts at a time, and a clear error where a model cannot fit."""
+"""Memory of training: parts at a time, whole cache lines, and an error where a model cannot fit."""
 
 import tracemalloc
 import weakref
@@ -17,6 +17,7 @@ from freqfm import (
     _rows,
 )
 from freqfm import _validation as validation
+from freqfm._memory import aligned_zeros, as_aligned
 from freqfm._validation import canonical_csr, count_columns, take_rows
 from freqfm.backends.cpu import packing
 from freqfm.estimators import training
@@ -166,3 +167,16 @@ def test_packed_rows_are_not_kept(log, monkeypatch):
     for options in ({"early_stopping": False}, {"warm_start": True}):
         Watched(max_iter=1, **options).fit(*log)
     assert kept == [False, False]
+
+
+def test_aligned_arrays_begin_with_a_cache_line():
+    for shape, dtype in (((5, 3), np.float32), (7, np.int32), ((2, 4), np.float64)):
+        zeros = aligned_zeros(shape, dtype)
+        assert zeros.ctypes.data % 64 == 0 and zeros.dtype == dtype
+        assert_array_equal(zeros, np.zeros(shape))
+    memory = aligned_zeros(40)
+    assert as_aligned(memory) is memory
+    moved = as_aligned(memory[1:25].reshape(6, 4))
+    assert moved.ctypes.data % 64 == 0 and moved.shape == (6, 4)
+    memory[1:25] = np.arange(24)
+    assert_array_equal(as_aligned(memory[1:25].reshape(6, 4)), np.arange(24).reshape(6, 4))

@@ -10,7 +10,6 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from freqfm import FMClassifier, FMRegressor
-from freqfm._validation import aligned_zeros, as_aligned
 from freqfm.initializers import Normal
 from freqfm.losses import Huber
 from freqfm.optimizers import CFSGD, FASGD, SGD
@@ -228,16 +227,3 @@ def test_integers_of_numpy_are_integers(dtype):
     X, y = np.random.default_rng(0).random((60, 5)), np.arange(60.0)
     expected = FMRegressor(60, batch_size=3, max_iter=2, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.fit(X, y).factors_, expected.factors_)
-
-
-def test_aligned_arrays_begin_with_a_cache_line():
-    for shape, dtype in (((5, 3), np.float32), (7, np.int32), ((2, 4), np.float64)):
-        zeros = aligned_zeros(shape, dtype)
-        assert zeros.ctypes.data % 64 == 0 and zeros.dtype == dtype
-        assert_array_equal(zeros, np.zeros(shape))
-    memory = aligned_zeros(40)
-    assert as_aligned(memory) is memory
-    moved = as_aligned(memory[1:25].reshape(6, 4))
-    assert moved.ctypes.data % 64 == 0 and moved.shape == (6, 4)
-    memory[1:25] = np.arange(24)
-    assert_array_equal(as_aligned(memory[1:25].reshape(6, 4)), np.arange(24).reshape(6, 4))

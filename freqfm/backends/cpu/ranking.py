@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._validation import aligned_zeros
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import RankingTrainer
 from freqfm.backends.cpu.alignment import TILE_ROWS as ALIGNMENT_ROWS
 from freqfm.backends.cpu.alignment import Alignment, AlignmentScratch, alignment_train

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
-from freqfm._validation import aligned_zeros
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
 from freqfm.backends.cpu.prefetch import LINE, prefetch_row_to_write

@@ -4,8 +4,8 @@ import contextlib
 
 import numpy as np
 
+from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm._validation import aligned_zeros
 from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch, step_rows
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.codes import CATCH_UP_NONE

@@ -10,9 +10,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
+from freqfm._memory import as_aligned
 from freqfm._validation import (
     LearnedArrays,
-    as_aligned,
     as_kernel_array,
     canonical_csr,
     check_memory,
