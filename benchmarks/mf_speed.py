@@ -325,7 +325,8 @@ def growth(name, X, n_threads):
         if name == "implicit BPR":
             Implicit(X, n_threads, "BPR").epoch()
         else:
-            MFRecommender(D, loss=name, max_iter=1, n_jobs=n_threads, random_state=0).fit(X)
+            settings = {"optimizer": "adam", "n_jobs": n_threads, "random_state": 0}
+            MFRecommender(D, loss=name, max_iter=1, **settings).fit(X)
 
     fit(X[:200, :2000])  # memory for compilation is not counted
     before, done, sizes = resident(), threading.Event(), [0]

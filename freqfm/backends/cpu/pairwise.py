@@ -39,7 +39,7 @@ from freqfm.formulas.search import first_above
 _LANES = 16
 
 # So many occurrences before it is scored, the row of an item is asked for.
-_AHEAD = 32
+_AHEAD = 16
 
 # Up to so many known items are all compared with a negative, by vector instructions; of more, half
 # is left out at a time. Each halving is a branch that is mispredicted half of the time.
