@@ -3,9 +3,8 @@
 A positive i of user u and a negative j add log(1 + exp(-w (s_ui - s_uj))) to the loss, s a dot
 product or a cosine and w the user's inverse temperature.
 
-A batch of 1,024 positives reads some 2,000 rows of items at random, half a megabyte. What decides
-on the speed is that these are fetched while others are worked on, and that nothing depends on
-branches that cannot be predicted.
+A batch of 1,024 positives reads about 2,000 random rows of items, half a megabyte. Speed depends on
+prefetching these rows, and on avoiding branches that cannot be predicted.
 """
 
 from typing import NamedTuple
@@ -34,15 +33,15 @@ from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
 
-# So many positives of a row are compared at a time: their losses are computed by the same vector
-# instructions. A constant, so that results do not depend on how rows are shared among threads.
+# Number of positives of a row that are compared at a time, so that their losses are computed by
+# vector instructions. It is constant: results do not depend on how threads share the rows.
 _LANES = 16
 
-# So many occurrences before it is scored, the row of an item is asked for.
+# An item's row is prefetched this many occurrences before it is scored.
 _AHEAD = 16
 
-# Up to so many known items are all compared with a negative, by vector instructions; of more, half
-# is left out at a time. Each halving is a branch that is mispredicted half of the time.
+# Up to this many known items are all compared with a negative, by vector instructions. More are
+# first narrowed down by binary search, which mispredicts a branch at every other step.
 _COMPARED = 256
 
 
@@ -61,7 +60,7 @@ class Pairwise(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """What is known of the positives that are compared at a time; a row for each thread."""
+    """Scores and derivatives of the positives that are compared at a time, a row per thread."""
 
     positives: np.ndarray  #: scores, times w
     positive_scales: np.ndarray  #: one over the length of the item; 1 for dot products
@@ -122,7 +121,7 @@ def _is_known(pairwise, u, item):
             begin = middle
         else:
             end = middle
-    # Of a part, as an index from 0 on cannot be negative: else this would not be vectorised.
+    # Indices that start at 0 cannot be negative; the loop would not be vectorised otherwise.
     part_of_known = known[begin:end]
     n_found = 0
     for at in range(part_of_known.shape[0]):
@@ -165,7 +164,7 @@ def _list_items(begin, end, batch, pairwise, occurrences):
 
 @inlined
 def _prefetch_users(begin, end, batch, pairwise, users):
-    """Ask for what is to be known of the users of a thread's rows."""
+    """Prefetch the vectors, temperatures and known items of the users of a thread's rows."""
     for r in range(begin, end):
         u = user_of(batch, r)
         prefetch_element(pairwise.known_starts, u)
@@ -205,7 +204,7 @@ def _score_positives(row, batch, pairwise, items, scratch):
         lanes.positives[rank, t] = score
         lanes.positive_scales[rank, t] = scale
         lanes.totals[rank, t] = ZERO
-    # The other lanes are computed with, and not used.
+    # The remaining lanes are computed as well, and ignored.
     for t in range(row.n_pairs, _LANES):
         lanes.positives[rank, t] = lanes.positives[rank, 0]
 

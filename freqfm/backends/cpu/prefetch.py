@@ -1,7 +1,7 @@
-"""Asking for rows of tables before they are needed.
+"""Prefetching of table rows.
 
-Training visits rows in random order. A row that is asked for in advance is fetched while others are
-worked on; asking neither waits nor fails, whatever the address.
+Training visits rows in random order. A prefetched row is loaded while others are processed. The
+instruction neither waits nor fails, whatever the address.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ LINE = 16
 
 
 def _prefetch_of(to_write):
-    """Return an intrinsic that asks for the cache line of an element, by a tuple of indices."""
+    """Return an intrinsic that prefetches the cache line of an element, by a tuple of indices."""
 
     @intrinsic
     def prefetch(typing_context, array, indices):
@@ -45,7 +45,7 @@ def _prefetch_of(to_write):
 
 
 def _prefetch_nothing(array, indices):
-    """Take the place of what is compiled where nothing is."""
+    """Replace the intrinsic where nothing is compiled."""
 
 
 _prefetch_to_read = _prefetch_nothing if JIT_DISABLED else _prefetch_of(0)
@@ -54,19 +54,19 @@ _prefetch_to_write = _prefetch_nothing if JIT_DISABLED else _prefetch_of(1)
 
 @inlined
 def prefetch_element(array, k):
-    """Ask for element ``k`` of a 1-D array, to read it."""
+    """Prefetch element ``k`` of a 1-D array for reading."""
     _prefetch_to_read(array, (np.uint64(k),))
 
 
 @inlined
 def prefetch_row(table, k):
-    """Ask for row ``k`` of a table, to read it."""
+    """Prefetch row ``k`` of a table for reading."""
     for f in range(0, table.shape[1], LINE):
         _prefetch_to_read(table, (k, np.uint64(f)))
 
 
 @inlined
 def prefetch_row_to_write(table, k):
-    """Ask for row ``k`` of a table, to write to it: no other core may keep a copy."""
+    """Prefetch row ``k`` of a table for writing, which invalidates the copies of other cores."""
     for f in range(0, table.shape[1], LINE):
         _prefetch_to_write(table, (k, np.uint64(f)))

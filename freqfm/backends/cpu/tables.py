@@ -450,7 +450,7 @@ def _link_occurrences(member, n, heads, tokens, nexts, touched):
 
 @inlined
 def _prefetch_state(token, table):
-    """Ask for a row and the state of its optimizer."""
+    """Prefetch a row and its optimizer state."""
     k = np.uint64(token)
     prefetch_row_to_write(table.weights, k)
     if table.first.shape[0] > 0:
