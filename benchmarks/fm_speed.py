@@ -13,8 +13,9 @@ Everything is measured in one run on one machine, and only ratios mean anything:
 
     python benchmarks/fm_speed.py --data DIR --out results
 
-Without data, synthetic rows of the size of the MovieLens ratings are used. Figures are medians of
-the repetitions; competitors take turns, so that a noisy neighbour disturbs all of them.
+Without data, synthetic rows of the size of the MovieLens ratings are used; longer rows are always
+synthetic, with a million columns. Figures are medians, with the quartiles. Competitors take
+turns, for each number of threads, so that a noisy neighbour disturbs all of them.
 """
 
 import json
@@ -31,6 +32,7 @@ from freqfm._validation import canonical_csr, count_threads
 from freqfm.backends.cpu.team import Team
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+SHUFFLED = "Hogwild, rows at random"
 HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
 
 
@@ -174,33 +176,33 @@ class MyFM:
         model.fit(self.X, self.y, n_iter=1, n_kept_samples=1)
 
 
-def synthetic(n_rows, n_tokens_a_row, seed=0):
-    """Return one-hot rows of ``n_tokens_a_row`` fields with Zipf tails, 6,600 tokens in all."""
+def synthetic(n_rows, n_tokens_a_row, n_columns=6600, seed=0):
+    """Return one-hot rows of ``n_tokens_a_row`` fields with Zipf tails."""
     from freqfm.datasets import make_clicks
 
-    size = 6600 // n_tokens_a_row
+    size = n_columns // n_tokens_a_row
     X, y = make_clicks(n_rows, (size,) * n_tokens_a_row, tail_exponent=0.8, random_state=seed)
     return canonical_csr(X), y
 
 
-def rows_per_second(calls, n_rows, repeats):
-    """Time named calls in turns; return the median rows per second of each."""
+def quartiles(calls, repeats):
+    """Time calls in turns; return the quartiles of each one's seconds by its key."""
     for call in calls.values():
         call()
-    seconds = {name: [] for name in calls}
+    seconds = {key: [] for key in calls}
     for _ in range(repeats):
-        for name, call in calls.items():
+        for key, call in calls.items():
             start = time.perf_counter()
             call()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: n_rows / float(np.median(taken)) for name, taken in seconds.items()}
+            seconds[key].append(time.perf_counter() - start)
+    return {key: np.quantile(taken, [0.25, 0.5, 0.75]).tolist() for key, taken in seconds.items()}
 
 
-def compare(X, y, d, n_threads, repeats, peers):
-    """Return rows per second of everything that can be measured on these rows."""
+def competitors(X, y, d, n_threads):
+    """Return what is compared, by name."""
     ours = Freqfm(X, y, d, n_threads)
-    calls = {
-        "Hogwild, rows at random": Hogwild(X, y, d, n_threads, 1).epoch,
+    return {
+        SHUFFLED: Hogwild(X, y, d, n_threads, 1).epoch,
         "Hogwild, blocks at random": Hogwild(X, y, d, n_threads, 16).epoch,
         "Hogwild, storage order": Hogwild(X, y, d, n_threads, 0).epoch,
         "freqfm cf_sgd": ours.epoch,
@@ -208,56 +210,66 @@ def compare(X, y, d, n_threads, repeats, peers):
         "freqfm adam": Freqfm(X, y, d, n_threads, "adam").epoch,
         "freqfm predict": ours.predict,
     }
-    rates = rows_per_second(calls, len(y), repeats)
+
+
+def compare(X, y, d, threads, repeats, peers):
+    """Return the quartiles of seconds of an epoch, by name and number of threads."""
+    calls = {(name, n): call for n in threads for name, call in competitors(X, y, d, n).items()}
+    seconds = quartiles(calls, repeats)
     for name, make in peers.items():
         try:
-            peer = make(X, y, d, n_threads)
+            peer = make(X, y, d, threads[-1])
         except ImportError:
             continue
-        rates[name] = rows_per_second({name: peer.epoch}, len(y), 1)[name]
+        key = name, threads[-1]
+        seconds |= quartiles({key: peer.epoch}, 1)
         if hasattr(peer, "predict"):
-            rates[f"{name} predict"] = rows_per_second({name: peer.predict}, len(y), 2)[name]
-    return rates
+            seconds |= quartiles({(f"{name} predict", threads[-1]): peer.predict}, 2)
+    return seconds
 
 
-def show(title, rates):
-    base = rates["freqfm cf_sgd"]
+def show(title, seconds, n_entries):
+    """Print seconds of an epoch, and how much faster than Hogwild and than one thread it is."""
     print(f"\n{title}")
-    for name, rate in rates.items():
-        print(f"  {name:30} {rate / 1e6:8.2f} M rows/s   freqfm cf_sgd / this {base / rate:7.2f}")
+    print(f"{'':32}{'threads':>8}{'s/epoch':>9}{'quartiles':>18}{'ns/token':>9}"
+          f"{'x Hogwild':>10}{'x 1 thread':>11}")  # fmt: skip
+    for (name, n), (low, median, high) in seconds.items():
+        hogwild = seconds[SHUFFLED, n][1] / median
+        alone = seconds[name, 1][1] / median if (name, 1) in seconds else math.nan
+        print(f"  {name:30}{n:8}{median:9.4f}   {low:7.4f}-{high:7.4f}"
+              f"{1e9 * median * n / n_entries:9.0f}{hogwild:10.2f}{alone:11.2f}")  # fmt: skip
 
 
 def main():
     parser = data_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--n-jobs", type=int, default=None)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, count_threads(None)])
     args = parser.parse_args()
-    n_threads = count_threads(args.n_jobs)
-    peers = {"PyTorch Adam": Torch, "myFM": MyFM}
-    results = {"n_threads": n_threads}
+    threads = sorted(set(args.threads))
+    results = {}
+
+    def measure(title, X, y, d, repeats, peers):
+        seconds = compare(X, y, d, threads, repeats, peers)
+        results[f"{title}, d={d}"] = {f"{name}, {n} threads": s for (name, n), s in seconds.items()}
+        show(f"{title}, {len(y)} rows, {X.shape[1]} columns, d={d}", seconds, X.nnz)
+
     if args.data:
         X, y = movielens_split(args.data, 0)[0]
-        X = canonical_csr(X)
-        name = "MovieLens ratings"
+        X, name = canonical_csr(X), "MovieLens ratings"
     else:
-        X, y = synthetic(390_120, 2)
-        name = "synthetic pairs"
+        (X, y), name = synthetic(390_120, 2), "synthetic pairs"
     for d in (16, 64, 256):
-        results[f"{name}, d={d}"] = compare(X, y, d, n_threads, args.repeats, peers)
-        show(f"{name}, {len(y)} rows of 2 tokens, d={d}, {n_threads} threads",
-             results[f"{name}, d={d}"])  # fmt: skip
+        measure(name, X, y, d, args.repeats, {"PyTorch Adam": Torch, "myFM": MyFM})
     for tokens in (10, 39):
-        X, y = synthetic(100_000, tokens)
-        for d in (16, 64, 256):
-            key = f"synthetic, {tokens} tokens, d={d}"
-            results[key] = compare(X, y, d, n_threads, max(3, args.repeats // 3), {})
-            show(f"{key}, {len(y)} rows, {n_threads} threads", results[key])
+        X, y = synthetic(100_000, tokens, 1_000_000)
+        for d in (16, 64):
+            measure(f"{tokens} tokens a row", X, y, d, args.repeats, {})
     print("\nscaling with rows (2 tokens, d=64): seconds per epoch and per million rows")
     for n_rows in (10_000, 100_000, 1_000_000, 4_000_000):
         X, y = synthetic(n_rows, 2)
-        rate = rows_per_second({"": Freqfm(X, y, 64, n_threads).epoch}, n_rows, 3)[""]
-        results[f"scaling, {n_rows} rows"] = rate
-        print(f"  {n_rows:9d} rows {n_rows / rate:8.3f} s {1e6 / rate:8.3f} s/M rows")
+        _, seconds, _ = quartiles({"": Freqfm(X, y, 64, threads[-1]).epoch}, 3)[""]
+        results[f"scaling, {n_rows} rows"] = seconds
+        print(f"  {n_rows:9d} rows {seconds:8.3f} s {1e6 * seconds / n_rows:8.3f} s/M rows")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "fm_speed.json").write_text(json.dumps(results, indent=1))
 

@@ -12,7 +12,7 @@ PACKAGE = Path(freqfm.__file__).parent
 
 # Which parts each part may import, apart from itself: a lower layer, or a helper named here.
 AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
-BELOW_AXES = {"_jit", "_components", "_threads", "exceptions", "formulas", "backends"}
+BELOW_AXES = {"_jit", "_memory", "_components", "_threads", "exceptions", "formulas", "backends"}
 MAY_IMPORT = {
     "exceptions": set(),
     "_memory": set(),

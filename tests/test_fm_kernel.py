@@ -138,17 +138,19 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
             assert table[index] - moved[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
 
 
+# Vectors of one block of columns, and of three and four, that threads share out.
+@pytest.mark.parametrize("n_components", [9, 70, 100])
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
-def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer):
+def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_components):
     rng = np.random.default_rng(0)
     X = rng.random((900, 300)) * (rng.random((900, 300)) < 0.05)
     X[:, 7] = 1
     y = rng.integers(0, 2, 900)
     models = [
-        estimator(FMClassifier, optimizer, n_components=9, batch_size=300, n_jobs=n).fit(
+        estimator(FMClassifier, optimizer, n_components=n_components, batch_size=300, n_jobs=n).fit(
             X[:, :12] if getattr(optimizer, "counts", None) is not None else X, y
         )
-        for n in (1, 2, 3, 5)
+        for n in (1, 2, 3, 4, 5)
     ]
     for model in models[1:]:
         for name in ("intercept_", "coef_", "factors_", "loss_curve_"):

@@ -121,33 +121,44 @@ def present_rate(rate_code, hyper, per_row, k, curvature):
 @inlined
 def step_row(rule, rate, root_correction, table, k, gradient, first, second):
     """Move row ``k`` of a table along ``gradient`` and update its state, by an UpdateRule."""
+    cells = k, np.uint64(0), np.uint64(table.shape[1])
+    step_columns(rule, rate, root_correction, table, cells, gradient, first, second)
+
+
+@inlined
+def step_columns(rule, rate, root_correction, table, cells, gradient, first, second):
+    """Do what ``step_row`` does for some columns of a row.
+
+    ``cells`` is the row, its first column, and the end of its columns. Row-wise Adagrad must take
+    all columns at once.
+    """
+    k, begin, end = cells
     step_code = rule.step_code
-    width = table.shape[1]
     epsilon = np.float32(rule.hyper[EPSILON])
     if step_code == STEP_SGD:
-        for f in range(width):
+        for f in range(begin, end):
             table[k, f] = sgd_step(table[k, f], gradient[f], rate)
     elif step_code == STEP_ADAGRAD:
-        for f in range(width):
+        for f in range(begin, end):
             table[k, f], first[k, f] = adagrad_step(
                 table[k, f], gradient[f], first[k, f], rate, epsilon
             )
     elif step_code == STEP_ROWWISE_ADAGRAD:
         squares = np.float32(0)
-        for f in range(width):
+        for f in range(begin, end):
             squares += gradient[f] * gradient[f]
-        first[k, 0] += squares / np.float32(max(width, 1))
+        first[k, 0] += squares / np.float32(max(table.shape[1], 1))
         rate /= math.sqrt(first[k, 0]) + epsilon
-        for f in range(width):
+        for f in range(begin, end):
             table[k, f] = sgd_step(table[k, f], gradient[f], rate)
     elif step_code == STEP_ADAM:
         adam = adam_constants(rule.hyper, root_correction)
-        for f in range(width):
+        for f in range(begin, end):
             table[k, f], first[k, f], second[k, f] = adam_step(
                 table[k, f], gradient[f], first[k, f], second[k, f], rate, adam
             )
     elif step_code == STEP_STORE:
-        for f in range(width):
+        for f in range(begin, end):
             first[k, f] = gradient[f]
 
 
@@ -195,9 +206,10 @@ def step_replacements(step, n_states, with_number):
 
     # ``corrections`` passes the number of the step in place of the root correction.
 
-    def row(rule, rate, number, table, k, gradient, *state):
+    def columns(rule, rate, number, table, cells, gradient, *state):
+        k, begin, end = cells
         first, second = state
-        for f in range(table.shape[1]):
+        for f in range(begin, end):
             a = first[k, f] if has_first else ZERO
             b = second[k, f] if has_second else ZERO
             table[k, f], a, b = moved(table[k, f], gradient[f], a, b, rate, number)
@@ -219,4 +231,4 @@ def step_replacements(step, n_states, with_number):
     def corrections(hyper, number):
         return 1.0, np.float64(number)
 
-    return {step_row: row, step_element: element, adam_corrections: corrections}
+    return {step_columns: columns, step_element: element, adam_corrections: corrections}

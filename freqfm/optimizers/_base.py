@@ -7,6 +7,7 @@ import numpy as np
 
 from freqfm._components import Component
 from freqfm._jit import python_function
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements
@@ -174,7 +175,7 @@ class Optimizer(Component):
             How many training rows hold each token.
         """
         shapes = self.state_shapes(n_tokens, n_components)
-        arrays = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+        arrays = {name: aligned_zeros(shape) for name, shape in shapes.items()}
         per_row = np.asarray(self._init_per_row(n_tokens, counts), dtype=np.float32)
         if per_row.shape != shapes["per_row"]:
             raise ValueError(

@@ -1,9 +1,13 @@
-"""A mini-batch of a factorization machine: what the kernels of all of them share.
+"""Mini-batches of factorization machines.
 
-A batch passes three stages. Its rows are gathered and scored, each thread taking a part of the
-rows; the threads wait for each other; then each thread takes the tokens it owns, sums a token's
-gradient over the batch in the order of the rows, and updates the token's weights. No thread writes
-what another reads, and no sum depends on the number of threads, so the result does not either.
+Plain and rank-aware machines share the order of an epoch, the rows of a batch, and the steps of
+the intercept and the linear weights. How a plain one trains its factors is described in ``fm``.
+
+A batch of a rank-aware machine passes three stages. Its rows are gathered and scored, each thread
+taking a part of the rows; the threads wait for each other; then each thread takes the tokens it
+owns, sums a token's gradient over the batch in the order of the rows, and updates the token's
+weights. No thread writes what another reads, and no sum depends on the number of threads, so the
+result does not either.
 """
 
 from typing import NamedTuple
@@ -117,7 +121,7 @@ class Order(NamedTuple):
 
 
 class LevelScratch(NamedTuple):
-    """What a rank-aware machine needs for each level, beside what a plain one needs."""
+    """What a rank-aware machine needs for each level."""
 
     #: (m + 1, batch_size), BATCH_ROW; the last one has the derivatives by the linear part, if
     #: dependent vectors follow the loss.
@@ -128,7 +132,9 @@ class LevelScratch(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory; ``heads`` to ``gradient`` have a row for each thread, heads start at -1.
+    """Working memory of a rank-aware machine.
+
+    ``heads`` to ``gradient`` have a row for each thread; heads start at -1.
 
     It takes 4 n size + 4 d batch_size + 56 batch_size + 16 m size bytes for n tokens, vectors of
     length d and at most m entries in a batch.
@@ -141,7 +147,7 @@ class Scratch(NamedTuple):
     tokens: np.ndarray  #: (size, m + 1), int32
     total: np.ndarray  #: (size, d or more), float64
     gradient: np.ndarray  #: (size, d or more), float32
-    levels: LevelScratch | None  #: of a rank-aware machine
+    levels: LevelScratch
 
 
 @inlined
@@ -286,8 +292,8 @@ def begin_step(number, n_in_batch, problem):
 
 
 @inlined
-def step_intercept(n_in_batch, batch, step, problem, weights, state):
-    """Update the intercept by the derivatives of the batch; return the batch's loss."""
+def sum_of_rows(n_in_batch, batch):
+    """Return the loss of the batch, and its sums for the intercept, which all rows hold."""
     loss = 0.0
     derivative = 0.0
     weight = 0.0
@@ -297,28 +303,34 @@ def step_intercept(n_in_batch, batch, step, problem, weights, state):
         weight += batch[j].weight
         curvature += batch[j].curvature
         loss += batch[j].loss
-    if problem.objective.fit_intercept and weight > 0.0:
+    return loss, TokenSums(derivative, weight, curvature)
+
+
+@inlined
+def step_intercept(summed, step, problem, weights, state):
+    """Update the intercept by the sums over the batch."""
+    if problem.objective.fit_intercept and summed.weight > 0.0:
         rule = problem.rule
         code = rule.rate_code
         if code == RATE_GIVEN:
             code = RATE_CONSTANT
         rate = row_rate(
-            code, rule.count_code, rule.hyper, state.intercept[2:], _FIRST, weight, curvature
-        )
+            code, rule.count_code, rule.hyper, state.intercept[2:], _FIRST, summed.weight,
+            summed.curvature,
+        )  # fmt: skip
         if code == RATE_COUNTED:
             # Every row holds the intercept: beyond 2 its first step would overshoot.
-            rate = min(rate, np.float32(2.0 / curvature))
+            rate = min(rate, np.float32(2.0 / summed.curvature))
         step_element(
             rule,
             np.float32(rate / step.correction),
             step.root_correction,
             weights.intercept,
             _FIRST,
-            np.float32(derivative * step.scale),
+            np.float32(summed.derivative * step.scale),
             state.intercept[0:1],
             state.intercept[1:2],
         )
-    return loss
 
 
 @inlined

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import RankedTables
-from freqfm.backends.cpu.fm import fm_train
+from freqfm.backends.cpu.fm import BLOCK, PlainScratch, fm_train
 from freqfm.backends.cpu.fm_batch import (
     BATCH_ROW,
     LINK,
@@ -12,6 +13,12 @@ from freqfm.backends.cpu.fm_batch import (
     Problem,
     Rows,
     Scratch,
+)
+from freqfm.backends.cpu.fm_prepared import (
+    BATCH_ENTRY,
+    DIGIT_BITS,
+    OCCURRENCE,
+    PreparedBatches,
 )
 from freqfm.backends.cpu.packing import pack_rows
 from freqfm.backends.cpu.rafm import rafm_train
@@ -22,7 +29,7 @@ from freqfm.backends.cpu.team import Team
 _WEIGHTS_PER_CALL = 50_000_000
 
 # Below so many weights a batch, waiting for other threads costs more than they save.
-_WEIGHTS_PER_BATCH = 4096
+_WEIGHTS_PER_BATCH = 16_384
 
 # A token's work beside that on its factors, in weights.
 _WEIGHTS_PER_ENTRY = 8
@@ -86,32 +93,64 @@ class FMEpochs:
         mean_length = problem.X.nnz / problem.X.shape[0]
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
-        self._scratch = self._allocate(most, widths, problem.X.shape[1], n_threads)
+        scratch = self._plain_scratch if problem.ranked is None else self._ranked_scratch
+        self._scratch = scratch(most, widths, problem.X.shape[1], n_threads)
         self._team = Team(n_threads, problem.formulas)
 
-    def _allocate(self, most, widths, n_tokens, n_threads):
-        """Return scratch for batches of at most ``most`` entries."""
+    def _ranked_scratch(self, most, widths, n_tokens, n_threads):
+        """Return scratch of a rank-aware machine, for batches of at most ``most`` entries."""
         padded = int(widths.max()) + PADDING
-        ranked = self._problem.ranked is not None
         n_rows, size = self._batch_size, self._batch_size * int(widths.sum())
-        # A rank-aware machine has batch and sums for each level.
-        levels = None
-        if ranked:
-            levels = LevelScratch(
-                batches=np.zeros((len(widths) + 1, n_rows), dtype=BATCH_ROW),
-                sums=np.zeros(size, dtype=np.float32),
-                free_sums=np.zeros(size, dtype=np.float32),
-                gradients=np.zeros(size, dtype=np.float64),
-            )
+        # Batch and sums are those of the levels.
         return Scratch(
-            batch=np.zeros(0 if ranked else n_rows, dtype=BATCH_ROW),
-            sums=np.empty((0, 0) if ranked else (n_rows, widths[0]), dtype=np.float32),
+            batch=np.zeros(0, dtype=BATCH_ROW),
+            sums=np.empty((0, 0), dtype=np.float32),
             heads=np.full((n_threads, n_tokens), -1, dtype=np.int32),
             links=np.zeros((n_threads, most + 1), dtype=LINK),
             tokens=np.zeros((n_threads, most + 1), dtype=np.int32),
             total=np.zeros((n_threads, padded), dtype=np.float64),
             gradient=np.zeros((n_threads, padded), dtype=np.float32),
-            levels=levels,
+            levels=LevelScratch(
+                batches=np.zeros((len(widths) + 1, n_rows), dtype=BATCH_ROW),
+                sums=np.zeros(size, dtype=np.float32),
+                free_sums=np.zeros(size, dtype=np.float32),
+                gradients=np.zeros(size, dtype=np.float64),
+            ),
+        )
+
+    def _plain_scratch(self, most, widths, n_tokens, n_threads):
+        """Return scratch of a plain machine, for batches of at most ``most`` entries."""
+        width, n_rows = int(widths[0]), self._batch_size
+        n_blocks = -(-width // BLOCK)
+        # All tokens of the batch are listed, or all that there are.
+        listed = min(most, n_tokens) if self._problem.rule.lazy else n_tokens
+        prepared = PreparedBatches(
+            numbers=aligned_zeros((n_threads, n_rows), np.int64),
+            targets=aligned_zeros((n_threads, n_rows)),
+            weights=aligned_zeros((n_threads, n_rows)),
+            row_starts=aligned_zeros((n_threads, n_rows + 1), np.int32),
+            entries=aligned_zeros((n_threads, most + 1), BATCH_ENTRY),
+            occurrences=aligned_zeros((n_threads, most + 1), OCCURRENCE),
+            tokens=aligned_zeros((n_threads, listed), np.int32),
+            starts=aligned_zeros((n_threads, listed + 1), np.int32),
+            n_tokens=aligned_zeros((n_threads, PADDING), np.int64),
+            keys=aligned_zeros((n_threads, 2, most + 1), np.uint64),
+            counts=aligned_zeros((n_threads, 1 << DIGIT_BITS), np.int32),
+        )
+        return PlainScratch(
+            prepared=prepared,
+            sums=aligned_zeros((n_rows, width)),
+            norms=aligned_zeros((n_blocks, n_rows)),
+            squares=aligned_zeros((n_blocks, n_rows)),
+            scores=aligned_zeros((n_rows,)),
+            derivatives=aligned_zeros((n_rows,), np.float64),
+            losses=aligned_zeros((n_rows,), np.float64),
+            curvatures=aligned_zeros((n_rows,), np.float64),
+            coefficients=aligned_zeros((most + 1,), np.float64),
+            shrinkages=aligned_zeros((listed,), np.float64),
+            rates=aligned_zeros((listed,)),
+            totals=aligned_zeros((n_threads, width + PADDING), np.float64),
+            gradients=aligned_zeros((n_threads, width + PADDING)),
         )
 
     def __enter__(self):

@@ -37,6 +37,7 @@ from freqfm.backends.cpu.fm_batch import (
     step_intercept,
     step_linear,
     sum_gradient,
+    sum_of_rows,
     token_rate,
 )
 from freqfm.backends.cpu.ownership import owns
@@ -378,7 +379,9 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
 
         step = begin_step(span.n_steps + b - span.first_batch + 1, part.n_rows, problem)
         if rank == 0:
-            loss += step_intercept(part.n_rows, of_linear, step, problem, weights, state)
+            batch_loss, summed = sum_of_rows(part.n_rows, of_linear)
+            loss += batch_loss
+            step_intercept(summed, step, problem, weights, state)
         n_tokens = link_tokens(part, rows.entries, main, local)
         # From the highest level down: a token's free vector comes first and advances its counter.
         for back in range(n_levels):

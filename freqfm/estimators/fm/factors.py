@@ -2,9 +2,9 @@
 
 from numbers import Integral
 
-import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from freqfm._memory import aligned_zeros
 from freqfm._validation import as_kernel_array
 from freqfm.backends.base import FMWeights
 
@@ -19,9 +19,10 @@ class PlainFactors:
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         shape = self.n_features_in_, int(self.n_components)
-        self.factors_ = squeeze_outputs(
-            np.stack([initializer.table(shape, generator, counts) for _ in range(n_outputs)])
-        )
+        factors = aligned_zeros((n_outputs, *shape))
+        for table in factors:
+            table[:] = initializer.table(shape, generator, counts)
+        self.factors_ = squeeze_outputs(factors)
         return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
 
     def _check_factors(self, learned, outputs, n_features):

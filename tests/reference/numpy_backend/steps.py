@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm.formulas import codes
-from freqfm.formulas.steps import step_row
+from freqfm.formulas.steps import step_columns
 
 
 class Trainer:
@@ -27,7 +27,7 @@ class Steps:
     """
 
     def __init__(self, rule, formulas=None):
-        self.rule, self._custom_step = rule, (formulas or {}).get(step_row)
+        self.rule, self._custom_step = rule, (formulas or {}).get(step_columns)
 
     def count(self, per_row, rows, weights):
         """Advance the counters of rows by their weights in a batch."""
@@ -77,7 +77,7 @@ class Steps:
         for k, of_row, along in zip(rows, rate[:, 0], np.float32(gradient), strict=True):
             self._custom_step(
                 self.rule, np.float32(of_row), np.float32(correction),
-                table.weights, k, along, table.first, table.second,
+                table.weights, (k, 0, len(along)), along, table.first, table.second,
             )  # fmt: skip
 
     def move(self, table, gradient, n_seen, share, corrections):
