@@ -42,7 +42,6 @@ MAY_IMPORT = {
         *AXES,
         "_ids",
         "_interactions",
-        "_memory",
         "_signals",
         "_validation",
         "_warnings",
