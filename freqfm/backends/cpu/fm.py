@@ -29,7 +29,8 @@ from freqfm.backends.cpu.fm_batch import (
     step_linear,
     token_rate,
 )
-from freqfm.backends.cpu.fm_prepared import PreparedBatches, prefetch, prepare_batch, prepared_batch
+from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
+from freqfm.backends.cpu.prefetch import prefetch_columns, prefetch_element
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
@@ -41,7 +42,6 @@ _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in range(5))
 # share out columns without a change to any sum. It is a multiple of the float32 of a cache line.
 BLOCK = 32
 _BLOCK = np.uint64(BLOCK)
-_LINE = np.uint64(16)
 
 # How many entries and tokens ahead vectors are asked for.
 _ENTRIES_AHEAD = np.uint64(32)
@@ -123,16 +123,6 @@ def _share_of(rank, size, n_blocks, step_code):
 
 
 @inlined
-def _ask_for(table, k, columns):
-    """Prefetch some columns of row ``k``."""
-    width = np.uint64(table.shape[1])
-    f, end = columns
-    while f < min(end, width):
-        prefetch(table, np.intp(np.uint64(k) * width + f))
-        f += _LINE
-
-
-@inlined
 def _sum_columns(columns, row, entries, factors, total, squares):
     """Write some columns of a row's sum of x v; return their squared norm, and that of the terms.
 
@@ -183,6 +173,13 @@ def _sum_columns(columns, row, entries, factors, total, squares):
 
 
 @inlined
+def _prefetch_block(table, k, columns):
+    """Prefetch a block of columns of row ``k``, of a table that may be narrower."""
+    begin, end = columns
+    prefetch_columns(table, k, begin, min(end, np.uint64(table.shape[1])))
+
+
+@inlined
 def _sum_rows_of_block(block, columns, n_rows, share, factors, batch, scratch):
     """Do what ``_sum_rows`` does for one block of columns."""
     starts = batch.row_starts
@@ -196,7 +193,7 @@ def _sum_rows_of_block(block, columns, n_rows, share, factors, batch, scratch):
         first = np.uint64(starts[j])
         last = np.uint64(starts[j + _ONE])
         for p in range(first, last):
-            _ask_for(factors, entries[min(p + _ENTRIES_AHEAD, last_entry)].token, columns)
+            _prefetch_block(factors, entries[min(p + _ENTRIES_AHEAD, last_entry)].token, columns)
         row = first, last
         norm, square = _sum_columns(columns, row, entries, factors, scratch.sums[j], squares)
         scratch.norms[block, j] = norm
@@ -237,7 +234,7 @@ def _score(begin, end, weights, batch, scratch):
         reach = ONE
         for p in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + _ONE])):
             ahead = min(p + _ENTRIES_AHEAD, last_entry)
-            prefetch(weights.linear, np.intp(batch.entries[ahead].token))
+            prefetch_element(weights.linear, batch.entries[ahead].token)
             x = batch.entries[p].value
             score += x * weights.linear[np.uint64(batch.entries[p].token)]
             reach += abs(x)
@@ -313,9 +310,9 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
         _first_token(share.rank, share.size, batch), _first_token(share.rank + 1, share.size, batch)
     ):
         ahead = np.intp(batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)])
-        prefetch(weights.linear, ahead)
-        prefetch(objective.shares, ahead)
-        prefetch(state.per_row, ahead)
+        prefetch_element(weights.linear, ahead)
+        prefetch_element(objective.shares, ahead)
+        prefetch_element(state.per_row, ahead)
         k = np.uint64(batch.tokens[t])
         derivative = 0.0
         factor = 0.0
@@ -414,9 +411,9 @@ def _step_block(columns, share, step, problem, weights, state, batch, scratch):
         _first_token(share.group + 1, share.n_groups, batch),
     ):
         ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)]
-        _ask_for(factors, ahead, columns)
-        _ask_for(state.factors_first, ahead, columns)
-        _ask_for(state.factors_second, ahead, columns)
+        _prefetch_block(factors, ahead, columns)
+        _prefetch_block(state.factors_first, ahead, columns)
+        _prefetch_block(state.factors_second, ahead, columns)
         rate = scratch.rates[t]
         if math.isnan(rate):
             continue

@@ -7,12 +7,9 @@ after the other. So no thread repeats what another does, and training reads memo
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined
+from freqfm._jit import inlined
+from freqfm.backends.cpu.prefetch import prefetch_element
 from freqfm.formulas.rng import permuted_index
 
 _ONE = np.uint64(1)
@@ -69,34 +66,6 @@ def prepared_batch(slot, prepared):
     )
 
 
-if JIT_DISABLED:
-
-    def prefetch(array, index):
-        """Do nothing: only compiled code runs ahead."""
-
-else:
-
-    @intrinsic
-    def prefetch(typing_context, array, index):
-        """Ask for the cache line of a flat array's element; any index is allowed."""
-
-        def codegen(context, builder, signature, args):
-            array_type = signature.args[0]
-            array = context.make_array(array_type)(context, builder, args[0])
-            pointer = builder.gep(array.data, [args[1]])
-            pointer = builder.bitcast(pointer, cgutils.voidptr_t)
-            integer = ir.IntType(32)
-            function = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, integer, integer, integer]),
-                "llvm.prefetch.p0i8",
-            )
-            builder.call(function, [pointer, integer(0), integer(3), integer(1)])
-            return context.get_dummy_value()
-
-        return types.none(array, types.intp), codegen
-
-
 @inlined
 def _number_rows(start, n_rows, rows, order, numbers):
     """Write which rows the batch holds, and ask for their samples."""
@@ -114,7 +83,7 @@ def _number_rows(start, n_rows, rows, order, numbers):
                 )
             i = (moved << order.block_bits) | (i & in_block)
         numbers[j] = i
-        prefetch(rows.samples, np.intp(i))
+        prefetch_element(rows.samples, i)
 
 
 @inlined
@@ -131,7 +100,7 @@ def _gather(start, n_rows, rows, order, batch):
         first = samples[i].start
         n += np.uint64(samples[i + _ONE].start - first)
         batch.numbers[j] = first
-        prefetch(rows.entries, np.intp(first))
+        prefetch_element(rows.entries, first)
     batch.row_starts[n_rows] = n
     for j in range(n_rows):
         p = np.uint64(batch.numbers[j])

@@ -2,25 +2,24 @@
 
 import numpy as np
 
-from freqfm._jit import ZERO, inlined
+from freqfm._jit import ONE, ZERO, inlined
 from freqfm.formulas.special import exp_of_minus
 
 
 @inlined
 def exponentials(scores, r, n, weight, corrections, first, corrected, shift):
     """Turn scores of row ``r`` into exp(weight * score - correction - shift); return their sum."""
-    total = ZERO
     if corrected:
+        # A loop of its own: LLVM compiles a loop over two arrays twice, for arrays that are far
+        # from and near each other, and a sum in it would depend on where they are in memory.
         for j in range(n):
-            logit = weight * scores[r, j] - corrections[first + j]
-            e = exp_of_minus(max(shift - logit, ZERO))
-            scores[r, j] = e
-            total += e
-    else:
-        for j in range(n):
-            e = exp_of_minus(max(shift - weight * scores[r, j], ZERO))
-            scores[r, j] = e
-            total += e
+            scores[r, j] = weight * scores[r, j] - corrections[first + j]
+        weight = ONE
+    total = ZERO
+    for j in range(n):
+        e = exp_of_minus(max(shift - weight * scores[r, j], ZERO))
+        scores[r, j] = e
+        total += e
     return total
 
 

@@ -59,10 +59,16 @@ def prefetch_element(array, k):
 
 
 @inlined
+def prefetch_columns(table, k, begin, end):
+    """Prefetch the columns ``begin`` to ``end`` of row ``k`` of a table for reading."""
+    for f in range(begin, end, LINE):
+        _prefetch_to_read(table, (np.uint64(k), np.uint64(f)))
+
+
+@inlined
 def prefetch_row(table, k):
     """Prefetch row ``k`` of a table for reading."""
-    for f in range(0, table.shape[1], LINE):
-        _prefetch_to_read(table, (k, np.uint64(f)))
+    prefetch_columns(table, k, 0, table.shape[1])
 
 
 @inlined
