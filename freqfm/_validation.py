@@ -237,7 +237,8 @@ def canonical_csr(X):
             f"X has {X.shape[1]} features; at most {np.iinfo(np.int32).max} are supported. Hash "
             f"its ids into fewer columns, for instance with sklearn's FeatureHasher."
         )
-    X = sparse.csr_array(X)
+    if not (sparse.issparse(X) and X.format == "csr"):
+        X = sparse.csr_array(X)
     if not is_canonical(X):
         # Flags may be stale if the caller changed the arrays: build the matrix again.
         X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
