@@ -70,7 +70,7 @@ def assert_same(result, expected):
         (65, TILE_ITEMS + 1, 3),
         (130, 2 * TILE_ITEMS - 1, 5),
         # Enough queries and columns for bounds.
-        (71, TILE_ITEMS + 65, 25),
+        (71, TILE_ITEMS + 65, 33),
         (66, 130, 32),
     ],
 )
@@ -141,7 +141,7 @@ def test_bounds_lose_no_item(monkeypatch, unit_columns, tails):
 @pytest.mark.parametrize("scale", [1, 2.0**-40, 2.0**40, np.nan])
 def test_vectors_without_bounds_are_ranked_by_products(scale):
     rng = np.random.default_rng(0)
-    queries, items = whole_numbers(rng, 60, 30), whole_numbers(rng, 90, 30)
+    queries, items = whole_numbers(rng, 70, 32), whole_numbers(rng, 90, 32)
     scaled = items.copy()
     scaled[3] *= scale
     assert topk._bounds_pay(queries, scaled) == (scale == 1)
@@ -178,7 +178,7 @@ def test_sorted_items(order):
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
-@pytest.mark.parametrize("n, m, d", [(600, 1500, 37), (8300, 600, 8)])
+@pytest.mark.parametrize("n, m, d", [(600, 1500, 37), (8300, 600, 8), (2100, 600, 37)])
 def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, n, m, d):
     teams = []
     monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))

@@ -45,7 +45,8 @@ _INTS, _FLOATS = ir.VectorType(_I32, _LANES), ir.VectorType(ir.FloatType(), _LAN
 # The instruction multiplies unsigned by signed integers, so this is added to those of queries.
 _OFFSET = 128
 
-_LEVELS = np.float32(127)
+# The largest integer, and the steps of a vector's length in which its largest number is measured.
+_LEVELS, _STEPS = np.float32(127), np.float32(2**15)
 
 
 @intrinsic
@@ -130,14 +131,21 @@ def _round(vector, n, scale, offset, codes):
 
 
 @inlined
-def _largest_and_norm(vector, n):
-    """Return the largest absolute number of a vector and the vector's length."""
-    largest = ZERO
+def _scale_and_norm(vector, n):
+    """Return the scale by which a vector is rounded, and its length.
+
+    The largest number is found in integers: the compiler does not vectorise a maximum of floats,
+    which may be NaN.
+    """
     squares = ZERO
     for f in range(n):
-        largest = max(largest, abs(vector[f]))
         squares += vector[f] * vector[f]
-    return largest, np.float32(math.sqrt(squares))
+    norm = np.float32(math.sqrt(squares))
+    inverse = _STEPS / norm if norm > ZERO else ZERO
+    largest = np.int32(0)
+    for f in range(n):
+        largest = max(largest, np.int32(abs(vector[f]) * inverse))
+    return np.float32(largest + 1) * norm / (_STEPS * _LEVELS), norm
 
 
 @inlined
@@ -148,8 +156,7 @@ def round_query(query, i, bytes_of_codes, scales):
     more for the bound's own rounding, is added to the error.
     """
     d = query.shape[0]
-    largest, norm = _largest_and_norm(query, d)
-    scale = largest / _LEVELS
+    scale, norm = _scale_and_norm(query, d)
     error = np.float32(math.sqrt(_round(query, d, scale, _OFFSET, bytes_of_codes[i])))
     slack = np.float32(d + 32) * np.float32(2.0**-22)
     scales[i, 0] = scale
@@ -161,8 +168,7 @@ def round_query(query, i, bytes_of_codes, scales):
 def round_item(item, j, words, bytes_of_words, panels, statistics):
     """Write what ``bound_products`` needs of item ``j`` of a tile; ``words`` is scratch."""
     d = item.shape[0]
-    largest, norm = _largest_and_norm(item, d)
-    scale = largest / _LEVELS
+    scale, norm = _scale_and_norm(item, d)
     error = np.float32(math.sqrt(_round(item, d, scale, 0, bytes_of_words)))
     total = np.int32(0)
     for f in range(d):

@@ -32,16 +32,16 @@ BLOCK = 64
 TILE_ITEMS = 512
 
 # Queries of a tile. Large tiles make faster matrix products, small ones can be divided among more
-# threads. The choice depends only on the number of queries, so that results do not depend on the
-# number of threads.
-_MANY_QUERIES = 8192
+# threads. The choice depends only on the problem, so that results do not depend on the number of
+# threads. Bounds gain more by large tiles: items are rounded anew for each part of the queries.
+_MANY_QUERIES, _MANY_WITH_BOUNDS = 8192, 2048
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
 # Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
 _WORTH_A_TEAM = 20_000_000
 
-# Bounds need so many queries and columns to pay for rounding the items of a tile.
-_QUERIES_WORTH_BOUNDS, _COLUMNS_WORTH_BOUNDS = 32, 24
+# So many queries and columns are worth the rounding of a tile's items.
+_QUERIES_WORTH_BOUNDS, _COLUMNS_WORTH_BOUNDS = 64, 32
 
 # Squared lengths of vectors for which bounds hold; other vectors over- or underflow.
 _SHORTEST, _LONGEST = 1e-16, 1e16
@@ -365,7 +365,9 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
 def top_k(queries, items, k, excluded, unit_columns, n_threads):
     """Return the best items of every query and their scores, see ``Backend.top_k``."""
     n, d = queries.shape
-    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
+    bounded = _bounds_pay(queries, items)
+    many = _MANY_WITH_BOUNDS if bounded else _MANY_QUERIES
+    n_rows = _ROWS_OF_MANY if n >= many else _ROWS_OF_FEW
     if n * items.size < _WORTH_A_TEAM:
         n_threads = 1
     n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
@@ -375,7 +377,6 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     best = Best(
         np.empty((n_ranges * n, k), dtype=np.int32), np.empty((n_ranges * n, k), dtype=np.float32)
     )
-    bounded = _bounds_pay(queries, items)
     # A single query takes no matrix products.
     blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
     with blas, Team(n_threads) as team:
