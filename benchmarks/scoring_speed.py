@@ -22,8 +22,8 @@ more than one core:
     All users, one thread each        4.3   quartiles 3.8 - 5.1
     One user, 1,000,000 items         1.1   quartiles 1.0 - 1.3
     FM, tokens                   2      10      39
-        d=16                   4.9     5.7     5.7   of processor time; the scores alone
-        d=64                   5.4     5.3     7.2   are 8 to 16 times as fast as training
+        d=16                   4.6     7.7     6.7   of processor time; the scores alone
+        d=64                   5.1     6.9     7.2   are 10 to 15 times as fast as training
 """
 
 import json
