@@ -237,7 +237,8 @@ def canonical_csr(X):
             f"X has {X.shape[1]} features; at most {np.iinfo(np.int32).max} are supported. Hash "
             f"its ids into fewer columns, for instance with sklearn's FeatureHasher."
         )
-    X = sparse.csr_array(X)
+    if not (sparse.issparse(X) and X.format == "csr"):
+        X = sparse.csr_array(X)
     if not is_canonical(X):
         # Flags may be stale if the caller changed the arrays: build the matrix again.
         X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
@@ -320,7 +321,7 @@ def is_canonical(X):
     n_stored, starts = X.indptr[-1], X.indptr[1:-1]
     for begin in range(0, n_stored, _ENTRIES):
         end = min(begin + _ENTRIES, n_stored)
-        if not X.data[begin:end].all():
+        if not (X.data[begin:end] != 0).all():  # faster than all() of floats
             return False
         # Compare each entry with the one before; between two rows an index may fall.
         first = max(begin, 1)

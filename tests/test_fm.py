@@ -9,6 +9,7 @@ import pytest
 from helpers import assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_regression
 from sklearn.metrics import roc_auc_score
@@ -83,6 +84,16 @@ def test_probabilities_survive_extreme_scores():
     model = FMClassifier(1, random_state=0).fit(X, [0, 1, 2])
     model.coef_[:] = -1000
     assert_allclose(model.predict_proba(X), 1 / 3, atol=1e-3)
+
+
+def test_probabilities_of_two_classes_keep_their_tails():
+    X = np.eye(5)
+    model = FMClassifier(1, random_state=0, early_stopping=False).fit(X, [0, 1, 0, 1, 0])
+    model.intercept_[:] = 0
+    model.coef_[:] = [-1000, -60, 0.5, 60, 1000]
+    scores = model.coef_.astype(np.float64)
+    expected = np.column_stack([expit(-scores), expit(scores)])
+    assert_allclose(model.predict_proba(X), expected, rtol=1e-15)
 
 
 def test_regression_recovers_a_product():

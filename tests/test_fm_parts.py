@@ -37,6 +37,28 @@ def test_forward_gives_the_scores_and_the_sums(clicks):
     assert (sums[[3, 17]] == 0).all()  # rows without entries
 
 
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 63, 64, 65, 80, 130])
+def test_scores_of_rows_of_any_length_with_any_number_of_factors(width):
+    rng = np.random.default_rng(width)
+    dense = rng.standard_normal((24, 9), dtype=np.float32)
+    # Rows of 0 to 7 entries, three of each; the last token's vector ends the table.
+    for i, row in enumerate(dense):
+        row[: 9 - i % 8] = 0
+    X, weights = canonical_csr(sparse.csr_array(dense)), random_weights(9, width)
+    linear, factors = weights.linear.astype(float), weights.factors.astype(float)
+    pairs = ((dense @ factors) ** 2 - dense**2 @ factors**2).sum(axis=1) / 2
+    scores = BACKEND.fm_scores(X, [weights], 1)[0]
+    assert_allclose(scores, weights.intercept[0] + dense @ linear + pairs, rtol=1e-5, atol=1e-4)
+    assert_array_equal(scores, BACKEND.fm_forward(X, weights, 1)[0])
+    # A row's score depends neither on the rows beside it nor on the threads.
+    alone = [BACKEND.fm_scores(canonical_csr(X[[i]]), [weights], 1)[0, 0] for i in range(24)]
+    assert_array_equal(scores, alone)
+    many = sparse.vstack([X] * 100)
+    assert_array_equal(
+        BACKEND.fm_scores(canonical_csr(many), [weights], 2)[0], np.tile(scores, 100)
+    )
+
+
 @pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
 def test_a_step_made_of_the_parts_equals_the_fused_one(clicks, cls):
     X, y = canonical_csr(clicks[0]), clicks[1]

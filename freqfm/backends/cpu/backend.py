@@ -39,18 +39,17 @@ class CPUBackend(Backend):
         scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
         rows = CSRRows(X.indptr, X.indices, X.data)
         n_threads = _enough_threads(X, width, n_threads)
-        n_sums = n_threads * (2 if ranked else 1)
+        scratch = (np.empty((2 * n_threads, width + PADDING), dtype=np.float32),) if ranked else ()
         with Team(n_threads) as team:
             for output, out in zip(weights, scores, strict=True):
-                sums = np.empty((n_sums, width + PADDING), dtype=np.float32)
-                team.run(kernel, rows, output, sums, out)
+                team.run(kernel, rows, output, *scratch, out)
         return scores
 
     def fm_forward(self, X, weights, n_threads):
         """Return the scores of a batch and the sums of x v, see ``Backend``."""
         width = weights.factors.shape[1]
         scores = np.empty(X.shape[0], dtype=np.float32)
-        # Rows without entries are not written to.
+        # The kernel adds to them.
         sums = np.zeros((X.shape[0], width), dtype=np.float32)
         with Team(_enough_threads(X, width, n_threads)) as team:
             team.run(fm_forward, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)

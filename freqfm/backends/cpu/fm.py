@@ -24,12 +24,12 @@ from freqfm.backends.cpu.fm_batch import (
     begin_step,
     order_of_epoch,
     part_of_batch,
-    score_row,
     step_intercept,
     step_linear,
     token_rate,
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
+from freqfm.backends.cpu.fm_scores import score_of_row
 from freqfm.backends.cpu.prefetch import prefetch_columns, prefetch_element
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
@@ -503,29 +503,30 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
 
 
 @kernel
-def fm_score(rank, size, barrier, rows, weights, sums, scores):
+def fm_score(rank, size, barrier, rows, weights, scores):
     """Write the scores of CSR rows: intercept + linear part + interactions, in O(nnz d).
 
-    ``sums`` (size, d or more) is scratch; ``scores`` (n_rows,) is the float32 result. Rows are
-    shared out in blocks of equal length.
+    ``scores`` (n_rows,) is the float32 result. Rows are shared out in blocks of equal length.
     """
     n_rows = scores.shape[0]
-    own = sums[rank]
     for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        row = rows.indptr[i], rows.indptr[i + 1]
-        scores[i], _, _ = score_row(row, rows, weights, own)
+        scores[i] = score_of_row(i, rows, weights)
 
 
 @kernel
 def fm_forward(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows as ``fm_score`` does, and to ``sums`` (n_rows, d) those of x v.
 
-    The sums of a row without entries are left as they are.
+    The sums of x v are added to what ``sums`` holds.
     """
     n_rows = scores.shape[0]
+    factors = weights.factors
     for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        row = rows.indptr[i], rows.indptr[i + 1]
-        scores[i], _, _ = score_row(row, rows, weights, sums[i])
+        scores[i] = score_of_row(i, rows, weights)
+        for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
+            k = np.uint64(rows.token[p])
+            for f in range(factors.shape[1]):
+                sums[i, f] += rows.value[p] * factors[k, f]
 
 
 @kernel

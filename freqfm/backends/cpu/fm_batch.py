@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm._jit import ONE, ZERO, inlined
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
 from freqfm.backends.cpu.ownership import owns
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_OWN
@@ -242,28 +242,6 @@ def squared_norm(n_tokens, width, total):
         for f in range(width):
             norm += total[f] * total[f]
     return norm
-
-
-@inlined
-def score_row(row, entries, weights, total):
-    """Score a row: sum_{i<k} <v_i, v_k> x_i x_k is half of |sum of x v|^2 - sum of |x v|^2.
-
-    ``row`` is where it begins and ends in the arrays ``entries.token`` and ``entries.value``; the
-    sum of x v is written to ``total``. Returns the score, 1 + sum of |x|, and |sum of x v|^2.
-    """
-    score = weights.intercept[0]
-    squares = ZERO
-    reach = ONE
-    first = np.uint64(row[0])
-    last = np.uint64(row[1])
-    for p in range(first, last):
-        k = np.uint64(entries.token[p])
-        x = entries.value[p]
-        score += x * weights.linear[k]
-        reach += abs(x)
-        squares += add_token(p == first, k, x, weights.factors, total)
-    norm = squared_norm(last - first, weights.factors.shape[1], total)
-    return score + HALF * (norm - squares), reach, norm
 
 
 @inlined

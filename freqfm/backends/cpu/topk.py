@@ -5,6 +5,10 @@ tile is still in the cache, excluded items are struck out, and every query's sco
 with the worst of its best k so far. The scores of all queries with all items are never stored at
 once. Nearly all scores fail the comparison, which runs over many of them in one instruction, so
 the matrix product takes most of the time.
+
+Where the processor can, a tile holds upper bounds of the scores instead, which take a quarter of
+that time, see ``bounds``. Scores are then computed only where the bound is better than the worst of
+the best k; all other items rank behind these k, so that the result is the same.
 """
 
 import contextlib
@@ -15,6 +19,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm._threads import single_threaded_blas
+from freqfm.backends.cpu import bounds
 from freqfm.backends.cpu.blas import product_with_transposed
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
@@ -27,13 +32,19 @@ BLOCK = 64
 TILE_ITEMS = 512
 
 # Queries of a tile. Large tiles make faster matrix products, small ones can be divided among more
-# threads. The choice depends only on the number of queries, so that results do not depend on the
-# number of threads.
-_MANY_QUERIES = 8192
+# threads. The choice depends only on the problem, so that results do not depend on the number of
+# threads. Bounds gain more by large tiles: items are rounded anew for each part of the queries.
+_MANY_QUERIES, _MANY_WITH_BOUNDS = 8192, 2048
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
 # Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
 _WORTH_A_TEAM = 20_000_000
+
+# So many queries and columns are worth the rounding of a tile's items.
+_QUERIES_WORTH_BOUNDS, _COLUMNS_WORTH_BOUNDS = 64, 32
+
+# Squared lengths of vectors for which bounds hold; other vectors over- or underflow.
+_SHORTEST, _LONGEST = 1e-16, 1e16
 
 # Padding between the scratch of two threads, in numbers, so that they share no cache line.
 _PADDING = 16
@@ -92,18 +103,37 @@ def _any_above(tile, i, begin, threshold):
 
 
 @inlined
-def _keep_best(i, r, first_item, n_scores, tile, best):
-    """Keep those scores in row ``i`` of the tile that are among the best of query ``r``."""
-    scores, items = best.scores, best.items
+def _score(query, row, n_unit):
+    """Return the score of a row whose first ``n_unit`` numbers count at unit length."""
+    score = ZERO
+    squares = ZERO
+    for f in range(n_unit):
+        score += query[f] * row[f]
+        squares += row[f] * row[f]
+    if squares > ZERO:
+        score /= np.float32(math.sqrt(squares))
+    for f in range(np.uint64(n_unit), np.uint64(row.shape[0])):
+        score += query[f] * row[f]
+    return score
+
+
+@inlined
+def _keep_best(i, r, first_item, n_scores, tile, query, scores, best):
+    """Keep those of row ``i`` of the tile that are among the best of query ``r``."""
+    items = best.items
     # Items come in increasing order, so of equal scores the one that is already kept stays.
-    threshold = scores[r, 0]
+    threshold = best.scores[r, 0]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
         if _any_above(tile, i, begin, threshold):
             for j in range(begin, begin + np.uint64(BLOCK)):
-                if tile[i, j] > threshold:
+                score = tile[i, j]
+                if score > threshold and scores.bounded:
+                    row = scores.items[np.uint64(first_item) + j]
+                    score = _score(query, row, scores.n_unit)
+                if score > threshold:
                     item = np.int32(first_item + np.int64(j))
-                    _sink(r, items.shape[1], tile[i, j], item, scores, items)
-                    threshold = scores[r, 0]
+                    _sink(r, items.shape[1], score, item, best.scores, items)
+                    threshold = best.scores[r, 0]
 
 
 @inlined
@@ -121,18 +151,8 @@ def _sort(r, scores, items):
 @inlined
 def _score_for_one(query, rows, n_unit, out):
     """Write the scores of rows for a single query; reading the rows dominates the cost."""
-    others = np.uint64(n_unit), np.uint64(rows.shape[1])
     for j in range(rows.shape[0]):
-        score = ZERO
-        squares = ZERO
-        for f in range(n_unit):
-            score += query[f] * rows[j, f]
-            squares += rows[j, f] * rows[j, f]
-        if squares > ZERO:
-            score /= np.float32(math.sqrt(squares))
-        for f in range(others[0], others[1]):
-            score += query[f] * rows[j, f]
-        out[j] = score
+        out[j] = _score(query, rows[j], n_unit)
 
 
 @inlined
@@ -159,12 +179,29 @@ def _score_tile(queries, rows, n_unit, unit, tile):
         product_with_transposed(queries, rows, tile)
 
 
+@inlined
+def _bound_tile(queries, rows, n_unit, unit, rounded, tile):
+    """Write upper bounds of the scores of a tile of queries and rows."""
+    if n_unit > 0:
+        _to_unit(rows, n_unit, unit)
+        rows = unit[: rows.shape[0]]
+    for j in range(rows.shape[0]):
+        bounds.round_item(
+            rows[j], j, rounded.words, rounded.word_bytes, rounded.panels, rounded.statistics
+        )
+    bounds.bound_products(
+        queries.shape[0], rows.shape[0], rounded.codes, rounded.scales, rounded.panels,
+        rounded.statistics, tile,
+    )  # fmt: skip
+
+
 class Scores(NamedTuple):
     """What items are ranked by: the dot products of queries and items."""
 
     queries: np.ndarray  #: (n, d), float32
     items: np.ndarray  #: (m, d), float32
     n_unit: int  #: the first ``n_unit`` numbers of an item are scaled to unit length
+    bounded: bool  #: whether tiles hold upper bounds
 
 
 class Parts(NamedTuple):
@@ -174,12 +211,25 @@ class Parts(NamedTuple):
     n_ranges: int  #: parts of the items
 
 
+class Rounded(NamedTuple):
+    """The rounded vectors of a tile, see ``bounds.bound_products``; of every thread, or of one."""
+
+    codes: np.ndarray
+    code_bytes: np.ndarray  #: the same memory as uint8
+    scales: np.ndarray
+    panels: np.ndarray
+    statistics: np.ndarray
+    words: np.ndarray  #: (ceil(d / 4) or more,), int32, of one item
+    word_bytes: np.ndarray  #: the same memory as uint8
+
+
 class Scratch(NamedTuple):
     """Working memory of each thread."""
 
-    tiles: np.ndarray  #: (size, n_rows, TILE_ITEMS + BLOCK), float32
+    tiles: np.ndarray  #: (size, n_rows or some more, TILE_ITEMS + BLOCK), float32
     units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
     cursors: np.ndarray  #: (size, n_rows or more), int64
+    rounded: Rounded
 
 
 class Best(NamedTuple):
@@ -190,11 +240,62 @@ class Best(NamedTuple):
 
 
 @inlined
+def _of_thread(rank, rounded):
+    """Return a thread's part of what a team has."""
+    return Rounded(
+        rounded.codes[rank],
+        rounded.code_bytes[rank],
+        rounded.scales[rank],
+        rounded.panels[rank],
+        rounded.statistics[rank],
+        rounded.words[rank],
+        rounded.word_bytes[rank],
+    )
+
+
+def _in_range(vectors):
+    """Return whether bounds hold for all of these vectors: finite, and neither tiny nor huge."""
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    short = squares < _SHORTEST
+    return not vectors[short].any() and bool((squares < _LONGEST).all())
+
+
+def _bounds_pay(queries, items):
+    """Return whether tiles hold bounds; it depends on the problem only, as the bits may."""
+    return bool(
+        bounds.AVAILABLE
+        and len(queries) >= _QUERIES_WORTH_BOUNDS
+        and queries.shape[1] >= _COLUMNS_WORTH_BOUNDS
+        and _in_range(queries)
+        and _in_range(items)
+    )
+
+
+def _rounded_scratch(size, n_rows, d):
+    """Return the Rounded of a team for so many queries; with 0, where it is not used."""
+    n_words = -(-d // 4)
+    codes = np.zeros((size, n_rows, n_words), dtype=np.int32)
+    # Bytes beyond the columns stay zeros.
+    words = np.zeros((size, n_words + _PADDING), dtype=np.int32)
+    n_panels = TILE_ITEMS // bounds.ITEMS if n_rows else 0
+    return Rounded(
+        codes=codes,
+        code_bytes=codes.view(np.uint8),
+        scales=np.zeros((size, n_rows, 3), dtype=np.float32),
+        panels=np.zeros((size, n_panels, n_words, bounds.ITEMS), dtype=np.int32),
+        statistics=np.zeros((size, 4, n_panels * bounds.ITEMS), dtype=np.float32),
+        words=words,
+        word_bytes=words.view(np.uint8),
+    )
+
+
+@inlined
 def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     """Write the best of one range of items for one part of the queries."""
     n_queries, n_items = scores.queries.shape[0], scores.items.shape[0]
     n_tiles = -(-n_items // TILE_ITEMS)
     tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
+    rounded = _of_thread(rank, scratch.rounded)
     indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
     first = part // parts.n_ranges * parts.n_rows
     n_here = min(parts.n_rows, n_queries - first)
@@ -204,6 +305,8 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     out = part % parts.n_ranges * n_queries + first
     for i in range(n_here):
         cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
+        if scores.bounded:
+            bounds.round_query(queries[i], i, rounded.code_bytes, rounded.scales)
         for place in range(best.items.shape[1]):
             best.scores[out + i, place] = _NOTHING
             best.items[out + i, place] = -1
@@ -214,6 +317,8 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         rows = scores.items[first_item:last_item]
         if n_queries == 1:
             _score_for_one(queries[0], rows, scores.n_unit, tile[0])
+        elif scores.bounded:
+            _bound_tile(queries, rows, scores.n_unit, unit, rounded, tile)
         else:
             _score_tile(queries, rows, scores.n_unit, unit, tile)
         banned_here = next_banned
@@ -228,7 +333,9 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
             # The last block of a tile may reach beyond its scores.
             for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
                 tile[row, j] = _NOTHING
-            _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, best)
+            _keep_best(
+                row, np.uint64(out + i), first_item, n_scores, tile, queries[row], scores, best
+            )
     for i in range(n_here):
         _sort(np.uint64(out + i), best.scores, best.items)
 
@@ -258,7 +365,9 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
 def top_k(queries, items, k, excluded, unit_columns, n_threads):
     """Return the best items of every query and their scores, see ``Backend.top_k``."""
     n, d = queries.shape
-    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
+    bounded = _bounds_pay(queries, items)
+    many = _MANY_WITH_BOUNDS if bounded else _MANY_QUERIES
+    n_rows = _ROWS_OF_MANY if n >= many else _ROWS_OF_FEW
     if n * items.size < _WORTH_A_TEAM:
         n_threads = 1
     n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
@@ -272,12 +381,14 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
     with blas, Team(n_threads) as team:
         n_units = TILE_ITEMS if unit_columns and n > 1 else 0
+        n_here = -(-min(n_rows, n) // bounds.QUERIES) * bounds.QUERIES
         scratch = Scratch(
-            tiles=np.empty((team.size, min(n_rows, n), TILE_ITEMS + BLOCK), dtype=np.float32),
+            tiles=np.empty((team.size, n_here, TILE_ITEMS + BLOCK), dtype=np.float32),
             units=np.empty((team.size, n_units, d), dtype=np.float32),
             cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
+            rounded=_rounded_scratch(team.size, n_here if bounded else 0, d),
         )
-        scores = Scores(queries, items, int(unit_columns))
+        scores = Scores(queries, items, int(unit_columns), bounded)
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:
         return best.items, best.scores

@@ -1,7 +1,7 @@
 """The targets of factorization machines: classes, or real numbers."""
 
 import numpy as np
-from scipy.special import expit, logsumexp
+from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import StrOptions
@@ -146,12 +146,12 @@ class ClassTargets(ClassifierMixin):
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
         """
-        scores = self.decision_function(X)
         if self._loss.expectation is not LogLoss.expectation:
-            return self._expected_classes(scores)
-        if scores.ndim == 1:
-            return np.column_stack([expit(-scores), expit(scores)])
-        return np.exp(_log_proba(scores))
+            return self._expected_classes(self.decision_function(X))
+        scores = self._scores(X)
+        if len(scores) == 1:
+            return _proba_of_two(scores[0])
+        return np.exp(_log_proba(scores.T.astype(np.float64)))
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X):
@@ -276,6 +276,17 @@ class RealTargets(RegressorMixin):
         if loss.expectation is not None:
             scores = expect(loss, False, scores)
         return scores.astype(np.float64)
+
+
+def _proba_of_two(scores):
+    """Return 1 / (1 + exp(s)) and 1 / (1 + exp(-s)) for every score s, computed in place."""
+    probabilities = np.empty((len(scores), 2))
+    probabilities[:, 0] = scores
+    np.negative(scores, out=probabilities[:, 1])
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) = 0
+        np.exp(probabilities, out=probabilities)
+    probabilities += 1
+    return np.reciprocal(probabilities, out=probabilities)
 
 
 def _log_proba(scores):
