@@ -142,19 +142,20 @@ def draw(results, path):
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "growth"
+    matplotlib.rcParams |= {"svg.hashsalt": "growth", "svg.fonttype": "none"}
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
     for ax, (title, sweeps) in zip(axes.flat, results.items(), strict=True):
         for name, points in sweeps.items():
             ax.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-        left, right = ax.get_xlim()
-        low, high = ax.get_ylim()
-        ends = np.array([left, right])
-        for offset in np.arange(-12, 12):
-            ax.loglog(ends, ends * 10.0**offset, color="0.85", linewidth=0.7, zorder=0)
-        ax.set(title=title, xlim=(left, right), ylim=(low, high), ylabel="seconds an epoch")
+        limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
+        # Lines of slope 1, for comparison; NaN ends a line.
+        ends = np.array([*limits["xlim"], np.nan])
+        guides = np.ravel([ends * 10.0**k for k in range(-10, 2)])
+        ax.loglog(np.tile(ends, 12), guides, color="0.85", linewidth=0.7, zorder=0)
+        ax.minorticks_off()
+        ax.set(title=title, ylabel="seconds an epoch", **limits)
         ax.legend(fontsize="small")
     figure.savefig(path, metadata={"Date": None})
 

@@ -36,6 +36,7 @@ MB = 1e6
 N_JOBS = 2
 PER_ROW = 10
 D = 16
+BATCH = 512
 
 
 def one_hot(n_rows, n_columns, per_row=PER_ROW):
@@ -65,7 +66,7 @@ def machine(kind, **params):
         factors = model.factors_ if factors is None else factors
         weights = factors.nbytes + model.coef_.nbytes + model.optimizer_state_nbytes_
         stops = len(model.validation_scores_) > 0
-        per_row = 32 if stops else 24
+        per_row = 40 if stops else 32
         if n_outputs > 1:
             per_row += (10 if stops else 4) * n_outputs
         per_feature = 12 + 4 * N_JOBS
@@ -85,19 +86,22 @@ def factorization(**params):
     def make(scale):
         X = one_hot(int(2e5 * scale), int(1e5 * scale))
         fixed = {"n_iter_no_change": 99, "n_jobs": N_JOBS, "random_state": 0}
-        return MFRecommender(D, optimizer="adam", max_iter=7, **fixed, **params), (X,)
+        fixed |= {"optimizer": "adam", "batch_size": BATCH}
+        return MFRecommender(D, max_iter=7, **fixed, **params), (X,)
 
     def said(model, X):
         stops = params.get("early_stopping", False)
         n_rows = sum(X.shape)
         table = 4 * D * n_rows
         copies = 3 * (3 if stops else 2)
-        has_temperature = model.loss in ("softmax", "bsl")
-        if has_temperature:
+        per_entry = 36 if model.loss in ("directau", "mawu") else 28
+        per_entry += 8 if stops else 0
+        total = per_entry * X.nnz + 30 * X.shape[0] + 40 * X.shape[1]
+        if model.loss == "softmax":
+            # The default temperature looks at unit vectors.
             copies += 1
-        per_entry = 40 + (8 if stops else 0)
-        scores = 16e6 if has_temperature else 0
-        return copies * table + per_entry * X.nnz + 60 * X.shape[0] + 40 * X.shape[1] + scores
+            total += 30 * X.shape[0] + 4 * 64 * BATCH
+        return total + copies * table
 
     return make, said
 
@@ -142,8 +146,8 @@ CASES = {
     "mf_softmax": factorization(loss="softmax", n_negatives=64, early_stopping=False),
     "mf_softmax_stops": factorization(loss="softmax", n_negatives=64, early_stopping=True),
     "mf_bpr": factorization(loss="bpr", early_stopping=False),
-    "mf_directau": factorization(loss="directau", early_stopping=False, batch_size=256),
-    "mf_mawu": factorization(loss="mawu", early_stopping=False, batch_size=256),
+    "mf_directau": factorization(loss="directau", early_stopping=False),
+    "mf_mawu": factorization(loss="mawu", early_stopping=False),
     "vae_full": autoencoder(negative_sampler="full", early_stopping=False),
     "vae_midx": autoencoder(negative_sampler="midx_uniform", early_stopping=False),
     "vae_midx_stops": autoencoder(negative_sampler="midx_uniform", early_stopping=True),

@@ -190,8 +190,10 @@ class _Matrix:
         if sparse.issparse(X):
             check_structure(X)
             X = sparse.csr_array(X)
-            # A new matrix: one type of indices, and flags that are not stale.
-            X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
+            # A new matrix: flags that are not stale, and one type of indices, the narrower one.
+            fits = X.nnz <= np.iinfo(X.indices.dtype).max
+            indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr
+            X = sparse.csr_array((X.data, X.indices, indptr), shape=X.shape, copy=True)
             X.has_canonical_format = False
             X.sum_duplicates()
         else:
