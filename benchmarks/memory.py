@@ -94,13 +94,13 @@ def factorization(**params):
         n_rows = sum(X.shape)
         table = 4 * D * n_rows
         copies = 3 * (3 if stops else 2)
-        per_entry = 36 if model.loss in ("directau", "mawu") else 28
-        per_entry += 8 if stops else 0
-        total = per_entry * X.nnz + 30 * X.shape[0] + 40 * X.shape[1]
+        in_epoch = (36 if model.loss in ("directau", "mawu") else 28) * X.nnz
+        total = (8 * X.nnz if stops else 0) + 30 * X.shape[0] + 40 * X.shape[1]
         if model.loss == "softmax":
-            # The default temperature looks at unit vectors.
-            copies += 1
+            # Between epochs the default temperature looks at unit vectors.
+            in_epoch = max(in_epoch, 8 * X.nnz + table)
             total += 30 * X.shape[0] + 4 * 64 * BATCH
+        total += in_epoch
         return total + copies * table
 
     return make, said

@@ -174,7 +174,7 @@ def test_factorization_uses_the_documented_memory(loss, per_entry, early_stoppin
     )  # fmt: skip
     MFRecommender(**model.get_params()).fit(X[:100])
     said = (per_entry + (8 if early_stopping else 0)) * X.nnz + 100 * n + 40 * m
-    said += (4 if early_stopping else 3) * 4 * d * (n + m)
+    said += (3 if early_stopping else 2) * 4 * d * (n + m)
     assert peak_of(lambda: model.fit(X)) < said + 2e5
 
 

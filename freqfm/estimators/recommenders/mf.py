@@ -177,11 +177,11 @@ class MFRecommender(BaseRecommender):
     Notes
     -----
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer state (twice as much again for
-    Adam), and a copy of both during training (two with early stopping). A temperature that depends
-    on the vectors, as the softmax's does by default, takes another copy of the vectors. An
-    interaction takes about 28 bytes during training (36 with "directau" and "mawu", where each is
-    a row of its own; 8 more with early stopping) and 4 afterwards, a user 30 (60 with a
-    temperature, 110 if it is learned or per user), an item 40. The scores of a batch take at most
+    Adam), and a copy of both during training (two with early stopping). An interaction takes about
+    28 bytes in an epoch (36 with "directau" and "mawu", where each is a row of its own), 8 between
+    epochs, and 4 after training; 8 more with early stopping. Between epochs a temperature that
+    depends on the vectors, as the softmax's does by default, takes a copy of them. A user takes 30
+    bytes (60 with a temperature, 110 if it is learned or per user), an item 40. The scores of a batch take at most
     about 16 MB plus 64 n_negatives numbers. Negatives that are drawn for each user take about 20
     bytes for each row of a batch and negative, in addition to the state of the sampler.
 
