@@ -88,7 +88,7 @@ SWEEPS = {
         bpr,
         {"users": 100_000, "items": 100_000, "interactions": 1_000_000, "d": 32},
         {
-            "interactions": powers(4, 7),
+            "interactions": powers(4, 8),
             "users": powers(4, 5),
             "items": powers(2, 6),
             "d": [8, 16, 32, 64, 128, 256],
