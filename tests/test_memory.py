@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import (
@@ -20,8 +20,12 @@ from freqfm import _validation as validation
 from freqfm._memory import aligned_zeros, as_aligned
 from freqfm._validation import canonical_csr, count_columns, take_rows
 from freqfm.backends.cpu import packing
+from freqfm.datasets import make_interactions
 from freqfm.estimators import training
 from freqfm.estimators.fm import base
+from freqfm.estimators.recommenders import base as recommenders
+from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
+from freqfm.temperatures import AdapTau0, Snapshot, _adaptive
 
 MOST = np.iinfo(np.int32).max
 
@@ -145,10 +149,60 @@ def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatc
         random_state=0,
     )
     model.fit(X[:100], y[:100])
-    per_row = (50 if early_stopping else 40) + (8 if weighted else 0)
+    per_row = (40 if early_stopping else 32) + (8 if weighted else 0)
     copies = 3 if early_stopping else 2
     said = 8 * X.nnz + per_row * n + copies * 4 * 3 * n_tokens + 16 * n_tokens
-    assert peak_of(lambda: model.fit(X, y, weight)) < said + 1e5
+    assert peak_of(lambda: model.fit(X, y, weight)) < said + 2.5e5
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("loss, per_entry", [("softmax", 28), ("bpr", 28), ("directau", 36)])
+def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):
+    monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(recommenders, "_VALIDATION_USERS", 100)
+    monkeypatch.setattr(_adaptive, "_USERS", 100)
+    n, m, length, d = 2_000, 3_000, 60, 4
+    rng = np.random.default_rng(0)
+    indices = rng.integers(m // length, size=(n, length), dtype=np.int32)
+    indices += np.arange(length, dtype=np.int32) * (m // length)
+    indptr = np.arange(0, n * length + 1, length, dtype=np.int32)
+    X = sparse.csr_array((np.ones(n * length, np.float32), indices.ravel(), indptr), shape=(n, m))
+    sampled = {"n_negatives": 4} if loss == "softmax" else {}
+    model = MFRecommender(
+        d, loss=loss, max_iter=7, batch_size=64, optimizer="sgd", early_stopping=early_stopping,
+        n_jobs=1, random_state=0, **sampled,
+    )  # fmt: skip
+    MFRecommender(**model.get_params()).fit(X[:100])
+    said = (per_entry + (8 if early_stopping else 0)) * X.nnz + 100 * n + 40 * m
+    said += (3 if early_stopping else 2) * 4 * d * (n + m)
+    assert peak_of(lambda: model.fit(X)) < said + 2e5
+
+
+def test_held_out_interactions_are_chosen_part_by_part(monkeypatch):
+    X = make_interactions(40, 30, 400, random_state=0)
+    X.resize((45, 30))  # the last users have no items
+    for hold_out in (holdout_interactions, holdout_by_content):
+        seed = {"random_state": 0} if hold_out is holdout_interactions else {}
+        at_once = hold_out(X, 0.3, **seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(_holdout, "_ENTRIES", 7)  # some users have more items
+            in_parts = hold_out(X, 0.3, **seed)
+        for one, other in zip(at_once, in_parts, strict=True):
+            assert_array_equal(one.toarray(), other.toarray())
+
+
+def test_temperatures_look_at_users_part_by_part(monkeypatch):
+    X = make_interactions(40, 30, 400, random_state=0)
+    users, items = (
+        np.random.default_rng(n).standard_normal((n, 3), dtype=np.float32) for n in X.shape
+    )
+    snapshot = Snapshot(canonical_csr(X), users, items, None, X.nnz)
+    temperature = AdapTau0(warm_up=0, smallest_gap=1e-6)
+    at_once, in_parts = np.ones((2, 40, 2))
+    temperature.refresh(0, at_once, None, snapshot)
+    monkeypatch.setattr(_adaptive, "_USERS", 7)
+    temperature.refresh(0, in_parts, None, snapshot)
+    assert_allclose(in_parts, at_once, rtol=1e-12)
 
 
 def test_packed_rows_are_not_kept(log, monkeypatch):

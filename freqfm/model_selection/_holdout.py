@@ -22,6 +22,9 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 _HALF = np.uint64(32)
 
+# Entries whose order is drawn at a time.
+_ENTRIES = 1 << 20
+
 
 def holdout_interactions(
     X,
@@ -187,8 +190,10 @@ class _Matrix:
         if sparse.issparse(X):
             check_structure(X)
             X = sparse.csr_array(X)
-            # A new matrix: one type of indices, and flags that are not stale.
-            X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
+            # A new matrix: flags that are not stale, and one type of indices, the narrower one.
+            fits = X.nnz <= np.iinfo(X.indices.dtype).max
+            indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr
+            X = sparse.csr_array((X.data, X.indices, indptr), shape=X.shape, copy=True)
             X.has_canonical_format = False
             X.sum_duplicates()
         else:
@@ -213,7 +218,9 @@ class _Matrix:
 
     def _entries(self, mask):
         X = self.histories
-        indptr = np.concatenate([[0], np.cumsum(mask)])[X.indptr]
+        kept = np.zeros(X.nnz + 1, dtype=X.indptr.dtype)
+        np.cumsum(mask, out=kept[1:])
+        indptr = kept[X.indptr]
         return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
 
 
@@ -258,12 +265,27 @@ def _choose(X, keys, fraction, min_history):
     wanted = np.maximum(np.round(fraction * lengths), 1).astype(lengths.dtype)
     # No row is longer than the total number of entries.
     wanted = np.minimum(wanted, np.maximum(lengths - min(int(min_history), X.nnz), 0))
-    rows = np.repeat(np.arange(len(lengths)), lengths)
+    chosen = np.zeros(X.nnz, dtype=bool)
+    # Part by part: a part takes about 50 bytes for each of its entries.
+    starts = X.indptr.astype(np.int64)
+    first = 0
+    while first < len(lengths):
+        last = int(np.searchsorted(starts, starts[first] + _ENTRIES, side="right")) - 1
+        rows = slice(first, max(first + 1, last))
+        entries = slice(starts[rows.start], starts[rows.stop])
+        chosen[entries] = _choose_in_part(lengths[rows], wanted[rows], keys[entries])
+        first = rows.stop
+    return chosen
+
+
+def _choose_in_part(lengths, wanted, keys):
+    """Return a mask of the ``wanted`` entries of each row that have the smallest keys."""
+    rows = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The sort is
     # stable, so that of equal halves the lower column comes first, wherever the row is.
-    order = np.argsort(rows.astype(np.uint64) << _HALF | keys >> _HALF, kind="stable")
+    order = np.argsort(rows << _HALF | keys >> _HALF, kind="stable")
+    rank = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     chosen = np.zeros(len(rows), dtype=bool)
-    rank = np.arange(len(rows)) - np.repeat(X.indptr[:-1], lengths)
     chosen[order] = rank < np.repeat(wanted, lengths)
     return chosen
 

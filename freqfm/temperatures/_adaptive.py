@@ -3,6 +3,7 @@
 from numbers import Integral, Real
 
 import numpy as np
+from scipy import sparse
 from scipy.special import lambertw
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -11,6 +12,9 @@ from freqfm.temperatures._base import Temperature
 
 # The authors' code excludes the users with the fewest items, a fifth of all.
 _LEAST_ACTIVE = 20
+
+# Users whose vectors are compared with those of their items at a time.
+_USERS = 1 << 14
 
 # Range to which a user's loss, in units of 2 beta, is clipped before Lambert's function. Its domain
 # starts at -1/e; exactly there, scipy returns NaN.
@@ -27,6 +31,16 @@ def _log_odds(X):
     n_pairs = np.count_nonzero(active) * X.shape[1]
     # At most half of the pairs can be positive.
     return np.log(max(n_pairs / (2.0 * n_positives), 2.0)), active, n_positives
+
+
+def _sum_items(X, rows, items):
+    """Return the sums of the vectors of each user's items, for some rows of ``X``."""
+    indptr = X.indptr[rows.start : rows.stop + 1]
+    indices = X.indices[indptr[0] : indptr[-1]]
+    ones = np.ones(len(indices), dtype=np.float32)
+    return (
+        sparse.csr_array((ones, indices, indptr - indptr[0]), (len(indptr) - 1, len(items))) @ items
+    )
 
 
 class DensityTemperature(Temperature):
@@ -142,15 +156,17 @@ class AdapTau0(Temperature):
         log_odds, active, n_positives = _log_odds(snapshot.X)
         if self.warm_up is None or epoch < self.warm_up:
             return log_odds / self.warm_up_gap
-        ones = snapshot.X.copy()
-        ones.data = np.ones_like(ones.data)
-        sums = ones @ snapshot.items
-        users = snapshot.users[active]
-        positive = np.einsum("uf,uf->", users, sums[active], dtype=np.float64) / n_positives
-        overall = users.mean(axis=0, dtype=np.float64) @ snapshot.items.mean(
-            axis=0, dtype=np.float64
-        )
-        return log_odds / max(positive - overall, self.smallest_gap)
+        items = snapshot.items
+        positive, total = 0.0, np.zeros(items.shape[1])
+        for begin in range(0, len(active), _USERS):
+            rows = slice(begin, begin + _USERS)
+            vectors = snapshot.users[rows][active[rows]]
+            sums = _sum_items(snapshot.X, rows, items)[active[rows]]
+            positive += np.einsum("uf,uf->", vectors, sums, dtype=np.float64)
+            total += vectors.sum(axis=0, dtype=np.float64)
+        mean = total / np.count_nonzero(active)
+        overall = mean @ items.mean(axis=0, dtype=np.float64)
+        return log_odds / max(positive / n_positives - overall, self.smallest_gap)
 
 
 class AdapTau(AdapTau0):

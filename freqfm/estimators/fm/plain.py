@@ -139,12 +139,12 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 40 per row, or 50
+    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
     with early stopping; 8 more per row with weights; for three classes or more, 4 more per row and
-    class, or 10 with early stopping; 12 bytes per feature, and 4 more for each thread; and 4 d + 64
-    bytes per row of a batch. Before that, drawing the validation part takes about 100 bytes per
-    row. An ``X`` that is not float32 CSR with 32-bit indices is copied. With callbacks, the rows
-    left for training by early stopping are copied too.
+    class, or 10 with early stopping; 12 bytes per feature; 4 d + 40 bytes per row of a batch and 20
+    per entry of it, and for each thread 20 and 60 more. Before that, drawing the validation part
+    takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
+    With callbacks, the rows left for training by early stopping are copied too.
 
     The user guide describes how the defaults were chosen.
 
@@ -346,10 +346,11 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     -----
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 40 per row, or 50
-    with early stopping; 8 more per row with weights; 12 bytes per feature, and 4 more for each
-    thread; and 4 d + 64 bytes per row of a batch. An ``X`` that is not float32 CSR with 32-bit
-    indices is copied. With callbacks, the rows left for training by early stopping are copied too.
+    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
+    with early stopping; 8 more per row with weights; 12 bytes per feature; 4 d + 40 bytes per row
+    of a batch and 20 per entry of it, and for each thread 20 and 60 more. An ``X`` that is not
+    float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
+    stopping are copied too.
 
     The user guide describes how the defaults were chosen.
 

@@ -9,6 +9,9 @@ from freqfm._validation import _csr, canonical_csr
 
 __all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
 
+# Rows of a table whose lengths are computed at a time.
+_ROWS = 1 << 12
+
 
 class InteractionHistory(NamedTuple):
     """Which items each user has: the rows of a canonical CSR matrix."""
@@ -130,5 +133,9 @@ def scale_rows(indptr, weights):
 
 def unit_rows(table):
     """Return the rows of a table at unit length; zero rows stay zero."""
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    return (table / np.where(length > 0, length, 1)).astype(np.float32, order="C")
+    units = np.empty(table.shape, dtype=np.float32)
+    for begin in range(0, len(table), _ROWS):
+        part = table[begin : begin + _ROWS]
+        length = np.linalg.norm(part, axis=1, keepdims=True)
+        units[begin : begin + _ROWS] = part / np.where(length > 0, length, 1)
+    return units

@@ -109,7 +109,8 @@ class RecommenderTrainer:
         users, items = self._vectors_for(strategy)
         snapshot = Snapshot(self.X, users, items, model._statistics, self._n_known)
         strategy.refresh(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
-        model._statistics[:] = 0
+        if strategy.statistics_wanted:
+            model._statistics[:] = 0
 
     # Called by the epoch loop.
 
@@ -119,8 +120,12 @@ class RecommenderTrainer:
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        model = self.model
-        temperatures = [model._inverse_temperatures, model._temperature_state, model._statistics]
+        model, strategy = self.model, self.components.temperature
+        temperatures = []
+        if strategy is not None:
+            temperatures = [model._inverse_temperatures, model._temperature_state]
+            if strategy.statistics_wanted:
+                temperatures.append(model._statistics)
         return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
 
     def extra(self):

@@ -211,11 +211,12 @@ class FastVAERecommender(BaseRecommender):
     ``hidden_layer_sizes[0]``, and the dense layers for each user.
 
     Memory: 4 (h + d + 1) bytes for each item, with h = ``hidden_layer_sizes[0]``, the optimizer
-    state (twice as much again for Adam), a copy of both during training (two with early stopping),
-    and the histories: about 24 bytes per interaction during training, 4 afterwards, or 8 if the
-    values of ``X`` are not all one. Nothing grows with users times items: "full" holds the scores
-    of a batch and 512 items at a time for each thread, draws take about 20 bytes for each user of
-    a batch and draw, and 8 more for each thread.
+    state (twice as much again for Adam), and a copy of both during training (two with early
+    stopping). Besides these, training takes 40 bytes per item, with MIDX 8 d + 100 more; 16 per
+    user; and for the histories 4 per interaction, or 8 if the values of ``X`` are not all one, and
+    8 more with early stopping. Nothing grows with users times items: "full" holds the scores of a
+    batch and 512 items at a time for each thread, draws take about 20 bytes for each user of a
+    batch and draw, and 8 more for each thread.
 
     Item biases start at the logarithms of popularity. MIDX does not quantize them: the
     probabilities of its cells, and of items within a cell, are proportional to the exponentials of

@@ -1,0 +1,48 @@
+"""Synthetic rows, and epochs that can be timed one by one."""
+
+import time
+
+import numpy as np
+from scipy import sparse
+
+
+def power_law_rows(n_rows, n_columns, per_row, seed=0):
+    """Return rows of distinct ones, one in each of ``per_row`` equal groups of columns.
+
+    In a group a few columns are in most rows: the k-th most frequent is drawn in proportion to
+    k ** (-2 / 3). Frequent columns are anywhere in their group.
+    """
+    rng = np.random.default_rng(seed)
+    size = n_columns // per_row
+    indices = np.empty((n_rows, per_row), dtype=np.int32)
+    for group in range(per_row):
+        ranks = (size * rng.random(n_rows, dtype=np.float32) ** 3).astype(np.int32)
+        places = rng.permutation(size).astype(np.int32) + np.int32(group * size)
+        indices[:, group] = places[np.minimum(ranks, size - 1)]
+    indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64)
+    data = np.ones(n_rows * per_row, dtype=np.float32)
+    return sparse.csr_array((data, indices.ravel(), indptr), shape=(n_rows, size * per_row))
+
+
+class Epochs:
+    """What ``model.fit(X)`` or ``model.fit(X, y)`` trains epoch by epoch."""
+
+    def __init__(self, model, X, y=None):
+        if y is not None:
+            rows, _, optimizer = model._prepare(X, y, None, None, reset=True)
+            self._task = model._begin(rows, optimizer, reset=True)
+        else:
+            X, components = model._prepare(X, reset=True, partial=False)
+            model._init_model(X, components)
+            model._remember(X, more=False)
+            model._keep_settings(components, X)
+            self._task = model._make_trainer(components, X, None, X.nnz)
+        self._n_epochs = 0
+
+    def __call__(self):
+        """Train an epoch; return its seconds, without those that starting threads takes."""
+        with self._task:
+            start = time.perf_counter()
+            self._task.run_epoch(self._n_epochs)
+            self._n_epochs += 1
+            return time.perf_counter() - start
