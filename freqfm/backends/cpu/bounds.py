@@ -114,7 +114,7 @@ if not AVAILABLE:
 
     @inlined
     def _bound_block(codes, i, scales, panel, first, statistics, out):
-        """Do nothing: nobody asks for bounds."""
+        """Do nothing; it is not called where the instruction is missing."""
 
 
 @inlined
