@@ -107,7 +107,7 @@ class Freqfm:
         from freqfm.optimizers import OPTIMIZERS, Optimizer
 
         self.model = FMClassifier(
-            d, optimizer=optimizer, max_iter=1, n_jobs=n_threads, random_state=0,
+            d, optimizer=optimizer, max_iter=1, n_iter_no_change=None, n_jobs=n_threads, random_state=0,
             early_stopping=False, **params,
         ).fit(X, y)  # fmt: skip
         self.X, self.n_threads = canonical_csr(X), n_threads

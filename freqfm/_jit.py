@@ -89,6 +89,9 @@ class _InnerCode(JITCodeLibrary):
     def set_env(self, name, environment):
         """Set nothing: Python objects, which the environment holds, are not used here."""
 
+    def _optimize_final_module(self):
+        """Leave this to the kernels: they are optimized with all that is linked into them."""
+
     def _finalize_final_module(self):
         self._finalized = True
 
