@@ -107,9 +107,15 @@ class Freqfm:
         from freqfm.optimizers import OPTIMIZERS, Optimizer
 
         self.model = FMClassifier(
-            d, optimizer=optimizer, max_iter=1, n_iter_no_change=None, n_jobs=n_threads, random_state=0,
-            early_stopping=False, **params,
-        ).fit(X, y)  # fmt: skip
+            d,
+            optimizer=optimizer,
+            max_iter=1,
+            n_iter_no_change=None,
+            n_jobs=n_threads,
+            random_state=0,
+            early_stopping=False,
+            **params,
+        ).fit(X, y)
         self.X, self.n_threads = canonical_csr(X), n_threads
         target = y[np.newaxis].astype(np.float32)
         optimizer = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS)

@@ -28,11 +28,7 @@ free cores, and ``--scale`` about three more. Memory is read as Linux reports it
 
 import importlib.util
 import json
-import multiprocessing
-import resource
-import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import threadpoolctl
@@ -312,57 +308,6 @@ def compare_evaluation(X, held_out, n_threads):
     return seconds
 
 
-def resident():
-    """Return the bytes of main memory that this process has now; on Linux."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-def growth(name, X, n_threads):
-    """Return by how many bytes, at most, this process grows in a fit of one epoch."""
-
-    def fit(X):
-        if name == "implicit BPR":
-            Implicit(X, n_threads, "BPR").epoch()
-        else:
-            settings = {"optimizer": "adam", "n_jobs": n_threads, "random_state": 0}
-            MFRecommender(D, loss=name, max_iter=1, **settings).fit(X)
-
-    fit(X[:200, :2000])  # memory for compilation is not counted
-    before, done, sizes = resident(), threading.Event(), [0]
-
-    def watch():
-        while not done.wait(0.002):
-            sizes.append(resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    fit(X)
-    done.set()
-    watcher.join()
-    return max(sizes) - before
-
-
-def compare_memory(X, n_threads):
-    """Print and return the growth of processes, and what the documentation says."""
-    tables = 4 * D * sum(X.shape)
-    documented = {
-        "softmax": 3 * tables + 12 * X.nnz + (16 << 20) + 4 * 64 * N_NEGATIVES,
-        "bpr": 3 * tables + 12 * X.nnz,
-    }
-    if installed("implicit"):
-        documented["implicit BPR"] = tables
-    results = {}
-    print(f"\nmemory of a fit, Adam; the vectors alone take {tables / 2**20:.0f} MiB")
-    for name, expected in documented.items():
-        # A new process each, so that none reuses memory that another has freed.
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            results[name] = pool.submit(growth, name, X, n_threads).result()
-        what = "vectors" if name.startswith("implicit") else "documented"
-        print(f"  {name:34}{results[name] / 2**20:9.0f} MiB   {what} {expected / 2**20:7.0f} MiB")
-    return {"growth": results, "documented": documented}
-
-
 def scale(n_threads, largest):
     """Print and return seconds per epoch for more users, items, negatives and interactions."""
     k, m = 1000, 1_000_000
@@ -422,7 +367,6 @@ def main():
     if not args.bpr:
         results["softmax"] = compare_softmax(X, n_threads, repeats, 1 if args.quick else 3)
         results["evaluation"] = compare_evaluation(X, held_out, n_threads)
-        results["memory"] = compare_memory(X, n_threads)
     if args.scale:
         results["scale"] = scale(n_threads, 20_000 if args.quick else 10_000_000)
     args.out.mkdir(parents=True, exist_ok=True)

@@ -38,12 +38,12 @@ from freqfm.formulas.steps import step_columns
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in range(5))
 
-# Columns are worked on in blocks of so many, and each has its own sums over them: threads may
-# share out columns without a change to any sum. It is a multiple of the float32 of a cache line.
+# Columns are processed in blocks of this size, and each block is summed separately: so columns can
+# be divided among threads without a change to any sum. A multiple of the float32 in a cache line.
 BLOCK = 32
 _BLOCK = np.uint64(BLOCK)
 
-# How many entries and tokens ahead vectors are asked for.
+# How many entries and tokens ahead vectors are prefetched.
 _ENTRIES_AHEAD = np.uint64(32)
 _TOKENS_AHEAD = 16
 
@@ -538,11 +538,11 @@ def fm_gradient(rank, size, barrier, occurrences, factors, sums, total, gradient
     """
     width = factors.shape[1]
     n_tokens = occurrences.tokens.shape[0]
-    own = total[rank]
+    summed = total[rank]
     for t in range(n_tokens * rank // size, n_tokens * (rank + 1) // size):
         k = np.uint64(occurrences.tokens[t])
         for f in range(width):
-            own[f] = 0.0
+            summed[f] = 0.0
         linear = 0.0
         factor = 0.0
         for p in range(np.uint64(occurrences.starts[t]), np.uint64(occurrences.starts[t + 1])):
@@ -552,7 +552,7 @@ def fm_gradient(rank, size, barrier, occurrences, factors, sums, total, gradient
             linear += derivative
             factor += derivative * x
             for f in range(width):
-                own[f] += derivative * sums[j, f]
+                summed[f] += derivative * sums[j, f]
         gradient.linear[t] = np.float32(linear)
         for f in range(width):
-            gradient.factors[t, f] = np.float32(own[f] - factor * factors[k, f])
+            gradient.factors[t, f] = np.float32(summed[f] - factor * factors[k, f])

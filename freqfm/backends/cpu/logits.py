@@ -10,8 +10,8 @@ from freqfm.formulas.special import exp_of_minus
 def exponentials(scores, r, n, weight, corrections, first, corrected, shift):
     """Turn scores of row ``r`` into exp(weight * score - correction - shift); return their sum."""
     if corrected:
-        # A loop of its own: LLVM compiles a loop over two arrays twice, for arrays that are far
-        # from and near each other, and a sum in it would depend on where they are in memory.
+        # This is a separate loop because LLVM compiles a loop over two arrays twice, vectorised and
+        # for arrays close to each other: a sum in it would depend on where they are in memory.
         for j in range(n):
             scores[r, j] = weight * scores[r, j] - corrections[first + j]
         weight = ONE

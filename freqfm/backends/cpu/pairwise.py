@@ -1,4 +1,4 @@
-"""Bayesian personalised ranking: each positive against negatives of its own.
+"""Bayesian personalised ranking: each positive against negatives drawn for it.
 
 A positive i of user u and a negative j add log(1 + exp(-w (s_ui - s_uj))) to the loss, s a dot
 product or a cosine and w the user's inverse temperature.
