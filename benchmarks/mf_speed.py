@@ -15,7 +15,6 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
   operations are done than are counted: both shares are printed.
 - Evaluation: the best 20 items and all metrics of every user, against the bare matrix product of
   users and items, and against implicit.
-- Memory: by how much a process grows that fits for one epoch, against what the model documents.
 - ``--scale``: epochs with more users, items and negatives, up to a million users and a million
   items with ten million interactions, all synthetic.
 
@@ -23,7 +22,7 @@ mean anything. d = 64; figures are the best of the repetitions; competitors take
     python benchmarks/mf_speed.py --data DIR --out results --scale
 
 Without data, synthetic interactions of Gowalla's size are used. It takes about five minutes on two
-free cores, and ``--scale`` about three more. Memory is read as Linux reports it.
+free cores, and ``--scale`` about three more.
 """
 
 import importlib.util
