@@ -1,28 +1,38 @@
-"""Arrays that begin with a cache line."""
+"""Arrays that begin with a cache line and are far from others."""
 
 import numpy as np
 
 # Bytes of a cache line.
 _LINE = 64
 
+# Bytes that are left free before and after an array. LLVM compiles a loop that reads one array and
+# writes another twice: vectorised, and one element at a time for arrays that are closer than what
+# one round of the vectorised loop takes. The two may round differently, so that without a distance
+# results would depend on where arrays happen to be.
+_GUARD = 1024
+
 
 def aligned_zeros(shape, dtype=np.float32):
-    """Return an array of zeros that begins with a cache line.
+    """Return an array of zeros that begins with a cache line and is far from others.
 
     Vectors of 16, 32 or 64 numbers then fill whole lines: a row is fetched by one line less, and no
     line has rows of two threads. NumPy's own arrays begin anywhere.
     """
     dtype = np.dtype(dtype)
     n_bytes = int(np.prod(shape)) * dtype.itemsize
-    memory = np.zeros(n_bytes + _LINE, dtype=np.uint8)
-    begin = -memory.ctypes.data % _LINE
+    memory = np.zeros(n_bytes + 2 * _GUARD + _LINE, dtype=np.uint8)
+    begin = _GUARD + -(memory.ctypes.data + _GUARD) % _LINE
     return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
 
 
 def as_aligned(array):
-    """Return an array that begins with a cache line; copied if it does not."""
-    if array.ctypes.data % _LINE == 0 or not array.size:
-        return array
+    """Return an array that begins with a cache line and is far from others; copied if it is not."""
+    memory = array.base
+    if isinstance(memory, np.ndarray) and memory.dtype == np.uint8:
+        before = array.ctypes.data - memory.ctypes.data
+        after = memory.nbytes - before - array.nbytes
+        if array.ctypes.data % _LINE == 0 and min(before, after) >= _GUARD:
+            return array
     aligned = aligned_zeros(array.shape, array.dtype)
     aligned[...] = array
     return aligned

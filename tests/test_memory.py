@@ -223,11 +223,13 @@ def test_packed_rows_are_not_kept(log, monkeypatch):
     assert kept == [False, False]
 
 
-def test_aligned_arrays_begin_with_a_cache_line():
+def test_aligned_arrays_begin_with_a_cache_line_and_are_far_from_others():
     for shape, dtype in (((5, 3), np.float32), (7, np.int32), ((2, 4), np.float64)):
         zeros = aligned_zeros(shape, dtype)
         assert zeros.ctypes.data % 64 == 0 and zeros.dtype == dtype
         assert_array_equal(zeros, np.zeros(shape))
+        before = zeros.ctypes.data - zeros.base.ctypes.data
+        assert min(before, zeros.base.nbytes - before - zeros.nbytes) >= 1024
     memory = aligned_zeros(40)
     assert as_aligned(memory) is memory
     moved = as_aligned(memory[1:25].reshape(6, 4))

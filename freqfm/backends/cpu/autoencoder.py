@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.tables import empty_occurrences
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.training import TableTrainer
@@ -34,7 +35,7 @@ def sum_histories(histories, table, n_threads):
 
 
 def _floats(*shape):
-    return np.zeros(shape, dtype=np.float32)
+    return aligned_zeros(shape)
 
 
 class AutoencoderTrainer(TableTrainer):
@@ -54,11 +55,11 @@ class AutoencoderTrainer(TableTrainer):
         return FullScratch(
             scores=scores,
             bits=scores.view(np.int32),
-            chunk_sums=np.zeros((N_CHUNKS, n, 2)),
+            chunk_sums=aligned_zeros((N_CHUNKS, n, 2), np.float64),
             log_sums=_floats(n),
             scaled=_floats(n, width),
             chunk_gradients=_floats(N_CHUNKS, n, width),
-            chunk_scores=np.zeros((N_CHUNKS, n)),
+            chunk_scores=aligned_zeros((N_CHUNKS, n), np.float64),
             units=_floats(size, TILE if self._problem.n_unit else 0, width),
             tile_gradients=_floats(size, TILE, width),
             cursors=np.zeros((size, n), dtype=np.int64),

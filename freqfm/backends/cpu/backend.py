@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Backend, FMGradient, RankedTables
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer, sum_histories
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
@@ -39,7 +40,7 @@ class CPUBackend(Backend):
         scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
         rows = CSRRows(X.indptr, X.indices, X.data)
         n_threads = _enough_threads(X, width, n_threads)
-        scratch = (np.empty((2 * n_threads, width + PADDING), dtype=np.float32),) if ranked else ()
+        scratch = (aligned_zeros((2 * n_threads, width + PADDING)),) if ranked else ()
         with Team(n_threads) as team:
             for output, out in zip(weights, scores, strict=True):
                 team.run(kernel, rows, output, *scratch, out)
@@ -50,7 +51,7 @@ class CPUBackend(Backend):
         width = weights.factors.shape[1]
         scores = np.empty(X.shape[0], dtype=np.float32)
         # The kernel adds to them.
-        sums = np.zeros((X.shape[0], width), dtype=np.float32)
+        sums = aligned_zeros((X.shape[0], width))
         with Team(_enough_threads(X, width, n_threads)) as team:
             team.run(fm_forward, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
         return scores, sums
@@ -72,7 +73,7 @@ class CPUBackend(Backend):
             np.empty((len(tokens), width), dtype=np.float32),
         )
         n_threads = _enough_threads(X, width, n_threads)
-        total = np.empty((n_threads, width + PADDING))
+        total = aligned_zeros((n_threads, width + PADDING), np.float64)
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
         return gradient

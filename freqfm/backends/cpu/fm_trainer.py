@@ -106,15 +106,15 @@ class FMEpochs:
             batch=np.zeros(0, dtype=BATCH_ROW),
             sums=np.empty((0, 0), dtype=np.float32),
             heads=np.full((n_threads, n_tokens), -1, dtype=np.int32),
-            links=np.zeros((n_threads, most + 1), dtype=LINK),
-            tokens=np.zeros((n_threads, most + 1), dtype=np.int32),
-            total=np.zeros((n_threads, padded), dtype=np.float64),
-            gradient=np.zeros((n_threads, padded), dtype=np.float32),
+            links=aligned_zeros((n_threads, most + 1), LINK),
+            tokens=aligned_zeros((n_threads, most + 1), np.int32),
+            total=aligned_zeros((n_threads, padded), np.float64),
+            gradient=aligned_zeros((n_threads, padded)),
             levels=LevelScratch(
-                batches=np.zeros((len(widths) + 1, n_rows), dtype=BATCH_ROW),
-                sums=np.zeros(size, dtype=np.float32),
-                free_sums=np.zeros(size, dtype=np.float32),
-                gradients=np.zeros(size, dtype=np.float64),
+                batches=aligned_zeros((len(widths) + 1, n_rows), BATCH_ROW),
+                sums=aligned_zeros(size),
+                free_sums=aligned_zeros(size),
+                gradients=aligned_zeros(size, np.float64),
             ),
         )
 

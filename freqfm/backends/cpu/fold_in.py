@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
@@ -172,12 +173,9 @@ def fold_in(problem, histories, n_threads, formulas=None):
         for name in ("positive", "inverse", "constant", "inertia")
     }
     scratch = FoldInScratch(
-        *(
-            np.zeros((n_threads, length + _PADDING), dtype=np.float32)
-            for length in (n_others, n_others, width)
-        )
+        *(aligned_zeros((n_threads, length + _PADDING)) for length in (n_others, n_others, width))
     )
-    out = np.zeros((n, width), dtype=np.float32)
+    out = aligned_zeros((n, width))
     with Team(n_threads, formulas) as team:
         team.run(fold_in_rows, problem._replace(**numbers), histories, scratch, out)
     return out

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu import bounds
 from freqfm.backends.cpu.blas import product_with_transposed
@@ -383,8 +384,8 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
         n_units = TILE_ITEMS if unit_columns and n > 1 else 0
         n_here = -(-min(n_rows, n) // bounds.QUERIES) * bounds.QUERIES
         scratch = Scratch(
-            tiles=np.empty((team.size, n_here, TILE_ITEMS + BLOCK), dtype=np.float32),
-            units=np.empty((team.size, n_units, d), dtype=np.float32),
+            tiles=aligned_zeros((team.size, n_here, TILE_ITEMS + BLOCK)),
+            units=aligned_zeros((team.size, n_units, d)),
             cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
             rounded=_rounded_scratch(team.size, n_here if bounded else 0, d),
         )
