@@ -35,7 +35,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from _data import click_parts, data_parser
-from mf_speed import installed, resident
+from memory import resident
+from mf_speed import installed
 
 from freqfm import FastVAERecommender
 from freqfm._validation import count_threads
