@@ -29,13 +29,12 @@ read as Linux reports it.
 
 import json
 import multiprocessing
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from _data import click_parts, data_parser
-from memory import resident
+from memory import peak, resident
 from mf_speed import installed
 
 from freqfm import FastVAERecommender
@@ -224,29 +223,18 @@ def measure(sampler, n_items, n_batches, n_negatives, n_threads, repeats):
     warm = make_interactions(300, 2000, 3000, random_state=0)
     Freqfm(warm, n_threads, sampler, n_negatives).epoch()  # what compilation takes is not counted
     X = make_interactions(n_users, n_items, 30 * n_users, random_state=0)
-    before, done, sizes = resident(), threading.Event(), [0]
-
-    def watch():
-        while not done.wait(0.01):
-            sizes.append(resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        ours = Freqfm(X, n_threads, sampler, n_negatives)
-        batches, refreshes = [], []
-        for _ in range(1 + repeats):
-            taken = ours.epoch()
-            refreshes.append(ours.task.refresh_seconds)
-            batches.append((taken - refreshes[-1]) / n_batches)
-    finally:
-        done.set()
-        watcher.join()
+    before = resident()
+    ours = Freqfm(X, n_threads, sampler, n_negatives)
+    batches, refreshes = [], []
+    for _ in range(1 + repeats):
+        taken = ours.epoch()
+        refreshes.append(ours.task.refresh_seconds)
+        batches.append((taken - refreshes[-1]) / n_batches)
     return {
         "batch": np.median(batches[1:], axis=0).tolist(),
         "first refresh": refreshes[0].tolist(),
         "refresh": np.median(refreshes[1:], axis=0).tolist(),
-        "growth": max(sizes) - before,
+        "growth": peak() - before,
     }
 
 
