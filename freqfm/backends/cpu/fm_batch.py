@@ -189,23 +189,32 @@ def order_of_epoch(rows, epoch):
 
 
 @inlined
+def row_in_order(place, last, moved, order):
+    """Return which row an epoch visits at a place, its block, and where that block is moved to.
+
+    ``last`` and ``moved`` are what the place before returned, or ``order.n_blocks`` at the start:
+    neighbours are mostly of one block, which is looked up once.
+    """
+    i = np.uint64(place)
+    block = i >> order.block_bits
+    if block < order.n_blocks:
+        if block != last:
+            last = block
+            moved = permuted_index(
+                block, order.n_blocks, order.low_bits, order.high_bits, order.key
+            )
+        i = (moved << order.block_bits) | (i & ((_ONE << order.block_bits) - _ONE))
+    return i, last, moved
+
+
+@inlined
 def gather_rows(part, rows, order, batch):
     """Look up the rows of a thread's part of the batch."""
     # Three loops of independent loads, so that the processor can have many misses in flight.
     samples = rows.samples
-    in_block = (_ONE << order.block_bits) - _ONE
-    last = order.n_blocks
-    moved = order.n_blocks
+    last = moved = order.n_blocks
     for j in range(part.begin, part.end):
-        i = np.uint64(part.start + j)
-        block = i >> order.block_bits
-        if block < order.n_blocks:
-            if block != last:
-                last = block
-                moved = permuted_index(
-                    block, order.n_blocks, order.low_bits, order.high_bits, order.key
-                )
-            i = (moved << order.block_bits) | (i & in_block)
+        i, last, moved = row_in_order(part.start + j, last, moved, order)
         batch[j].begin = i
     for j in range(part.begin, part.end):
         i = np.uint64(batch[j].begin)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import inlined
+from freqfm.backends.cpu.fm_batch import row_in_order
 from freqfm.backends.cpu.prefetch import prefetch_element
-from freqfm.formulas.rng import permuted_index
 
 _ONE = np.uint64(1)
 
@@ -68,20 +68,10 @@ def prepared_batch(slot, prepared):
 
 @inlined
 def _number_rows(start, n_rows, rows, order, numbers):
-    """Write which rows the batch holds, and ask for their samples."""
-    in_block = (_ONE << order.block_bits) - _ONE
-    last = order.n_blocks
-    moved = order.n_blocks
+    """Write which rows the batch holds, and prefetch their samples."""
+    last = moved = order.n_blocks
     for j in range(n_rows):
-        i = np.uint64(start + j)
-        block = i >> order.block_bits
-        if block < order.n_blocks:
-            if block != last:
-                last = block
-                moved = permuted_index(
-                    block, order.n_blocks, order.low_bits, order.high_bits, order.key
-                )
-            i = (moved << order.block_bits) | (i & in_block)
+        i, last, moved = row_in_order(start + j, last, moved, order)
         numbers[j] = i
         prefetch_element(rows.samples, i)
 
