@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import reference.mf
+from custom_components import HingeOfPairs, Momentum
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import HingeOfPairs, Momentum
 from scipy import sparse
 from sklearn.base import clone
 from test_mf_kernels import (
@@ -53,7 +53,7 @@ class Features(Backbone):
     _names = "of_users", "of_items"
 
 
-class OwnLinear(Linear):
+class CustomLinear(Linear):
     """Matrix factorization in parts, not in the compiled code of the default."""
 
 
@@ -137,7 +137,7 @@ def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F8
     if "optimizer" in settings:
         del params["learning_rate"]
     plain = MFRecommender(WIDTH, **params).fit(X)
-    for backbone in (identity(), OwnLinear()):
+    for backbone in (identity(), CustomLinear()):
         model = MFRecommender(WIDTH, backbone=backbone, **params).fit(X)
         assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-5)
         # Rows of float32, of which Adam divides small gradients by their own size.

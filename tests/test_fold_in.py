@@ -7,8 +7,8 @@ import joblib
 import numpy as np
 import pytest
 import reference.mf
+from custom_components import HingeOfPairs
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import HingeOfPairs
 
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume

@@ -119,12 +119,12 @@ def use_everything():
     FMRegressor(n_components=32, max_iter=1, n_jobs=2).fit(big, np.tile(y, 20)).predict(big)
 
 
-class OwnLinear(Linear):
+class CustomLinear(Linear):
     pass
 
 
 def use_recommenders():
-    X = sparse.csr_array(np.tile(dense[:300], (1, 6)) > 1)
+    X = sparse.csr_array(np.tile(dense[:90], (1, 6)) > 1)
     ways = [{"negative_sampler": s} for s in [*SAMPLERS, Uniform(False), Popularity(1, False)]]
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
     ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
@@ -147,7 +147,7 @@ def use_recommenders():
         model.recommend(users=[0, 1])
     for i, optimizer in enumerate(OPTIMIZERS):
         scope = ["full", "batch"][i % 2]
-        model = MFRecommender(4, backbone=OwnLinear(), optimizer=optimizer, max_iter=1)
+        model = MFRecommender(4, backbone=CustomLinear(), optimizer=optimizer, max_iter=1)
         model.set_params(weight_decay=i % 3, weight_decay_scope=scope, n_jobs=1 + i % 2)
         model.set_params(learning_rate=0.001).fit(X)
         model.similar_items([0])
@@ -163,7 +163,7 @@ def use_samplers():
 
 
 def use_autoencoders():
-    X = sparse.csr_array(np.tile(dense[:300], (1, 6)) > 1)
+    X = sparse.csr_array(np.tile(dense[:90], (1, 6)) > 1)
     ways = [{"negative_sampler": s} for s in SAMPLERS if s != "in_batch"]
     ways += [{"optimizer": o} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
     ways += [{"decoder_layer_sizes": (4,)}, {"n_samples": 2}, {"dropout": 0}, {"weight_decay": 1}]

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from custom_components import CustomAdagrad, CustomAdam, CustomBPR, CustomFASGD, CustomLogLoss
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import OwnAdagrad, OwnAdam, OwnBPR, OwnFASGD, OwnLogLoss
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
@@ -325,9 +325,9 @@ def test_autoencoders_agree(use, case):
 @pytest.mark.parametrize(
     ("own", "shipped"),
     [
-        ({"loss": OwnLogLoss()}, {"loss": "log"}),
-        ({"optimizer": OwnAdam(0.01)}, {"optimizer": Adam(0.01)}),
-        ({"optimizer": OwnFASGD(0.1)}, {"optimizer": FASGD(0.1)}),
+        ({"loss": CustomLogLoss()}, {"loss": "log"}),
+        ({"optimizer": CustomAdam(0.01)}, {"optimizer": Adam(0.01)}),
+        ({"optimizer": CustomFASGD(0.1)}, {"optimizer": FASGD(0.1)}),
     ],
     ids=label,
 )
@@ -347,8 +347,8 @@ def test_custom_formulas_of_factorization_machines(numpy_backend, model, own, sh
 @pytest.mark.parametrize(
     ("own", "shipped"),
     [
-        ({"loss": OwnBPR()}, {"loss": BPR()}),
-        ({"optimizer": OwnAdagrad(0.05)}, {"optimizer": Adagrad(0.05)}),
+        ({"loss": CustomBPR()}, {"loss": BPR()}),
+        ({"optimizer": CustomAdagrad(0.05)}, {"optimizer": Adagrad(0.05)}),
     ],
     ids=label,
 )

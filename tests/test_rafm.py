@@ -21,7 +21,11 @@ from freqfm.optimizers import Adam
 
 
 @parametrize_with_checks(
-    [RaFMClassifier(), RaFMRegressor(), RaFMClassifier(rank_sharing="truncate")]
+    [
+        RaFMClassifier(),
+        RaFMRegressor(),
+        RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=20),
+    ]
 )
 def test_sklearn_compatible(estimator, check):
     check(estimator)

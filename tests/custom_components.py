@@ -29,7 +29,7 @@ class Hinge(Loss):
         return hinge
 
 
-class OwnLogLoss(Loss):
+class CustomLogLoss(Loss):
     curvature = 0.25
 
     @staticmethod
@@ -45,7 +45,7 @@ class OwnLogLoss(Loss):
         return 1 / (1 + math.exp(-score))
 
 
-class OwnSquaredError(Loss):
+class CustomSquaredError(Loss):
     @staticmethod
     @njit
     def value_and_derivative(score, target):
@@ -56,7 +56,7 @@ class OwnSquaredError(Loss):
         return float(np.average(target, weights=weight))
 
 
-class OwnBPR(PairwiseLoss):
+class CustomBPR(PairwiseLoss):
     @staticmethod
     @njit
     def value_and_derivatives(positive, negative):
@@ -73,7 +73,7 @@ class HingeOfPairs(PairwiseLoss):
         return 0.0, 0.0, 0.0
 
 
-class OwnSGD(Optimizer):
+class CustomSGD(Optimizer):
     def __init__(self, learning_rate=0.1):
         self.learning_rate = learning_rate
 
@@ -83,10 +83,10 @@ class OwnSGD(Optimizer):
         return parameter - rate * gradient, first, second
 
 
-class OwnFASGD(FASGD):
+class CustomFASGD(FASGD):
     """Learning rates of a shipped class, with a custom step."""
 
-    step = staticmethod(OwnSGD.step)
+    step = staticmethod(CustomSGD.step)
 
 
 class Momentum(Optimizer):
@@ -108,7 +108,7 @@ class Momentum(Optimizer):
         return step
 
 
-class OwnAdagrad(Optimizer):
+class CustomAdagrad(Optimizer):
     n_states = 1
 
     def __init__(self, learning_rate=0.05):
@@ -121,7 +121,7 @@ class OwnAdagrad(Optimizer):
         return parameter - rate * gradient / (math.sqrt(total) + np.float32(1e-10)), total, unused
 
 
-class OwnAdam(Optimizer):
+class CustomAdam(Optimizer):
     """Adam, whose corrections of the bias need the number of the step."""
 
     n_states = 2

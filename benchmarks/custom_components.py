@@ -3,7 +3,7 @@
 Each formula is copied into a custom class; fits alternate, and the ratio of the medians of
 their CPU times is printed: 1 is the same speed. Run it on a quiet machine::
 
-    python benchmarks/own_components.py
+    python benchmarks/custom_components.py
 """
 
 import argparse
@@ -20,7 +20,7 @@ from freqfm.losses import Loss, PairwiseLoss
 from freqfm.optimizers import Optimizer
 
 
-class OwnLogLoss(Loss):
+class CustomLogLoss(Loss):
     """The log loss as a custom formula."""
 
     curvature = 0.25
@@ -39,7 +39,7 @@ class OwnLogLoss(Loss):
         return float(np.log(share / (1 - share)))
 
 
-class OwnSquaredError(Loss):
+class CustomSquaredError(Loss):
     @staticmethod
     @njit
     def value_and_derivative(score, target):
@@ -47,7 +47,7 @@ class OwnSquaredError(Loss):
         return value, derivative
 
 
-class OwnBPR(PairwiseLoss):
+class CustomBPR(PairwiseLoss):
     @staticmethod
     @njit
     def value_and_derivatives(positive, negative):
@@ -55,7 +55,7 @@ class OwnBPR(PairwiseLoss):
         return value, by_positive, by_negative
 
 
-class OwnAdagrad(Optimizer):
+class CustomAdagrad(Optimizer):
     n_states = 1
 
     def __init__(self, learning_rate=0.05):
@@ -76,18 +76,18 @@ def cases(n_rows, n_pairs):
     fm = {"n_components": 16, "early_stopping": False, "n_iter_no_change": None, **common}
     mf = {"n_components": 32, **common}
     return {
-        "log loss": ((X, y), [FMClassifier(loss=loss, **fm) for loss in ("log", OwnLogLoss())]),
+        "log loss": ((X, y), [FMClassifier(loss=loss, **fm) for loss in ("log", CustomLogLoss())]),
         "squared error": (
             (X, y.astype(float)),
-            [FMRegressor(loss=loss, **fm) for loss in ("squared", OwnSquaredError())],
+            [FMRegressor(loss=loss, **fm) for loss in ("squared", CustomSquaredError())],
         ),
         "adagrad": (
             (X, y),
-            [FMClassifier(optimizer=step, **fm) for step in ("adagrad", OwnAdagrad())],
+            [FMClassifier(optimizer=step, **fm) for step in ("adagrad", CustomAdagrad())],
         ),
         "bpr": (
             (interactions,),
-            [MFRecommender(loss=loss, **mf) for loss in ("bpr", OwnBPR())],
+            [MFRecommender(loss=loss, **mf) for loss in ("bpr", CustomBPR())],
         ),
     }
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from custom_components import CustomSGD
 from numpy.testing import assert_array_equal
-from own_components import OwnSGD
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm.datasets import make_interactions
@@ -68,15 +68,15 @@ class OtherStep(Optimizer):
     step_code = 99
 
 
-class OwnStep(SGD):
+class CustomStep(SGD):
     def step(self, parameter, gradient):
         return parameter
 
 
-class Unread(OwnSGD):
+class Unread(CustomSGD):
     """A static step cannot read a parameter."""
 
-    step = staticmethod(OwnSGD.step)
+    step = staticmethod(CustomSGD.step)
 
     def __init__(self, learning_rate=1.0, momentum=0.9):
         self.learning_rate = learning_rate
@@ -87,7 +87,7 @@ class Stateful(SGD):
     n_states = 1
 
 
-class ThreeStates(OwnSGD):
+class ThreeStates(CustomSGD):
     n_states = 3
 
 
@@ -145,7 +145,7 @@ def refuses(model, what):
         ({"loss": AnyTemperatureOfBPR()}, "AnyTemperatureOfBPR that sets adapts_temperature"),
         ({"loss": FoldedInByUsers()}, "FoldedInByUsers that sets fold_in_against"),
         ({"optimizer": OtherStep()}, "OtherStep without step"),
-        ({"optimizer": OwnStep()}, "step of OwnStep is <bound method"),
+        ({"optimizer": CustomStep()}, "step of CustomStep is <bound method"),
         ({"optimizer": Unread()}, "Unread that sets momentum"),
         ({"optimizer": Stateful()}, "Stateful that sets n_states"),
         ({"optimizer": ThreeStates()}, "n_states of ThreeStates is 3"),
@@ -169,7 +169,7 @@ def test_autoencoder_asks_no_sampler_that_looks_at_queries_to_draw(sampler):
     )
 
 
-@pytest.mark.parametrize("optimizer", [OtherStep(), OwnStep(), OtherRate(), WithoutState()])
+@pytest.mark.parametrize("optimizer", [OtherStep(), CustomStep(), OtherRate(), WithoutState()])
 def test_other_estimators_refuse_optimizers(optimizer, clicks):
     refuses(FastVAERecommender(4, max_iter=1, optimizer=optimizer), type(optimizer).__name__)
     with pytest.raises(TypeError, match=type(optimizer).__name__):
@@ -194,7 +194,7 @@ class Renumbered(SquaredError):
     code = 99
 
 
-class OwnFormula(LogLoss):
+class CustomFormula(LogLoss):
     def value(self, score, target):
         return abs(score - target)
 
@@ -204,7 +204,7 @@ class OwnFormula(LogLoss):
     [
         (PseudoHuber(), "PseudoHuber without value_and_derivative"),
         (Renumbered(), "Renumbered that sets code"),
-        (OwnFormula(), "OwnFormula that sets value"),
+        (CustomFormula(), "CustomFormula that sets value"),
     ],
 )
 def test_machines_name_what_they_would_ignore(loss, what, clicks):
