@@ -606,7 +606,7 @@ def changed_model(rng):
     part = model.estimator_ if hasattr(model, "estimator_") and rng.random() < 0.5 else model
     holder, key = _find_array(rng, vars(part))
     stored, (run, check) = rng.random() < 0.2, pick(rng, [*enumerate(_uses(model))])
-    names = (*vars(part), *vars(model), "fit", "model")
+    names = (*vars(getattr(model, "estimator_", model)), *vars(model), "fit", "model")
 
     def change_and_use(changed):
         holder[key] = changed
