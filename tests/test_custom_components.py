@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.formulas import codes
+from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, PROPOSAL_UNIFORM
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BPR,
@@ -321,7 +322,7 @@ def test_a_sampler_without_draw_is_drawn_by_its_proposal():
 class Largest(Uniform):
     """A custom distribution for the lists of ``Uniform``."""
 
-    def __init__(self, shared=True, code=codes.PROPOSAL_GIVEN):
+    def __init__(self, shared=True, code=PROPOSAL_GIVEN):
         super().__init__(shared)
         self.code = code
 
@@ -345,6 +346,6 @@ def test_a_custom_proposal_is_drawn_from(loss):
 
 def test_laws_that_cannot_be_drawn_from_are_refused():
     with pytest.raises(ValueError, match="proposal.code of Largest is PROPOSAL_UNIFORM, with"):
-        fit(negative_sampler=Largest(code=codes.PROPOSAL_UNIFORM))
+        fit(negative_sampler=Largest(code=PROPOSAL_UNIFORM))
     with pytest.raises(ValueError, match="proposal of NeedsQueries has code=.*needs queries"):
         fit(negative_sampler=NeedsQueries())

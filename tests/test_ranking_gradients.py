@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm import backends
 from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
 from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
 
 N_USERS, N_ITEMS, WIDTH = 5, 8, 3
@@ -23,7 +23,7 @@ SHARE /= SHARE.sum()
 GIVEN = Proposal(
     cumulative=np.cumsum(SHARE),
     log_q=np.log(N_ITEMS * SHARE).astype(np.float32),
-    code=codes.PROPOSAL_GIVEN,
+    code=PROPOSAL_GIVEN,
     n_items=N_ITEMS,
 )
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference.samplers
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend.sampling import law_of as reference_law
 from scipy import stats
 from scipy.special import log_softmax
 from sklearn.base import clone
@@ -176,6 +177,15 @@ def test_log_q_of_any_item(sampler, problem):
         prepare_query(proposal, query, numbers[0], sums[0])
         found = [log_q_of(proposal, query, i, numbers[0], sums[0]) for i in range(N_ITEMS)]
         assert_allclose(found, row, atol=2e-5)
+
+
+@pytest.mark.parametrize("sampler", [s for s in LAWS if getattr(s, "corrected", True)], ids=repr)
+def test_probabilities_are_those_of_the_reference(sampler, problem):
+    # Written from the formula of the proposal's law, in another backend.
+    fitted, queries = law_of(sampler, problem)
+    for query, row in zip(queries, fitted.log_proba(queries), strict=True):
+        log_q = reference_law(fitted.proposal_, query).log_q(np.arange(N_ITEMS))
+        assert_allclose(log_q - np.log(N_ITEMS), row, atol=2e-6)
 
 
 def test_exact_midx_is_the_softmax(larger):

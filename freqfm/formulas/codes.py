@@ -43,15 +43,6 @@ NEGATIVES_IN_BATCH = 2  # the positives of the whole batch
 NEGATIVES_FULL = 3  # every item
 NEGATIVES_DRAWN = 4  # a list for each row, drawn for the row's user
 
-# Proposals: what the probability of drawing an item depends on.
-PROPOSAL_UNIFORM = 0  # nothing
-PROPOSAL_GIVEN = 1  # the item alone
-PROPOSAL_CELLS = 2  # the item's cell and the query; within the cell the item alone
-PROPOSAL_SOFTMAX = 3  # the exponential of the score
-PROPOSAL_QUADRATIC = 4  # the square of the score
-PROPOSAL_BEST = 5  # the rank of the score: the best of some uniform draws
-PROPOSAL_WEIGHTED = 6  # nothing, but draws are weighted by the exponential of their score
-
 # Slots of the hyper-parameter array (float64).
 LEARNING_RATE = 0
 MAX_STEP = 1

@@ -24,17 +24,20 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, subroutine
-from freqfm.formulas.codes import (
-    PROPOSAL_BEST,
-    PROPOSAL_CELLS,
-    PROPOSAL_GIVEN,
-    PROPOSAL_QUADRATIC,
-    PROPOSAL_SOFTMAX,
-    PROPOSAL_UNIFORM,
-    PROPOSAL_WEIGHTED,
-)
 from freqfm.formulas.rng import random_bits, unit_interval
 from freqfm.formulas.special import exp_of_minus
+
+#: Codes of the laws; ``Proposal`` has their formulas.
+PROPOSAL_UNIFORM = 0
+PROPOSAL_GIVEN = 1
+PROPOSAL_CELLS = 2
+PROPOSAL_SOFTMAX = 3
+PROPOSAL_QUADRATIC = 4
+PROPOSAL_BEST = 5
+PROPOSAL_WEIGHTED = 6
+
+#: Laws that need no query; ``draw_static`` draws from them.
+STATIC = (PROPOSAL_UNIFORM, PROPOSAL_GIVEN)
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
 _NO_INTEGERS = np.zeros(0, dtype=np.int32)
@@ -50,7 +53,8 @@ _PADDING = 16
 class Proposal(NamedTuple):
     """The distribution that negatives are drawn from; arrays that a sampler does not use are empty.
 
-    With query q and item vectors v, an item i is drawn, depending on ``code``, in proportion to
+    With query q and item vectors v, an item i is drawn in proportion to the following, depending on
+    ``code``, whose values have these names in ``freqfm.formulas.sampling_laws``:
 
     - PROPOSAL_UNIFORM: 1;
     - PROPOSAL_GIVEN: exp(log_q[i]);
@@ -126,6 +130,34 @@ def shapes_needed(proposal, width):
         PROPOSAL_BEST: {"log_q": log_q, "vectors": vectors},
         PROPOSAL_WEIGHTED: {"log_q": log_q, "vectors": vectors},
     }
+
+
+def check_values(learned, name, proposal):
+    """Raise unless compiled code can follow the indices in the arrays of a proposal.
+
+    Parameters
+    ----------
+    learned : LearnedArrays
+        Raises, with ``name``, the name of the proposal.
+    name : str
+    proposal : Proposal
+        Its arrays have the shapes of ``shapes_needed``.
+    """
+    n_items = proposal.n_items
+    learned.indices(f"{name}.cell_items", proposal.cell_items, n_items)
+    if proposal.code == PROPOSAL_CELLS:
+        starts = proposal.cell_starts
+        fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
+        learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
+        learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), len(proposal.codewords))
+        learned.indices(f"{name}.cell_of", proposal.cell_of, len(proposal.cell_codes))
+        learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
+    if proposal.code == PROPOSAL_QUADRATIC:
+        n_nodes = len(proposal.nodes)
+        fits = n_nodes > 1 and n_nodes & (n_nodes - 1) == 0
+        learned.require(fits, f"{name}.nodes", f"has {n_nodes} rows, no power of two")
+        fits = proposal.leaf_size == -(-n_items // (n_nodes >> 1))
+        learned.require(fits, f"{name}.leaf_size", f"is {proposal.leaf_size} for {n_nodes} nodes")
 
 
 def draw_scratch(proposal, size):
@@ -384,7 +416,7 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 
 @inlined
 def draw_static(proposal, bits):
-    """Return an item drawn without a query, by PROPOSAL_UNIFORM or PROPOSAL_GIVEN."""
+    """Return an item drawn without a query, by a law of ``STATIC``."""
     n, at = proposal.n_items, unit_interval(bits)
     if proposal.code == PROPOSAL_GIVEN:
         return _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])

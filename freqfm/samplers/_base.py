@@ -20,7 +20,7 @@ from freqfm._validation import (
 )
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal, shapes_needed
+from freqfm.formulas.sampling_laws import STATIC, Proposal, check_values, shapes_needed
 
 # Fields of a proposal that need not be integers.
 _FLOATS = ("alpha", "temperature")
@@ -236,11 +236,11 @@ def check_draws(sampler, items, shape, n_items):
 
 def check_static(sampler, proposal):
     """Raise unless lists can be drawn from a sampler's proposal without queries."""
-    if proposal.code not in (codes.PROPOSAL_UNIFORM, codes.PROPOSAL_GIVEN):
+    if proposal.code not in STATIC:
         raise ValueError(
             f"proposal of {type(sampler).__name__} has code={proposal.code}, which needs queries; "
             f"lists that do not depend on the user are drawn from PROPOSAL_UNIFORM or "
-            f"PROPOSAL_GIVEN of freqfm.formulas.codes. Take one of these, or override draw."
+            f"PROPOSAL_GIVEN of freqfm.formulas.sampling_laws. Take one of these, or override draw."
         )
 
 
@@ -270,7 +270,7 @@ def check_proposal(learned, name, proposal, n_items, width):
     learned.require(
         proposal.code in shapes,
         f"{name}.code",
-        f"is {proposal.code}, none of freqfm.formulas.codes",
+        f"is {proposal.code}, none of freqfm.formulas.sampling_laws",
     )
     found = f"is {proposal.n_items}, but item_vectors_ has {n_items} rows"
     learned.require(proposal.n_items == n_items, f"{name}.n_items", found)
@@ -278,20 +278,7 @@ def check_proposal(learned, name, proposal, n_items, width):
         learned.require(getattr(proposal, field) > 0, f"{name}.{field}", "is not positive")
     for field, shape in shapes[proposal.code].items():
         learned.array(f"{name}.{field}", shape, "iuf", getattr(proposal, field))
-    learned.indices(f"{name}.cell_items", proposal.cell_items, n_items)
-    if proposal.code == codes.PROPOSAL_CELLS:
-        starts = proposal.cell_starts
-        fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
-        learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
-        learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), len(proposal.codewords))
-        learned.indices(f"{name}.cell_of", proposal.cell_of, len(proposal.cell_codes))
-        learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
-    if proposal.code == codes.PROPOSAL_QUADRATIC:
-        n_nodes = len(proposal.nodes)
-        fits = n_nodes > 1 and n_nodes & (n_nodes - 1) == 0
-        learned.require(fits, f"{name}.nodes", f"has {n_nodes} rows, no power of two")
-        fits = proposal.leaf_size == -(-n_items // (n_nodes >> 1))
-        learned.require(fits, f"{name}.leaf_size", f"is {proposal.leaf_size} for {n_nodes} nodes")
+    check_values(learned, name, proposal)
 
 
 def _as_vectors(name, array):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_BEST, PROPOSAL_WEIGHTED, Proposal
 from freqfm.samplers._base import QuerySampler
 
 # Scores are ranked for this many pairs of a query and an item at a time.
@@ -63,7 +62,7 @@ class DNS(QuerySampler):
     def proposal(self, counts, vectors, seed, previous=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
         return Proposal(
-            code=codes.PROPOSAL_BEST,
+            code=PROPOSAL_BEST,
             n_items=len(vectors),
             vectors=vectors,
             n_candidates=int(self.n_candidates),
@@ -146,7 +145,7 @@ class SelfAdversarial(QuerySampler):
     def proposal(self, counts, vectors, seed, previous=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
         return Proposal(
-            code=codes.PROPOSAL_WEIGHTED,
+            code=PROPOSAL_WEIGHTED,
             n_items=len(vectors),
             vectors=vectors,
             temperature=float(self.temperature),

@@ -3,8 +3,7 @@
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_QUADRATIC, Proposal
 from freqfm.samplers._base import QuerySampler
 
 # This many products of numbers are held at a time while the tree is built.
@@ -63,7 +62,7 @@ class Kernel(QuerySampler):
         n_leaves = 1 << max(0, (n_items // d).bit_length() - 1)
         leaf_size = -(-n_items // n_leaves)
         return Proposal(
-            code=codes.PROPOSAL_QUADRATIC,
+            code=PROPOSAL_QUADRATIC,
             n_items=n_items,
             vectors=vectors,
             alpha=float(self.alpha),

@@ -8,8 +8,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm._components import POSITIVE_INTEGER
-from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_CELLS, PROPOSAL_SOFTMAX, Proposal
 from freqfm.samplers._base import QuerySampler
 from freqfm.samplers._quantization import quantize, subspaces
 
@@ -142,7 +141,7 @@ class MIDX(QuerySampler):
         exact = self.variant == "exact"
         return Proposal(
             log_q=log_q,
-            code=codes.PROPOSAL_SOFTMAX if exact else codes.PROPOSAL_CELLS,
+            code=PROPOSAL_SOFTMAX if exact else PROPOSAL_CELLS,
             n_items=len(vectors),
             vectors=vectors if exact else nothing.reshape(0, 1),
             codewords=codewords,

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._components import NON_NEGATIVE
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
 from freqfm.samplers._base import Sampler
 
 __all__ = ["Full", "InBatch", "Popularity", "Uniform"]
@@ -13,7 +13,7 @@ __all__ = ["Full", "InBatch", "Popularity", "Uniform"]
 def _given(share):
     """Return the proposal with probabilities that depend only on the item."""
     log_q = np.log(share * len(share)).astype(np.float32)
-    return Proposal(np.cumsum(share), log_q, codes.PROPOSAL_GIVEN, len(share))
+    return Proposal(np.cumsum(share), log_q, PROPOSAL_GIVEN, len(share))
 
 
 class Uniform(Sampler):

@@ -14,6 +14,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.blas import add_product, product_with_transposed
+from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Side,
@@ -31,6 +32,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
+from freqfm.backends.cpu.training import NO_TABLE
 from freqfm.formulas.losses import margin_cosine
 from freqfm.formulas.special import exp_of_minus
 
@@ -246,3 +248,34 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
             )
         synchronize(member)
     return total_loss, total_weight
+
+
+class AlignmentFamily(Family):
+    """Positive pairs are pulled together, users and items each pushed apart; no negatives."""
+
+    def __init__(self, problem, n_pairs, size):
+        super().__init__(problem, n_pairs, size)
+        d = problem.width
+        self._scratch = AlignmentScratch(
+            masks=floats(n_pairs, d),
+            lengths=floats(n_pairs),
+            units=floats(2, n_pairs, d),
+            gradients=floats(2, n_pairs, d),
+            cosines=floats(size, TILE_ROWS, n_pairs),
+            **numbers_of_rows(("losses", "user_totals", "item_totals"), n_pairs),
+            margin_gradients=floats(n_pairs, 1),
+        )
+
+    def _work_of_batch(self):
+        n = self.problem.batch_size
+        return 8 * n * n * self.problem.width, 1
+
+    def train(self, call, sides, tables):
+        """Train on the batches of a Call, see ``Family``."""
+        alignment = Alignment(
+            dropout=self.problem.dropout,
+            user_margins=tables.get("user_margins", NO_TABLE),
+            item_margins=tables.get("item_margins", NO_TABLE),
+            **self.problem.constants,
+        )
+        return call.run(alignment_train, call.span, alignment, sides, self._scratch)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm.backends.cpu.drawing import draw_for_pairs
+from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.prefetch import LINE, prefetch_element, prefetch_row
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -73,7 +75,7 @@ class Lanes(NamedTuple):
     by_negative: np.ndarray
 
 
-def empty_lanes(size):
+def _empty_lanes(size):
     """Return Lanes for ``size`` threads."""
     return Lanes(*(row_scratch(_LANES, size) for _ in Lanes._fields))
 
@@ -352,3 +354,35 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
         apply_gradients(member, n_occurrences, items, scratch.units, n_unit, now, batch.mean)
         synchronize(member)
     return total_loss, total_weight
+
+
+class PairwiseFamily(Family):
+    """Each positive is ranked above each of its negatives."""
+
+    def __init__(self, problem, n_pairs, size):
+        super().__init__(problem, n_pairs, size)
+        self.n_listed = n_pairs * problem.n_negatives
+        self._scratch = PairwiseScratch(
+            masks=floats(n_pairs, problem.width),
+            units=floats(n_pairs, problem.width),
+            gradients=floats(n_pairs, problem.width),
+            **numbers_of_rows(("losses", "weights"), n_pairs),
+            lanes=_empty_lanes(size),
+        )
+
+    def _work_of_batch(self):
+        draws = self.problem.batch_size * self.problem.n_negatives
+        return 100 * self.problem.width * draws, draws
+
+    def train(self, call, sides, tables):
+        """Train on the batches of a Call, see ``Family``."""
+        problem, negatives = self.problem, call.negatives
+        if call.draws is not None:
+            data, b = call.span.data, call.span.first_batch
+            first, last = data.row_starts[data.batch_starts[b : b + 2]]
+            negatives = np.empty((last - first, problem.n_negatives), dtype=np.int32)
+            call.run(draw_for_pairs, call.span, call.draws, negatives, sides)
+        pairwise = Pairwise(
+            problem.cosine, problem.dropout, *problem.known, negatives, call.inverse_temperatures
+        )
+        return call.run(pairwise_train, call.span, pairwise, sides, self._scratch)

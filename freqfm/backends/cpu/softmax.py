@@ -13,10 +13,14 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import ONE, ZERO, inlined, kernel, python_function
 from freqfm.backends.cpu.blas import add_product_of_transposed
+from freqfm.backends.cpu.drawing import draw_for_rows
+from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.softmax_rows import (
     FIRST,
+    Softmax,
+    SoftmaxScratch,
     Tile,
     finish_row,
     gather_negatives,
@@ -44,6 +48,11 @@ from freqfm.formulas.codes import (
 # not depend on the number of threads, so neither do the sums.
 TILE_ROWS = 64
 TILE_NEGATIVES = 256
+
+# Up to this many scores (16 MB) a batch is scored at once, else in panels of rows.
+_SCORES = 1 << 22
+
+_NO_FLOATS = np.zeros(0, dtype=np.float32)
 
 
 @inlined
@@ -172,3 +181,80 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
         apply_gradients(member, n_occurrences, items, scratch.sources, n_unit, now, batch.mean)
         synchronize(member)
     return total_loss, total_weight
+
+
+class SoftmaxFamily(Family):
+    """A positive against all of its negatives at once."""
+
+    def __init__(self, problem, n_pairs, size):
+        super().__init__(problem, n_pairs, size)
+        d, width = problem.width, self._list_length()
+        panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
+        separate = python_function(has_own_lists)(problem.negatives_code)
+        self.n_listed = n_pairs * width if separate else width
+        n_units = size * width if separate else width
+        self._scratch = SoftmaxScratch(
+            masks=floats(n_pairs, d),
+            lengths=floats(n_pairs),
+            scaled=floats(n_pairs, d),
+            user_gradients=floats(n_pairs, d),
+            sources=floats(n_pairs + (0 if separate else width), d),
+            negative_units=floats(n_units, d),
+            negative_corrections=floats(n_units),
+            scores=floats(panel, width),
+            **numbers_of_rows(SoftmaxScratch._fields[8:], n_pairs),
+        )
+
+    @staticmethod
+    def block_of(problem):
+        """See ``Family``; if each positive has a separate list, a row is one positive."""
+        return 1 if problem.negatives_code == NEGATIVES_OWN else problem.block
+
+    def _list_length(self):
+        """Return the most negatives that a row is scored against."""
+        if self.problem.negatives_code == NEGATIVES_IN_BATCH:
+            return self.n_pairs
+        if self.problem.negatives_code == NEGATIVES_FULL:
+            return self.problem.n_items
+        return self.problem.n_negatives
+
+    def _work_of_batch(self):
+        problem, width = self.problem, self._list_length()
+        n = problem.batch_size
+        draws = problem.n_negatives or 1
+        if problem.negatives_code == NEGATIVES_OWN:
+            draws = n * width
+        return 6 * n * width * problem.width, draws
+
+    def lists_shape(self, n_batches, n_pairs):
+        """See ``Family``; a batch shares a list unless each positive has a separate one."""
+        separate = self.problem.negatives_code == NEGATIVES_OWN
+        return n_pairs if separate else n_batches, self.problem.n_negatives
+
+    def _softmax(self, call):
+        problem = self.problem
+        corrections = _NO_FLOATS if self.drawn else call.proposal.log_q
+        negatives = call.negatives
+        if negatives is None:
+            negatives = np.empty((0, problem.n_negatives), dtype=np.int32)
+        return Softmax(
+            cosine=problem.cosine,
+            dropout=problem.dropout,
+            negatives_code=problem.negatives_code,
+            corrected=problem.corrected if self.drawn else len(corrections) > 0,
+            include_positive=problem.include_positive,
+            constant=problem.constants["constant"],
+            statistics_wanted=problem.statistics_wanted,
+            negatives=negatives,
+            corrections=corrections,
+            smallest_correction=np.float32(corrections.min(initial=0)),
+            inverse_temperatures=call.inverse_temperatures,
+            statistics=call.statistics,
+        )
+
+    def train(self, call, sides, tables):
+        """Train on the batches of a Call, see ``Family``."""
+        softmax = self._softmax(call)
+        if call.draws is not None:
+            call.run(draw_for_rows, call.span, call.draws, softmax, sides, self._scratch)
+        return call.run(softmax_train, call.span, softmax, sides, self._scratch)

@@ -6,7 +6,7 @@ from freqfm._components import set_by_user
 from freqfm._validation import LearnedArrays, count_columns
 from freqfm.backends.base import Stream, TrainedTable
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import PROPOSAL_UNIFORM, Proposal
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
@@ -86,7 +86,7 @@ class RecommenderTrainer:
         sampler, n_items = self.components.sampler, self.X.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
-        if proposal.code == codes.PROPOSAL_UNIFORM and not self._sampler_draws:
+        if proposal.code == PROPOSAL_UNIFORM and not self._sampler_draws:
             given = len(proposal.cumulative) > 0 or proposal.log_q.any()
             found = "is PROPOSAL_UNIFORM, with probabilities, which are drawn by PROPOSAL_GIVEN"
             learned.require(not given, "proposal.code", found)

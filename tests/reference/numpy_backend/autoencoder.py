@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from .ranking import summed, unit
-from .sampling import Law
+from .sampling import law_of
 from .steps import Steps, Trainer
 from .streams import hashes, key_of
 
@@ -84,7 +84,7 @@ class AutoencoderEpochs(Trainer):
         losses, by_scores = np.zeros(len(queries)), np.zeros(x.shape)
         n_seen = np.bincount(histories.items, minlength=x.shape[1])
         for b, query in enumerate(queries):
-            law = Law(self._proposal, query)
+            law = law_of(self._proposal, query)
             ids, log_q = law.draw(keys[b], n) if drawn is None else (drawn[0][b], drawn[1][b])
             n_seen += np.bincount(ids, minlength=x.shape[1])
             logits = used[ids] @ query - log_q

@@ -10,7 +10,7 @@ from freqfm.backends import base
 from freqfm.formulas import codes
 
 from .pointwise import pair_loss
-from .sampling import Law
+from .sampling import law_of
 from .steps import Steps, Trainer
 from .streams import dropout_masks, hashes, stream
 
@@ -86,10 +86,11 @@ class RankingEpochs(Trainer, base.RankingTrainer):
     def __init__(self, problem):
         self.problem = problem
         self._steps = Steps(problem.rule, problem.formulas)
+        softmax = problem.family == "softmax"
         separate = problem.negatives_code == codes.NEGATIVES_OWN
-        #: Whether each positive has a list of negatives, or each batch.
-        self._own_lists = problem.family == "pairwise" or separate
-        self.block = 1 if separate and problem.family == "softmax" else problem.block
+        #: Whether each positive has a list of negatives; a softmax may have one for each batch.
+        self._own_lists = separate or not softmax
+        self.block = 1 if separate and softmax else problem.block
         self.batches_per_call = 1 << 30
         self._learn = getattr(self, f"_{problem.family}")
 
@@ -129,8 +130,8 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         masks = 1.0
         if problem.dropout > 0:
             masks = dropout_masks(batch.keys, users.shape[1], problem.dropout)
-        cosine = problem.cosine or problem.family == "alignment"
-        return unit(users, cosine, masks), unit(self._tables["item_factors"].weights, cosine)
+        items = self._tables["item_factors"].weights
+        return unit(users, problem.cosine, masks), unit(items, problem.cosine)
 
     def _move(self, name, batch, gradient, tokens):
         """Move a table along its gradient; the batch holds ``tokens``."""
@@ -154,7 +155,7 @@ class RankingEpochs(Trainer, base.RankingTrainer):
             lists = np.zeros((len(batch.users), problem.n_negatives), dtype=np.int32)
             log_q = np.zeros(lists.shape)
             for r, u in enumerate(batch.users):
-                law = Law(self._proposal, users.vectors[r] * self._inverse[u, 1])
+                law = law_of(self._proposal, users.vectors[r] * self._inverse[u, 1])
                 lists[r], log_q[r] = law.draw(keys[r], problem.n_negatives)
                 mine = batch.rows == r
                 of_positives[mine] = law.log_q(batch.items[mine])
@@ -227,7 +228,7 @@ class RankingEpochs(Trainer, base.RankingTrainer):
             queries = self._tables["user_factors"].weights[batch.users[r]]
             lists = np.array(
                 [
-                    Law(self._proposal, query).draw(key, problem.n_negatives)[0]
+                    law_of(self._proposal, query).draw(key, problem.n_negatives)[0]
                     for query, key in zip(queries, keys, strict=True)
                 ]
             )

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from scipy.special import logsumexp
 
-from freqfm.formulas import codes
+from freqfm.formulas import sampling_laws
 
 from .streams import bits, hashes, uniform
 
@@ -20,76 +20,64 @@ def _positions(at, n):
     return np.minimum((at * n).astype(np.int64), n - 1)
 
 
-class Law:
-    """What a proposal becomes for one query."""
+class Uniform:
+    """Every item is equally likely; the other laws derive from this one.
+
+    Parameters
+    ----------
+    proposal : Proposal
+    query : ndarray of shape (d,)
+    """
 
     def __init__(self, proposal, query):
         self.proposal, self.query = proposal, query.astype(np.float64)
         self.n_items = proposal.n_items
-        if proposal.code == codes.PROPOSAL_CELLS:
-            by_codeword = proposal.codewords @ self.query
-            self.cell_logits = by_codeword[proposal.cell_codes].sum(axis=1)
-            self.log_total = logsumexp(self.cell_logits + proposal.cell_log_weights)
-        elif proposal.code == codes.PROPOSAL_SOFTMAX:
-            self.log_total = logsumexp(self._scores(slice(None)))
-        elif proposal.code == codes.PROPOSAL_QUADRATIC:
-            self.log_total = np.log(self._kernel(slice(None)).sum())
-
-    def _scores(self, items):
-        return self.proposal.vectors[items] @ self.query
-
-    def _kernel(self, items):
-        return self.proposal.alpha * self._scores(items) ** 2 + 1
-
-    def static(self, items):
-        """Return the part of ``log_q`` that depends on the items alone."""
-        log_q = self.proposal.log_q
-        return log_q[items] if len(log_q) else np.zeros(len(items))
 
     def log_q(self, items):
         """Return log(n_items Q(item | query))."""
-        code, static = self.proposal.code, self.static(items)
-        log_n = np.log(self.n_items)
-        if code == codes.PROPOSAL_GIVEN:
-            return static
-        if code == codes.PROPOSAL_CELLS:
-            of_cells = self.cell_logits[self.proposal.cell_of[items]]
-            return static + of_cells - self.log_total + log_n
-        if code == codes.PROPOSAL_SOFTMAX:
-            return self._scores(items) - self.log_total + log_n
-        if code == codes.PROPOSAL_QUADRATIC:
-            return np.log(self._kernel(items)) - self.log_total + log_n
         return np.zeros(len(items))
 
     def draw(self, key, n):
         """Return ``n`` items and their log_q."""
-        proposal, code = self.proposal, self.proposal.code
-        if code == codes.PROPOSAL_CELLS:
-            items = self._draw_from_cells(key, n)
-        elif code == codes.PROPOSAL_BEST:
-            at = uniform(key, np.arange(n * proposal.n_candidates))
-            candidates = _positions(at, self.n_items).reshape(n, -1)
-            scores = self._scores(candidates.ravel()).reshape(candidates.shape)
-            items = candidates[np.arange(n), scores.argmax(axis=1)]
-        elif code == codes.PROPOSAL_SOFTMAX:
-            # Items stand cell by cell.
-            logits = self._scores(proposal.cell_items)
-            slots = _invert(np.exp(logits - logits.max()), uniform(key, np.arange(n)))
-            items = proposal.cell_items[slots]
-        elif code == codes.PROPOSAL_QUADRATIC:
-            weights = self._kernel(slice(None))
-            items = np.array([self._descend(weights, draw) for draw in bits(key, np.arange(n))])
-        elif code == codes.PROPOSAL_GIVEN:
-            weights = np.diff(proposal.cumulative, prepend=0)
-            items = _invert(weights, uniform(key, np.arange(n)))
-        else:
-            items = _positions(uniform(key, np.arange(n)), self.n_items)
-        if code == codes.PROPOSAL_WEIGHTED:
-            logits = self._scores(items) / proposal.temperature
-            return items, logsumexp(logits) - np.log(n) - logits
+        items = self._items(key, n)
         return items, self.log_q(items)
 
-    def _draw_from_cells(self, key, n):
+    def _items(self, key, n):
+        return _positions(uniform(key, np.arange(n)), self.n_items)
+
+    def _scores(self, items):
+        return self.proposal.vectors[items] @ self.query
+
+
+class Given(Uniform):
+    """Probabilities of the items."""
+
+    def log_q(self, items):
+        """Return log(n_items Q(item))."""
+        return self.proposal.log_q[items]
+
+    def _items(self, key, n):
+        weights = np.diff(self.proposal.cumulative, prepend=0)
+        return _invert(weights, uniform(key, np.arange(n)))
+
+
+class Cells(Uniform):
+    """A cell by its codewords and the query, then one of its items by a probability."""
+
+    def __init__(self, proposal, query):
+        super().__init__(proposal, query)
+        by_codeword = proposal.codewords @ self.query
+        self.cell_logits = by_codeword[proposal.cell_codes].sum(axis=1)
+        self.log_total = logsumexp(self.cell_logits + proposal.cell_log_weights)
+
+    def log_q(self, items):
+        """Return log(n_items Q(item | query))."""
+        log_q = self.proposal.log_q
+        static = log_q[items] if len(log_q) else np.zeros(len(items))
+        of_cells = self.cell_logits[self.proposal.cell_of[items]]
+        return static + of_cells - self.log_total + np.log(self.n_items)
+
+    def _items(self, key, n):
         proposal, at = self.proposal, uniform(key, np.arange(3 * n)).reshape(n, 3)
         logits = self.cell_logits + proposal.cell_log_weights
         cells = _invert(np.exp(logits - logits.max()), at[:, 0])
@@ -100,8 +88,38 @@ class Law:
         thresholds = proposal.aliases[slots, 2].view(np.float32)
         return proposal.aliases[slots, (at[:, 2] >= thresholds).astype(int)]
 
+
+class Softmax(Uniform):
+    """The exponential of the score."""
+
+    def log_q(self, items):
+        """Return log(n_items Q(item | query))."""
+        return self._scores(items) - logsumexp(self._scores(slice(None))) + np.log(self.n_items)
+
+    def _items(self, key, n):
+        # Items stand cell by cell.
+        logits = self._scores(self.proposal.cell_items)
+        slots = _invert(np.exp(logits - logits.max()), uniform(key, np.arange(n)))
+        return self.proposal.cell_items[slots]
+
+
+class Quadratic(Uniform):
+    """The square of the score, by a binary tree over the items."""
+
+    def log_q(self, items):
+        """Return log(n_items Q(item | query))."""
+        weights = self._weights()
+        return np.log(weights[items] / weights.mean())
+
+    def _weights(self):
+        return self.proposal.alpha * self._scores(slice(None)) ** 2 + 1
+
+    def _items(self, key, n):
+        weights = self._weights()
+        return np.array([self._descend(weights, draw) for draw in bits(key, np.arange(n))])
+
     def _descend(self, weights, key):
-        """Walk down a binary tree over the items by halves, then choose within a leaf."""
+        """Walk down the tree by halves, then choose within a leaf."""
         n_leaves = len(self.proposal.nodes) // 2
         span, begin, node = n_leaves * self.proposal.leaf_size, 0, 1
         while node < n_leaves:
@@ -113,13 +131,50 @@ class Law:
         return begin + _invert(weights[begin : begin + span], uniform(key, 0))
 
 
+class Best(Uniform):
+    """The best of some uniform draws; losses do not correct for its probability."""
+
+    def _items(self, key, n):
+        at = uniform(key, np.arange(n * self.proposal.n_candidates))
+        candidates = _positions(at, self.n_items).reshape(n, -1)
+        scores = self._scores(candidates.ravel()).reshape(candidates.shape)
+        return candidates[np.arange(n), scores.argmax(axis=1)]
+
+
+class Weighted(Uniform):
+    """Uniform draws, weighted by the softmax of their scores."""
+
+    def draw(self, key, n):
+        """Return ``n`` items, and minus the logarithms of their weights."""
+        items = self._items(key, n)
+        logits = self._scores(items) / self.proposal.temperature
+        return items, logsumexp(logits) - np.log(n) - logits
+
+
+#: Of ``Proposal.code``.
+LAWS = {
+    sampling_laws.PROPOSAL_UNIFORM: Uniform,
+    sampling_laws.PROPOSAL_GIVEN: Given,
+    sampling_laws.PROPOSAL_CELLS: Cells,
+    sampling_laws.PROPOSAL_SOFTMAX: Softmax,
+    sampling_laws.PROPOSAL_QUADRATIC: Quadratic,
+    sampling_laws.PROPOSAL_BEST: Best,
+    sampling_laws.PROPOSAL_WEIGHTED: Weighted,
+}
+
+
+def law_of(proposal, query):
+    """Return what a proposal becomes for one query."""
+    return LAWS[proposal.code](proposal, query)
+
+
 def draw_for_queries(proposal, queries, key, n):
     """Return what ``Backend.draw`` does."""
     keys = hashes(np.uint64(key) + np.arange(len(queries), dtype=np.uint64))
     ids = np.zeros((len(queries), n), dtype=np.int32)
     log_q = np.zeros(ids.shape, dtype=np.float32)
     for r, query in enumerate(queries):
-        ids[r], log_q[r] = Law(proposal, query).draw(keys[r], n)
+        ids[r], log_q[r] = law_of(proposal, query).draw(keys[r], n)
     return ids, log_q
 
 
