@@ -224,9 +224,21 @@ def name_to_instance(estimator, axes, params):
         The components known by name, for each parameter that takes one.
     params : dict
         What ``set_params`` was called with; changed in place.
+
+    Raises
+    ------
+    ValueError
+        If the name is not that of a component.
     """
     for axis, registry in axes.items():
         value = params.get(axis, getattr(estimator, axis))
-        nested = any(name.startswith(f"{axis}__") for name in params)
-        if nested and isinstance(value, str) and value in registry:
-            params[axis] = registry[value]()
+        nested = [name for name in params if name.startswith(f"{axis}__")]
+        if not nested or not isinstance(value, str):
+            continue
+        if value not in registry:
+            raise ValueError(
+                f"{nested[0]} cannot be set, because {axis}={value!r} is not the name of a "
+                f"component; set {axis} too, to an instance or one of "
+                f"{', '.join(map(repr, sorted(registry)))}."
+            )
+        params[axis] = registry[value]()

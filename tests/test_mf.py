@@ -16,13 +16,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from freqfm import DivergenceError, MFRecommender
+from freqfm import DivergenceError, FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.initializers import PRISM
-from freqfm.losses import MAWU, RANKING_LOSSES, DirectAU
+from freqfm.losses import BPR, MAWU, RANKING_LOSSES, DirectAU
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
-from freqfm.optimizers import SGD, Adam
+from freqfm.optimizers import SGD, Adam, RowwiseAdagrad
 from freqfm.samplers import Uniform
 
 LOSSES = list(RANKING_LOSSES)
@@ -358,6 +358,27 @@ def test_components_by_name_take_parameters(checkerboard):
     model = model_of().set_params(optimizer__beta_1=0.8, negative_sampler__shared=False)
     assert isinstance(model.optimizer, Adam) and model.optimizer.beta_1 == 0.8
     assert isinstance(model.negative_sampler, Uniform) and not model.negative_sampler.shared
+
+
+@pytest.mark.parametrize("params", [{"loss": "bpr"}, {"loss": BPR()}], ids=repr)
+def test_parameters_reach_the_automatic_optimizer_of_the_loss(checkerboard, params):
+    train, _ = checkerboard
+    expected = model_of(max_iter=2, learning_rate=0.3, **params).fit(train)
+    before = model_of(max_iter=2, **params).set_params(optimizer__learning_rate=0.3)
+    together = model_of(max_iter=2).set_params(optimizer__learning_rate=0.3, **params)
+    for model in (before, together):
+        assert type(model.optimizer) is RowwiseAdagrad
+        assert_array_equal(model.fit(train).item_factors_, expected.item_factors_)
+
+
+def test_parameters_of_what_the_data_decide_are_refused():
+    model = FastVAERecommender()
+    with pytest.raises(ValueError, match="negative_sampler='auto' .* set .* too, .*'midx_"):
+        model.set_params(negative_sampler__n_codewords=4)
+    model.set_params(negative_sampler="midx_uniform", negative_sampler__n_codewords=4)
+    assert model.negative_sampler.n_codewords == 4
+    with pytest.raises(ValueError, match="optimizer='adm' is not the name .* of 'adagrad'"):
+        model.set_params(optimizer="adm", optimizer__beta_1=0.8)
 
 
 def test_copies_are_equal(checkerboard, tmp_path):

@@ -200,7 +200,8 @@ class BaseRecommender(
         """Set parameters; parameters of a component can be set even if it is given by name.
 
         ``set_params(optimizer__beta_1=0.8)`` works whether ``optimizer`` is an instance or a name;
-        a name is then replaced by an instance.
+        a name is then replaced by an instance, and so is an "auto" whose choice does not depend on
+        the data.
 
         Parameters
         ----------
@@ -209,9 +210,18 @@ class BaseRecommender(
         Returns
         -------
         self : object
+
+        Raises
+        ------
+        ValueError
+            If a parameter is set of a component that has no such parameter, or is not yet chosen.
         """
-        name_to_instance(self, self._registries, params)
+        name_to_instance(self, self._components_by_name(params), params)
         return super().set_params(**params)
+
+    def _components_by_name(self, params):
+        """Return the components of each parameter by name, if ``params`` are set."""
+        return self._registries
 
     # Fitting.
 

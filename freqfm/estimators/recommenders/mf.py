@@ -30,7 +30,7 @@ from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
-from freqfm.optimizers import OPTIMIZERS, Adam, Optimizer
+from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, Temperature
 
@@ -48,9 +48,9 @@ class MFRecommender(BaseRecommender):
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
     softmax of cosines against shared negatives whose weight and temperature depend on the density
-    of the data, is meant to be used without tuning. Other choices can be combined: five losses,
-    six optimizers, samplers, temperatures in closed form [1]_, per user or learned, and vectors
-    whose initial lengths depend on popularity [2]_.
+    of the data, is meant to be used without tuning. Other choices can be combined: losses,
+    optimizers, samplers, temperatures in closed form [1]_, per user or learned, and vectors whose
+    initial lengths depend on popularity [2]_.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class MFRecommender(BaseRecommender):
     _registries = {
         "backbone": BACKBONES,
         "loss": RANKING_LOSSES,
-        "optimizer": {"auto": Adam, **OPTIMIZERS},
+        "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
         "negative_sampler": {"auto": Uniform, **SAMPLERS},
         "init": INITIALIZERS,
@@ -311,6 +311,16 @@ class MFRecommender(BaseRecommender):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.random_state = random_state
+
+    def _components_by_name(self, params):
+        # What "auto" stands for in fit, with the loss that is set.
+        loss = params.get("loss", self.loss)
+        loss = RANKING_LOSSES.get(loss, RankingLoss) if isinstance(loss, str) else loss
+        auto = getattr(loss, "optimizer", RankingLoss.optimizer)
+        axes = super()._components_by_name(params)
+        if auto in OPTIMIZERS:
+            axes = {**axes, "optimizer": {"auto": OPTIMIZERS[auto], **OPTIMIZERS}}
+        return axes
 
     @property
     def temperature_(self):
@@ -430,53 +440,54 @@ class MFRecommender(BaseRecommender):
         super()._check_states(components)
 
     def _grow(self, X, components):
+        new = self._new_rows(X, components)
+        tables, states = {}, {}
+        for name, table in self._tables().items():
+            rows, counts = new.get(name, (table[:0], np.zeros(0)))
+            tables[name] = as_kernel_array(np.concatenate([table, rows]))
+            width = table.shape[1] if table.ndim == 2 else 1
+            more = new_state(components.optimizer, counts, width)
+            states[name] = grow_state(self._states[name], more)
         if hasattr(self, "backbone_tables_"):
-            self._grow_nothing(X, components)
-            return
-        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
-        placed = self._place_new_users(X)
-        states = {}
-        for side, count in counts.items():
-            known = len(getattr(self, f"{side}_factors_"))
-            new = count[known:]
-            rows = self._draw(components, side, new, known)
-            if side == "user":
-                # Users without known items stay where they were drawn.
-                has_place = placed.any(axis=1)
-                rows[has_place] = placed[has_place]
-            grown = {f"{side}_factors": rows}
-            if hasattr(self, f"{side}_margins_"):
-                grown[f"{side}_margins"] = self._draw_margins(side, len(new))
-            for name, rows in grown.items():
-                table = np.concatenate([getattr(self, f"{name}_"), rows])
-                setattr(self, f"{name}_", as_kernel_array(table))
-                width = rows.shape[1] if rows.ndim == 2 else 1
-                more = new_state(components.optimizer, new, width)
-                states[name] = grow_state(self._states[name], more)
+            self.backbone_tables_ = {name: tables.pop(name) for name in self.backbone_tables_}
+            for name in ("user_factors", "item_factors"):
+                tables[name] = as_kernel_array(getattr(self, f"{name}_")).copy()
+        for name, table in tables.items():
+            setattr(self, f"{name}_", table)
         self._states = states
         self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
 
-    def _grow_nothing(self, X, components):
-        """Make the arrays of a model writable; raise if there are new users or items."""
+    def _new_rows(self, X, components):
+        """Return rows for new users and items and their numbers of interactions, by table.
+
+        Raises
+        ------
+        ValueError
+            If there are new users or items and the backbone takes none.
+        """
         shape = len(self.user_factors_), len(self.item_factors_)
-        if X.shape != shape:
-            raise ValueError(
-                f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
-                f"and backbone={self.backbone!r} takes no new ones; call fit for a new model."
-            )
-        self.backbone_tables_ = {
-            name: as_kernel_array(table).copy() for name, table in self.backbone_tables_.items()
-        }
-        for name in ("user_factors_", "item_factors_", "user_margins_", "item_margins_"):
-            if hasattr(self, name):
-                setattr(self, name, as_kernel_array(getattr(self, name)).copy())
-        self._states = {
-            name: {key: as_kernel_array(array).copy() for key, array in state.items()}
-            for name, state in self._states.items()
-        }
-        self._grow_temperatures(0)
-        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+        if hasattr(self, "backbone_tables_"):
+            if X.shape != shape:
+                raise ValueError(
+                    f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} "
+                    f"items, and backbone={self.backbone!r} takes no new ones; call fit for a new "
+                    f"model."
+                )
+            return {}
+        counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
+        found = {}
+        for side, known in zip(counts, shape, strict=True):
+            rows = self._draw(components, side, counts[side], known)
+            found[f"{side}_factors"] = rows, counts[side]
+            if hasattr(self, f"{side}_margins_"):
+                margins = self._draw_margins(side, len(rows))
+                found[f"{side}_margins"] = margins, counts[side]
+        # Users without known items stay where they were drawn.
+        placed = self._place_new_users(X)
+        has_place = placed.any(axis=1)
+        found["user_factors"][0][has_place] = placed[has_place]
+        return found
 
     def _grow_temperatures(self, n_new):
         """Add rows for new users, at the mean temperature."""

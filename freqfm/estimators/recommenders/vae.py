@@ -27,7 +27,7 @@ from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import SAMPLERS, Full, Sampler
+from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature
 
 __all__ = ["FastVAERecommender"]
@@ -245,7 +245,7 @@ class FastVAERecommender(BaseRecommender):
     _registries = {
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
-        "negative_sampler": {"auto": Full, **SAMPLERS},
+        "negative_sampler": SAMPLERS,
     }
     _keeps_weights = True
     _refits = True
