@@ -20,7 +20,7 @@ from test_mf_kernels import (
 
 from freqfm import MFRecommender
 from freqfm.backbones import Backbone, Linear
-from freqfm.losses import MAWU, DirectAU
+from freqfm.losses import MAWU, RANKING_LOSSES, DirectAU
 from freqfm.optimizers import SGD, Adam
 
 
@@ -119,13 +119,13 @@ def test_gradient_by_features(data, features, family):  # noqa: F811
 
 
 SETTINGS = [
+    *({"loss": name} for name in RANKING_LOSSES),
     {"loss": "bsl", "negative_sampler": "midx_uniform"},
     {"loss": "softmax", "negative_sampler": "full", "temperature": "learned_user"},
     {"loss": "softmax", "negative_sampler": "in_batch", "user_dropout": 0.2},
     {"loss": "bpr", "weight_decay": 0.1, "weight_decay_scope": "full"},
     {"loss": "bpr", "negative_sampler": "dns", "optimizer": SGD(0.5)},
     {"loss": "directau", "optimizer": Adam(0.05, lazy=False)},
-    {"loss": "mawu"},
     {"loss": HingeOfPairs(), "optimizer": Momentum(0.05)},
 ]
 

@@ -401,13 +401,12 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
 @pytest.mark.parametrize(
     "params",
     [
-        {},
+        *({"loss": name} for name in RANKING_LOSSES),
         {"temperature": "adap_tau"},
         {"negative_sampler": "full"},
         {"negative_sampler": Uniform(shared=False), "n_negatives": 5},
         {"loss": "bpr", "n_components": 40},
         {"loss": "mawu", "weight_decay": 1e-3, "optimizer": Adam(0.01, lazy=False)},
-        {"loss": "directau"},
     ],
     ids=str,
 )

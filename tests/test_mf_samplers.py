@@ -15,9 +15,9 @@ from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, log_q_of
 from freqfm.losses import Softmax
-from freqfm.samplers import DNS, MIDX, Kernel, QuerySampler, SelfAdversarial
+from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
 
-NAMES = ["midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns", "self_adversarial"]
+NAMES = [name for name, make in SAMPLERS.items() if isinstance(make(), QuerySampler)]
 
 
 @pytest.fixture
@@ -193,7 +193,10 @@ def test_proposals_are_refreshed(refresh, n_calls):
 @pytest.mark.parametrize(
     "params, complaint",
     [
-        ({"loss": "bpr", "negative_sampler": "midx_uniform"}, "'uniform', 'popularity' or 'dns'"),
+        (
+            {"loss": "bpr", "negative_sampler": "midx_uniform"},
+            "'popularity', 'dns', got",
+        ),
         ({"loss": "bpr", "negative_sampler": SelfAdversarial()}, "does not weigh them"),
         ({"loss": "directau", "negative_sampler": "kernel"}, "draws no negatives"),
         ({"negative_sampler": "midx"}, "did you mean 'midx_"),

@@ -22,7 +22,7 @@ from freqfm import (
     backends,
 )
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
-from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
+from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 
@@ -238,13 +238,16 @@ def test_softmax_losses_agree(use, case):
     "case",
     covering(
         optimizer=list(STEPS),
-        loss=[BPR(), DirectAU(0.5), MAWU(0.5, 0.5), MAWU(0.5, 0.5, margins=False)],
+        loss=[
+            *(make() for make in RANKING_LOSSES.values() if not issubclass(make, Softmax)),
+            MAWU(0.5, 0.5, margins=False),
+        ],
         user_dropout=[0.0, 0.2],
         decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
     ),
     ids=label,
 )
-def test_alignment_and_pairs_agree(use, case):
+def test_other_losses_agree(use, case):
     assert_recommenders_agree(use, mf_model(**case))
 
 

@@ -8,7 +8,7 @@ from freqfm import backends
 from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
-from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
+from freqfm.losses import BSL, RANKING_LOSSES, Softmax
 
 N_USERS, N_ITEMS, WIDTH = 5, 8, 3
 RNG = np.random.default_rng(0)
@@ -27,17 +27,20 @@ GIVEN = Proposal(
     n_items=N_ITEMS,
 )
 
+
+def negatives_code(loss):
+    """Return the code of the lists that a loss is given unless it draws no negatives."""
+    return -1 if loss.n_negatives is None else codes.NEGATIVES_SHARED
+
+
 CASES = {
-    "shared": (Softmax(), codes.NEGATIVES_SHARED),
+    **{name: (make(), negatives_code(make())) for name, make in RANKING_LOSSES.items()},
     "shared, of dot products": (Softmax(), codes.NEGATIVES_SHARED),
     "shared, dropped": (Softmax(), codes.NEGATIVES_SHARED),
     "own": (BSL(constant=1.3), codes.NEGATIVES_OWN),
     "in batch": (Softmax(), codes.NEGATIVES_IN_BATCH),
     "full": (Softmax(), codes.NEGATIVES_FULL),
     "drawn": (Softmax(), codes.NEGATIVES_DRAWN),
-    "pairs": (BPR(), codes.NEGATIVES_SHARED),
-    "DirectAU": (DirectAU(gamma=0.7), -1),
-    "MAWU": (MAWU(), -1),
 }
 
 
@@ -81,7 +84,7 @@ def random_tables(name):
     generator = np.random.default_rng(1)
     sizes = {"user_factors": (N_USERS, WIDTH), "item_factors": (N_ITEMS, WIDTH)}
     tables = {side: generator.normal(size=shape) for side, shape in sizes.items()}
-    if name == "MAWU":
+    if getattr(CASES[name][0], "margins", False):
         for side, n in {"user_margins": N_USERS, "item_margins": N_ITEMS}.items():
             tables[side] = generator.uniform(0.3, 0.7, (n, 1))
     none = np.zeros((0, 1), dtype=np.float32)
@@ -117,7 +120,7 @@ def test_stored_gradients_equal_differences_of_the_loss(name, average):
     with trainer_of(name, average) as trainer:
         trainer.begin_epoch(0, one_batch(trainer.block == 1), tables, 0, np.ones((2, 2)))
         negatives = None
-        if name in ("shared", "shared, of dot products", "shared, dropped", "own", "pairs"):
+        if CASES[name][1] in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
             shape = trainer.lists_shape(0, 1)
             negatives = generator.integers(0, N_ITEMS, shape, dtype=np.int32)
 

@@ -11,7 +11,7 @@ from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import DNS, SAMPLERS, InBatch, Sampler, Uniform
+from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
 # Bounds of Adam's default learning rate, see ``_optimizer``.
@@ -219,10 +219,11 @@ def _sampler(model, loss):
     if isinstance(value, str) and value == "auto":
         return Uniform()
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
-    if not loss.weights_negatives and not isinstance(sampler, (Uniform, DNS)):
+    if not loss.weights_negatives and not _draws_without_weights(sampler):
+        fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]
         raise ValueError(
             f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
-            f"negative_sampler must be 'uniform', 'popularity' or 'dns', got {value!r}."
+            f"negative_sampler must be one of {', '.join(map(repr, fitting))}, got {value!r}."
         )
     if model.n_negatives is not None and (
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
@@ -233,6 +234,13 @@ def _sampler(model, loss):
         )
     _refuse_ignored_draws(sampler)
     return sampler
+
+
+def _draws_without_weights(sampler):
+    """Return whether a sampler draws negatives that are meant to be used without weights."""
+    if sampler.negatives_code == codes.NEGATIVES_DRAWN:
+        return not getattr(sampler, "corrected", True)
+    return isinstance(sampler, Uniform)
 
 
 def _refuse_ignored_draws(sampler):
