@@ -1,10 +1,32 @@
 """Negative samplers: which items a positive is compared with, and with what probability.
 
-The cost of a softmax over all items grows with their number. A sum over a few drawn items, each
-divided by its probability, estimates the same sum, and the closer the distribution is to the
-softmax itself, the better the estimate. :class:`Uniform`, :class:`Popularity` and :class:`InBatch`
-do not depend on the query; :class:`MIDX` and :class:`Kernel` do, at a cost that hardly depends on
-the number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard negatives on purpose.
+Without a sampler, the sum of a softmax is over all items. :class:`Uniform`, :class:`Popularity` and
+:class:`InBatch` do not depend on the query; :class:`MIDX` and :class:`Kernel` do, at a cost that
+hardly depends on the number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard
+negatives on purpose.
+
+For M items in d dimensions, n draws for a query, and K codewords:
+
+================== ======================= ========================= ===============================
+name               cost for a query        memory, in bytes          distance from the softmax
+================== ======================= ========================= ===============================
+"uniform"          n; none if a batch      0                         large
+                   shares its list
+"popularity"       n log M; none if shared 12 M                      large, less if popularity
+                                                                     matters
+"in_batch"         none                    4 M                       as "popularity"
+"full"             M d                     0                         none: no draws
+"midx_uniform"     2 K d + K^2 + n log K   8 K d + 12 K^2 + 8 M      small; less with more codewords
+"midx_popularity"  the same                8 K d + 12 K^2 + 32 M     small; mostly less than
+                                                                     "midx_uniform"
+"midx_exact"       M d + n log M           8 K d + 12 K^2 +          none
+                                           (8 + 4 d) M
+"kernel"           n d^2 log(M / d)        up to 8 M d               medium: items of very negative
+                                                                     scores are drawn too
+"dns"              n_candidates n d        4 M d                     biased on purpose, towards
+                                                                     hard negatives
+"self_adversarial" n d                     4 M d                     biased on purpose, by weights
+================== ======================= ========================= ===============================
 """
 
 from functools import partial
