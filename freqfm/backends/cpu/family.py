@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm.backends.cpu.drawing import Draws
+from freqfm.backends.cpu.drawing import Draws, draw_for_pairs
 from freqfm.backends.cpu.tables import Span
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
@@ -84,6 +84,16 @@ class Family:
     def lists_shape(self, n_batches, n_pairs):
         """Return how many lists of negatives batches need, and the length of a list."""
         return n_pairs, self.problem.n_negatives
+
+    def lists_of(self, call, sides):
+        """Return the negatives of a Call, a list for each positive; draw them if it has none."""
+        if call.draws is None:
+            return call.negatives
+        data, b = call.span.data, call.span.first_batch
+        first, last = data.row_starts[data.batch_starts[b : b + 2]]
+        negatives = np.empty((last - first, self.problem.n_negatives), dtype=np.int32)
+        call.run(draw_for_pairs, call.span, call.draws, negatives, sides)
+        return negatives
 
     def train(self, call, sides, tables):
         """Train on the batches of a Call; return the sums of the loss and of the weights."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
-from freqfm.backends.cpu.drawing import draw_for_pairs
 from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.prefetch import LINE, prefetch_element, prefetch_row
 from freqfm.backends.cpu.tables import (
@@ -376,12 +375,7 @@ class PairwiseFamily(Family):
 
     def train(self, call, sides, tables):
         """Train on the batches of a Call, see ``Family``."""
-        problem, negatives = self.problem, call.negatives
-        if call.draws is not None:
-            data, b = call.span.data, call.span.first_batch
-            first, last = data.row_starts[data.batch_starts[b : b + 2]]
-            negatives = np.empty((last - first, problem.n_negatives), dtype=np.int32)
-            call.run(draw_for_pairs, call.span, call.draws, negatives, sides)
+        problem, negatives = self.problem, self.lists_of(call, sides)
         pairwise = Pairwise(
             problem.cosine, problem.dropout, *problem.known, negatives, call.inverse_temperatures
         )

@@ -219,19 +219,24 @@ class RankingEpochs(Trainer, base.RankingTrainer):
 
     # Pairs.
 
+    def _lists_of(self, batch, lists):
+        """Return a list of negatives for each positive; draw them if there are none."""
+        if self.problem.negatives_code != codes.NEGATIVES_DRAWN:
+            return lists
+        keys = hashes(hashes(self._key ^ DRAWS) + batch.pairs.astype(np.uint64))
+        queries = self._tables["user_factors"].weights[batch.users[batch.rows]]
+        return np.array(
+            [
+                law_of(self._proposal, query).draw(key, self.problem.n_negatives)[0]
+                for query, key in zip(queries, keys, strict=True)
+            ]
+        )
+
     def _pairwise(self, batch, lists):
         """Add the mean of log(1 + exp(-w (s_p - s_j))) over a positive's negatives."""
         problem, r = self.problem, batch.rows
         users, items = self._gather(batch)
-        if problem.negatives_code == codes.NEGATIVES_DRAWN:
-            keys = hashes(hashes(self._key ^ DRAWS) + batch.pairs.astype(np.uint64))
-            queries = self._tables["user_factors"].weights[batch.users[r]]
-            lists = np.array(
-                [
-                    law_of(self._proposal, query).draw(key, problem.n_negatives)[0]
-                    for query, key in zip(queries, keys, strict=True)
-                ]
-            )
+        lists = self._lists_of(batch, lists)
         starts, known_items = problem.known
         known = [
             np.isin(others, known_items[starts[u] : starts[u + 1]])
