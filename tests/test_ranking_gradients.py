@@ -96,7 +96,7 @@ def random_tables(name):
     }
 
 
-def differences(loss, array, step=0.03):
+def differences(loss, array, step):
     """Return the gradient of a loss by an array that it reads, by differences of fourth order."""
     gradient = np.zeros(array.shape)
     for at in np.ndindex(array.shape):
@@ -132,8 +132,14 @@ def test_stored_gradients_equal_differences_of_the_loss(name, average):
         stored = [table.first.copy() for table in tables.values()]
         for table, weights in zip(tables.values(), before, strict=True):
             assert_array_equal(table.weights, weights)
-        expected = [differences(loss, table.weights) for table in tables.values()]
+        expected, finer = (
+            [differences(loss, table.weights, step) for table in tables.values()]
+            for step in (0.03, 0.015)
+        )
     assert any(abs(gradient).max() > 0.05 for gradient in expected)
-    for gradient, by_differences in zip(stored, expected, strict=True):
-        scale = 1 if average else WEIGHTS.sum()
-        assert_allclose(gradient / scale, by_differences / scale, atol=2e-4)
+    scale = 1 if average else WEIGHTS.sum()
+    for gradient, one, other in zip(stored, expected, finer, strict=True):
+        # Near a kink, as that of a hinge, differences depend on the step.
+        smooth = abs(one - other) < 2e-4 * scale
+        assert smooth.mean() > 0.5
+        assert_allclose(gradient[smooth] / scale, one[smooth] / scale, atol=2e-4)

@@ -14,7 +14,11 @@ from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import draw_scratch
 
 #: By the names of ``RankingProblem.family``.
-FAMILIES = {"softmax": SoftmaxFamily, "pairwise": PairwiseFamily, "alignment": AlignmentFamily}
+FAMILIES = {
+    "softmax": SoftmaxFamily,
+    "pairwise": PairwiseFamily,
+    "alignment": AlignmentFamily,
+}
 
 
 class CPURankingTrainer(TableTrainer, RankingTrainer):
