@@ -31,8 +31,8 @@ def _source_hash():
     """Hash the sources that may be compiled: the version of the package's compiled code."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    decorators = [root / "_code_cache.py", root / "_jit.py"]
-    for path in [*decorators, *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
+    compilers = [root / f"_{name}.py" for name in ("code_cache", "compiler", "jit")]
+    for path in [*compilers, *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -16,11 +16,11 @@ import types
 import numba
 import numpy as np
 from numba.core import event
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
+from freqfm._compiler import InnerCompiler, KernelCompiler
 
 __all__ = [
     "FASTMATH",
@@ -75,34 +75,6 @@ class _Announcer(event.Listener):
         pass
 
 
-class _InnerCode(JITCodeLibrary):
-    """LLVM code that is linked into kernels; only they become machine code.
-
-    numba would generate machine code of every function that a kernel calls too, and never run it.
-    """
-
-    @property
-    def codegen(self):
-        """What sets the environment."""
-        return self
-
-    def set_env(self, name, environment):
-        """Set nothing: Python objects, which the environment holds, are not used here."""
-
-    def _optimize_final_module(self):
-        """Leave this to the kernels: they are optimized with all that is linked into them."""
-
-    def _finalize_final_module(self):
-        self._finalized = True
-
-
-class _InnerCompiler(Compiler):
-    def define_pipelines(self):
-        codegen = self.state.targetctx.codegen()
-        self.state.library = _InnerCode(codegen, self.state.func_id.func_qualname)
-        return super().define_pipelines()
-
-
 class _Inner(CPUDispatcher):
     """A function that kernels call: compiled without an entry point from Python or C.
 
@@ -129,7 +101,7 @@ def _inner(function, **options):
     options = {"nopython": True, "boundscheck": None, **wrappers, **_OPTIONS, **options}
     # What a user has written may print, which needs the environment that numba sets.
     ours = function.__module__.split(".")[0] == __name__.split(".")[0]
-    pipeline = _InnerCompiler if ours else Compiler
+    pipeline = InnerCompiler if ours else Compiler
     return _Inner(py_func=function, targetoptions=options, pipeline_class=pipeline)
 
 
@@ -152,7 +124,9 @@ def kernel(function, cached=True):
     """Compile a loop over arrays: without the GIL, cached on disk, with a single signature."""
     if JIT_DISABLED:
         return _recorded(_interpreted(function), function, kernel)
-    compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    compiled = numba.njit(
+        nogil=True, no_cfunc_wrapper=True, pipeline_class=KernelCompiler, **_OPTIONS
+    )(function)
     if cached and cache_directory() is not None:
         # The same as ``cache=True``, with a cache that cannot fail.
         compiled._cache = KernelCache(function)

@@ -1,0 +1,277 @@
+"""numba's compiler, made cheaper for functions that only compiled code calls.
+
+What a first fit compiles is a few kernels with many functions inside. numba compiles each of them
+as if it were called on its own: with machine code of its own, and with every array of a tuple of
+arrays taken apart into seven arguments at each call. Code without either is optimized to the same
+kernels. Whatever is changed here are details of numba; ``tests/test_compiler.py`` notices a version
+of numba that ignores them.
+"""
+
+import gc
+from collections import Counter
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler import Flags as _NumbaFlags
+from numba.core.compiler_machinery import register_pass
+from numba.core.ir import Assign
+from numba.core.lowering import Lower
+from numba.core.typed_passes import NativeLowering
+from numba.core.typing import Context
+from numba.extending import models, register_model
+
+__all__ = ["InnerCompiler", "KernelCompiler"]
+
+
+class Flags(_NumbaFlags):
+    """Options of a compilation, which numba hashes and compares thousands of times."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        return hash(len(self.options))
+
+    def __eq__(self, other):
+        same = isinstance(other, Flags) and self._values == other._values
+        return same or super().__eq__(other)
+
+
+class Whole(types.Type):
+    """The type of an argument that is passed as one value, not taken apart into its fields."""
+
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+        super().__init__(f"Whole({wrapped})")
+
+
+@register_model(Whole)
+class _WholeModel(models.PrimitiveModel):
+    def __init__(self, manager, whole):
+        super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
+
+
+class _Lower(Lower):
+    """Writes LLVM code with fewer variables in memory.
+
+    numba keeps a variable in memory if another block of the function uses it, which is the same
+    once LLVM has optimized it. This may be an argument with dozens of arrays.
+    """
+
+    def _find_singly_assigned_variable(self):
+        super()._find_singly_assigned_variable()
+        if not self.func_ir.func_id.is_generator:
+            self._singly_assigned_vars |= _defined_before_use(self.func_ir.blocks)
+
+
+def _defined_before_use(blocks):
+    """Return the variables that are assigned once, in a block that is always run before any use."""
+    n_assigned = Counter()
+    for block in blocks.values():
+        n_assigned.update(statement.target.name for statement in block.find_insts(Assign))
+    found = compute_use_defs(blocks)
+    defined = {}
+    for label, names in found.defmap.items():
+        for name in names:
+            if n_assigned[name] == 1:
+                defined[name] = label
+    dominators = compute_cfg_from_blocks(blocks).dominators()
+    for label, names in found.usemap.items():
+        for name in names:
+            # Blocks are written in the order of their labels.
+            first = defined.get(name)
+            if first is not None and not (first < label and first in dominators.get(label, ())):
+                del defined[name]
+    return set(defined)
+
+
+class _InnerLower(_Lower):
+    """Writes a function that takes tuples of arrays whole, and takes apart only what it uses."""
+
+    def lower_normal_function(self, fndesc):
+        """Write the function."""
+        argtypes = fndesc.argtypes
+        fndesc.argtypes = _passed(argtypes)
+        try:
+            super().lower_normal_function(fndesc)
+        finally:
+            fndesc.argtypes = argtypes
+
+    def extract_function_arguments(self):
+        """Return the values of the arguments."""
+        self._fields = {}
+        arguments = super().extract_function_arguments()
+        self._given = {id(a): a for a, t in zip(arguments, self.fndesc.argtypes, strict=True)
+                       if isinstance(t, Whole)}  # fmt: skip
+        return arguments
+
+    def lower_expr(self, resty, expr):
+        """Return the value of an expression."""
+        if expr.op == "getattr":
+            kind = self.typeof(expr.value.name)
+            value = self.loadvar(expr.value.name)
+            if id(value) in self._given and kind[kind.fields.index(expr.attr)] == resty:
+                return self._field(value, kind.fields.index(expr.attr), resty)
+        return super().lower_expr(resty, expr)
+
+    def _field(self, value, number, kind):
+        """Take a field out of an argument where the function begins, for all its uses."""
+        key = id(value), number
+        if key not in self._fields:
+            with self.builder.goto_entry_block():
+                field = self.builder.extract_value(value, number)
+                if isinstance(kind, types.Array):
+                    field = _taken_apart(self.builder, field)
+            self._fields[key] = field
+            if isinstance(kind, types.NamedTuple):
+                self._given[id(field)] = field
+        return self._fields[key]
+
+
+def _taken_apart(builder, value):
+    """Build a value anew, of scalars: LLVM then sees scalars wherever a part of it is used."""
+    if not isinstance(value.type, ir.Aggregate):
+        return value
+    built = ir.Constant(value.type, ir.Undefined)
+    for number in range(len(value.type)):
+        part = _taken_apart(builder, builder.extract_value(value, number))
+        built = builder.insert_value(built, part, number)
+    return built
+
+
+def _passed(argtypes):
+    """Return how arguments are passed: named tuples with arrays whole, others as numba does."""
+    return tuple(Whole(kind) if _has_arrays(kind) else kind for kind in argtypes)
+
+
+def _has_arrays(kind):
+    return isinstance(kind, types.NamedTuple) and any(
+        isinstance(field, types.Array) or _has_arrays(field) for field in kind
+    )
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _KernelLowering(NativeLowering):
+    _name = "freqfm_kernel_lowering"
+    lowering_class = _Lower
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InnerLowering(NativeLowering):
+    _name = "freqfm_inner_lowering"
+    lowering_class = _InnerLower
+
+    def run_pass(self, state):
+        """Write LLVM code; callers read from the descriptor how arguments are passed."""
+        super().run_pass(state)
+        fndesc = state.cr.fndesc
+        fndesc.argtypes = _passed(fndesc.argtypes)
+        return True
+
+
+class _Types(Context):
+    """numba's rules for types of calls; remembers those of operators and of NumPy's functions."""
+
+    _found = {}
+
+    def __init__(self, shared):
+        self.__dict__ = shared.__dict__
+
+    def resolve_function_type(self, func, args, kws):
+        """Return the signature of a call."""
+        if not isinstance(func, types.Function) or kws or any(
+            isinstance(argument, types.Opaque) for argument in args
+        ):
+            return super().resolve_function_type(func, args, kws)
+        key = func, args
+        if key not in self._found:
+            self._found[key] = super().resolve_function_type(func, args, kws)
+        return self._found[key]
+
+
+# Passes for what kernels do not contain: closures, generators, dynamic exceptions, expressions of
+# whole arrays, and references that are counted.
+_UNUSED = {
+    "DeadBranchPrune",
+    "DumpParforDiagnostics",
+    "FindLiterallyCalls",
+    "IRLegalization",
+    "InlineClosureLikes",
+    "InlineInlinables",
+    "InlineOverloads",
+    "LiteralPropagationSubPipelinePass",
+    "LiteralUnroll",
+    "MakeFunctionToJitFunction",
+    "NoPythonSupportedFeatureValidation",
+    "NopythonRewrites",
+    "RewriteDynamicRaises",
+    "WithLifting",
+}
+
+
+class KernelCompiler(Compiler):
+    """Compiles a kernel."""
+
+    _lowering = _KernelLowering
+
+    def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
+        flags = Flags(flags)
+        super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
+        self.state.typingctx = _Types(typingctx)
+
+    def compile_extra(self, func):
+        """Compile without a search for unreachable objects, of which there are millions."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile_extra(func)
+        finally:
+            if enabled:
+                gc.enable()
+
+    def define_pipelines(self):
+        """Return numba's passes, but for the one that writes LLVM code."""
+        pipelines = super().define_pipelines()
+        for manager in pipelines:
+            manager.passes = [
+                (self._lowering if step is NativeLowering else step, description)
+                for step, description in manager.passes
+                if step.__name__ not in _UNUSED
+            ]
+            manager.finalize()
+        return pipelines
+
+
+class _InnerCode(JITCodeLibrary):
+    """LLVM code that is linked into kernels; only they become machine code.
+
+    numba would generate machine code of every function that a kernel calls too, and never run it.
+    """
+
+    @property
+    def codegen(self):
+        """What sets the environment."""
+        return self
+
+    def set_env(self, name, environment):
+        """Set nothing: Python objects, which the environment holds, are not used here."""
+
+    def _optimize_final_module(self):
+        """Leave this to the kernels: they are optimized with all that is linked into them."""
+
+    def _finalize_final_module(self):
+        self._finalized = True
+
+
+class InnerCompiler(KernelCompiler):
+    """Compiles a function that only kernels call."""
+
+    _lowering = _InnerLowering
+
+    def define_pipelines(self):
+        """Return the passes of a function whose code is linked into kernels."""
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _InnerCode(codegen, self.state.func_id.func_qualname)
+        return super().define_pipelines()
