@@ -211,10 +211,65 @@ _UNUSED = {
 }
 
 
+class _InnerCode(JITCodeLibrary):
+    """LLVM code that is linked into kernels; only they become machine code.
+
+    numba would generate machine code of every function that a kernel calls too, and never run it.
+    """
+
+    @property
+    def codegen(self):
+        """What sets the environment."""
+        return self
+
+    def set_env(self, name, environment):
+        """Set nothing: Python objects, which the environment holds, are not used here."""
+
+    def finalize(self):
+        """Leave the rest to the kernels: they are optimized with all that is linked into them."""
+        self._finalized = True
+
+    def own_module(self):
+        """Return the code of this function alone."""
+        return super()._get_module_for_linking()
+
+    def _get_module_for_linking(self):
+        """Return code for functions that numba compiles by itself: with that of all it calls."""
+        module = self.own_module().clone()
+        _link_called(self, module)
+        return module
+
+
+class _KernelCode(JITCodeLibrary):
+    """Code of a kernel.
+
+    numba links each function into its callers, these into theirs, and so on.
+    """
+
+    def finalize(self):
+        """Link each function once, and generate machine code."""
+        _link_called(self, self._final_module)
+        self._linking_libraries = []
+        super().finalize()
+
+
+def _link_called(code, module):
+    """Link all that some code calls, itself or through the package's functions, into a module."""
+    found = list(dict.fromkeys(code._linking_libraries))
+    for library in found:
+        code._reload_init.update(library._reload_init)
+        if isinstance(library, _InnerCode):
+            module.link_in(library.own_module(), preserve=True)
+            found += [called for called in library._linking_libraries if called not in found]
+        else:
+            module.link_in(library._get_module_for_linking(), preserve=True)
+
+
 class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
     _lowering = _KernelLowering
+    _code = _KernelCode
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
         flags = Flags(flags)
@@ -233,6 +288,9 @@ class KernelCompiler(Compiler):
 
     def define_pipelines(self):
         """Return numba's passes, but for the one that writes LLVM code."""
+        codegen = self.state.targetctx.codegen()
+        self.state.library = self._code(codegen, self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
         pipelines = super().define_pipelines()
         for manager in pipelines:
             manager.passes = [
@@ -244,34 +302,8 @@ class KernelCompiler(Compiler):
         return pipelines
 
 
-class _InnerCode(JITCodeLibrary):
-    """LLVM code that is linked into kernels; only they become machine code.
-
-    numba would generate machine code of every function that a kernel calls too, and never run it.
-    """
-
-    @property
-    def codegen(self):
-        """What sets the environment."""
-        return self
-
-    def set_env(self, name, environment):
-        """Set nothing: Python objects, which the environment holds, are not used here."""
-
-    def _optimize_final_module(self):
-        """Leave this to the kernels: they are optimized with all that is linked into them."""
-
-    def _finalize_final_module(self):
-        self._finalized = True
-
-
 class InnerCompiler(KernelCompiler):
     """Compiles a function that only kernels call."""
 
     _lowering = _InnerLowering
-
-    def define_pipelines(self):
-        """Return the passes of a function whose code is linked into kernels."""
-        codegen = self.state.targetctx.codegen()
-        self.state.library = _InnerCode(codegen, self.state.func_id.func_qualname)
-        return super().define_pipelines()
+    _code = _InnerCode

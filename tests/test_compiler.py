@@ -1,0 +1,158 @@
+"""How kernels are compiled: details of numba that would otherwise go unnoticed if they changed."""
+
+import gc
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numba.core.compiler import Compiler, Flags
+from numba.core.registry import cpu_target
+from numba.core.typing import Context
+
+from freqfm import _compiler, _jit
+
+pytestmark = pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
+
+
+class Inner(NamedTuple):
+    values: np.ndarray
+    factor: float
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    indices: np.ndarray
+
+
+@_jit.inlined
+def doubled(x):
+    return 2 * x
+
+
+@_jit.subroutine
+def total(outer, first):
+    summed = 0.0
+    for p in range(first, outer.indices.shape[0]):
+        summed += doubled(outer.inner.values[outer.indices[p]])
+    return summed * outer.inner.factor
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """The decorator, without a file on disk or a place among the package's kernels."""
+    monkeypatch.setattr(_jit, "KERNELS", [])
+    return lambda function: _jit.kernel(function, cached=False)
+
+
+def example():
+    return Outer(Inner(np.arange(4.0), 0.5), np.array([3, 1, 2]))
+
+
+def test_kernel_is_compiled_by_the_cheaper_passes(kernel):
+    compiled = kernel(lambda outer: total(outer, 1))
+    assert compiled(example()) == 3.0
+    passes = compiled.get_metadata(compiled.signatures[0])["pipeline_times"]["nopython"]
+    names = "\n".join(passes)
+    assert "freqfm_kernel_lowering" in names
+    assert "inline_closure_likes" not in names
+
+
+def test_tuples_of_arrays_are_passed_whole(kernel):
+    compiled = kernel(lambda outer, first: total(outer, first))
+    assert compiled(example(), 0) == 6.0
+    overload = total.overloads[numba.typeof(example()), numba.int64]
+    whole, index = overload.fndesc.argtypes
+    assert isinstance(whole, _compiler.Whole)
+    assert index == numba.int64
+    function = overload.library.get_function(overload.fndesc.mangled_name)
+    assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
+
+
+def test_every_function_is_linked_into_a_kernel_alone(kernel):
+    compiled = kernel(lambda outer, first: total(outer, first))
+    assert compiled(example(), 1) == 3.0
+    overload = total.overloads[numba.typeof(example()), numba.int64]
+    assert "doubled" not in "".join(f.name for f in overload.library.get_defined_functions())
+
+
+def test_functions_work_inside_what_numba_compiles():
+    assert numba.njit(lambda outer: total(outer, 0))(example()) == 6.0
+
+
+def test_left_out_passes_exist():
+    compiler = Compiler(
+        cpu_target.typing_context, cpu_target.target_context, None, (), None, Flags(), {}
+    )
+    (manager,) = compiler.define_pipelines()
+    assert {step.__name__ for step, _ in manager.passes} >= _compiler._UNUSED
+
+
+def test_types_of_operators_are_found_once(kernel, monkeypatch):
+    asked = []
+    resolve = Context.resolve_function_type
+
+    def recorded(self, func, args, kws):
+        asked.append((str(func), args))
+        return resolve(self, func, args, kws)
+
+    monkeypatch.setattr(Context, "resolve_function_type", recorded)
+    monkeypatch.setattr(_compiler._Types, "_found", {})
+    kernel(lambda x, y: x * y + x * y + x * y)(1.5, 2.5)
+    products = [call for call in asked if "mul" in call[0]]
+    assert len(products) == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_left_as_it_was(kernel, enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        kernel(lambda x: x + 1)(1)
+        assert gc.isenabled() == enabled
+        with pytest.raises(numba.TypingError):
+            kernel(lambda x: x.missing)(1)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_options_are_equal_by_value():
+    one, other = _compiler.Flags(), _compiler.Flags()
+    assert one == other
+    assert hash(one) == hash(other)
+    other.nrt = True
+    assert one != other
+    one.nrt = False
+    assert one == _compiler.Flags()
+
+
+def branches(n, values):
+    """Variables that are set in some blocks and used in others."""
+    result = 0
+    for i in range(n):
+        if i % 3 == 0:
+            last = values[i]
+        elif i > 4:
+            last = -i
+            continue
+        for j in range(i):
+            x = values[j] * i
+            if x > 10:
+                n = j
+                break
+            result += x
+        result += last + n
+    while result > 50:
+        result -= 7
+        half = result // 2
+        if half % 2:
+            result -= half
+    return result
+
+
+def test_variables_keep_their_values_across_blocks(kernel):
+    compiled = kernel(branches)
+    for n in range(10):
+        values = np.arange(n) * 7 % 11
+        assert compiled(n, values) == branches(n, values)
