@@ -181,8 +181,10 @@ class _Types(Context):
 
     def resolve_function_type(self, func, args, kws):
         """Return the signature of a call."""
-        if not isinstance(func, types.Function) or kws or any(
-            isinstance(argument, types.Opaque) for argument in args
+        if (
+            not isinstance(func, types.Function)
+            or kws
+            or any(isinstance(argument, types.Opaque) for argument in args)
         ):
             return super().resolve_function_type(func, args, kws)
         key = func, args

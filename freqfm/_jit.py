@@ -18,6 +18,7 @@ import numpy as np
 from numba.core import event
 from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
+from numba.core.types import unliteral
 
 from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
 from freqfm._compiler import InnerCompiler, KernelCompiler
@@ -88,6 +89,12 @@ class _Inner(CPUDispatcher):
 
     def _compile_for_args(self, *args, **kwargs):
         return self._for_python
+
+    def get_call_template(self, args, kws):
+        """Return the signature of a call; functions are not compiled again for literal numbers."""
+        args = [unliteral(kind) for kind in args]
+        kws = {name: unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template(args, kws)
 
     def add_overload(self, compiled):
         """Store compiled code without registering it for calls from Python, which would crash."""
