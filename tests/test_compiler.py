@@ -25,12 +25,20 @@ class Outer(NamedTuple):
     indices: np.ndarray
 
 
+def ours(function):
+    """Let a function pass for one of the package."""
+    function.__module__ = _jit.__name__
+    return function
+
+
 @_jit.inlined
+@ours
 def doubled(x):
     return 2 * x
 
 
 @_jit.subroutine
+@ours
 def total(outer, first):
     summed = 0.0
     for p in range(first, outer.indices.shape[0]):
@@ -67,6 +75,13 @@ def test_tuples_of_arrays_are_passed_whole(kernel):
     assert index == numba.int64
     function = overload.library.get_function(overload.fndesc.mangled_name)
     assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
+
+
+def test_literal_arguments_compile_nothing_anew(kernel):
+    kernel(lambda outer, first: total(outer, 0) + total(outer, 1) + total(outer, first))(
+        example(), 2
+    )
+    assert len(total.overloads) == 1
 
 
 def test_every_function_is_linked_into_a_kernel_alone(kernel):
