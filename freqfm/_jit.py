@@ -21,7 +21,11 @@ from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
 from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
-from freqfm._compiler import InnerCompiler, KernelCompiler
+
+try:
+    from freqfm._compiler import InnerCompiler, KernelCompiler
+except ImportError:  # a version of numba without what that file changes: compiling takes longer
+    InnerCompiler = KernelCompiler = Compiler
 
 __all__ = [
     "FASTMATH",

@@ -1,6 +1,11 @@
 """How kernels are compiled: details of numba that would otherwise go unnoticed if they changed."""
 
 import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numba
@@ -10,7 +15,10 @@ from numba.core.compiler import Compiler, Flags
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
 
-from freqfm import _compiler, _jit
+import freqfm
+from freqfm import FMRegressor, _compiler, _jit
+
+ROOT = Path(freqfm.__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
 
@@ -171,3 +179,31 @@ def test_variables_keep_their_values_across_blocks(kernel):
     for n in range(10):
         values = np.arange(n) * 7 % 11
         assert compiled(n, values) == branches(n, values)
+
+
+WITHOUT = """
+import json, sys
+sys.modules["freqfm._compiler"] = None
+import numpy as np
+from numba.core.compiler import Compiler
+from freqfm import FMRegressor, _jit
+
+assert _jit.KernelCompiler is _jit.InnerCompiler is Compiler
+X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
+print(json.dumps(model.fit(X, X.sum(axis=1)).predict(X).tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_a_numba_without_these_details_compiles_all_the_same(tmp_path):
+    X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+    model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
+    expected = model.fit(X, X.sum(axis=1)).predict(X)
+    # Not with the cache of the others, whose code the cheaper compiler has made.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == pytest.approx(expected, rel=1e-6)
