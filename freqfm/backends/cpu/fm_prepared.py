@@ -21,12 +21,6 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 # A digit of the radix sort: at most 2^11 buckets stay in the first-level cache.
 DIGIT_BITS = 11
 
-# An entry of a batch, in the order of the rows.
-BATCH_ENTRY = np.dtype([("token", np.int32), ("value", np.float32), ("row", np.int32)])
-
-# An entry of a batch, in the order of the tokens.
-OCCURRENCE = np.dtype([("row", np.int32), ("value", np.float32)])
-
 
 class PreparedBatches(NamedTuple):
     """Batches that are ready for training, one for each of ``size`` threads.
@@ -39,8 +33,11 @@ class PreparedBatches(NamedTuple):
     targets: np.ndarray  #: (size, batch_size), float32
     weights: np.ndarray  #: (size, batch_size), float32
     row_starts: np.ndarray  #: (size, batch_size + 1), int32, where the entries of each row begin
-    entries: np.ndarray  #: (size, m + 1), BATCH_ENTRY
-    occurrences: np.ndarray  #: (size, m + 1), OCCURRENCE
+    entry_tokens: np.ndarray  #: (size, m + 1), int32, of the entries in the order of the rows
+    entry_values: np.ndarray  #: (size, m + 1), float32
+    entry_rows: np.ndarray  #: (size, m + 1), int32
+    rows: np.ndarray  #: (size, m + 1), int32, of the entries in the order of the tokens
+    values: np.ndarray  #: (size, m + 1), float32
     tokens: np.ndarray  #: (size, listed), int32, in order
     starts: np.ndarray  #: (size, listed + 1), int32, where the occurrences of each begin
     n_tokens: np.ndarray  #: (size, PADDING), int64, the number of tokens, in the first column
@@ -56,8 +53,11 @@ def prepared_batch(slot, prepared):
         prepared.targets[slot],
         prepared.weights[slot],
         prepared.row_starts[slot],
-        prepared.entries[slot],
-        prepared.occurrences[slot],
+        prepared.entry_tokens[slot],
+        prepared.entry_values[slot],
+        prepared.entry_rows[slot],
+        prepared.rows[slot],
+        prepared.values[slot],
         prepared.tokens[slot],
         prepared.starts[slot],
         prepared.n_tokens[slot],
@@ -96,9 +96,9 @@ def _gather(start, n_rows, rows, order, batch):
         p = np.uint64(batch.numbers[j])
         for q in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + 1])):
             token = np.uint64(rows.entries[p].token)
-            batch.entries[q].token = token
-            batch.entries[q].value = rows.entries[p].value
-            batch.entries[q].row = j
+            batch.entry_tokens[q] = token
+            batch.entry_values[q] = rows.entries[p].value
+            batch.entry_rows[q] = j
             batch.keys[0, q] = (token << _TOKEN_BITS) | q
             p += _ONE
     return n
@@ -154,8 +154,8 @@ def _list_tokens(n, n_features, lazy, batch):
         t += 1
         while p < n and np.int64(keys[p] >> _TOKEN_BITS) == k:
             entry = keys[p] & _LOW_HALF
-            batch.occurrences[p].row = batch.entries[entry].row
-            batch.occurrences[p].value = batch.entries[entry].value
+            batch.rows[p] = batch.entry_rows[entry]
+            batch.values[p] = batch.entry_values[entry]
             p += _ONE
         k += 1
     batch.starts[t] = n
