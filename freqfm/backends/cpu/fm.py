@@ -52,7 +52,7 @@ _BLOCK, _LANES = np.uint64(BLOCK), np.uint64(LANES)
 
 # How many entries and tokens ahead vectors are prefetched.
 _ENTRIES_AHEAD = np.uint64(32)
-_TOKENS_AHEAD = 16
+_TOKENS_AHEAD = np.uint64(16)
 
 
 class CSRRows(NamedTuple):
@@ -66,7 +66,7 @@ class CSRRows(NamedTuple):
 class PlainScratch(NamedTuple):
     """Working memory of training, shared by all threads but for the last two.
 
-    Beside the prepared batches it takes about 4 d batch_size + 20 m bytes.
+    Beside the prepared batches it takes about 4 d batch_size + 12 m bytes.
     """
 
     prepared: PreparedBatches
@@ -77,7 +77,6 @@ class PlainScratch(NamedTuple):
     derivatives: np.ndarray  #: (batch_size,), float64, of the weighted loss by the score
     losses: np.ndarray  #: (batch_size,), float64, weighted
     curvatures: np.ndarray  #: (batch_size,), float64, see ``_score``
-    coefficients: np.ndarray  #: (m + 1,), float64, what an occurrence multiplies its sum by
     shrinkages: np.ndarray  #: (listed,), float64, what a token multiplies its own vector by
     rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
     gradients: np.ndarray  #: (size, d or more), float32
@@ -142,9 +141,7 @@ def _sum_tail(columns, row, j, factors, batch, scratch):
     norm = ZERO
     square = ZERO
     for column in range(columns[0], columns[1], _LANES):
-        more = sum_row_tail(
-            batch.entry_tokens, batch.entry_values, row, factors, column, scratch.sums, j
-        )
+        more = sum_row_tail(batch, row, factors, column, scratch.sums, j)
         norm += more[0]
         square += more[1]
     return norm, square
@@ -167,9 +164,7 @@ def _sum_rows(n_rows, share, factors, batch, scratch):
         for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
             column = block * _BLOCK
             if column + _BLOCK <= end:
-                norm, square = sum_row_block(
-                    tokens, batch.entry_values, row, factors, column, scratch.sums, j
-                )
+                norm, square = sum_row_block(batch, row, factors, column, scratch.sums, j)
             else:
                 norm, square = _sum_tail((column, end), row, j, factors, batch, scratch)
             scratch.norms[block, j] = norm
@@ -267,11 +262,12 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
     """Sum the derivatives of tokens, step their linear weights, and leave what factors need."""
     rule = problem.rule
     objective = problem.objective
-    n_tokens = batch.n_tokens[0]
+    n_tokens = np.uint64(batch.n_tokens[0])
     for t in range(
-        _first_token(share.rank, share.size, batch), _first_token(share.rank + 1, share.size, batch)
+        np.uint64(_first_token(share.rank, share.size, batch)),
+        np.uint64(_first_token(share.rank + 1, share.size, batch)),
     ):
-        ahead = np.intp(batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)])
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
         prefetch_element(weights.linear, ahead)
         prefetch_element(objective.shares, ahead)
         prefetch_element(state.per_row, ahead)
@@ -280,11 +276,10 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
         factor = 0.0
         weight = 0.0
         curvature = 0.0
-        for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])):
+        for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
             j = np.uint64(batch.rows[p])
             x = np.float64(batch.values[p])
             d = scratch.derivatives[j] * x
-            scratch.coefficients[p] = d * step.scale
             derivative += d
             factor += d * x
             weight += batch.weights[j]
@@ -301,27 +296,14 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
 
 
 @inlined
-def _sum_gradient(columns, t, k, factors, batch, scratch, gradient):
-    """Write some columns of the gradient of a token's factors.
-
-    That of one row of the batch is derivative * x * (sum of x v - x v_k), plus alpha v_k. Sums
-    are kept in double precision: they are exact for the purposes of float32 weights, in whatever
-    order.
-    """
+def _sum_gradient(columns, t, step, factors, batch, scratch, gradient):
+    """Write some columns of the gradient of a token's factors."""
     column, end = columns
-    occurrences = np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])
-    shrinkage = scratch.shrinkages[t]
     while column + _BLOCK <= end:
-        sum_gradient_block(
-            batch.rows, scratch.coefficients, occurrences, scratch.sums, shrinkage, factors, k,
-            column, gradient,
-        )  # fmt: skip
+        sum_gradient_block(batch, scratch, step.scale, factors, t, column, gradient)
         column += _BLOCK
     while column < end:
-        sum_gradient_tail(
-            batch.rows, scratch.coefficients, occurrences, scratch.sums, shrinkage, factors, k,
-            column, gradient,
-        )  # fmt: skip
+        sum_gradient_tail(batch, scratch, step.scale, factors, t, column, gradient)
         column += _LANES
 
 
@@ -330,13 +312,13 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
     """Update the columns of the factors that are this thread's."""
     factors = weights.factors
     columns = _columns_of(share, factors)
-    n_tokens = batch.n_tokens[0]
+    n_tokens = np.uint64(batch.n_tokens[0])
     gradient = scratch.gradients[share.rank]
     for t in range(
-        _first_token(share.group, share.n_groups, batch),
-        _first_token(share.group + 1, share.n_groups, batch),
+        np.uint64(_first_token(share.group, share.n_groups, batch)),
+        np.uint64(_first_token(share.group + 1, share.n_groups, batch)),
     ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)]
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
         prefetch_columns(factors, ahead, *columns)
         prefetch_columns(state.factors_first, ahead, *_columns_of(share, state.factors_first))
         prefetch_columns(state.factors_second, ahead, *_columns_of(share, state.factors_second))
@@ -344,7 +326,7 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
         if math.isnan(rate):
             continue
         k = np.uint64(batch.tokens[t])
-        _sum_gradient(columns, t, k, factors, batch, scratch, gradient)
+        _sum_gradient(columns, t, step, factors, batch, scratch, gradient)
         # A loop of variable length: one of constant length would be unrolled, not vectorised.
         step_columns(
             problem.rule, rate, step.root_correction, factors, (k, *columns), gradient,

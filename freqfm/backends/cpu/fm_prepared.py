@@ -69,11 +69,19 @@ def prepared_batch(slot, prepared):
 @inlined
 def _number_rows(start, n_rows, rows, order, numbers):
     """Write which rows the batch holds, and prefetch their samples."""
-    last = moved = order.n_blocks
-    for j in range(n_rows):
-        i, last, moved = row_in_order(start + j, last, moved, order)
-        numbers[j] = i
-        prefetch_element(rows.samples, i)
+    n_rows = np.uint64(n_rows)
+    block_size = _ONE << order.block_bits
+    j = np.uint64(0)
+    while j < n_rows:
+        # Rows of a block are neighbours.
+        place = np.uint64(start) + j
+        i, _, _ = row_in_order(place, order.n_blocks, order.n_blocks, order)
+        end = min(n_rows, j + block_size - (place & (block_size - _ONE)))
+        while j < end:
+            numbers[j] = i
+            prefetch_element(rows.samples, i)
+            i += _ONE
+            j += _ONE
 
 
 @inlined
@@ -139,27 +147,49 @@ def _sort(n, n_tokens, counts, keys):
 
 
 @inlined
+def _list_held_tokens(n, n_features, batch):
+    """List the tokens of the batch in order, and where the occurrences of each begin."""
+    keys = batch.keys[0]
+    n_tokens = np.uint64(0)
+    last = np.uint64(n_features)
+    # Without a branch: whether the next entry has the same token is hard to predict.
+    for p in range(n):
+        token = keys[p] >> _TOKEN_BITS
+        n_tokens += np.uint64(token != last)
+        last = token
+        batch.tokens[n_tokens - _ONE] = token
+        batch.starts[n_tokens] = p + _ONE
+    batch.n_tokens[0] = n_tokens
+
+
+@inlined
+def _list_all_tokens(n, n_features, batch):
+    """Do what ``_list_held_tokens`` does for all tokens, those without occurrences included."""
+    keys = batch.keys[0]
+    starts = batch.starts
+    for k in range(n_features):
+        batch.tokens[k] = k
+        starts[k + 1] = 0
+    for p in range(n):
+        starts[(keys[p] >> _TOKEN_BITS) + _ONE] = p + _ONE
+    for k in range(n_features):
+        starts[k + 1] = max(starts[k], starts[k + 1])
+    batch.n_tokens[0] = n_features
+
+
+@inlined
 def _list_tokens(n, n_features, lazy, batch):
     """List the tokens of the batch in order, each with its occurrences; unless ``lazy``, all."""
     keys = batch.keys[0]
-    t = 0
-    p = np.uint64(0)
-    k = 0
-    while p < n or (not lazy and k < n_features):
-        token = np.int64(keys[p] >> _TOKEN_BITS) if p < n else n_features
-        # Tokens that the batch does not hold have no occurrences.
-        k = token if lazy else k
-        batch.tokens[t] = k
-        batch.starts[t] = p
-        t += 1
-        while p < n and np.int64(keys[p] >> _TOKEN_BITS) == k:
-            entry = keys[p] & _LOW_HALF
-            batch.rows[p] = batch.entry_rows[entry]
-            batch.values[p] = batch.entry_values[entry]
-            p += _ONE
-        k += 1
-    batch.starts[t] = n
-    batch.n_tokens[0] = t
+    for p in range(n):
+        entry = keys[p] & _LOW_HALF
+        batch.rows[p] = batch.entry_rows[entry]
+        batch.values[p] = batch.entry_values[entry]
+    batch.starts[0] = 0
+    if lazy:
+        _list_held_tokens(n, n_features, batch)
+    else:
+        _list_all_tokens(n, n_features, batch)
 
 
 @inlined

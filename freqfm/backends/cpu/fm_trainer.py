@@ -145,7 +145,6 @@ class FMEpochs:
             derivatives=aligned_zeros((n_rows,), np.float64),
             losses=aligned_zeros((n_rows,), np.float64),
             curvatures=aligned_zeros((n_rows,), np.float64),
-            coefficients=aligned_zeros((most + 1,), np.float64),
             shrinkages=aligned_zeros((listed,), np.float64),
             rates=aligned_zeros((listed,)),
             gradients=aligned_zeros((n_threads, n_blocks * BLOCK + PADDING)),

@@ -27,10 +27,17 @@ class Arguments:
         self._context, self._builder = context, builder
         self._types, self._values = signature.args, args
 
-    def array(self, position):
-        return self._context.make_array(self._types[position])(
-            self._context, self._builder, self._values[position]
-        )
+    def array(self, position, field=None):
+        """Return an array, or the array that is a field of a named tuple."""
+        of_type, value = self._types[position], self._values[position]
+        if field is not None:
+            index = of_type.fields.index(field)
+            of_type, value = of_type[index], self._builder.extract_value(value, index)
+        return self._context.make_array(of_type)(self._context, self._builder, value)
+
+    def arrays(self, position, fields):
+        """Return the arrays that are fields of a named tuple."""
+        return [self.array(position, field) for field in fields.split()]
 
     def range(self, position):
         """Return the two numbers of a tuple."""
