@@ -1,6 +1,7 @@
 """Sums over the entries of a batch, for some columns of the factors.
 
-These take most of the time of training. They are written in vector instructions, see ``vectors``.
+They are written in vector instructions, see ``vectors``. The functions without compilation, at the
+end, say what each of them does.
 """
 
 import numpy as np

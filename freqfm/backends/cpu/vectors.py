@@ -1,8 +1,8 @@
 """Vector instructions.
 
 A compiler vectorises only the innermost of two loops, and keeps the sums of an outer loop in
-memory. Where the outer loop is long, sums of vectors are written with these instructions, so that
-they stay in registers. Such loops are also the same wherever their arrays are in memory.
+memory. Sums of vectors are therefore written with these instructions, and stay in registers. Nor
+does such a loop need a second version, for arrays that overlap.
 """
 
 from llvmlite import ir
@@ -72,13 +72,16 @@ class VectorWriter:
         return cgutils.alloca_once_value(self._builder, start)
 
     def add(self, variable, x):
+        """Add a vector or scalar to a variable."""
         b = self._builder
         b.store(b.fadd(b.load(variable), x, flags=_FLAGS), variable)
 
     def times(self, x, y):
+        """Return the product of two vectors, or of two scalars."""
         return self._builder.fmul(x, y, flags=_FLAGS)
 
     def minus(self, x, y):
+        """Return the difference of two vectors."""
         return self._builder.fsub(x, y, flags=_FLAGS)
 
     def in_all_lanes(self, x):
@@ -104,6 +107,7 @@ class VectorWriter:
         return b.call(function, [address, I32(4), mask, _ZEROS])
 
     def store(self, x, address, offset=0):
+        """Write a vector from an address on."""
         b = self._builder
         address = b.bitcast(b.gep(address, [I64(offset)]), _FLOATS.as_pointer())
         b.store(x, address, align=4)
