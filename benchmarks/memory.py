@@ -71,7 +71,7 @@ def machine(kind, **params):
             per_row += (10 if stops else 4) * n_outputs
         ranked = kind in (RaFMClassifier, RaFMRegressor)
         per_feature = 20 + 4 * N_JOBS if ranked else 12
-        batch = 0 if ranked else int(model.batch_size) * PER_ROW * (20 + 60 * N_JOBS)
+        batch = 0 if ranked else int(model.batch_size) * PER_ROW * (12 + 60 * N_JOBS)
         rows = 8 * X.nnz + per_row * X.shape[0]
         return (3 if stops else 2) * weights + rows + per_feature * X.shape[1] + batch
 

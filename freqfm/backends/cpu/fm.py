@@ -28,24 +28,31 @@ from freqfm.backends.cpu.fm_batch import (
     step_linear,
     token_rate,
 )
+from freqfm.backends.cpu.fm_columns import (
+    BLOCK,
+    sum_gradient_block,
+    sum_gradient_tail,
+    sum_row_block,
+    sum_row_tail,
+)
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.fm_scores import score_of_row
 from freqfm.backends.cpu.prefetch import prefetch_columns, prefetch_element
 from freqfm.backends.cpu.team import wait
+from freqfm.backends.cpu.vectors import LANES
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import step_columns
 
-_ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in range(5))
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
-# Columns are processed in blocks of this size, and each block is summed separately: so columns can
-# be divided among threads without a change to any sum. A multiple of the float32 in a cache line.
-BLOCK = 32
-_BLOCK = np.uint64(BLOCK)
+# Each block of columns is summed separately: so columns can be divided among threads without a
+# change to any sum.
+_BLOCK, _LANES = np.uint64(BLOCK), np.uint64(LANES)
 
 # How many entries and tokens ahead vectors are prefetched.
 _ENTRIES_AHEAD = np.uint64(32)
-_TOKENS_AHEAD = 16
+_TOKENS_AHEAD = np.uint64(16)
 
 
 class CSRRows(NamedTuple):
@@ -59,21 +66,19 @@ class CSRRows(NamedTuple):
 class PlainScratch(NamedTuple):
     """Working memory of training, shared by all threads but for the last two.
 
-    Beside the prepared batches it takes about 4 d batch_size + 20 m bytes.
+    Beside the prepared batches it takes about 4 d batch_size + 12 m bytes.
     """
 
     prepared: PreparedBatches
-    sums: np.ndarray  #: (batch_size, d), float32, sums of x v
+    sums: np.ndarray  #: (batch_size, d or more), float32, sums of x v
     norms: np.ndarray  #: (n_blocks, batch_size), float32, squared norms of blocks of the sums
     squares: np.ndarray  #: (n_blocks, batch_size), float32, sums of squared norms of x v
     scores: np.ndarray  #: (batch_size,), float32
     derivatives: np.ndarray  #: (batch_size,), float64, of the weighted loss by the score
     losses: np.ndarray  #: (batch_size,), float64, weighted
     curvatures: np.ndarray  #: (batch_size,), float64, see ``_score``
-    coefficients: np.ndarray  #: (m + 1,), float64, what an occurrence multiplies its sum by
     shrinkages: np.ndarray  #: (listed,), float64, what a token multiplies its own vector by
     rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
-    totals: np.ndarray  #: (size, d or more), float64
     gradients: np.ndarray  #: (size, d or more), float32
 
 
@@ -123,95 +128,47 @@ def _share_of(rank, size, n_blocks, step_code):
 
 
 @inlined
-def _sum_columns(columns, row, entries, factors, total, squares):
-    """Write some columns of a row's sum of x v; return their squared norm, and that of the terms.
+def _columns_of(share, table):
+    """Return where the columns of a table that are a thread's begin and end."""
+    begin = np.uint64(share.first_block) * _BLOCK
+    end = np.uint64(share.last_block) * _BLOCK
+    return begin, min(end, np.uint64(table.shape[1]))
 
-    Tokens come in pairs; a missing second one counts as zero. ``squares`` is scratch.
-    """
-    begin, end = columns
-    first, last = row
+
+@inlined
+def _sum_tail(columns, row, j, factors, batch, scratch):
+    """Do what ``sum_row_block`` does for the last columns."""
     norm = ZERO
     square = ZERO
-    p = first
-    while p < last:
-        q = min(p + _ONE, last - _ONE)
-        i = np.uint64(entries[p].token)
-        k = np.uint64(entries[q].token)
-        x = entries[p].value
-        y = entries[q].value if q != p else ZERO
-        if p + _TWO < last:
-            if p == first:
-                for f in range(begin, end):
-                    a = x * factors[i, f]
-                    b = y * factors[k, f]
-                    total[f] = a + b
-                    squares[f] = a * a + b * b
-            else:
-                for f in range(begin, end):
-                    a = x * factors[i, f]
-                    b = y * factors[k, f]
-                    total[f] += a + b
-                    squares[f] += a * a + b * b
-        elif p == first:
-            for f in range(begin, end):
-                a = x * factors[i, f]
-                b = y * factors[k, f]
-                c = a + b
-                total[f] = c
-                square += a * a + b * b
-                norm += c * c
-        else:
-            for f in range(begin, end):
-                a = x * factors[i, f]
-                b = y * factors[k, f]
-                c = total[f] + (a + b)
-                total[f] = c
-                square += squares[f] + (a * a + b * b)
-                norm += c * c
-        p += _TWO
+    for column in range(columns[0], columns[1], _LANES):
+        more = sum_row_tail(batch, row, factors, column, scratch.sums, j)
+        norm += more[0]
+        square += more[1]
     return norm, square
-
-
-@inlined
-def _prefetch_block(table, k, columns):
-    """Prefetch a block of columns of row ``k``, of a table that may be narrower."""
-    begin, end = columns
-    prefetch_columns(table, k, begin, min(end, np.uint64(table.shape[1])))
-
-
-@inlined
-def _sum_rows_of_block(block, columns, n_rows, share, factors, batch, scratch):
-    """Do what ``_sum_rows`` does for one block of columns."""
-    starts = batch.row_starts
-    entries = batch.entries
-    squares = scratch.gradients[share.rank]
-    last_entry = np.uint64(starts[n_rows] - 1)
-    for j in range(
-        np.uint64(n_rows * share.group // share.n_groups),
-        np.uint64(n_rows * (share.group + 1) // share.n_groups),
-    ):
-        first = np.uint64(starts[j])
-        last = np.uint64(starts[j + _ONE])
-        for p in range(first, last):
-            _prefetch_block(factors, entries[min(p + _ENTRIES_AHEAD, last_entry)].token, columns)
-        row = first, last
-        norm, square = _sum_columns(columns, row, entries, factors, scratch.sums[j], squares)
-        scratch.norms[block, j] = norm
-        scratch.squares[block, j] = square
 
 
 @inlined
 def _sum_rows(n_rows, share, factors, batch, scratch):
     """Write rows' sums of x v, and of each block of columns the squared norms."""
-    width = np.uint64(factors.shape[1])
-    for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
-        begin = block * _BLOCK
-        end = begin + _BLOCK
-        # Loops of constant length have less overhead.
-        if end <= width:
-            _sum_rows_of_block(block, (begin, end), n_rows, share, factors, batch, scratch)
-        else:
-            _sum_rows_of_block(block, (begin, width), n_rows, share, factors, batch, scratch)
+    begin, end = _columns_of(share, factors)
+    starts = batch.row_starts
+    tokens = batch.entry_tokens
+    last_entry = np.uint64(starts[n_rows] - 1)
+    for j in range(
+        np.uint64(n_rows * share.group // share.n_groups),
+        np.uint64(n_rows * (share.group + 1) // share.n_groups),
+    ):
+        row = np.uint64(starts[j]), np.uint64(starts[j + _ONE])
+        for p in range(row[0], row[1]):
+            prefetch_columns(factors, tokens[min(p + _ENTRIES_AHEAD, last_entry)], begin, end)
+        for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
+            column = block * _BLOCK
+            if column + _BLOCK <= end:
+                norm, square = sum_row_block(batch, row, factors, column, scratch.sums, j)
+            else:
+                norm, square = _sum_tail((column, end), row, j, factors, batch, scratch)
+            scratch.norms[block, j] = norm
+            scratch.squares[block, j] = square
 
 
 @inlined
@@ -234,9 +191,9 @@ def _score(begin, end, weights, batch, scratch):
         reach = ONE
         for p in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + _ONE])):
             ahead = min(p + _ENTRIES_AHEAD, last_entry)
-            prefetch_element(weights.linear, batch.entries[ahead].token)
-            x = batch.entries[p].value
-            score += x * weights.linear[np.uint64(batch.entries[p].token)]
+            prefetch_element(weights.linear, batch.entry_tokens[ahead])
+            x = batch.entry_values[p]
+            score += x * weights.linear[np.uint64(batch.entry_tokens[p])]
             reach += abs(x)
         scores[j] = score
         curvatures[j] = reach
@@ -305,11 +262,12 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
     """Sum the derivatives of tokens, step their linear weights, and leave what factors need."""
     rule = problem.rule
     objective = problem.objective
-    n_tokens = batch.n_tokens[0]
+    n_tokens = np.uint64(batch.n_tokens[0])
     for t in range(
-        _first_token(share.rank, share.size, batch), _first_token(share.rank + 1, share.size, batch)
+        np.uint64(_first_token(share.rank, share.size, batch)),
+        np.uint64(_first_token(share.rank + 1, share.size, batch)),
     ):
-        ahead = np.intp(batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)])
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
         prefetch_element(weights.linear, ahead)
         prefetch_element(objective.shares, ahead)
         prefetch_element(state.per_row, ahead)
@@ -318,11 +276,10 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
         factor = 0.0
         weight = 0.0
         curvature = 0.0
-        for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])):
-            j = np.uint64(batch.occurrences[p].row)
-            x = np.float64(batch.occurrences[p].value)
+        for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+            j = np.uint64(batch.rows[p])
+            x = np.float64(batch.values[p])
             d = scratch.derivatives[j] * x
-            scratch.coefficients[p] = d * step.scale
             derivative += d
             factor += d * x
             weight += batch.weights[j]
@@ -339,109 +296,42 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
 
 
 @inlined
-def _four_rows(p, last, batch, coefficients):
-    """Return the rows and coefficients of four occurrences; those from ``last`` on count zero."""
-    q = min(p + _ONE, last - _ONE)
-    r = min(p + _TWO, last - _ONE)
-    s = min(p + _THREE, last - _ONE)
-    occurrences = batch.occurrences
-    rows = (
-        np.uint64(occurrences[p].row),
-        np.uint64(occurrences[q].row),
-        np.uint64(occurrences[r].row),
-        np.uint64(occurrences[s].row),
-    )
-    return rows, (
-        coefficients[p],
-        coefficients[q] if p + _ONE < last else 0.0,
-        coefficients[r] if p + _TWO < last else 0.0,
-        coefficients[s] if p + _THREE < last else 0.0,
-    )
-
-
-@inlined
-def _sum_gradient(columns, t, k, factors, batch, scratch, total, gradient):
-    """Write some columns of the gradient of a token's factors.
-
-    That of one row of the batch is derivative * x * (sum of x v - x v_k), plus alpha v_k. Sums
-    are kept in double precision: they are exact for the purposes of float32 weights, in whatever
-    order.
-    """
-    begin, end = columns
-    sums = scratch.sums
-    p = np.uint64(batch.starts[t])
-    last = np.uint64(batch.starts[t + 1])
-    shrinkage = scratch.shrinkages[t]
-    if p == last:
-        for f in range(begin, end):
-            gradient[f] = ZERO
-    elif p + _ONE == last:
-        i = np.uint64(batch.occurrences[p].row)
-        a = scratch.coefficients[p]
-        for f in range(begin, end):
-            gradient[f] = np.float32(a * sums[i, f] - shrinkage * factors[k, f])
-    elif p + _FOUR >= last:
-        (i, j, m, n), (a, b, c, d) = _four_rows(p, last, batch, scratch.coefficients)
-        for f in range(begin, end):
-            four = a * sums[i, f] + b * sums[j, f] + c * sums[m, f] + d * sums[n, f]
-            gradient[f] = np.float32(four - shrinkage * factors[k, f])
-    else:
-        for f in range(begin, end):
-            total[f] = -shrinkage * factors[k, f]
-        while p < last:
-            # Four at a time: the running total is read and written once for all of them.
-            (i, j, m, n), (a, b, c, d) = _four_rows(p, last, batch, scratch.coefficients)
-            for f in range(begin, end):
-                total[f] += a * sums[i, f] + b * sums[j, f] + c * sums[m, f] + d * sums[n, f]
-            p += _FOUR
-        for f in range(begin, end):
-            gradient[f] = np.float32(total[f])
-
-
-@inlined
-def _step_block(columns, share, step, problem, weights, state, batch, scratch):
-    """Do what ``_step_factors`` does for some columns."""
-    rule = problem.rule
-    factors = weights.factors
-    n_tokens = batch.n_tokens[0]
-    total = scratch.totals[share.rank]
-    gradient = scratch.gradients[share.rank]
-    for t in range(
-        _first_token(share.group, share.n_groups, batch),
-        _first_token(share.group + 1, share.n_groups, batch),
-    ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)]
-        _prefetch_block(factors, ahead, columns)
-        _prefetch_block(state.factors_first, ahead, columns)
-        _prefetch_block(state.factors_second, ahead, columns)
-        rate = scratch.rates[t]
-        if math.isnan(rate):
-            continue
-        k = np.uint64(batch.tokens[t])
-        _sum_gradient(columns, t, k, factors, batch, scratch, total, gradient)
-        step_columns(
-            rule, rate, step.root_correction, factors, (k, *columns), gradient, state.factors_first,
-            state.factors_second,
-        )  # fmt: skip
+def _sum_gradient(columns, t, step, factors, batch, scratch, gradient):
+    """Write some columns of the gradient of a token's factors."""
+    column, end = columns
+    while column + _BLOCK <= end:
+        sum_gradient_block(batch, scratch, step.scale, factors, t, column, gradient)
+        column += _BLOCK
+    while column < end:
+        sum_gradient_tail(batch, scratch, step.scale, factors, t, column, gradient)
+        column += _LANES
 
 
 @inlined
 def _step_factors(share, step, problem, weights, state, batch, scratch):
     """Update the columns of the factors that are this thread's."""
-    width = np.uint64(weights.factors.shape[1])
-    first = np.uint64(share.first_block)
-    last = np.uint64(share.last_block)
-    whole = problem.rule.step_code == STEP_ROWWISE_ADAGRAD
-    for block in range(first, first + _ONE if whole else last):
-        begin = block * _BLOCK
-        end = width if whole else min(begin + _BLOCK, width)
-        # Loops of constant length have less overhead.
-        if end == begin + _BLOCK:
-            columns = begin, begin + _BLOCK
-            _step_block(columns, share, step, problem, weights, state, batch, scratch)
-        else:
-            columns = begin, end
-            _step_block(columns, share, step, problem, weights, state, batch, scratch)
+    factors = weights.factors
+    columns = _columns_of(share, factors)
+    n_tokens = np.uint64(batch.n_tokens[0])
+    gradient = scratch.gradients[share.rank]
+    for t in range(
+        np.uint64(_first_token(share.group, share.n_groups, batch)),
+        np.uint64(_first_token(share.group + 1, share.n_groups, batch)),
+    ):
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
+        prefetch_columns(factors, ahead, *columns)
+        prefetch_columns(state.factors_first, ahead, *_columns_of(share, state.factors_first))
+        prefetch_columns(state.factors_second, ahead, *_columns_of(share, state.factors_second))
+        rate = scratch.rates[t]
+        if math.isnan(rate):
+            continue
+        k = np.uint64(batch.tokens[t])
+        _sum_gradient(columns, t, step, factors, batch, scratch, gradient)
+        # A loop of variable length: one of constant length would be unrolled, not vectorised.
+        step_columns(
+            problem.rule, rate, step.root_correction, factors, (k, *columns), gradient,
+            state.factors_first, state.factors_second,
+        )  # fmt: skip
 
 
 @inlined

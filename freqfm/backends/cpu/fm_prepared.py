@@ -21,12 +21,6 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 # A digit of the radix sort: at most 2^11 buckets stay in the first-level cache.
 DIGIT_BITS = 11
 
-# An entry of a batch, in the order of the rows.
-BATCH_ENTRY = np.dtype([("token", np.int32), ("value", np.float32), ("row", np.int32)])
-
-# An entry of a batch, in the order of the tokens.
-OCCURRENCE = np.dtype([("row", np.int32), ("value", np.float32)])
-
 
 class PreparedBatches(NamedTuple):
     """Batches that are ready for training, one for each of ``size`` threads.
@@ -39,8 +33,11 @@ class PreparedBatches(NamedTuple):
     targets: np.ndarray  #: (size, batch_size), float32
     weights: np.ndarray  #: (size, batch_size), float32
     row_starts: np.ndarray  #: (size, batch_size + 1), int32, where the entries of each row begin
-    entries: np.ndarray  #: (size, m + 1), BATCH_ENTRY
-    occurrences: np.ndarray  #: (size, m + 1), OCCURRENCE
+    entry_tokens: np.ndarray  #: (size, m + 1), int32, of the entries in the order of the rows
+    entry_values: np.ndarray  #: (size, m + 1), float32
+    entry_rows: np.ndarray  #: (size, m + 1), int32
+    rows: np.ndarray  #: (size, m + 1), int32, of the entries in the order of the tokens
+    values: np.ndarray  #: (size, m + 1), float32
     tokens: np.ndarray  #: (size, listed), int32, in order
     starts: np.ndarray  #: (size, listed + 1), int32, where the occurrences of each begin
     n_tokens: np.ndarray  #: (size, PADDING), int64, the number of tokens, in the first column
@@ -56,8 +53,11 @@ def prepared_batch(slot, prepared):
         prepared.targets[slot],
         prepared.weights[slot],
         prepared.row_starts[slot],
-        prepared.entries[slot],
-        prepared.occurrences[slot],
+        prepared.entry_tokens[slot],
+        prepared.entry_values[slot],
+        prepared.entry_rows[slot],
+        prepared.rows[slot],
+        prepared.values[slot],
         prepared.tokens[slot],
         prepared.starts[slot],
         prepared.n_tokens[slot],
@@ -69,11 +69,19 @@ def prepared_batch(slot, prepared):
 @inlined
 def _number_rows(start, n_rows, rows, order, numbers):
     """Write which rows the batch holds, and prefetch their samples."""
-    last = moved = order.n_blocks
-    for j in range(n_rows):
-        i, last, moved = row_in_order(start + j, last, moved, order)
-        numbers[j] = i
-        prefetch_element(rows.samples, i)
+    n_rows = np.uint64(n_rows)
+    block_size = _ONE << order.block_bits
+    j = np.uint64(0)
+    while j < n_rows:
+        # Rows of a block are neighbours.
+        place = np.uint64(start) + j
+        i, _, _ = row_in_order(place, order.n_blocks, order.n_blocks, order)
+        end = min(n_rows, j + block_size - (place & (block_size - _ONE)))
+        while j < end:
+            numbers[j] = i
+            prefetch_element(rows.samples, i)
+            i += _ONE
+            j += _ONE
 
 
 @inlined
@@ -96,9 +104,9 @@ def _gather(start, n_rows, rows, order, batch):
         p = np.uint64(batch.numbers[j])
         for q in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + 1])):
             token = np.uint64(rows.entries[p].token)
-            batch.entries[q].token = token
-            batch.entries[q].value = rows.entries[p].value
-            batch.entries[q].row = j
+            batch.entry_tokens[q] = token
+            batch.entry_values[q] = rows.entries[p].value
+            batch.entry_rows[q] = j
             batch.keys[0, q] = (token << _TOKEN_BITS) | q
             p += _ONE
     return n
@@ -139,27 +147,49 @@ def _sort(n, n_tokens, counts, keys):
 
 
 @inlined
+def _list_held_tokens(n, n_features, batch):
+    """List the tokens of the batch in order, and where the occurrences of each begin."""
+    keys = batch.keys[0]
+    n_tokens = np.uint64(0)
+    last = np.uint64(n_features)
+    # Without a branch: whether the next entry has the same token is hard to predict.
+    for p in range(n):
+        token = keys[p] >> _TOKEN_BITS
+        n_tokens += np.uint64(token != last)
+        last = token
+        batch.tokens[n_tokens - _ONE] = token
+        batch.starts[n_tokens] = p + _ONE
+    batch.n_tokens[0] = n_tokens
+
+
+@inlined
+def _list_all_tokens(n, n_features, batch):
+    """Do what ``_list_held_tokens`` does for all tokens, those without occurrences included."""
+    keys = batch.keys[0]
+    starts = batch.starts
+    for k in range(n_features):
+        batch.tokens[k] = k
+        starts[k + 1] = 0
+    for p in range(n):
+        starts[(keys[p] >> _TOKEN_BITS) + _ONE] = p + _ONE
+    for k in range(n_features):
+        starts[k + 1] = max(starts[k], starts[k + 1])
+    batch.n_tokens[0] = n_features
+
+
+@inlined
 def _list_tokens(n, n_features, lazy, batch):
     """List the tokens of the batch in order, each with its occurrences; unless ``lazy``, all."""
     keys = batch.keys[0]
-    t = 0
-    p = np.uint64(0)
-    k = 0
-    while p < n or (not lazy and k < n_features):
-        token = np.int64(keys[p] >> _TOKEN_BITS) if p < n else n_features
-        # Tokens that the batch does not hold have no occurrences.
-        k = token if lazy else k
-        batch.tokens[t] = k
-        batch.starts[t] = p
-        t += 1
-        while p < n and np.int64(keys[p] >> _TOKEN_BITS) == k:
-            entry = keys[p] & _LOW_HALF
-            batch.occurrences[p].row = batch.entries[entry].row
-            batch.occurrences[p].value = batch.entries[entry].value
-            p += _ONE
-        k += 1
-    batch.starts[t] = n
-    batch.n_tokens[0] = t
+    for p in range(n):
+        entry = keys[p] & _LOW_HALF
+        batch.rows[p] = batch.entry_rows[entry]
+        batch.values[p] = batch.entry_values[entry]
+    batch.starts[0] = 0
+    if lazy:
+        _list_held_tokens(n, n_features, batch)
+    else:
+        _list_all_tokens(n, n_features, batch)
 
 
 @inlined

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import RankedTables
-from freqfm.backends.cpu.fm import BLOCK, PlainScratch, fm_train
+from freqfm.backends.cpu.fm import PlainScratch, fm_train
 from freqfm.backends.cpu.fm_batch import (
     BATCH_ROW,
     LINK,
@@ -14,12 +14,8 @@ from freqfm.backends.cpu.fm_batch import (
     Rows,
     Scratch,
 )
-from freqfm.backends.cpu.fm_prepared import (
-    BATCH_ENTRY,
-    DIGIT_BITS,
-    OCCURRENCE,
-    PreparedBatches,
-)
+from freqfm.backends.cpu.fm_columns import BLOCK
+from freqfm.backends.cpu.fm_prepared import DIGIT_BITS, PreparedBatches
 from freqfm.backends.cpu.packing import pack_rows
 from freqfm.backends.cpu.rafm import rafm_train
 from freqfm.backends.cpu.team import Team
@@ -129,8 +125,11 @@ class FMEpochs:
             targets=aligned_zeros((n_threads, n_rows)),
             weights=aligned_zeros((n_threads, n_rows)),
             row_starts=aligned_zeros((n_threads, n_rows + 1), np.int32),
-            entries=aligned_zeros((n_threads, most + 1), BATCH_ENTRY),
-            occurrences=aligned_zeros((n_threads, most + 1), OCCURRENCE),
+            entry_tokens=aligned_zeros((n_threads, most + 1), np.int32),
+            entry_values=aligned_zeros((n_threads, most + 1)),
+            entry_rows=aligned_zeros((n_threads, most + 1), np.int32),
+            rows=aligned_zeros((n_threads, most + 1), np.int32),
+            values=aligned_zeros((n_threads, most + 1)),
             tokens=aligned_zeros((n_threads, listed), np.int32),
             starts=aligned_zeros((n_threads, listed + 1), np.int32),
             n_tokens=aligned_zeros((n_threads, PADDING), np.int64),
@@ -139,18 +138,16 @@ class FMEpochs:
         )
         return PlainScratch(
             prepared=prepared,
-            sums=aligned_zeros((n_rows, width)),
+            sums=aligned_zeros((n_rows, n_blocks * BLOCK)),
             norms=aligned_zeros((n_blocks, n_rows)),
             squares=aligned_zeros((n_blocks, n_rows)),
             scores=aligned_zeros((n_rows,)),
             derivatives=aligned_zeros((n_rows,), np.float64),
             losses=aligned_zeros((n_rows,), np.float64),
             curvatures=aligned_zeros((n_rows,), np.float64),
-            coefficients=aligned_zeros((most + 1,), np.float64),
             shrinkages=aligned_zeros((listed,), np.float64),
             rates=aligned_zeros((listed,)),
-            totals=aligned_zeros((n_threads, width + PADDING), np.float64),
-            gradients=aligned_zeros((n_threads, width + PADDING)),
+            gradients=aligned_zeros((n_threads, n_blocks * BLOCK + PADDING)),
         )
 
     def __enter__(self):

@@ -141,7 +141,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
     with early stopping; 8 more per row with weights; for three classes or more, 4 more per row and
-    class, or 10 with early stopping; 12 bytes per feature; 4 d + 40 bytes per row of a batch and 20
+    class, or 10 with early stopping; 12 bytes per feature; 4 d + 40 bytes per row of a batch and 12
     per entry of it, and for each thread 20 and 60 more. Before that, drawing the validation part
     takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
     With callbacks, the rows left for training by early stopping are copied too.
@@ -348,7 +348,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
     with early stopping; 8 more per row with weights; 12 bytes per feature; 4 d + 40 bytes per row
-    of a batch and 20 per entry of it, and for each thread 20 and 60 more. An ``X`` that is not
+    of a batch and 12 per entry of it, and for each thread 20 and 60 more. An ``X`` that is not
     float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
     stopping are copied too.
 
