@@ -37,7 +37,6 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.metrics import ranking_report
 from freqfm.samplers import Uniform
 
@@ -58,7 +57,7 @@ class Freqfm:
         model._keep_settings(components, X)
         if block is not None:
             components = components._replace(block=block)
-        self.task = MFTrainer(model, components, X, None, n_threads, X.nnz)
+        self.task = model._make_trainer(components, X, None, X.nnz)
         self.n_epochs = 0
 
     def n_rows(self):

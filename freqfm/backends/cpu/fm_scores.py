@@ -11,14 +11,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from freqfm._jit import HALF, JIT_DISABLED, ZERO, inlined
-from freqfm.backends.cpu.vectors import FLOAT, I64, LANES, Arguments, VectorWriter
+from freqfm.backends.cpu.vectors import (
+    BLOCK,
+    FLOAT,
+    I64,
+    LANES,
+    VECTOR,
+    VECTORS,
+    Arguments,
+    VectorWriter,
+)
 
 __all__ = ["score_of_row"]
 
-# Vectors of a block of columns. The last columns of a table whose width is no multiple of a block
-# are taken one vector at a time.
-_VECTORS = 4
-_VECTOR, _BLOCK = np.uint64(LANES), np.uint64(LANES * _VECTORS)
 _ONE, _TWO = np.uint64(1), np.uint64(2)
 
 
@@ -73,10 +78,10 @@ if JIT_DISABLED:
         return x @ linear[tokens], pairs.sum()
 
     def _sum_block(*args):
-        return _sum_vector(*args, LANES * _VECTORS)
+        return _sum_vector(*args, LANES * VECTORS)
 
 else:
-    _sum_vector, _sum_block = _columns_intrinsic(1), _columns_intrinsic(_VECTORS)
+    _sum_vector, _sum_block = _columns_intrinsic(1), _columns_intrinsic(VECTORS)
 
 
 @inlined
@@ -102,16 +107,16 @@ def score_of_row(i, rows, weights):
         return weights.intercept[0] + _score_pair(row[0], row[0] + _ONE, rows, weights)
     width = np.uint64(factors.shape[1])
     # Every call sums the linear part too; where the result is not used, LLVM leaves that out.
-    if width >= _BLOCK:
+    if width >= BLOCK:
         score, pairs = _sum_block(rows.token, rows.value, row, linear, factors, np.uint64(0))
-        column = _BLOCK
+        column = BLOCK
     else:
         score, pairs = _sum_vector(rows.token, rows.value, row, linear, factors, np.uint64(0))
-        column = _VECTOR
-    while column + _BLOCK <= width:
+        column = VECTOR
+    while column + BLOCK <= width:
         pairs += _sum_block(rows.token, rows.value, row, linear, factors, column)[1]
-        column += _BLOCK
+        column += BLOCK
     while column < width:
         pairs += _sum_vector(rows.token, rows.value, row, linear, factors, column)[1]
-        column += _VECTOR
+        column += VECTOR
     return weights.intercept[0] + score + HALF * pairs

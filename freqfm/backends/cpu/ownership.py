@@ -9,10 +9,16 @@ from freqfm._jit import inlined
 _NEIGHBOURS = np.uint64(4)
 
 
+# The odd number closest to 2^32 over the golden ratio: multiples of it, modulo 2^32, are spread
+# evenly, so that each thread gets as many of the frequent tokens, wherever these are.
+_SPREAD, _LOW_HALF, _HALF = np.uint64(2654435769), np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
 @inlined
 def owner(token, size):
     """Return which of ``size`` threads may write the rows of ``token``."""
-    return (token >> _NEIGHBOURS) % size
+    # A share of 2^32, because a division would take longer than all else that is done to find out.
+    return ((((token >> _NEIGHBOURS) * _SPREAD) & _LOW_HALF) * size) >> _HALF
 
 
 @inlined

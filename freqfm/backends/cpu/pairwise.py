@@ -13,6 +13,7 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
+from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
 from freqfm.backends.cpu.prefetch import LINE, prefetch_element, prefetch_row
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -30,6 +31,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
+from freqfm.backends.cpu.vectors import contains
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
@@ -38,8 +40,8 @@ from freqfm.formulas.search import first_above
 # vector instructions. It is constant: results do not depend on how threads share the rows.
 _LANES = 16
 
-# An item's row is prefetched this many occurrences before it is scored.
-_AHEAD = 16
+# What the user of a row needs is prefetched this many rows before.
+_ROWS_AHEAD = 8
 
 # Up to this many known items are all compared with a negative, by vector instructions. More are
 # first narrowed down by binary search, which mispredicts a branch at every other step.
@@ -103,14 +105,6 @@ class Row(NamedTuple):
 
 
 @inlined
-def _dot(table, k, units, r):
-    total = ZERO
-    for f in range(table.shape[1]):
-        total += table[k, f] * units[r, f]
-    return total
-
-
-@inlined
 def _is_known(pairwise, u, item):
     """Return whether the user has the item."""
     known = pairwise.known_items
@@ -122,12 +116,7 @@ def _is_known(pairwise, u, item):
             begin = middle
         else:
             end = middle
-    # Indices that start at 0 cannot be negative; the loop would not be vectorised otherwise.
-    part_of_known = known[begin:end]
-    n_found = 0
-    for at in range(part_of_known.shape[0]):
-        n_found += part_of_known[at] == item
-    return n_found > 0
+    return contains(known, begin, end, item)
 
 
 @inlined
@@ -150,88 +139,78 @@ def _list_items(begin, end, batch, pairwise, occurrences):
     """
     n_negatives = pairwise.negatives.shape[1]
     starts, first = batch.data.row_starts, batch.first_row
-    at = first_at = (starts[first + begin] - batch.first_pair) * (1 + n_negatives)
-    for r in range(begin, end):
-        for p in range(starts[first + r], starts[first + r + 1]):
-            occurrences.tokens[at] = batch.data.items[p]
-            occurrences.rows[at] = r
-            for j in range(n_negatives):
-                item = pairwise.negatives[p - batch.first_pair_of_call, j]
-                occurrences.tokens[at + 1 + j] = item
-                occurrences.rows[at + 1 + j] = r
-            at += 1 + n_negatives
-    return first_at, at
+    p, last = starts[first + begin], starts[first + end]
+    first_at = (p - batch.first_pair) * (1 + n_negatives)
+    last_at = (last - batch.first_pair) * (1 + n_negatives)
+    r, j = begin, 0
+    # One loop without branches: most rows are short.
+    for at in range(first_at, last_at):
+        item = batch.data.items[p]
+        if j > 0:
+            item = pairwise.negatives[p - batch.first_pair_of_call, j - 1]
+        occurrences.tokens[at] = item
+        occurrences.rows[at] = r
+        is_last = j == n_negatives
+        j = 0 if is_last else j + 1
+        p += is_last
+        r += is_last and p == starts[first + r + 1]
+    return first_at, last_at
 
 
 @inlined
-def _prefetch_users(begin, end, batch, pairwise, users):
-    """Prefetch the vectors, temperatures and known items of the users of a thread's rows."""
-    for r in range(begin, end):
-        u = user_of(batch, r)
-        prefetch_element(pairwise.known_starts, u)
-        prefetch_row(pairwise.inverse_temperatures, u)
-        prefetch_row(users.table.weights, u)
-    for r in range(begin, end):
-        u = user_of(batch, r)
-        for at in range(pairwise.known_starts[u], pairwise.known_starts[u + np.uint64(1)], LINE):
-            prefetch_element(pairwise.known_items, at)
+def _prefetch_user(r, batch, pairwise, users):
+    """Prefetch the vector, the temperatures and the known items of the user of a row."""
+    u = user_of(batch, r)
+    prefetch_row(pairwise.inverse_temperatures, u)
+    prefetch_row(users.table.weights, u)
+    for at in range(pairwise.known_starts[u], pairwise.known_starts[u + np.uint64(1)], LINE):
+        prefetch_element(pairwise.known_items, at)
 
 
 @inlined
-def _score(q, row, pairwise, items, units):
-    """Return the score of occurrence ``q``, and one over the length of its item."""
-    table, tokens = items.table.weights, items.occurrences.tokens
-    if q + _AHEAD < row.end:
-        prefetch_row(table, np.uint64(tokens[q + _AHEAD]))
-    k = np.uint64(tokens[q])
-    scale = ONE / row_length(table, k, table.shape[1]) if pairwise.cosine else ONE
-    return row.inverse * scale * _dot(table, k, units, row.number), scale
+def _prefetch_first(begin, end, first, last, batch, pairwise, users, items):
+    """Prefetch what the first rows of a thread need; the others follow as these are trained."""
+    for r in range(begin, min(begin + 2 * _ROWS_AHEAD, end)):
+        prefetch_element(pairwise.known_starts, user_of(batch, r))
+    for r in range(begin, min(begin + _ROWS_AHEAD, end)):
+        _prefetch_user(r, batch, pairwise, users)
+    for q in range(first, min(first + AHEAD, last)):
+        prefetch_row(items.table.weights, np.uint64(items.occurrences.tokens[q]))
 
 
 @inlined
-def _add_row(table, k, multiple, gradients, r):
-    for f in range(table.shape[1]):
-        gradients[r, f] += multiple * table[k, f]
-
-
-@inlined
-def _score_positives(row, batch, pairwise, items, scratch):
-    """Score the positives of a row."""
-    lanes, rank = scratch.lanes, row.member.rank
+def _listed(j, row, batch, pairwise, items):
+    """Return the occurrences of number ``j`` of each positive of a row; 0 is the positive."""
     stride = 1 + pairwise.negatives.shape[1]
-    at = (row.first_pair - batch.first_pair) * stride
+    first = (row.first_pair - batch.first_pair) * stride + j
+    return Listed(items.occurrences.tokens, first, stride, row.n_pairs, row.end)
+
+
+@inlined
+def _score(listed, row, pairwise, table, units, scores, scales):
+    """Score some occurrences of a row; ``scales`` receive one over the lengths of the items."""
+    rank = row.member.rank
+    score_rows(listed, table, units, row.number, scores, rank)
     for t in range(row.n_pairs):
-        score, scale = _score(at + t * stride, row, pairwise, items, scratch.units)
-        lanes.positives[rank, t] = score
-        lanes.positive_scales[rank, t] = scale
-        lanes.totals[rank, t] = ZERO
+        scale = ONE
+        if pairwise.cosine:
+            k = np.uint64(listed.tokens[listed.first + t * listed.stride])
+            scale = ONE / row_length(table, k, table.shape[1])
+        scores[rank, t] = row.inverse * scale * scores[rank, t]
+        scales[rank, t] = scale
     # The remaining lanes are computed as well, and ignored.
     for t in range(row.n_pairs, _LANES):
-        lanes.positives[rank, t] = lanes.positives[rank, 0]
+        scores[rank, t] = scores[rank, 0]
 
 
 @inlined
-def _score_negatives(j, row, batch, pairwise, items, scratch):
-    """Score negative ``j`` of each positive of a row."""
-    lanes, rank = scratch.lanes, row.member.rank
-    n_negatives = pairwise.negatives.shape[1]
-    at = (row.first_pair - batch.first_pair) * (1 + n_negatives) + 1 + j
-    for t in range(row.n_pairs):
-        q = at + t * (1 + n_negatives)
-        score, scale = _score(q, row, pairwise, items, scratch.units)
-        share = batch.data.weights[row.first_pair + t] / np.float32(n_negatives)
-        if _is_known(pairwise, row.user, items.occurrences.tokens[q]):
-            share = ZERO
-        lanes.negatives[rank, t] = score
-        lanes.negative_scales[rank, t] = scale
-        lanes.shares[rank, t] = share
-    for t in range(row.n_pairs, _LANES):
-        lanes.negatives[rank, t] = lanes.negatives[rank, 0]
-
-
-@inlined
-def _compare(rank, lanes):
+def _compare(listed, row, batch, pairwise, lanes):
     """Compute the losses of positives and negatives, and their derivatives."""
+    rank = row.member.rank
+    for t in range(row.n_pairs):
+        share = batch.data.weights[row.first_pair + t] / np.float32(listed.stride - 1)
+        item = listed.tokens[listed.first + t * listed.stride]
+        lanes.shares[rank, t] = ZERO if _is_known(pairwise, row.user, item) else share
     for t in range(_LANES):
         value, by_positive, by_negative = pair_loss(
             lanes.positives[rank, t], lanes.negatives[rank, t]
@@ -242,47 +221,44 @@ def _compare(rank, lanes):
 
 
 @inlined
-def _collect(j, row, batch, pairwise, items, scratch):
-    """Add what negative ``j`` of each positive does to the gradients; return its loss."""
-    table, multiples = items.table.weights, items.occurrences.multiples
-    lanes, rank, r = scratch.lanes, row.member.rank, row.number
-    stride = 1 + pairwise.negatives.shape[1]
-    at = (row.first_pair - batch.first_pair) * stride + 1 + j
-    factor = row.inverse * np.float32(batch.scale)
+def _collect(listed, row, factor, lanes, multiples):
+    """Turn derivatives by scores into what gradients are multiples of; return the loss."""
+    rank = row.member.rank
     loss = 0.0
     for t in range(row.n_pairs):
-        q = at + t * stride
         share = lanes.shares[rank, t]
-        push = ZERO
-        if share != ZERO:
-            loss += share * lanes.losses[rank, t]
-            push = factor * share * lanes.by_negative[rank, t]
-            lanes.totals[rank, t] += factor * share * lanes.by_positive[rank, t]
-            k = np.uint64(items.occurrences.tokens[q])
-            _add_row(table, k, push * lanes.negative_scales[rank, t], scratch.gradients, r)
-        multiples[q] = push
+        loss += share * lanes.losses[rank, t]
+        push = factor * share * lanes.by_negative[rank, t]
+        lanes.totals[rank, t] += factor * share * lanes.by_positive[rank, t]
+        multiples[listed.first + t * listed.stride] = push
+        lanes.by_negative[rank, t] = push * lanes.negative_scales[rank, t]
     return loss
 
 
 @inlined
 def _learn_positives(row, batch, pairwise, items, scratch):
     """Compare positives with their negatives: add to the row's gradient; return the loss."""
-    table, occurrences, lanes = items.table.weights, items.occurrences, scratch.lanes
-    rank, n_negatives = row.member.rank, pairwise.negatives.shape[1]
+    table, multiples, lanes = items.table.weights, items.occurrences.multiples, scratch.lanes
+    rank, r, gradients = row.member.rank, row.number, scratch.gradients
+    factor = row.inverse * np.float32(batch.scale)
     loss = 0.0
-    _score_positives(row, batch, pairwise, items, scratch)
-    for j in range(n_negatives):
-        _score_negatives(j, row, batch, pairwise, items, scratch)
-        _compare(rank, lanes)
-        loss += _collect(j, row, batch, pairwise, items, scratch)
-    at = (row.first_pair - batch.first_pair) * (1 + n_negatives)
+    positives = _listed(0, row, batch, pairwise, items)
+    _score(positives, row, pairwise, table, scratch.units, lanes.positives, lanes.positive_scales)
     for t in range(row.n_pairs):
-        q = at + t * (1 + n_negatives)
+        lanes.totals[rank, t] = ZERO
+    for j in range(1, positives.stride):
+        negatives = _listed(j, row, batch, pairwise, items)
+        _score(
+            negatives, row, pairwise, table, scratch.units, lanes.negatives, lanes.negative_scales
+        )
+        _compare(negatives, row, batch, pairwise, lanes)
+        loss += _collect(negatives, row, factor, lanes, multiples)
+        add_rows(negatives, table, lanes.by_negative, rank, gradients, r)
+    for t in range(row.n_pairs):
         total = lanes.totals[rank, t]
-        occurrences.multiples[q] = total
-        k = np.uint64(occurrences.tokens[q])
-        multiple = total * lanes.positive_scales[rank, t]
-        _add_row(table, k, multiple, scratch.gradients, row.number)
+        multiples[positives.first + t * positives.stride] = total
+        lanes.totals[rank, t] = total * lanes.positive_scales[rank, t]
+    add_rows(positives, table, lanes.totals, rank, gradients, r)
     return loss
 
 
@@ -339,10 +315,12 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
         first, last = _list_items(begin, end, batch, pairwise, items.occurrences)
         if step.rule.catch_up != CATCH_UP_NONE:
             catch_up_batch(member, n_rows, users, n_occurrences, items, now)
-        _prefetch_users(begin, end, batch, pairwise, users)
-        for q in range(first, min(first + _AHEAD, last)):
-            prefetch_row(items.table.weights, np.uint64(items.occurrences.tokens[q]))
+        _prefetch_first(begin, end, first, last, batch, pairwise, users, items)
         for r in range(begin, end):
+            if r + 2 * _ROWS_AHEAD < end:
+                prefetch_element(pairwise.known_starts, user_of(batch, r + 2 * _ROWS_AHEAD))
+            if r + _ROWS_AHEAD < end:
+                _prefetch_user(r + _ROWS_AHEAD, batch, pairwise, users)
             _learn_row(member, r, last, batch, pairwise, users, items, scratch)
         synchronize(member)
         if rank == 0:

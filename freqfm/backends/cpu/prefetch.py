@@ -16,6 +16,16 @@ from freqfm._jit import JIT_DISABLED, inlined
 LINE = 16
 
 
+def write_prefetch(builder, address, to_write=0):
+    """Write an instruction that prefetches the cache line at an address."""
+    pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    of_type = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], of_type)
+    # For reading or writing, into every level of the cache; data, not instructions.
+    flags = number(to_write), number(3), number(1)
+    builder.call(function, [builder.bitcast(address, pointer), *flags])
+
+
 def _prefetch_of(to_write):
     """Return an intrinsic that prefetches the cache line of an element, by a tuple of indices."""
 
@@ -31,12 +41,7 @@ def _prefetch_of(to_write):
                 cgutils.unpack_tuple(builder, args[1]),
                 wraparound=False,
             )
-            pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-            of_type = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], of_type)
-            # For reading or writing, into every level of the cache; data, not instructions.
-            flags = number(to_write), number(3), number(1)
-            builder.call(function, [builder.bitcast(address, pointer), *flags])
+            write_prefetch(builder, address, to_write)
             return context.get_dummy_value()
 
         return types.void(array, types.UniTuple(types.uint64, array.ndim)), codegen

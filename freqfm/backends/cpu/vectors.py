@@ -5,18 +5,23 @@ memory. Sums of vectors are therefore written with these instructions, and stay 
 does such a loop need a second version, for arrays that overlap.
 """
 
+import numpy as np
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
-from freqfm._jit import FASTMATH
+from freqfm._jit import FASTMATH, JIT_DISABLED
 
-#: Numbers in a vector: 16 float32 fill a cache line.
-LANES = 16
+#: Numbers in a vector: 16 float32 fill a cache line. Vectors of a block of columns: the last
+#: columns of a table whose width is no multiple of a block are taken one vector at a time.
+LANES, VECTORS = 16, 4
+VECTOR, BLOCK = np.uint64(LANES), np.uint64(LANES * VECTORS)
 
 FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
 I32, I64 = ir.IntType(32), ir.IntType(64)
-_FLOATS, _DOUBLES = ir.VectorType(FLOAT, LANES), ir.VectorType(DOUBLE, LANES)
-_ZEROS = ir.Constant(_FLOATS, [0.0] * LANES)
+FLOATS, _DOUBLES = ir.VectorType(FLOAT, LANES), ir.VectorType(DOUBLE, LANES)
+_ZEROS = ir.Constant(FLOATS, [0.0] * LANES)
 _FLAGS = tuple(sorted(FASTMATH))
 
 
@@ -48,10 +53,17 @@ class Arguments:
 
 
 class VectorWriter:
-    """Writes vector instructions, of float32 if nothing else is said."""
+    """Writes vector instructions, of float32 if nothing else is said.
 
-    def __init__(self, builder):
-        self._builder = builder
+    Parameters
+    ----------
+    builder : IRBuilder
+    flags : tuple of str
+        What LLVM may change: by default, what it may in all compiled functions.
+    """
+
+    def __init__(self, builder, flags=_FLAGS):
+        self._builder, self._flags = builder, flags
 
     def element(self, array, index):
         """Return an element of a 1-D array."""
@@ -73,16 +85,19 @@ class VectorWriter:
 
     def add(self, variable, x):
         """Add a vector or scalar to a variable."""
-        b = self._builder
-        b.store(b.fadd(b.load(variable), x, flags=_FLAGS), variable)
+        self._builder.store(self.plus(self._builder.load(variable), x), variable)
+
+    def plus(self, x, y):
+        """Return the sum of two vectors, or of two scalars."""
+        return self._builder.fadd(x, y, flags=self._flags)
 
     def times(self, x, y):
         """Return the product of two vectors, or of two scalars."""
-        return self._builder.fmul(x, y, flags=_FLAGS)
+        return self._builder.fmul(x, y, flags=self._flags)
 
     def minus(self, x, y):
         """Return the difference of two vectors."""
-        return self._builder.fsub(x, y, flags=_FLAGS)
+        return self._builder.fsub(x, y, flags=self._flags)
 
     def in_all_lanes(self, x):
         """Return a vector of a scalar's copies."""
@@ -95,22 +110,29 @@ class VectorWriter:
         numbers = ir.Constant(ir.VectorType(I64, LANES), list(range(LANES)))
         return self._builder.icmp_signed("<", numbers, self.in_all_lanes(n))
 
-    def load(self, address, offset=0, mask=None):
-        """Return the numbers from an address on, zeros where the mask, if given, is false."""
-        b = self._builder
-        address = b.bitcast(b.gep(address, [I64(offset)]), _FLOATS.as_pointer())
+    def load(self, address, offset=0, mask=None, others=_ZEROS):
+        """Return the numbers from an address on; where the mask, if given, is false, ``others``."""
+        b, kind = self._builder, others.type
+        address = b.bitcast(b.gep(address, [I64(offset)]), kind.as_pointer())
         if mask is None:
             return b.load(address, align=4)
-        name = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32"
-        signature = ir.FunctionType(_FLOATS, [address.type, I32, mask.type, _FLOATS])
+        suffix = "f32" if kind == FLOATS else "i32"
+        name = f"llvm.masked.load.v{LANES}{suffix}.p0v{LANES}{suffix}"
+        signature = ir.FunctionType(kind, [address.type, I32, mask.type, kind])
         function = cgutils.get_or_insert_function(b.module, signature, name)
-        return b.call(function, [address, I32(4), mask, _ZEROS])
+        return b.call(function, [address, I32(4), mask, others])
 
-    def store(self, x, address, offset=0):
-        """Write a vector from an address on."""
+    def store(self, x, address, offset=0, mask=None):
+        """Write a vector from an address on, only the numbers where the mask, if given, is true."""
         b = self._builder
-        address = b.bitcast(b.gep(address, [I64(offset)]), _FLOATS.as_pointer())
-        b.store(x, address, align=4)
+        address = b.bitcast(b.gep(address, [I64(offset)]), FLOATS.as_pointer())
+        if mask is None:
+            b.store(x, address, align=4)
+            return
+        name = f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32"
+        signature = ir.FunctionType(ir.VoidType(), [FLOATS, address.type, I32, mask.type])
+        function = cgutils.get_or_insert_function(b.module, signature, name)
+        b.call(function, [x, address, I32(4), mask])
 
     def doubles(self, x):
         """Return a vector in double precision."""
@@ -118,7 +140,7 @@ class VectorWriter:
 
     def floats(self, x):
         """Return a vector in double precision rounded to float32."""
-        return self._builder.fptrunc(x, _FLOATS)
+        return self._builder.fptrunc(x, FLOATS)
 
     def total(self, x):
         """Return the sum of the lanes."""
@@ -133,5 +155,37 @@ class VectorWriter:
                 )
                 for begin in (0, n)
             )
-            x = b.fadd(low, high, flags=_FLAGS)
+            x = self.plus(low, high)
         return b.extract_element(x, I32(0))
+
+
+@intrinsic
+def _contains(typing_context, values, begin, end, x):
+    def codegen(context, builder, signature, args):
+        b, w, (_, begin, end, x) = builder, VectorWriter(builder), args
+        values = context.make_array(signature.args[0])(context, builder, args[0])
+        x, n = w.in_all_lanes(x), b.sub(end, begin)
+        nothing = ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
+        found = cgutils.alloca_once_value(b, ir.Constant(ir.VectorType(ir.IntType(1), LANES), None))
+        rest = b.and_(n, I64(LANES - 1))
+
+        def compare(at, mask=None):
+            loaded = w.load(b.gep(values.data, [at]), mask=mask, others=nothing)
+            equal = b.icmp_signed("==", loaded, x)
+            b.store(b.or_(b.load(found), b.and_(equal, mask) if mask else equal), found)
+
+        whole = b.sub(end, rest)
+        with cgutils.for_range_slice(b, begin, whole, I64(LANES), I64) as (at, _):
+            compare(at)
+        compare(whole, w.first_lanes(rest))
+        return b.icmp_unsigned("!=", b.bitcast(b.load(found), ir.IntType(16)), ir.IntType(16)(0))
+
+    return types.boolean(values, begin, end, types.int32), codegen
+
+
+def _is_among(values, begin, end, x):
+    return x in values[begin:end]
+
+
+#: Return whether an int32 is among the values from ``begin`` to ``end`` of an array of int32.
+contains = _is_among if JIT_DISABLED else _contains
