@@ -71,7 +71,8 @@ class _Block:
 
     def load(self, table, row):
         """Return the vectors of a row; beyond the last column they are zero."""
-        return [self.writer.load(address, mask=self._mask) for address in self.addresses(table, row)]
+        addresses = self.addresses(table, row)
+        return [self.writer.load(address, mask=self._mask) for address in addresses]
 
     def store(self, vectors, table, row):
         """Write the vectors of a row."""
