@@ -1,0 +1,69 @@
+"""The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
+
+from freqfm.backends.base import Backend, CPUOnlyError, RankedTables
+from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
+
+__all__ = ["CUDABackend"]
+
+
+def _cpu_only(what):
+    """Return a method that raises: an operation that the GPU does not have."""
+
+    def method(self, *args, **options):
+        raise CPUOnlyError(f"{what} on the CPU only; set device='cpu', or device='auto'.")
+
+    return method
+
+
+class CUDABackend(Backend):
+    """The models' operations on a GPU; see :class:`freqfm.backends.base.Backend`.
+
+    Parameters
+    ----------
+    device : Device
+        Memory and launches, see ``device``.
+    """
+
+    def __init__(self, device):
+        self._device = device
+        self.name = device.name
+
+    # Factorization machines.
+
+    def fm_trainer(self, problem, n_threads):
+        """Return a trainer of whole epochs, see ``Backend``."""
+        if problem.ranked is not None:
+            raise CPUOnlyError("Rank-aware machines are trained on the CPU only; set device='cpu'.")
+        return FMEpochs(self._device, problem)
+
+    def fm_rows(self, X):
+        """Return rows in the GPU's memory, see ``Backend``."""
+        return DeviceRows(self._device, X)
+
+    def fm_scores(self, X, weights, n_threads):
+        """Return the scores of rows under every output, see ``Backend``."""
+        if isinstance(weights[0].factors, RankedTables):
+            raise CPUOnlyError("Rank-aware machines are scored on the CPU only; set device='cpu'.")
+        return fm_scores(self._device, X, weights)
+
+    # Operations that estimators request from the CPU, whatever the device: they are small.
+
+    expected_targets = _cpu_only("Expected targets are computed")
+    sum_losses = _cpu_only("Losses of scores are summed")
+    fm_forward = _cpu_only("A machine's forward pass runs")
+    fm_backward = _cpu_only("A machine's backward pass runs")
+    alias_tables = _cpu_only("Alias tables are made")
+    draw = _cpu_only("Items are drawn for queries")
+    draw_lists = _cpu_only("Lists of items are drawn")
+    permutation = _cpu_only("Permutations are drawn")
+    uniform = _cpu_only("Uniform numbers are drawn")
+    standard_normal = _cpu_only("Normal numbers are drawn")
+
+    # Operations that are yet to come.
+
+    ranking_trainer = _cpu_only("MFRecommender is trained")
+    table_trainer = _cpu_only("Backbones are trained")
+    autoencoder_trainer = _cpu_only("FastVAERecommender is trained")
+    fold_in = _cpu_only("Users are folded in")
+    sum_histories = _cpu_only("Histories are encoded")
+    top_k = _cpu_only("The best items are found")
