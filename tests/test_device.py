@@ -95,7 +95,9 @@ def test_unknown_devices(device):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(backends, "_cuda", cuda.open_device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"device='cuda:1' cannot be used: .*numba-cuda.*'freqfm\[cuda12\]'.*'freqfm\[cuda13\]'"
+    message = (
+        r"device='cuda:1' cannot be used: .*numba-cuda.*'freqfm\[cuda12\]'.*'freqfm\[cuda13\]'"
+    )
     with pytest.raises(DeviceUnavailableError, match=message):
         backends.get("cuda:1")
     assert backends.get("auto") is backends.get("cpu")
