@@ -1,6 +1,6 @@
 """The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
 
-from freqfm.backends.base import Backend, CPUOnlyError, RankedTables
+from freqfm.backends.base import Backend, CPUOnlyError
 from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
 
 __all__ = ["CUDABackend"]
@@ -32,8 +32,6 @@ class CUDABackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""
-        if problem.ranked is not None:
-            raise CPUOnlyError("Rank-aware machines are trained on the CPU only; set device='cpu'.")
         return FMEpochs(self._device, problem)
 
     def fm_rows(self, X):
@@ -42,8 +40,6 @@ class CUDABackend(Backend):
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        if isinstance(weights[0].factors, RankedTables):
-            raise CPUOnlyError("Rank-aware machines are scored on the CPU only; set device='cpu'.")
         return fm_scores(self._device, X, weights)
 
     # Operations that estimators request from the CPU, whatever the device: they are small.

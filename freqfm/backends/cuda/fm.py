@@ -105,7 +105,17 @@ class Source(NamedTuple):
     complete: bool  #: whether the entries are a piece that is complete
     first: int
     last: int  #: exclusive
-    start: int  #: where the batch's entries begin
+    start: int  #: place of the batch's first row in the epoch
+
+
+class Piece(NamedTuple):
+    """A piece of a token's entries in a batch."""
+
+    token: int
+    begins: bool  #: whether the token has no piece before
+    ends: bool  #: and none after
+    slot: int  #: where its sums are kept if it has others
+    source: Source
 
 
 @inlined
@@ -126,7 +136,7 @@ def _sum_row(team, rows, i, factors, sums, j):
 
 
 @inlined
-def _linear_part(team, rows, i, linear):
+def linear_part(team, rows, i, linear):
     """Return the linear part of a row's score, and the sum of |x|."""
     total, reach = ZERO, ZERO
     for p in range(rows.indptr[i] + team.lane, rows.indptr[i + 1], team.n_lanes):
@@ -142,13 +152,13 @@ def score(team, b, args):
     rows, intercept, linear, factors, nothing, scores = args
     for i in range(team.rank, scores.shape[0], team.size):
         interactions, _ = _sum_row(team, rows, i, factors, nothing, 0)
-        of_linear, _ = _linear_part(team, rows, i, linear)
+        of_linear, _ = linear_part(team, rows, i, linear)
         if team.lane == 0:
             scores[i] = intercept[0] + of_linear + interactions
 
 
 @inlined
-def _n_rows(args, b):
+def rows_of_batch(args, b):
     """Return how many rows a batch has."""
     data = args.data
     return min(data.batch_size, data.order.shape[0] - b * data.batch_size)
@@ -164,10 +174,10 @@ def score_batch(team, b, args):
     """
     data, scratch, model = args.data, args.scratch, args.model
     start, code = b * data.batch_size, args.objective.loss_code
-    for j in range(team.rank, _n_rows(args, b), team.size):
+    for j in range(team.rank, rows_of_batch(args, b), team.size):
         i = data.order[start + j]
         interactions, norm = _sum_row(team, args.rows, i, model.factors, scratch.sums, j)
-        of_linear, reach = _linear_part(team, args.rows, i, model.linear)
+        of_linear, reach = linear_part(team, args.rows, i, model.linear)
         if team.lane == 0:
             weight, target = data.weights[i], data.targets[i]
             found = model.intercept[0] + of_linear + interactions
@@ -179,16 +189,16 @@ def score_batch(team, b, args):
 
 
 @inlined
-def _sum_entries(team, args, first, last, start):
-    """Return the Summed of some entries of one token; ``start`` is the first row's place."""
+def _sum_entries(team, args, source):
+    """Return the Summed of the entries of a piece."""
     occurrences, scratch, data = args.occurrences, args.scratch, args.data
     derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
-    for p in range(first + team.lane, last, team.n_lanes):
+    for p in range(source.first + team.lane, source.last, team.n_lanes):
         j, x = occurrences.rows[p], occurrences.values[p]
         along = x * scratch.derivatives[j]
         derivative += along
         squares += along * x
-        weight += data.weights[data.order[start + j]]
+        weight += data.weights[data.order[source.start + j]]
         curvature += abs(x) * scratch.curvatures[j]
     return Summed(
         group_sum(team, derivative),
@@ -199,18 +209,48 @@ def _sum_entries(team, args, first, last, start):
 
 
 @inlined
-def _slot(e):
-    """Return the place of the sum of an incomplete piece that begins at entry ``e`` of its batch.
-
-    A window holds at most two of these: its first piece and its last.
-    """
-    return 2 * (e // WINDOW) + (1 if e % WINDOW != 0 else 0)
+def piece_of(args, b, q):
+    """Return the Piece ``q`` of all, which is one of batch ``b``."""
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first, last = occurrences.pieces[q], occurrences.pieces[q + 1]
+    k = occurrences.tokens[first]
+    begins = first == start or occurrences.tokens[first - 1] != k
+    ends = last == end or occurrences.tokens[last] != k
+    # A window holds at most two pieces of tokens that have others: its first piece and its last.
+    place = first - start
+    slot = 2 * (place // WINDOW) + (1 if place % WINDOW != 0 else 0)
+    return Piece(k, begins, ends, slot, Source(True, first, last, b * args.data.batch_size))
 
 
 @inlined
-def _next_slot(slot):
-    """Return the place of the next piece of the same token: the first of the next window."""
+def next_slot(slot):
+    """Return the slot of the next piece of the same token: the first of the next window."""
     return 2 * (slot // 2 + 1)
+
+
+@inlined
+def token_of_window(args, b, w):
+    """Return the token whose first piece, of several, ends with window ``w``, and its Source.
+
+    Without one the token is -1.
+    """
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first = start + w * WINDOW
+    after = first + WINDOW
+    k = np.int64(occurrences.tokens[after - 1])
+    inside = occurrences.tokens[first] != k
+    first_slot = 2 * w + (1 if inside else 0)
+    source = Source(False, first_slot, first_slot, b * args.data.batch_size)
+    if after == end or occurrences.tokens[after] != k:
+        return np.int64(-1), source
+    if not inside and w > 0 and occurrences.tokens[first - 1] == k:
+        return np.int64(-1), source
+    w += 1
+    while start + w * WINDOW < end and occurrences.tokens[start + w * WINDOW] == k:
+        w += 1
+    return k, Source(False, first_slot, 2 * w, source.start)
 
 
 @inlined
@@ -226,38 +266,45 @@ def _column(args, source, f):
         slot = source.first
         while slot < source.last:
             total += scratch.vectors[slot, f]
-            slot = _next_slot(slot)
+            slot = next_slot(slot)
     return total
 
 
 @inlined
-def _rate(team, rule, per_row, k, weight, curvature):
-    """Return the learning rate of row ``k``, whose counter advances, to all lanes."""
-    rate = ZERO
+def rate_of_token(team, b, k, summed, args):
+    """Return the learning rate of a token, whose counter advances, to all lanes."""
+    rate, rule, per_row = ZERO, args.rule, args.model.per_row
     if team.lane == 0:
         if rule.rate_code == RATE_COUNTED:
-            per_row[k] += weight if rule.count_code == COUNT_SAMPLES else ONE
-        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, curvature)
-    return first_of_lanes(team, rate)
+            per_row[k] += summed.weight if rule.count_code == COUNT_SAMPLES else ONE
+        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, summed.curvature)
+    return first_of_lanes(team, rate) / args.steps[b, 1]
+
+
+@inlined
+def step_linear(team, b, k, summed, rate, args):
+    """Move the linear weight of a token."""
+    model, objective = args.model, args.objective
+    if team.lane == 0 and objective.fit_linear:
+        penalty = objective.alpha_linear * objective.shares[k] * summed.weight * model.linear[k]
+        step_element(
+            args.rule, rate, args.steps[b, 2], model.linear, k,
+            args.steps[b, 0] * (summed.derivative + penalty), model.linear_first,
+            model.linear_second,
+        )  # fmt: skip
 
 
 @inlined
 def _step_token(team, b, k, summed, source, args):
     """Move the weights of a token by its sums over the batch."""
     model, rule, objective = args.model, args.rule, args.objective
-    scale = args.steps[b, 0]
+    scale, root = args.steps[b, 0], args.steps[b, 2]
     if rule.lazy and summed.weight == ZERO:
         return
-    rate = _rate(team, rule, model.per_row, k, summed.weight, summed.curvature) / args.steps[b, 1]
-    root = args.steps[b, 2]
-    share = objective.shares[k]
-    if team.lane == 0 and objective.fit_linear:
-        penalty = objective.alpha_linear * share * summed.weight * model.linear[k]
-        step_element(
-            rule, rate, root, model.linear, k, scale * (summed.derivative + penalty),
-            model.linear_first, model.linear_second,
-        )  # fmt: skip
-    shrinkage = summed.squares - objective.alpha_factors * share * summed.weight
+    rate = rate_of_token(team, b, k, summed, args)
+    step_linear(team, b, k, summed, rate, args)
+    penalty = objective.alpha_factors * objective.shares[k] * summed.weight
+    shrinkage = summed.squares - penalty
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
         for f in range(team.lane, model.factors.shape[1], team.n_lanes):
@@ -284,24 +331,18 @@ def _step_token(team, b, k, summed, source, args):
 def sum_tokens(team, b, args):
     """Sum the pieces of tokens, and step the tokens that have one piece."""
     occurrences, scratch = args.occurrences, args.scratch
-    start, end = occurrences.starts[b], occurrences.starts[b + 1]
-    first_row = b * args.data.batch_size
     for q in range(
         occurrences.piece_starts[b] + team.rank, occurrences.piece_starts[b + 1], team.size
     ):
-        first, last = occurrences.pieces[q], occurrences.pieces[q + 1]
-        k = occurrences.tokens[first]
-        begins = first == start or occurrences.tokens[first - 1] != k
-        ends = last == end or occurrences.tokens[last] != k
-        if begins and team.lane == 0 and scratch.touched.shape[0] > 0:
-            scratch.touched[k] = b + 1
-        summed = _sum_entries(team, args, first, last, first_row)
-        source = Source(True, first, last, start)
-        if begins and ends:
-            _step_token(team, b, k, summed, source, args)
+        piece = piece_of(args, b, q)
+        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+            scratch.touched[piece.token] = b + 1
+        summed = _sum_entries(team, args, piece.source)
+        if piece.begins and piece.ends:
+            _step_token(team, b, piece.token, summed, piece.source, args)
         else:
-            _keep_piece(team, _slot(first - start), summed, source, args)
-    _sum_rows(team, b, args)
+            _keep_piece(team, piece.slot, summed, piece.source, args)
+    sum_rows(team, b, args)
 
 
 @inlined
@@ -318,10 +359,10 @@ def _keep_piece(team, slot, summed, source, args):
 
 
 @inlined
-def _sum_rows(team, b, args):
+def sum_rows(team, b, args):
     """Sum what the intercept needs over the rows of each window."""
     data, scratch = args.data, args.scratch
-    start, n_rows = b * data.batch_size, _n_rows(args, b)
+    start, n_rows = b * data.batch_size, rows_of_batch(args, b)
     for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
         derivative, weight, curvature = ZERO, ZERO, ZERO
         for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
@@ -338,11 +379,11 @@ def _sum_rows(team, b, args):
 
 
 @inlined
-def _step_intercept(team, b, args):
+def step_intercept(team, b, args):
     """Move the intercept, which all rows hold."""
     rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
     derivative, weight, curvature = ZERO, ZERO, ZERO
-    for w in range(team.lane, (_n_rows(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
+    for w in range(team.lane, (rows_of_batch(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
         derivative += of_rows[0, w]
         weight += of_rows[1, w]
         curvature += of_rows[2, w]
@@ -367,49 +408,31 @@ def _step_intercept(team, b, args):
 
 
 @inlined
-def _end_of_pieces(occurrences, start, end, k, window):
-    """Return the first window from ``window`` on that does not begin with token ``k``."""
-    while start + window * WINDOW < end and occurrences.tokens[start + window * WINDOW] == k:
-        window += 1
-    return window
-
-
-@inlined
 def step_rest(team, b, args):
     """Step the tokens that have several pieces, the intercept, and absent tokens if they move."""
     occurrences, of_pieces = args.occurrences, args.scratch.of_pieces
-    start, end = occurrences.starts[b], occurrences.starts[b + 1]
-    # From the last group on: the first one begins with the intercept.
+    n_windows = (occurrences.starts[b + 1] - occurrences.starts[b]) // WINDOW
     if team.rank == 0 and args.objective.fit_intercept:
-        _step_intercept(team, b, args)
-    for w in range(team.size - 1 - team.rank, (end - start) // WINDOW, team.size):
-        # A token continues in the next window, and begins in this one.
-        first = start + w * WINDOW
-        last = first + WINDOW - 1
-        k = occurrences.tokens[last]
-        if last + 1 == end or occurrences.tokens[last + 1] != k:
+        step_intercept(team, b, args)
+    # From the last group on: the first one begins with the intercept.
+    for w in range(team.size - 1 - team.rank, n_windows, team.size):
+        k, source = token_of_window(args, b, w)
+        if k < 0:
             continue
-        inside = occurrences.tokens[first] != k
-        if not inside and w > 0 and occurrences.tokens[first - 1] == k:
-            continue
-        first_slot = 2 * w + (1 if inside else 0)
-        last_slot = 2 * _end_of_pieces(occurrences, start, end, k, w + 1)
         derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
-        slot = first_slot
-        while slot < last_slot:
+        slot = source.first
+        while slot < source.last:
             derivative += of_pieces[0, slot]
             squares += of_pieces[1, slot]
             weight += of_pieces[2, slot]
             curvature += of_pieces[3, slot]
-            slot = _next_slot(slot)
-        summed = Summed(derivative, squares, weight, curvature)
-        source = Source(False, first_slot, last_slot, start)
-        _step_token(team, b, k, summed, source, args)
+            slot = next_slot(slot)
+        _step_token(team, b, k, Summed(derivative, squares, weight, curvature), source, args)
     touched = args.scratch.touched
     for k in range(team.rank, touched.shape[0], team.size):
         if touched[k] != b + 1:
             nothing = Summed(ZERO, ZERO, ZERO, ZERO)
-            _step_token(team, b, k, nothing, Source(False, 0, 0, start), args)
+            _step_token(team, b, k, nothing, Source(False, 0, 0, 0), args)
 
 
 @inlined

@@ -3,11 +3,9 @@
 import numpy as np
 
 from freqfm._jit import interpreted
-from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.base import CPUOnlyError, RankedTables
+from freqfm.backends.cuda import fm, rafm
 from freqfm.backends.cuda.fm import (
-    SCORE,
-    SUM_LOSSES,
-    TRAIN,
     FMArgs,
     FMRows,
     FMScratch,
@@ -69,13 +67,42 @@ def fm_scores(device, X, weights):
     scores = np.empty((len(weights), rows.shape[0]), dtype=np.float32)
     on_device = device.empty(rows.shape[0], np.float32)
     nothing = device.empty((0, 0), np.float32)
+    factors = weights[0].factors
+    ranked = isinstance(factors, RankedTables)
+    levels = levels_on_device(device, factors, None) if ranked else None
+    width = int(factors.widths.max()) if ranked else factors.shape[1]
     for output, found in zip(weights, scores, strict=True):
-        model = [device.to_device(part) for part in output]
-        args = (rows.rows, *model, nothing, on_device)
-        width = output.factors.shape[1]
-        device.run(SCORE, args, lanes_for(width), rows.shape[0])
+        model = device_weights(device, output)
+        phases, args = fm.SCORE, (rows.rows, *model, nothing, on_device)
+        if ranked:
+            phases, args = rafm.SCORE, (rows.rows, model, levels, nothing, on_device)
+        device.run(phases, args, lanes_for(width), rows.shape[0])
         device.to_host(on_device, found)
     return scores
+
+
+def device_weights(device, output):
+    """Return copies of the arrays of an FMWeights; those of all levels are one array."""
+    factors = output.factors
+    factors = factors.weights if isinstance(factors, RankedTables) else factors
+    return tuple(map(device.to_device, (output.intercept, output.linear, factors)))
+
+
+def levels_on_device(device, tables, training):
+    """Return the Levels of a rank-aware machine; without ``training`` they are for scores."""
+    nothing = np.zeros((len(tables.widths), 1), dtype=np.int64)
+    layout = nothing if training is None else training.state_layout
+    return rafm.Levels(
+        widths=device.to_device(tables.widths),
+        starts=device.to_device(tables.starts),
+        columns=device.to_device(np.append(0, np.cumsum(tables.widths))),
+        first_starts=device.to_device(np.ascontiguousarray(layout[:, 0])),
+        levels=device.to_device(tables.levels),
+        rows=device.to_device(tables.rows),
+        prefix=bool(tables.prefix),
+        follow_loss=training is not None and bool(training.follow_loss),
+        dependent_weight=np.float32(0 if training is None else training.dependent_weight),
+    )
 
 
 class EpochSort:
@@ -155,6 +182,22 @@ class EpochSort:
         return EpochOrder(*map(np.uint64, numbers), self.rows, self._places)
 
 
+def _model_of(weights, state):
+    """Return the FMWeightState of an output."""
+    factors = weights.factors
+    return FMWeightState(
+        intercept=weights.intercept,
+        linear=weights.linear,
+        factors=factors.weights if isinstance(factors, RankedTables) else factors,
+        per_row=state.per_row,
+        intercept_state=state.intercept,
+        linear_first=state.linear_first,
+        linear_second=state.linear_second,
+        factors_first=state.factors_first,
+        factors_second=state.factors_second,
+    )
+
+
 class FMEpochs:
     """Epochs on a GPU, for one or several outputs; a context manager, see ``Backend.fm_trainer``.
 
@@ -172,9 +215,14 @@ class FMEpochs:
         X, trained = problem.X, slice(None)
         if problem.rows is not None:
             X, trained = X[problem.rows], problem.rows
-        self._n_rows, width = X.shape[0], problem.weights[0].factors.shape[1]
+        factors, self._levels = problem.weights[0].factors, None
+        width = longest = factors.shape[1] if problem.ranked is None else 0
+        if problem.ranked is not None:
+            width, longest = int(factors.widths.sum()), int(factors.widths.max())
+            self._levels = levels_on_device(device, factors, problem.ranked)
+        self._n_rows = X.shape[0]
         self._n_batches = -(-self._n_rows // problem.batch_size)
-        self._n_lanes = lanes_for(width)
+        self._n_lanes = lanes_for(longest)
         self._sort = EpochSort(device, problem, X)
         self._rows = DeviceRows(device, X)
         self._targets = [
@@ -194,11 +242,9 @@ class FMEpochs:
             shares=device.to_device(problem.objective.shares),
         )
         self._outputs = [
-            Mirror(device, FMWeightState(*weights, state.per_row, state.intercept,
-                                         state.linear_first, state.linear_second,
-                                         state.factors_first, state.factors_second))
+            Mirror(device, _model_of(weights, state))
             for weights, state in zip(problem.weights, problem.states, strict=True)
-        ]  # fmt: skip
+        ]
         lengths = np.sort(np.diff(X.indptr))
         self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()), width)
         per_batch = max(1, X.nnz // self._n_batches) * (width + 8)
@@ -210,15 +256,24 @@ class FMEpochs:
         device, batch_size = self._device, self._problem.batch_size
         n_pieces = 2 * (most_entries // WINDOW + 1)
         n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
-        return FMScratch(
-            sums=device.empty((batch_size, width), np.float32),
-            derivatives=device.empty(batch_size, np.float32),
-            curvatures=device.empty(batch_size, np.float32),
-            losses=device.empty(self._n_rows, np.float32),
-            of_rows=device.empty((3, batch_size // WINDOW + 1), np.float32),
-            of_pieces=device.empty((4, n_pieces), np.float32),
-            vectors=device.empty((n_pieces, width), np.float32),
-            touched=device.empty(n_touched, np.int32),
+        shared = {
+            "sums": device.empty((batch_size, width), np.float32),
+            "derivatives": device.empty(batch_size, np.float32),
+            "curvatures": device.empty(batch_size, np.float32),
+            "losses": device.empty(self._n_rows, np.float32),
+            "of_rows": device.empty((3, batch_size // WINDOW + 1), np.float32),
+            "vectors": device.empty((n_pieces, width), np.float32),
+            "touched": device.empty(n_touched, np.int32),
+        }
+        if self._levels is None:
+            return FMScratch(of_pieces=device.empty((4, n_pieces), np.float32), **shared)
+        n_levels = len(self._levels.widths)
+        return rafm.RaFMScratch(
+            free_sums=device.empty((batch_size, width), np.float32),
+            gradients=device.empty((batch_size, width), np.float32),
+            by_level=device.empty((n_levels, batch_size), np.float32),
+            of_pieces=device.empty((3 + n_levels, n_pieces), np.float32),
+            **shared,
         )
 
     def __enter__(self):
@@ -235,16 +290,17 @@ class FMEpochs:
         for model, data in zip(self._outputs, self._targets, strict=True):
             model.push()
             device.fill(self._scratch.touched, 0)
-            args = FMArgs(
+            args = (
                 self._objective, self._rule, steps, self._rows.rows, data,
                 self._sort.occurrences, model.on_device, self._scratch,
             )  # fmt: skip
+            ranked = self._levels is not None
+            args = rafm.RaFMArgs(*args, self._levels) if ranked else FMArgs(*args)
+            phases = rafm.TRAIN if ranked else fm.TRAIN
             for first in range(0, self._n_batches, self._batches_per_launch):
                 last = min(first + self._batches_per_launch, self._n_batches)
-                device.run(
-                    TRAIN, args, self._n_lanes, self._n_items, (first, last),
-                    self._problem.formulas,
-                )  # fmt: skip
+                span, formulas = (first, last), self._problem.formulas
+                device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
             model.pull()
             loss += self._sum_losses()
         return loss
@@ -252,7 +308,7 @@ class FMEpochs:
     def _sum_losses(self):
         device, n_sums = self._device, -(-self._n_rows // _LOSSES)
         sums = device.empty(n_sums, np.float64)
-        device.run(SUM_LOSSES, (self._scratch.losses, sums), 32, n_sums)
+        device.run(fm.SUM_LOSSES, (self._scratch.losses, sums), 32, n_sums)
         return float(device.to_host(sums, np.empty(n_sums)).sum())
 
     def _steps(self, n_steps):
