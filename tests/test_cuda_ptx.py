@@ -14,11 +14,12 @@ import numba
 import numpy as np
 import pytest
 from emulated_gpu import EmulatedDevice
-from own_components import OwnAdam, OwnLogLoss
+from own_components import OwnAdam, OwnBPR, OwnLogLoss
 from scipy import sparse
 from sklearn.base import clone
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, backends
+from freqfm.backends.base import Exclusions, FoldInProblem, Histories
 from freqfm.backends.cuda.backend import CUDABackend
 
 pytestmark = [
@@ -79,10 +80,25 @@ def fit_fm(estimator):
     clone(estimator).set_params(max_iter=1, batch_size=25, device="cuda").fit(X, y).predict(X)
 
 
+def serve(what):
+    """Run what fitted recommenders ask for."""
+    backend, table = backends.get("cuda"), np.ones((9, 5), dtype=np.float32)
+    starts, numbers = np.arange(10), np.arange(9, dtype=np.int32)
+    if what == "top_k":
+        backend.top_k(table, table, 2, Exclusions(starts, numbers, numbers[:1]), 3, 1)
+        return
+    problem = FoldInProblem(table, table, True, 1.0, 1.0, 1.0, 1.0, 2)
+    for formulas in ({}, OwnBPR().replacements()):
+        backend.fold_in(problem, (starts, numbers, table[:, 0]), 1, formulas)
+    backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)
+
+
 CASES = {
     "classes": lambda: fit_fm(FMClassifier(3)),
     "targets": lambda: fit_fm(FMRegressor(3)),
     "ranks": lambda: fit_fm(RaFMClassifier((1, 3))),
+    "top k": lambda: serve("top_k"),
+    "histories": lambda: serve("histories"),
     "own loss": lambda: fit_fm(FMClassifier(3, loss=OwnLogLoss())),
     "own optimizer": lambda: fit_fm(FMClassifier(3, optimizer=OwnAdam(0.01))),
 }

@@ -2,6 +2,8 @@
 
 from freqfm.backends.base import Backend, CPUOnlyError
 from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
+from freqfm.backends.cuda.histories import fold_in, sum_histories
+from freqfm.backends.cuda.topk import top_k
 
 __all__ = ["CUDABackend"]
 
@@ -42,6 +44,20 @@ class CUDABackend(Backend):
         """Return the scores of rows under every output, see ``Backend``."""
         return fm_scores(self._device, X, weights)
 
+    # Recommenders.
+
+    def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
+        """Return the best items of every query, and their scores, see ``Backend``."""
+        return top_k(self._device, queries, items, k, excluded, unit_columns)
+
+    def fold_in(self, problem, histories, n_threads, formulas=None):
+        """Return unit vectors of users by their histories, see ``Backend``."""
+        return fold_in(self._device, problem, histories, formulas)
+
+    def sum_histories(self, histories, table, n_threads):
+        """Return the sums of weights times rows of a table, see ``Backend``."""
+        return sum_histories(self._device, histories, table)
+
     # Operations that estimators request from the CPU, whatever the device: they are small.
 
     expected_targets = _cpu_only("Expected targets are computed")
@@ -60,6 +76,3 @@ class CUDABackend(Backend):
     ranking_trainer = _cpu_only("MFRecommender is trained")
     table_trainer = _cpu_only("Backbones are trained")
     autoencoder_trainer = _cpu_only("FastVAERecommender is trained")
-    fold_in = _cpu_only("Users are folded in")
-    sum_histories = _cpu_only("Histories are encoded")
-    top_k = _cpu_only("The best items are found")

@@ -39,6 +39,14 @@ def _group_sum(group, value):
     return value
 
 
+def _group_max(group, value):
+    mask, distance = _mask(group), group.n_lanes >> 1
+    while distance > 0:
+        value = max(value, cuda.shfl_xor_sync(mask, value, distance))
+        distance >>= 1
+    return value
+
+
 def _prefix_sum(group, value):
     mask, distance = _mask(group), 1
     while distance < group.n_lanes:
@@ -57,6 +65,10 @@ def _last_of_lanes(group, value):
     return cuda.shfl_sync(_mask(group), value, cuda.laneid | (group.n_lanes - 1))
 
 
+def _any_of_lanes(group, value):
+    return cuda.any_sync(_mask(group), value)
+
+
 def _place_among_equals(group, value):
     equal = cuda.match_any_sync(_mask(group), value)
     before = equal & ((1 << cuda.laneid) - 1)
@@ -73,9 +85,11 @@ def _add_at(array, index, value):
 
 _OF_WARPS = {
     team.group_sum: _group_sum,
+    team.group_max: _group_max,
     team.prefix_sum: _prefix_sum,
     team.first_of_lanes: _first_of_lanes,
     team.last_of_lanes: _last_of_lanes,
+    team.any_of_lanes: _any_of_lanes,
     team.place_among_equals: _place_among_equals,
     team.synchronize_group: _synchronize_group,
     team.add_at: _add_at,

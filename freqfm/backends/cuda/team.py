@@ -16,7 +16,9 @@ from freqfm._jit import inlined
 __all__ = [
     "Team",
     "add_at",
+    "any_of_lanes",
     "first_of_lanes",
+    "group_max",
     "group_sum",
     "last_of_lanes",
     "place_among_equals",
@@ -48,6 +50,12 @@ def group_sum(team, value):
 
 
 @inlined
+def group_max(team, value):
+    """Return the largest value of all lanes, to all of them."""
+    return value
+
+
+@inlined
 def prefix_sum(team, value):
     """Return the sum over this lane and those before it."""
     return value
@@ -62,6 +70,12 @@ def first_of_lanes(team, value):
 @inlined
 def last_of_lanes(team, value):
     """Return the value of the last lane to all lanes."""
+    return value
+
+
+@inlined
+def any_of_lanes(team, value):
+    """Return to all lanes whether the value of any is true."""
     return value
 
 
