@@ -107,10 +107,12 @@ def test_sums_of_histories_agree():
 def test_recommenders_serve_from_the_gpu(monkeypatch):
     device = EmulatedDevice()
     X = sparse.random(20, 30, 0.3, format="csr", dtype=np.float32, random_state=0)
-    model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0).fit(X)
-    expected = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
+    model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(backends, "get", lambda device="cpu": NumpyBackend())
+        model.fit(X)
+        expected = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
     monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))
-    model.set_params(device="cuda")
     found = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
     assert {phases[0].__name__ for phases, _ in device.launches} >= {"turn_queries", "fold_in_rows"}
     for one, other in zip(found, expected, strict=True):

@@ -3,6 +3,9 @@
 import builtins
 import importlib.util
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,3 +207,9 @@ def test_any_grid_gives_the_same_bits(monkeypatch):
     for model in models[1:]:
         assert_array_equal(model.factors_, models[0].factors_)
         assert_array_equal(model.loss_curve_, models[0].loss_curve_)
+
+
+@pytest.mark.slow
+def test_launches_and_memory_in_the_simulator():
+    script = Path(__file__).with_name("cuda_simulator.py")
+    subprocess.run([sys.executable, "-W", "ignore", script], check=True)

@@ -243,10 +243,7 @@ class Device:
         n_blocks = max(1, -(-n_items * n_lanes // _BLOCK))
         with self._gpu:
             compiled = kernel.specialize(*given)
-            limit = _MOST_BLOCKS
-            if len(phases) > 1:
-                (code,) = compiled.overloads.values()
-                limit = code.max_cooperative_grid_blocks(_BLOCK)
+            limit = self._resident_blocks(compiled) if len(phases) > 1 else _MOST_BLOCKS
             n_blocks = min(n_blocks, limit, self.most_blocks or limit)
             with warnings.catch_warnings():
                 # Small data take few blocks.
@@ -255,6 +252,11 @@ class Device:
             launch(*given)
             # An interrupt by the user arrives between launches.
             cuda.synchronize()
+
+    def _resident_blocks(self, compiled):
+        """Return how many blocks can wait for each other: those that run at the same time."""
+        (code,) = compiled.overloads.values()
+        return code.max_cooperative_grid_blocks(_BLOCK)
 
     def _kernel(self, phases, formulas):
         fingerprint = fingerprint_of(formulas)
