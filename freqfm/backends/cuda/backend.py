@@ -23,40 +23,46 @@ class CUDABackend(Backend):
     Parameters
     ----------
     device : Device
-        Memory and launches, see ``device``.
+        Memory and launches.
+
+    Attributes
+    ----------
+    name : str
+        Of the GPU.
+    device : Device
     """
 
     def __init__(self, device):
-        self._device = device
+        self.device = device
         self.name = device.name
 
     # Factorization machines.
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""
-        return FMEpochs(self._device, problem)
+        return FMEpochs(self.device, problem)
 
     def fm_rows(self, X):
         """Return rows in the GPU's memory, see ``Backend``."""
-        return DeviceRows(self._device, X)
+        return DeviceRows(self.device, X)
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        return fm_scores(self._device, X, weights)
+        return fm_scores(self.device, X, weights)
 
     # Recommenders.
 
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
         """Return the best items of every query, and their scores, see ``Backend``."""
-        return top_k(self._device, queries, items, k, excluded, unit_columns)
+        return top_k(self.device, queries, items, k, excluded, unit_columns)
 
     def fold_in(self, problem, histories, n_threads, formulas=None):
         """Return unit vectors of users by their histories, see ``Backend``."""
-        return fold_in(self._device, problem, histories, formulas)
+        return fold_in(self.device, problem, histories, formulas)
 
     def sum_histories(self, histories, table, n_threads):
         """Return the sums of weights times rows of a table, see ``Backend``."""
-        return sum_histories(self._device, histories, table)
+        return sum_histories(self.device, histories, table)
 
     # Operations that estimators request from the CPU, whatever the device: they are small.
 

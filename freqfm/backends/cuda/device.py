@@ -175,10 +175,26 @@ class Device:
         self.most_blocks = None
         self._kernels, self._kept = {}, []
 
+    def attributes(self):
+        """Return what a benchmark needs to know of the card."""
+        with self._gpu:
+            card = cuda.get_current_device()
+            return {
+                "compute_capability": tuple(card.compute_capability),
+                "multiprocessors": card.MULTIPROCESSOR_COUNT,
+                "clock_hz": 1000.0 * card.CLOCK_RATE,
+            }
+
     # Memory.
+
+    def free_memory(self):
+        """Return how many bytes of the GPU's memory are free."""
+        with self._gpu:
+            return int(cuda.current_context().get_memory_info().free)
 
     def empty(self, shape, dtype):
         """Return an array of meaningless values; raise MemoryError if there is no room."""
+        shape = tuple(map(int, np.atleast_1d(shape)))
         with self._gpu:
             try:
                 return cuda.device_array(shape, dtype)

@@ -25,7 +25,7 @@ from freqfm.backends.cuda.occurrences import (
     Occurrences,
     Sorting,
 )
-from freqfm.formulas.codes import STEP_ADAM, STEP_OWN
+from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_OWN
 from freqfm.formulas.rng import stream_key
 from freqfm.formulas.steps import adam_corrections
 
@@ -158,7 +158,7 @@ class EpochSort:
         """Sort the entries of an epoch."""
         if self._done and not self._problem.n_blocks:
             return
-        device, n, n_rows = self._device, len(self._identity), len(self.rows)
+        device, n, n_rows = self._device, self._identity.shape[0], self.rows.shape[0]
         device.run(ORDER, self._order(epoch), 1, n_rows)
         sorting = self._sorting
         for number in range(-(-(self._n_batches - 1).bit_length() // DIGIT_BITS)):
@@ -267,7 +267,7 @@ class FMEpochs:
         }
         if self._levels is None:
             return FMScratch(of_pieces=device.empty((4, n_pieces), np.float32), **shared)
-        n_levels = len(self._levels.widths)
+        n_levels = self._levels.widths.shape[0]
         return rafm.RaFMScratch(
             free_sums=device.empty((batch_size, width), np.float32),
             gradients=device.empty((batch_size, width), np.float32),
@@ -319,8 +319,12 @@ class FMEpochs:
             n_rows = np.full(self._n_batches, problem.batch_size)
             n_rows[-1] = self._n_rows - (self._n_batches - 1) * problem.batch_size
             steps[:, 0] = 1 / (n_rows * problem.objective.mean_weight)
-        if rule.step_code in (STEP_ADAM, STEP_OWN):
-            corrections = problem.formulas.get(adam_corrections, interpreted(adam_corrections))
-            for b in range(self._n_batches):
-                steps[b, 1:] = corrections(rule.hyper, n_steps + b + 1)
+        numbers = n_steps + 1 + np.arange(self._n_batches)
+        if rule.step_code == STEP_ADAM:
+            steps[:, 1] = 1 - rule.hyper[BETA_1] ** numbers
+            steps[:, 2] = np.sqrt(1 - rule.hyper[BETA_2] ** numbers)
+        elif rule.step_code == STEP_OWN:
+            # A user's step may receive its number.
+            corrections = problem.formulas[adam_corrections]
+            steps[:, 1:] = [corrections(rule.hyper, number) for number in numbers]
         return steps.astype(np.float32)
