@@ -32,17 +32,17 @@ def fit_on(monkeypatch):
     return fit_on
 
 
-def on_grids():
+def on_grids(n_lanes=1):
     """Return backends of different grids, whose results must have the same bits."""
-    return [CUDABackend(EmulatedDevice(size, seed)) for size, seed in [(3, 0), (8, 1)]]
+    return [CUDABackend(EmulatedDevice(size, seed, n_lanes)) for size, seed in [(3, 0), (8, 1)]]
 
 
-def assert_agree(fit_on, model, *data, **options):
+def assert_agree(fit_on, model, *data, n_lanes=1, **options):
     reference = fit_on(NumpyBackend(), model, *data, **options)
     scores = "decision_function" if hasattr(model, "decision_function") else "predict"
     expected = getattr(reference, scores)(data[0])
     first = None
-    for backend in on_grids():
+    for backend in on_grids(n_lanes):
         fitted = fit_on(backend, model, *data, **options)
         for name in (*reference._weight_names, "loss_curve_", "validation_scores_"):
             found, wanted = getattr(fitted, name), getattr(reference, name)
@@ -81,6 +81,19 @@ def test_factorization_machines_agree(fit_on, case):
 
 
 @pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [("binary", "rowwise_adagrad"), ("binary", "dense adam"), ("reference", "cf_sgd")],
+)
+def test_lanes_share_the_columns(fit_on, model, optimizer):
+    X, y = rows(model)
+    model = clone(FM_MODELS[model]).set_params(
+        optimizer=OPTIMIZERS[optimizer], max_iter=1, batch_size=40, init_scale=0.3,
+        early_stopping=False, random_state=0,
+    )  # fmt: skip
+    assert_agree(fit_on, model, X, y, n_lanes=4)
+
+
+@pytest.mark.parametrize(
     "own", [{"loss": OwnLogLoss()}, {"optimizer": OwnAdam(0.01)}, {"optimizer": OwnFASGD(0.1)}]
 )
 def test_formulas_of_users_agree(fit_on, own):
@@ -112,14 +125,16 @@ def test_large_sets_are_visited_in_the_same_blocks(fit_on, shuffle):
     assert_allclose(found.loss_curve_, reference.loss_curve_, rtol=1e-5)
 
 
-@pytest.mark.parametrize("n_rows, batch_size", [(7, 7), (900, 3), (300, 1), (64, 64)])
-def test_occurrences_are_sorted(n_rows, batch_size):
+@pytest.mark.parametrize(
+    "n_rows, batch_size, n_lanes", [(7, 7, 1), (900, 3, 1), (300, 1, 1), (64, 64, 1), (64, 20, 4)]
+)
+def test_occurrences_are_sorted(n_rows, batch_size, n_lanes):
     # 300 batches take two digits.
     X = sparse.random(n_rows, 6, 0.4, format="csr", dtype=np.float32, random_state=0)
     X[: n_rows // 2, 2] = 1
     X = sparse.csr_array(X)
     problem = FakeProblem(batch_size, n_blocks=n_rows)
-    sort = EpochSort(EmulatedDevice(3), problem, X)
+    sort = EpochSort(EmulatedDevice(3, 0, n_lanes), problem, X)
     sort.run(4)
     order, found = sort.rows, sort.occurrences
     assert_array_equal(np.sort(order), np.arange(n_rows))

@@ -14,15 +14,15 @@ from freqfm.backends.cuda import topk
 from freqfm.backends.cuda.backend import CUDABackend
 
 
-def on_grids():
+def on_grids(n_lanes):
     """Return backends of different grids, whose results must have the same bits."""
-    return [CUDABackend(EmulatedDevice(size, seed)) for size, seed in [(3, 0), (16, 1)]]
+    return [CUDABackend(EmulatedDevice(size, seed, n_lanes)) for size, seed in [(3, 0), (16, 1)]]
 
 
-def agree(operation, *args):
+def agree(operation, *args, n_lanes=1):
     """Return the results of NumPy and of emulated GPUs; the latter have the same bits."""
     expected = getattr(NumpyBackend(), operation)(*args)
-    found = [getattr(backend, operation)(*args) for backend in on_grids()]
+    found = [getattr(backend, operation)(*args) for backend in on_grids(n_lanes)]
     expected, *found = [r if isinstance(r, tuple) else (r,) for r in (expected, *found)]
     for one, other, wanted in zip(*found, expected, strict=True):
         assert_array_equal(one, other)
@@ -42,7 +42,7 @@ def some(n_queries=7, n_items=90, width=5):
     # Equal scores, scores of both zeros, and none.
     items[40:50] = items[3]
     items[60:63] = [[0], [-0.0], [np.nan]]
-    queries[4] = 0
+    queries[-1] = 0
     return queries, items
 
 
@@ -97,6 +97,15 @@ def test_folding_in_agrees(pairwise):
     assert_array_equal(vectors[5], 0)
     if pairwise:
         agree("fold_in", problem, histories(), 1, OwnBPR().replacements())
+
+
+def test_lanes_choose_and_fold_in_together(monkeypatch):
+    queries, items = some(3, 100)
+    monkeypatch.setattr(topk, "_SLICE", 30)
+    agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
+    for pairwise in (False, True):
+        problem = FoldInProblem(items[:9], items[9:20], pairwise, 1.5, 2.0, 1.2, 3.0, n_steps=2)
+        agree("fold_in", problem, histories(), 1, n_lanes=4)
 
 
 def test_sums_of_histories_agree():

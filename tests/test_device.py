@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
+from test_numpy_backend import CHECKS
 
 from freqfm import (
     FastVAERecommender,
@@ -85,8 +86,13 @@ def test_every_estimator_takes_a_device(no_gpu, estimator):
         with pytest.raises(error, match=f"device={device!r}"):
             model.fit(X, y)
         assert not hasattr(model, "n_iter_")
-    model = clone(estimator).set_params(device="auto", max_iter=1, random_state=0).fit(X, y)
-    assert model.n_iter_ == 1 and model.device == "auto"
+
+
+def test_auto_takes_the_cpu_in_silence(no_gpu, capsys):
+    X, y = data()
+    model = fm(device="auto").fit(X, y)
+    assert model.device == "auto" and capsys.readouterr().out == ""
+    assert_array_equal(model.factors_, fm().fit(X, y).factors_)
 
 
 @pytest.mark.parametrize("device", ["cuda:x", "cuda:", "cuda:-1", "CPU", None, ["cpu"]])
@@ -181,6 +187,12 @@ def test_searches_and_pipelines(gpu):
     tokens = np.random.default_rng(0).integers(0, 4, (40, 2))
     model = make_pipeline(OneHotEncoder(), fm(device="cuda")).fit(tokens, y)
     assert model.predict(tokens).shape == y.shape
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("estimator", [FMClassifier(2), RaFMRegressor((1, 2))], ids=str)
+def test_checks_of_scikit_learn(gpu, estimator, check):
+    check(type(estimator).__name__, clone(estimator).set_params(max_iter=1, device="cuda"))
 
 
 def test_rows_are_moved_once(gpu):
