@@ -121,16 +121,24 @@ class Piece(NamedTuple):
 @inlined
 def _sum_row(team, rows, i, factors, sums, j):
     """Return the interactions of a row, and |sum of x v|^2; its sums go to ``sums[j]``."""
-    norm, squares = ZERO, ZERO
-    for f in range(team.lane, factors.shape[1], team.n_lanes):
-        total = ZERO
+    width, norm, squares = factors.shape[1], ZERO, ZERO
+    # Two columns at a time, so that what one waits for does not delay the other.
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        second = f + team.n_lanes < width
+        g = f + team.n_lanes if second else f
+        total, other = ZERO, ZERO
         for p in range(rows.indptr[i], rows.indptr[i + 1]):
-            term = rows.values[p] * factors[rows.tokens[p], f]
+            x, k = rows.values[p], rows.tokens[p]
+            term, more = x * factors[k, f], x * factors[k, g]
             total += term
+            other += more
             squares += term * term
+            squares += more * more if second else ZERO
+        norm += total * total
+        norm += other * other if second else ZERO
         if sums.shape[0] > 0:
             sums[j, f] = total
-        norm += total * total
+            sums[j, g] = other
     norm = group_sum(team, norm)
     return HALF * (norm - group_sum(team, squares)), norm
 
@@ -254,20 +262,32 @@ def token_of_window(args, b, w):
 
 
 @inlined
-def _column(args, source, f):
-    """Return a column of the sum of derivative * x * sums over the entries of a token."""
-    scratch, total = args.scratch, ZERO
+def _columns(args, source, f, g):
+    """Return two columns of the sum of derivative * x * sums over the entries of a token."""
+    scratch, total, other = args.scratch, ZERO, ZERO
     if source.complete:
         occurrences = args.occurrences
         for p in range(source.first, source.last):
             j = occurrences.rows[p]
-            total += scratch.derivatives[j] * occurrences.values[p] * scratch.sums[j, f]
+            along = scratch.derivatives[j] * occurrences.values[p]
+            total += along * scratch.sums[j, f]
+            other += along * scratch.sums[j, g]
     else:
         slot = source.first
         while slot < source.last:
             total += scratch.vectors[slot, f]
+            other += scratch.vectors[slot, g]
             slot = next_slot(slot)
-    return total
+    return total, other
+
+
+@inlined
+def _gradient(args, k, scale, shrinkage, source, f, g):
+    """Return two columns of the gradient of a token's factors."""
+    factors = args.model.factors
+    own, others = factors[k, f], factors[k, g]
+    total, other = _columns(args, source, f, g)
+    return scale * (total - shrinkage * own), scale * (other - shrinkage * others)
 
 
 @inlined
@@ -305,26 +325,45 @@ def _step_token(team, b, k, summed, source, args):
     step_linear(team, b, k, summed, rate, args)
     penalty = objective.alpha_factors * objective.shares[k] * summed.weight
     shrinkage = summed.squares - penalty
+    width = model.factors.shape[1]
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
-        for f in range(team.lane, model.factors.shape[1], team.n_lanes):
-            g = scale * (_column(args, source, f) - shrinkage * model.factors[k, f])
-            squares += g * g
-        squares = group_sum(team, squares) / np.float32(model.factors.shape[1])
-        total = model.factors_first[k, 0] + squares
-        total = first_of_lanes(team, total)
-        if team.lane == 0:
-            model.factors_first[k, 0] = total
-        rate /= np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
-    for f in range(team.lane, model.factors.shape[1], team.n_lanes):
-        g = scale * (_column(args, source, f) - shrinkage * model.factors[k, f])
-        if rule.step_code == STEP_ROWWISE_ADAGRAD:
-            model.factors[k, f] = sgd_step(model.factors[k, f], g, rate)
-        else:
-            step_element(
-                rule, rate, root, model.factors, (k, f), g, model.factors_first,
-                model.factors_second,
-            )  # fmt: skip
+        for f in range(team.lane, width, team.n_lanes):
+            along, _ = _gradient(args, k, scale, shrinkage, source, f, f)
+            squares += along * along
+        rate /= _root_of_row(team, k, squares, args)
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        second = f + team.n_lanes < width
+        g = f + team.n_lanes if second else f
+        along, more = _gradient(args, k, scale, shrinkage, source, f, g)
+        _step_weight(k, f, along, rate, root, args)
+        if second:
+            _step_weight(k, g, more, rate, root, args)
+
+
+@inlined
+def _root_of_row(team, k, squares, args):
+    """Add the lanes' squares of a gradient to the state of row-wise Adagrad; return its root."""
+    first = args.model.factors_first
+    total = first[k, 0] + group_sum(team, squares) / np.float32(args.model.factors.shape[1])
+    # All lanes have read the state before the first one writes it.
+    total = first_of_lanes(team, total)
+    if team.lane == 0:
+        first[k, 0] = total
+    return np.float32(math.sqrt(total)) + np.float32(args.rule.hyper[EPSILON])
+
+
+@inlined
+def _step_weight(k, f, along, rate, root, args):
+    """Move one factor along its gradient."""
+    rule, model = args.rule, args.model
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        model.factors[k, f] = sgd_step(model.factors[k, f], along, rate)
+    else:
+        step_element(
+            rule, rate, root, model.factors, (k, f), along, model.factors_first,
+            model.factors_second,
+        )  # fmt: skip
 
 
 @inlined
@@ -349,8 +388,12 @@ def sum_tokens(team, b, args):
 def _keep_piece(team, slot, summed, source, args):
     """Keep the sums of a piece of a token that has others."""
     scratch = args.scratch
-    for f in range(team.lane, scratch.vectors.shape[1], team.n_lanes):
-        scratch.vectors[slot, f] = _column(args, source, f)
+    width = scratch.vectors.shape[1]
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        g = f + team.n_lanes if f + team.n_lanes < width else f
+        total, other = _columns(args, source, f, g)
+        scratch.vectors[slot, f] = total
+        scratch.vectors[slot, g] = other
     if team.lane == 0:
         scratch.of_pieces[0, slot] = summed.derivative
         scratch.of_pieces[1, slot] = summed.squares
