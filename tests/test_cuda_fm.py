@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from custom_components import CustomAdam, CustomFASGD, CustomLogLoss
 from emulated_gpu import EmulatedDevice
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import OwnAdam, OwnFASGD, OwnLogLoss
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
@@ -94,10 +94,11 @@ def test_lanes_share_the_columns(fit_on, model, optimizer):
 
 
 @pytest.mark.parametrize(
-    "own", [{"loss": OwnLogLoss()}, {"optimizer": OwnAdam(0.01)}, {"optimizer": OwnFASGD(0.1)}]
+    "custom",
+    [{"loss": CustomLogLoss()}, {"optimizer": CustomAdam(0.01)}, {"optimizer": CustomFASGD(0.1)}],
 )
-def test_formulas_of_users_agree(fit_on, own):
-    model = FMClassifier(3, max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **own)
+def test_formulas_of_users_agree(fit_on, custom):
+    model = FMClassifier(3, max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **custom)
     assert_agree(fit_on, model, *rows("binary"))
 
 
@@ -130,7 +131,7 @@ def test_large_sets_are_visited_in_the_same_blocks(fit_on, shuffle):
 )
 def test_occurrences_are_sorted(n_rows, batch_size, n_lanes):
     # 300 batches take two digits.
-    X = sparse.random(n_rows, 6, 0.4, format="csr", dtype=np.float32, random_state=0)
+    X = sparse.random(n_rows, 6, 0.4, dtype=np.float32, random_state=0).toarray()
     X[: n_rows // 2, 2] = 1
     X = sparse.csr_array(X)
     problem = FakeProblem(batch_size, n_blocks=n_rows)

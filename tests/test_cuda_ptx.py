@@ -13,8 +13,8 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from custom_components import CustomAdam, CustomBPR, CustomLogLoss
 from emulated_gpu import EmulatedDevice
-from own_components import OwnAdam, OwnBPR, OwnLogLoss
 from scipy import sparse
 from sklearn.base import clone
 
@@ -88,7 +88,7 @@ def serve(what):
         backend.top_k(table, table, 2, Exclusions(starts, numbers, numbers[:1]), 3, 1)
         return
     problem = FoldInProblem(table, table, True, 1.0, 1.0, 1.0, 1.0, 2)
-    for formulas in ({}, OwnBPR().replacements()):
+    for formulas in ({}, CustomBPR().replacements()):
         backend.fold_in(problem, (starts, numbers, table[:, 0]), 1, formulas)
     backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)
 
@@ -99,8 +99,8 @@ CASES = {
     "ranks": lambda: fit_fm(RaFMClassifier((1, 3))),
     "top k": lambda: serve("top_k"),
     "histories": lambda: serve("histories"),
-    "own loss": lambda: fit_fm(FMClassifier(3, loss=OwnLogLoss())),
-    "own optimizer": lambda: fit_fm(FMClassifier(3, optimizer=OwnAdam(0.01))),
+    "custom loss": lambda: fit_fm(FMClassifier(3, loss=CustomLogLoss())),
+    "custom optimizer": lambda: fit_fm(FMClassifier(3, optimizer=CustomAdam(0.01))),
 }
 
 

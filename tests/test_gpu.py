@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 import pytest
+from custom_components import CustomAdam, CustomLogLoss
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import OwnAdam, OwnLogLoss
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
@@ -81,7 +81,9 @@ def test_an_epoch_agrees_with_the_reference(fit_on, case):
 
 
 @pytest.mark.parametrize(
-    "params", [{"loss": OwnLogLoss()}, {"optimizer": OwnAdam(0.01)}], ids=["loss", "optimizer"]
+    "params",
+    [{"loss": CustomLogLoss()}, {"optimizer": CustomAdam(0.01)}],
+    ids=["loss", "optimizer"],
 )
 def test_formulas_of_users_agree(fit_on, params):
     X, y = rows("binary")
