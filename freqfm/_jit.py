@@ -28,6 +28,7 @@ __all__ = [
     "KERNELS",
     "announced_compilation",
     "cache_directory",
+    "compiling",
     "fingerprint_of",
     "inlined",
     "interpreted",
@@ -62,17 +63,31 @@ def announced_compilation(wanted):
     listener = _Announcer()
     if wanted:
         event.register("numba:compile", listener)
+        event.register(_ELSEWHERE, listener)
     try:
         yield
     finally:
         if wanted:
             event.unregister("numba:compile", listener)
+            event.unregister(_ELSEWHERE, listener)
+
+
+# Compilation by other compilers, see ``compiling``.
+_ELSEWHERE = "freqfm:compile"
+
+
+def compiling(name):
+    """Return a context manager for a block that compiles a kernel with another compiler."""
+    return event.trigger_event(_ELSEWHERE, data={"name": name})
 
 
 class _Announcer(event.Listener):
     def on_start(self, started):
-        if started.data["dispatcher"] in KERNELS:
-            print(f"compiling {started.data['dispatcher'].__name__} (once)", flush=True)
+        name = started.data.get("name")
+        if started.data.get("dispatcher") in KERNELS:
+            name = started.data["dispatcher"].__name__
+        if name:
+            print(f"compiling {name} (once)", flush=True)
 
     def on_end(self, ended):
         pass

@@ -25,7 +25,8 @@ class SimulatedDevice(device.Device):
     most_blocks = 1
 
     def __init__(self):
-        self._gpu, self._kernels, self._kept = device.cuda.gpus[0], {}, []
+        self._gpu = device.cuda.gpus[0]
+        self._kernels, self._launched, self._kept = {}, set(), []
 
     def _resident_blocks(self, compiled):
         return 1
@@ -45,7 +46,7 @@ def main():
         scores = []
         for backend in (simulated, reference):
             backends._cuda = lambda number, backend=backend: backend
-            model.set_params(device="cuda", random_state=0, **params).fit(X, y)
+            model.set_params(device="cuda", random_state=0, verbose=1, **params).fit(X, y)
             scores.append(model.decision_function(X))
         assert_allclose(*scores, atol=1e-4)
     table = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)

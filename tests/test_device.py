@@ -224,4 +224,6 @@ def test_any_grid_gives_the_same_bits(monkeypatch):
 @pytest.mark.slow
 def test_launches_and_memory_in_the_simulator():
     script = Path(__file__).with_name("cuda_simulator.py")
-    subprocess.run([sys.executable, "-W", "ignore", script], check=True)
+    command = [sys.executable, "-W", "ignore", script]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed.count("compiling score_batch for the GPU (once)") == 2

@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from freqfm._jit import fingerprint_of, translated
+from freqfm._jit import compiling, fingerprint_of, translated
 from freqfm.backends.cuda import team
 
 __all__ = ["Device", "kernel_of", "open_problem"]
@@ -173,7 +173,7 @@ class Device:
         kind = kind.decode() if isinstance(kind, bytes) else kind
         self.name = f"cuda:{number} ({kind})"
         self.most_blocks = None
-        self._kernels, self._kept = {}, []
+        self._kernels, self._launched, self._kept = {}, set(), []
 
     def attributes(self):
         """Return what a benchmark needs to know of the card."""
@@ -258,7 +258,7 @@ class Device:
         given = *map(int, span), int(n_lanes), args
         n_blocks = max(1, -(-n_items * n_lanes // _BLOCK))
         with self._gpu:
-            compiled = kernel.specialize(*given)
+            compiled = self._compiled(kernel, phases, given)
             limit = self._resident_blocks(compiled) if len(phases) > 1 else _MOST_BLOCKS
             n_blocks = min(n_blocks, limit, self.most_blocks or limit)
             with warnings.catch_warnings():
@@ -268,6 +268,14 @@ class Device:
             launch(*given)
             # An interrupt by the user arrives between launches.
             cuda.synchronize()
+
+    def _compiled(self, kernel, phases, given):
+        """Return a kernel that is compiled for the types of its arguments."""
+        if kernel in self._launched:
+            return kernel.specialize(*given)
+        self._launched.add(kernel)
+        with compiling(f"{phases[0].__name__} for the GPU"):
+            return kernel.specialize(*given)
 
     def _resident_blocks(self, compiled):
         """Return how many blocks can wait for each other: those that run at the same time."""
