@@ -17,6 +17,9 @@ _BLOCK = 256
 # Grids without barriers may have so many blocks.
 _MOST_BLOCKS = 1 << 16
 
+# CUDA_ERROR_OUT_OF_MEMORY.
+_OUT_OF_MEMORY = 2
+
 _WHOLE_WARP = 0xFFFFFFFF
 
 
@@ -199,6 +202,8 @@ class Device:
             try:
                 return cuda.device_array(shape, dtype)
             except cuda.cudadrv.driver.CudaAPIError as error:
+                if int(error.code) != _OUT_OF_MEMORY:
+                    raise
                 n_bytes = np.prod(shape, dtype=np.float64) * np.dtype(dtype).itemsize
                 free, total = cuda.current_context().get_memory_info()
                 raise MemoryError(
