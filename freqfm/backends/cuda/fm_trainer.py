@@ -169,7 +169,7 @@ class EpochSort:
             )
             device.run(PASS, sorting, 32, _CHUNKS)
         device.run(GATHER, sorting, 1, n + 1)
-        device.run(PIECES, self.occurrences, 32, self._n_batches)
+        device.run(PIECES, sorting, 32, _CHUNKS)
         self._done = True
 
     def _order(self, epoch):

@@ -209,56 +209,73 @@ def gather(team, b, sorting):
 
 
 @inlined
-def _begins_piece(out, start, e):
-    """Return whether an entry of a batch that begins at ``start`` begins a piece."""
-    return (e - start) % WINDOW == 0 or out.tokens[e] != out.tokens[e - 1]
+def _batch_at(starts, e):
+    """Return the batch that holds entry ``e``."""
+    low, high = 0, starts.shape[0] - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if starts[middle] <= e:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @inlined
-def count_pieces(team, b, out):
-    """Count the pieces of each batch."""
-    for batch in range(team.rank, out.starts.shape[0] - 1, team.size):
-        start, n = out.starts[batch], 0
-        for e in range(start + team.lane, out.starts[batch + 1], team.n_lanes):
-            n += 1 if _begins_piece(out, start, e) else 0
+def _begins_piece(out, start, e):
+    """Return one if an entry of a batch that begins at ``start`` begins a piece, else zero."""
+    return 1 if (e - start) % WINDOW == 0 or out.tokens[e] != out.tokens[e - 1] else 0
+
+
+@inlined
+def count_pieces(team, b, sorting):
+    """Count the pieces that begin in each chunk."""
+    out, n_chunks = sorting.out, sorting.counts.shape[1]
+    for c in range(team.rank, n_chunks, team.size):
+        begin, end = _chunk(c, out.tokens.shape[0], n_chunks)
+        batch, n = _batch_at(out.starts, begin + team.lane), 0
+        for e in range(begin + team.lane, end, team.n_lanes):
+            while out.starts[batch + 1] <= e:
+                batch += 1
+            n += _begins_piece(out, out.starts[batch], e)
         n = group_sum(team, n)
         if team.lane == 0:
-            out.piece_starts[batch + 1] = n
+            sorting.counts[0, c] = n
 
 
 @inlined
-def sum_pieces(team, b, out):
-    """Turn the numbers of pieces of batches into sums over the batches before."""
-    if team.rank != 0:
-        return
-    before = 0
-    n_batches = out.starts.shape[0] - 1
-    for first in range(0, n_batches, team.n_lanes):
-        batch = first + team.lane
-        up_to = prefix_sum(team, out.piece_starts[batch + 1] if batch < n_batches else 0)
-        if batch < n_batches:
-            out.piece_starts[batch + 1] = before + up_to
-        before += last_of_lanes(team, up_to)
-    if team.lane == 0:
-        out.piece_starts[0] = 0
-        out.pieces[before] = out.starts[n_batches]
-
-
-@inlined
-def list_pieces(team, b, out):
-    """Write where pieces begin."""
-    for batch in range(team.rank, out.starts.shape[0] - 1, team.size):
-        start, end, before = out.starts[batch], out.starts[batch + 1], out.piece_starts[batch]
-        for first in range(start, end, team.n_lanes):
-            e = first + team.lane
-            begins = 1 if e < end and _begins_piece(out, start, min(e, end - 1)) else 0
+def list_pieces(team, b, sorting):
+    """Write where pieces begin, and the first piece of each batch."""
+    out, n_chunks = sorting.out, sorting.counts.shape[1]
+    for c in range(team.rank, n_chunks, team.size):
+        begin, end = _chunk(c, out.tokens.shape[0], n_chunks)
+        batch, before = _batch_at(out.starts, begin + team.lane), sorting.counts[0, c]
+        for first in range(begin, end, team.n_lanes):
+            e, begins = first + team.lane, 0
+            if e < end:
+                while out.starts[batch + 1] <= e:
+                    batch += 1
+                begins = _begins_piece(out, out.starts[batch], e)
             up_to = prefix_sum(team, begins)
             if begins == 1:
                 out.pieces[before + up_to - 1] = e
+                _begin_batches(out, batch, e, before + up_to - 1)
             before += last_of_lanes(team, up_to)
+    if team.rank == 0 and team.lane == 0:
+        n = out.tokens.shape[0]
+        out.pieces[sorting.totals[0]] = n
+        _begin_batches(out, out.starts.shape[0] - 1, n, sorting.totals[0])
+
+
+@inlined
+def _begin_batches(out, batch, e, piece):
+    """Let the batches up to ``batch`` that begin at entry ``e`` begin with a piece."""
+    while batch >= 0 and out.starts[batch] == e:
+        out.piece_starts[batch] = piece
+        batch -= 1
 
 
 ORDER = (order_rows,)
 PASS = (clear_counts, count_digits, sum_chunks, sum_digits, distribute)
 GATHER = (gather,)
-PIECES = (count_pieces, sum_pieces, list_pieces)
+PIECES = (count_pieces, sum_chunks, list_pieces)
