@@ -315,11 +315,11 @@ class _Translation:
         return self._decorate(_copied(python, self._of_users, ""))
 
     def _of_users(self, value):
-        """Return the translation of a function that may be a user's, compiled by numba.njit."""
-        if _ours(value) or not isinstance(value, CPUDispatcher):
+        """Return the translation of a function that may be a user's."""
+        if _ours(value) or not _is_function(value) or _is_library(value):
             return self.of(value)
         if value not in self._made:
-            self._made[value] = self._translate(value.py_func)
+            self._made[value] = self._translate(python_function(value))
         return self._made[value]
 
 
