@@ -19,9 +19,16 @@ from sklearn.base import clone
 from test_cuda_ranking import exclusions, histories, some
 from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
-from freqfm import FMClassifier, FMRegressor, RaFMClassifier, backends
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+    backends,
+)
 from freqfm.backends.base import DeviceUnavailableError, FoldInProblem, Histories
-from freqfm.datasets import make_clicks
+from freqfm.datasets import make_clicks, make_interactions
 from freqfm.exceptions import DivergenceError
 
 try:
@@ -121,6 +128,46 @@ def test_any_grid_and_run_gives_the_same_bits(kind, monkeypatch):
     for model in models[1:]:
         for name in (*model._weight_names, "loss_curve_"):
             assert_array_equal(getattr(model, name), getattr(models[0], name), err_msg=name)
+
+
+RECOMMENDERS = {
+    "shared": MFRecommender(32, n_negatives=64),
+    "dot": MFRecommender(32, similarity="dot", temperature=1.0, negative_sampler="popularity"),
+    "full": MFRecommender(5, negative_sampler="full", optimizer="adam", weight_decay=0.01),
+    "in_batch": MFRecommender(40, negative_sampler="in_batch", batch_size=200),
+    "midx": MFRecommender(32, negative_sampler="midx_popularity", n_negatives=20),
+    "bpr": MFRecommender(32, loss="bpr"),
+    "directau": MFRecommender(32, loss="directau"),
+    "mawu": MFRecommender(32, loss="mawu"),
+    "vae": FastVAERecommender(32, negative_sampler="full", early_stopping=False),
+    "vae midx": FastVAERecommender(32, negative_sampler="midx_uniform", early_stopping=False),
+}
+
+
+@pytest.mark.parametrize("name", list(RECOMMENDERS))
+def test_recommenders_agree_with_the_cpu(name):
+    X = make_interactions(500, 300, 8000, random_state=0)
+    model = clone(RECOMMENDERS[name]).set_params(max_iter=1, random_state=0)
+    one, other = (clone(model).set_params(device=at).fit(X) for at in ("cuda", "cpu"))
+    # A draw may turn out otherwise where float32 rounds otherwise.
+    limit = 0.05 if "midx" in name else 1e-3
+    for array, expected in zip(one._tables().values(), other._tables().values(), strict=True):
+        assert np.linalg.norm(array - expected) < limit * np.linalg.norm(expected)
+    assert_allclose(one.loss_curve_, other.loss_curve_, rtol=limit)
+
+
+@pytest.mark.parametrize("name", list(RECOMMENDERS))
+def test_recommenders_have_the_same_bits_on_any_grid(name, monkeypatch):
+    X = make_interactions(500, 300, 8000, random_state=0)
+    model = clone(RECOMMENDERS[name]).set_params(max_iter=1, random_state=0, device="cuda")
+    fitted = []
+    for blocks in (None, None, 1, 7):
+        monkeypatch.setattr(GPU.device, "most_blocks", blocks)
+        fitted.append(clone(model).fit(X))
+    for other in fitted[1:]:
+        for name, array in fitted[0]._tables().items():
+            assert_array_equal(other._tables()[name], array, err_msg=name)
+        assert_array_equal(other.loss_curve_, fitted[0].loss_curve_)
 
 
 @pytest.mark.parametrize("k", [1, 33, 90])
