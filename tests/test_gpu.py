@@ -34,11 +34,9 @@ from freqfm.exceptions import DivergenceError
 try:
     GPU = backends.get("cuda")
 except DeviceUnavailableError as error:
-    GPU, REASON = None, str(error)
-else:
-    REASON = ""
+    pytest.skip(str(error), allow_module_level=True)
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPU is None, reason=REASON)]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
