@@ -11,6 +11,7 @@ from sklearn.base import clone
 from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
 from freqfm import FMClassifier, FMRegressor, backends
+from freqfm.backends.cuda import fm_trainer
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.fm_trainer import EpochSort
 from freqfm.backends.cuda.occurrences import WINDOW
@@ -100,6 +101,15 @@ def test_lanes_share_the_columns(fit_on, model, optimizer):
 def test_formulas_of_users_agree(fit_on, custom):
     model = FMClassifier(3, max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **custom)
     assert_agree(fit_on, model, *rows("binary"))
+
+
+@pytest.mark.parametrize("n_entries", [1, 40, 100])
+def test_scores_in_parts_are_the_same(fit_on, monkeypatch, n_entries):
+    X, y = rows("three classes")
+    model = fit_on(on_grids()[0], FMClassifier(3, max_iter=1, random_state=0), X, y)
+    expected = model.decision_function(X)
+    monkeypatch.setattr(fm_trainer, "_ENTRIES_SCORED", n_entries)
+    assert_array_equal(model.decision_function(X), expected)
 
 
 def test_tokens_of_many_pieces_agree(fit_on):

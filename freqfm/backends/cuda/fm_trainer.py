@@ -1,5 +1,7 @@
 """Training and scoring of factorization machines on a GPU: its memory, and launches."""
 
+import itertools
+
 import numpy as np
 
 from freqfm._jit import interpreted
@@ -35,6 +37,9 @@ __all__ = ["DeviceRows", "FMEpochs", "fm_scores"]
 # whether the user has interrupted.
 _WEIGHTS_PER_LAUNCH = 10_000_000_000
 
+# So many entries are scored at a time, to save memory.
+_ENTRIES_SCORED = 1 << 28
+
 # The sort takes this many chunks of entries at once.
 _CHUNKS = 2048
 
@@ -63,6 +68,13 @@ class DeviceRows:
 
 def fm_scores(device, X, weights):
     """Return the scores of rows under every output, see ``Backend``."""
+    if not isinstance(X, DeviceRows) and X.nnz > _ENTRIES_SCORED:
+        # Every part but the last has about so many entries, and a row at least.
+        cuts = np.searchsorted(X.indptr, np.arange(_ENTRIES_SCORED, X.nnz, _ENTRIES_SCORED))
+        cuts = np.unique(np.concatenate([[0], cuts, [X.shape[0]]]))
+        parts = [X[begin:end] for begin, end in itertools.pairwise(cuts)]
+        if len(parts) > 1:
+            return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
     rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
     scores = np.empty((len(weights), rows.shape[0]), dtype=np.float32)
     on_device = device.empty(rows.shape[0], np.float32)
