@@ -216,6 +216,9 @@ class RankingProblem(NamedTuple):
     corrected: bool = True  #: whether log q is subtracted if negatives are drawn per user
     include_positive: bool = False  #: whether a positive is part of the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
+    sampler: str = ""  #: how the user has given it, for messages
+    #: Of negatives that are drawn per user, if all proposals of the sampler have the same; or None.
+    proposal_code: int | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 

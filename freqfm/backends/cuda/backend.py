@@ -3,6 +3,7 @@
 from freqfm.backends.base import Backend, CPUOnlyError
 from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.histories import fold_in, sum_histories
+from freqfm.backends.cuda.ranking_trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
 
 __all__ = ["CUDABackend"]
@@ -52,6 +53,10 @@ class CUDABackend(Backend):
 
     # Recommenders.
 
+    def ranking_trainer(self, problem, n_threads):
+        """Return a RankingTrainer, see ``Backend``."""
+        return CUDARankingTrainer(self.device, problem)
+
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
         """Return the best items of every query, and their scores, see ``Backend``."""
         return top_k(self.device, queries, items, k, excluded, unit_columns)
@@ -79,6 +84,5 @@ class CUDABackend(Backend):
 
     # Operations that are yet to come.
 
-    ranking_trainer = _cpu_only("MFRecommender is trained")
     table_trainer = _cpu_only("Backbones are trained")
     autoencoder_trainer = _cpu_only("FastVAERecommender is trained")

@@ -69,6 +69,8 @@ class MFTrainer(RecommenderTrainer):
             corrected=bool(getattr(sampler, "corrected", True)),
             include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
+            sampler=repr(self.model.negative_sampler),
+            proposal_code=getattr(sampler, "proposal_code", None),
             formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
 
