@@ -62,6 +62,7 @@ __all__ = [
     "UserKeys",
     "batch_of",
     "key_of",
+    "move_rows",
 ]
 
 # What is kept of each row of a call.
@@ -276,7 +277,7 @@ def _n_chunks(args, m):
 
 
 @inlined
-def _catch_up(team, s, args):
+def catch_up_batch(team, s, args):
     """Let the rows of a batch catch up on the steps they have missed."""
     batch = batch_of(args.data, args.call, s)
     if batch.panel == 0:
@@ -529,7 +530,7 @@ def learn_negatives(team, s, args):
 
 
 @inlined
-def apply(team, s, args):
+def move_rows(team, s, args):
     """Move the users and the items of a batch, after its last panel."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     if batch.panel + 1 < args.call.n_panels:
@@ -632,8 +633,8 @@ def draw(team, s, args):
 
 LIST_USERS = (_list_users,)
 LIST_ITEMS = (_list_items,)
-CATCH_UP = (_catch_up,)
-SHARED = (gather, score, exponentiate, sum_negatives, finish, learn_negatives, apply)
-LISTS = (learn_lists, apply)
+CATCH_UP = (catch_up_batch,)
+SHARED = (gather, score, exponentiate, sum_negatives, finish, learn_negatives, move_rows)
+LISTS = (learn_lists, move_rows)
 CATCH_UP_USERS = (catch_up_users,)
 DRAW = (draw,)

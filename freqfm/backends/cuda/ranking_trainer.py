@@ -4,9 +4,18 @@ import numpy as np
 
 from freqfm._jit import interpreted
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
+from freqfm.backends.cuda.alignment import (
+    ALIGN,
+    CATCH_UP_MARGINS,
+    MARGINS,
+    Alignment,
+    AlignmentArgs,
+    AlignmentScratch,
+)
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.fm import SUM_LOSSES
+from freqfm.backends.cuda.pairwise import PAIRS, Pairwise, PairwiseArgs, PairwiseScratch
 from freqfm.backends.cuda.ranking import (
     CATCH_UP,
     CATCH_UP_USERS,
@@ -69,10 +78,13 @@ class SoftmaxFamily:
         How often the phases run for a batch.
     work : int
         Multiplications of a batch.
+    lists_code : int
+        How the negatives of a batch are listed, see ``formulas.codes``; -1 for none.
     """
 
     def __init__(self, device, problem, n_pairs):
         self._device, self._problem = device, problem
+        self.lists_code = problem.negatives_code
         self._separate = problem.negatives_code in _SEPARATE_LISTS
         self._n_pairs, width = n_pairs, self._list_length(n_pairs)
         self.n_listed = n_pairs * width if self._separate else width
@@ -175,8 +187,104 @@ class SoftmaxFamily:
         launch.run(DRAW if launch.tables.idle else CATCH_UP_USERS + DRAW, args)
 
 
+class PairwiseFamily:
+    """Each positive is ranked above each of its negatives; see ``SoftmaxFamily``."""
+
+    n_panels, lists_code = 1, codes.NEGATIVES_OWN
+
+    def __init__(self, device, problem, n_pairs):
+        self._problem = problem
+        self.n_listed = n_pairs * problem.n_negatives
+        self.work = 6 * problem.batch_size * (1 + problem.n_negatives) * problem.width
+        shape = n_pairs, problem.width
+        self._scratch = PairwiseScratch(*(device.empty(shape, np.float32) for _ in range(2)))
+        self._known = [device.to_device(part.astype(np.int32)) for part in problem.known]
+
+    @staticmethod
+    def block_of(problem):
+        """Return how many positives of a user may stand in one row; None for all."""
+        return problem.block
+
+    def lists_shape(self, n_batches, n_pairs):
+        """Return how many lists of negatives batches need, and the length of a list."""
+        return n_pairs, self._problem.n_negatives
+
+    def n_negatives(self, n_rows, n_pairs):
+        """Return how many negatives batches of some size have."""
+        return n_pairs * self._problem.n_negatives
+
+    def run(self, launch):
+        """Train on the batches of a Launch."""
+        args = PairwiseArgs(
+            launch.data, launch.call, Pairwise(*self._known, launch.negatives), launch.users,
+            launch.items(), launch.tables.step, self._scratch,
+        )  # fmt: skip
+        launch.run(PAIRS if launch.tables.idle else CATCH_UP + PAIRS, args)
+
+
+class AlignmentFamily:
+    """Positive pairs are pulled together, sides pushed apart; see ``SoftmaxFamily``."""
+
+    n_listed, lists_code = 0, -1
+
+    def __init__(self, device, problem, n_pairs):
+        def floats(*shape):
+            return device.empty(shape, np.float32)
+
+        self._problem, n, d = problem, n_pairs, problem.width
+        self.work = 8 * problem.batch_size**2 * d
+        height = max(1, min(n, _SCORES // (2 * n)))
+        self.n_panels = -(-n // height)
+        self._scratch = AlignmentScratch(
+            units=floats(2, n, d),
+            columns=floats(2, d, n),
+            cosines=floats(2, height, n),
+            partial=floats(2, _CHUNKS, height, d),
+            totals=floats(2, n),
+            gradients=floats(2, n, d),
+            pushes=floats(2, 2),
+            lengths=floats(n),
+            margin_gradients=floats(n, 1),
+        )
+        self._of_margins = floats(n, 1)
+        constants = problem.constants
+        gammas = constants["gamma_users"], constants["gamma_items"]
+        self._gammas = device.to_device(np.array(gammas, dtype=np.float32))
+
+    @staticmethod
+    def block_of(problem):
+        """Return how many positives of a user may stand in one row; None for all."""
+        return problem.block
+
+    def lists_shape(self, n_batches, n_pairs):
+        """Return how many lists of negatives batches need, and the length of a list."""
+        return 0, 0
+
+    def n_negatives(self, n_rows, n_pairs):
+        """Return how many negatives batches of some size have."""
+        return np.zeros_like(n_pairs)
+
+    def run(self, launch):
+        """Train on the batches of a Launch."""
+        constants, tables, items = self._problem.constants, launch.tables, launch.items()
+        sides, phases = [launch.users, items], ALIGN
+        if constants["margins"]:
+            sides = [
+                side._replace(table=tables[name], gradients=self._of_margins)
+                for side, name in zip(sides, ("user_margins", "item_margins"), strict=True)
+            ]
+            phases = ALIGN + MARGINS
+        if not tables.idle:
+            phases = CATCH_UP + (CATCH_UP_MARGINS if constants["margins"] else ()) + phases
+        alignment = Alignment(constants["margins"], constants["half"], self._gammas, *sides)
+        args = AlignmentArgs(
+            launch.data, launch.call, alignment, launch.users, items, tables.step, self._scratch
+        )
+        launch.run(phases, args)
+
+
 #: By the names of ``RankingProblem.family``.
-FAMILIES = {"softmax": SoftmaxFamily}
+FAMILIES = {"softmax": SoftmaxFamily, "pairwise": PairwiseFamily, "alignment": AlignmentFamily}
 
 
 class _Launch:
@@ -300,7 +408,7 @@ class CUDARankingTrainer(RankingTrainer):
 
         def write_keys(keys, starts):
             args = ItemKeys(
-                self.on_device, first, problem.n_items, problem.negatives_code, negatives, keys,
+                self.on_device, first, problem.n_items, self._family.lists_code, negatives, keys,
                 starts,
             )  # fmt: skip
             self._device.run(LIST_ITEMS, args, 1, len(keys))
