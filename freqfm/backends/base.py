@@ -328,6 +328,8 @@ class AutoencoderProblem(NamedTuple):
     n_queries: int  #: queries of a batch
     n_positives: int  #: interactions of the users of a batch
     n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
+    sampler: str = ""  #: as in ``RankingProblem``
+    proposal_code: int | None = None  #: as in ``RankingProblem``
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 

@@ -5,6 +5,7 @@ from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.histories import fold_in, sum_histories
 from freqfm.backends.cuda.ranking_trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
+from freqfm.backends.cuda.vae_trainer import CUDAAutoencoderTrainer
 
 __all__ = ["CUDABackend"]
 
@@ -57,6 +58,10 @@ class CUDABackend(Backend):
         """Return a RankingTrainer, see ``Backend``."""
         return CUDARankingTrainer(self.device, problem)
 
+    def autoencoder_trainer(self, problem, n_threads):
+        """Return a trainer of an autoencoder's tables, see ``Backend``."""
+        return CUDAAutoencoderTrainer(self.device, problem)
+
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
         """Return the best items of every query, and their scores, see ``Backend``."""
         return top_k(self.device, queries, items, k, excluded, unit_columns)
@@ -85,4 +90,3 @@ class CUDABackend(Backend):
     # Operations that are yet to come.
 
     table_trainer = _cpu_only("Backbones are trained")
-    autoencoder_trainer = _cpu_only("FastVAERecommender is trained")

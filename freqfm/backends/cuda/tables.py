@@ -40,6 +40,7 @@ __all__ = [
     "catch_up_rows",
     "gather_dropped_row",
     "gather_row",
+    "move_all",
     "row_scale",
     "through_dropout",
     "through_normalisation",
@@ -369,6 +370,16 @@ def apply_gradients(team, batch, number, side, sources, n_unit, mean, step):
             if n_unit > 0:
                 _through_unit_row(team, e - start, k, n_unit, side)
             _move_row(team, e - start, k, n_seen, mean, number, side, step)
+
+
+@inlined
+def move_all(team, number, n_seen, side, n_unit, step):
+    """Move all rows of a table along the gradients of ``side``, sums over ``n_seen`` of a batch."""
+    mean = ONE / np.float32(n_seen)
+    for k in range(team.rank, side.table.weights.shape[0], team.size):
+        if n_unit > 0:
+            _through_unit_row(team, k, k, n_unit, side)
+        _move_row(team, k, k, n_seen, mean, number, side, step)
 
 
 CATCH_UP_ALL = (_catch_up_all,)

@@ -91,6 +91,8 @@ class VAETrainer(RecommenderTrainer):
             n_queries=n_queries,
             n_positives=n_positives,
             n_draws=n_draws,
+            sampler=repr(model.negative_sampler),
+            proposal_code=getattr(components.sampler, "proposal_code", None),
             formulas=self.optimizer.replacements() | formulas,
         )
 
