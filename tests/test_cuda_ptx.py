@@ -18,9 +18,17 @@ from emulated_gpu import EmulatedDevice
 from scipy import sparse
 from sklearn.base import clone
 
-from freqfm import FMClassifier, FMRegressor, RaFMClassifier, backends
+from freqfm import (
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    RaFMClassifier,
+    backends,
+)
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.optimizers import Adam
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,7 +101,25 @@ def serve(what):
     backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)
 
 
+def fit_recommender(estimator):
+    X, _ = rows()
+    clone(estimator).set_params(max_iter=1, batch_size=25, device="cuda").fit(X)
+
+
+DENSE = Adam(0.01, lazy=False)
+RECOMMENDERS = {
+    "softmax": MFRecommender(5, n_negatives=4),
+    "drawn": MFRecommender(5, n_negatives=4, negative_sampler="midx_popularity", optimizer=DENSE),
+    "learned": MFRecommender(5, n_negatives=4, temperature="learned", optimizer=DENSE),
+    "pairs": MFRecommender(5, loss="bpr", optimizer=DENSE),
+    "alignment": MFRecommender(5, loss="mawu", optimizer=DENSE),
+    "own pairs": MFRecommender(5, loss=OwnBPR()),
+    "autoencoder": FastVAERecommender(3, negative_sampler="full", optimizer=DENSE),
+    "autoencoder, drawn": FastVAERecommender(3, negative_sampler="midx_uniform", n_negatives=4),
+}
+
 CASES = {
+    **{name: lambda model=model: fit_recommender(model) for name, model in RECOMMENDERS.items()},
     "classes": lambda: fit_fm(FMClassifier(3)),
     "targets": lambda: fit_fm(FMRegressor(3)),
     "ranks": lambda: fit_fm(RaFMClassifier((1, 3))),

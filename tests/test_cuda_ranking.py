@@ -9,11 +9,19 @@ from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from test_backbones import Features
-from test_numpy_backend import STEPS, covering, histories, label, mf_model
+from test_numpy_backend import (
+    STEPS,
+    VAE_SAMPLERS,
+    VAE_STEPS,
+    covering,
+    histories,
+    label,
+    mf_model,
+)
 
-from freqfm import MFRecommender, backends
+from freqfm import FastVAERecommender, MFRecommender, backends
 from freqfm.backends.base import CPUOnlyError
-from freqfm.backends.cuda import ranking_trainer
+from freqfm.backends.cuda import ranking_trainer, vae_trainer
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
 from freqfm.optimizers import SGD
@@ -107,6 +115,33 @@ def test_alignment_and_pairs_agree(fit_on, case):
     assert_agree(fit_on, mf_model(**case))
 
 
+def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
+    # Clusters of vectors that hardly differ may jump.
+    params = {"max_iter": 1 if "midx" in sampler else 2, "batch_size": 8, **params}
+    return FastVAERecommender(
+        4, hidden_layer_sizes=(5,), negative_sampler=sampler, optimizer=optimizer,
+        n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
+        weight_decay_scope=decay[1], early_stopping=False, random_state=0, **params,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        sampler=["full", "midx_uniform", "midx_popularity"],
+        optimizer=list(VAE_STEPS.values()),
+        similarity=["cosine", "dot"],
+        temperature=[None, "learned"],
+        n_samples=[1, 2],
+        dropout_on=["input", "hidden"],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_autoencoders_agree(fit_on, case):
+    assert_agree(fit_on, autoencoder(**case))
+
+
 ONE_EACH = {
     "softmax": {"loss": "softmax"},
     "dot products": {"loss": "softmax", "similarity": "dot"},
@@ -115,10 +150,17 @@ ONE_EACH = {
     "bpr": {"loss": "bpr", "n_negatives": 2},
     "directau": {"loss": "directau", "n_negatives": None},
     "mawu": {"loss": "mawu", "n_negatives": None},
+    "autoencoder": {"autoencoder": True, "sampler": "full"},
+    "autoencoder, midx": {"autoencoder": True, "sampler": "midx_popularity"},
 }
 
 
 def small(**params):
+    """Return a recommender of one epoch."""
+    if params.pop("autoencoder", False):
+        params = {"decay": (params.pop("weight_decay", 0.0), "full"), **params}
+        params["batch_size"] = min(params.get("batch_size", 8), 16)
+        return autoencoder(**params, max_iter=1)
     params = {"n_negatives": 5, "batch_size": 30, "init_scale": 0.5, **params}
     return MFRecommender(6, max_iter=1, init="normal", random_state=0, **params)
 
@@ -137,7 +179,7 @@ def test_a_step_is_that_of_the_reference_and_an_epoch_that_of_the_cpu(fit_on, na
             assert np.linalg.norm(found[table] - wanted[table]) < most * np.linalg.norm(step)
 
 
-@pytest.mark.parametrize("name", ["softmax", "midx", "bpr", "mawu"])
+@pytest.mark.parametrize("name", ["softmax", "midx", "bpr", "mawu", *list(ONE_EACH)[-2:]])
 def test_lanes_of_a_group_agree(fit_on, name):
     # Lanes are threads here: one batch is enough.
     model = small(**{**ONE_EACH[name], "batch_size": 10_000}, weight_decay=0.01)
@@ -146,16 +188,17 @@ def test_lanes_of_a_group_agree(fit_on, name):
         assert_allclose(several._tables()[table], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softmax", "full", "directau", "mawu"])
+@pytest.mark.parametrize("name", ["softmax", "full", "directau", "mawu", "autoencoder"])
 def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
     model = small(**ONE_EACH[name])
     whole = fit_on(on_gpu(), model)
-    monkeypatch.setattr(ranking_trainer, "_SCORES", 50)
+    for trainer in (ranking_trainer, vae_trainer):
+        monkeypatch.setattr(trainer, "_SCORES", 50)
     device = EmulatedDevice(4)
     parts = fit_on(CUDABackend(device), model)
-    assert any(
-        getattr(args, "call", None) and args.call.n_panels > 1 for args in device.launches.values()
-    )
+    n_panels = [getattr(args, "n_panels", 1) for args in device.launches.values()]
+    n_panels += [args.call.n_panels for args in device.launches.values() if hasattr(args, "call")]
+    assert max(n_panels) > 1
     for table, expected in whole._tables().items():
         assert_allclose(parts._tables()[table], expected, rtol=1e-4, atol=1e-5)
 
@@ -177,6 +220,14 @@ def test_samplers_of_the_cpu_are_named(fit_on, sampler):
         fit_on(on_gpu(), model)
     model.set_params(device="auto").fit(histories())
     assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize("sampler", [name for name in VAE_SAMPLERS if name in CPU_ONLY])
+def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
+    model = autoencoder(sampler)
+    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
+        fit_on(on_gpu(), model)
+    assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
 
 
 def test_backbones_run_on_the_cpu(fit_on):

@@ -23,7 +23,7 @@ from freqfm.backends.cuda.tables import (
     through_normalisation,
 )
 from freqfm.backends.cuda.team import group_sum
-from freqfm.formulas.losses import margin_cosine
+from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
 __all__ = ["ALIGN", "CATCH_UP_MARGINS", "MARGINS", "Alignment", "AlignmentArgs", "AlignmentScratch"]
@@ -233,13 +233,12 @@ def _align(team, r, cosine, share, args, batch):
     u, i = args.data.row_users[batch.first_row + r], args.data.items[batch.first_pair + r]
     m_user = min(max(alignment.user_margins.table.weights[u, 0], ZERO), ONE)
     m_item = min(max(alignment.item_margins.table.weights[i, 0], ZERO), ONE)
-    gate = 1.0 / (1.0 + math.exp(-np.float64(m_user) - np.float64(m_item)))
-    value, derivative, by_margin = margin_cosine(np.float64(cosine), 1.0 - gate)
+    gate = ONE / (ONE + exp_of_minus(m_user + m_item))
+    value, derivative, by_margin = margin_cosine_in_float32(cosine, ONE - gate)
     if team.lane == 0:
         # The margin is one minus a sigmoid.
-        by_margins = np.float32(by_margin * gate * (1.0 - gate))
-        args.scratch.margin_gradients[r, 0] = share * by_margins
-    return np.float32(-value), np.float32(-derivative)
+        args.scratch.margin_gradients[r, 0] = share * by_margin * gate * (ONE - gate)
+    return -value, -derivative
 
 
 @inlined
