@@ -113,7 +113,7 @@ RECOMMENDERS = {
     "learned": MFRecommender(5, n_negatives=4, temperature="learned", optimizer=DENSE),
     "pairs": MFRecommender(5, loss="bpr", optimizer=DENSE),
     "alignment": MFRecommender(5, loss="mawu", optimizer=DENSE),
-    "own pairs": MFRecommender(5, loss=OwnBPR()),
+    "own pairs": MFRecommender(5, loss=CustomBPR()),
     "autoencoder": FastVAERecommender(3, negative_sampler="full", optimizer=DENSE),
     "autoencoder, drawn": FastVAERecommender(3, negative_sampler="midx_uniform", n_negatives=4),
 }

@@ -1,254 +1,128 @@
-"""Recommenders on an emulated GPU, compared with the reference in NumPy and with the CPU."""
+"""Top k, folding in and sums of histories on an emulated GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
+from custom_components import CustomBPR
 from emulated_gpu import EmulatedDevice
 from numpy.testing import assert_allclose, assert_array_equal
-from own_components import OwnAdagrad, OwnBPR
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
-from sklearn.base import clone
-from test_backbones import Features
-from test_numpy_backend import (
-    STEPS,
-    VAE_SAMPLERS,
-    VAE_STEPS,
-    covering,
-    histories,
-    label,
-    mf_model,
-)
 
-from freqfm import FastVAERecommender, MFRecommender, backends
-from freqfm.backends.base import CPUOnlyError
-from freqfm.backends.cuda import ranking_trainer, vae_trainer
+from freqfm import MFRecommender, backends
+from freqfm.backends.base import Exclusions, FoldInProblem, Histories
+from freqfm.backends.cuda import topk
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.losses import BPR, BSL, MAWU, DirectAU, Softmax
-from freqfm.optimizers import SGD
-from freqfm.samplers import SAMPLERS, Uniform
-
-# Relative to the largest number of an array. Adam turns the sign of a gradient near zero, which
-# float32 does not know, into a whole step.
-TOLERANCE = 5e-4
-
-SAMPLERS_OF_GPU = [
-    "uniform", "popularity", "in_batch", "full", "midx_uniform", "midx_popularity",
-]  # fmt: skip
 
 
-@pytest.fixture
-def fit_on(monkeypatch):
-    """Return a function that fits a recommender by a backend."""
-
-    def fit_on(backend, model):
-        monkeypatch.setattr(backends, "_cuda", lambda number: backend)
-        return clone(model).set_params(device="cuda").fit(histories())
-
-    return fit_on
+def on_grids(n_lanes):
+    """Return backends of different grids, whose results must have the same bits."""
+    return [CUDABackend(EmulatedDevice(size, seed, n_lanes)) for size, seed in [(3, 0), (16, 1)]]
 
 
-def on_gpu(size=3, seed=0):
-    return CUDABackend(EmulatedDevice(size, seed))
+def agree(operation, *args, n_lanes=1):
+    """Return the results of NumPy and of emulated GPUs; the latter have the same bits."""
+    expected = getattr(NumpyBackend(), operation)(*args)
+    found = [getattr(backend, operation)(*args) for backend in on_grids(n_lanes)]
+    expected, *found = [r if isinstance(r, tuple) else (r,) for r in (expected, *found)]
+    for one, other, wanted in zip(*found, expected, strict=True):
+        assert_array_equal(one, other)
+        assert one.shape == wanted.shape and one.dtype == wanted.dtype
+        if wanted.dtype.kind == "f":
+            assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
+        else:
+            assert_array_equal(one, wanted)
+    return found[0]
 
 
-def assert_agree(fit_on, model):
-    reference = fit_on(NumpyBackend(), model)
-    first, other = fit_on(on_gpu(3, 0), model), fit_on(on_gpu(8, 1), model)
-    wanted = {**reference._tables(), "loss": reference.loss_curve_}
-    wanted["temperatures"] = reference._inverse_temperatures
-    wanted["statistics"] = reference._statistics
-    for fitted in (first, other):
-        found = {**fitted._tables(), "loss": fitted.loss_curve_}
-        found["temperatures"], found["statistics"] = (
-            fitted._inverse_temperatures, fitted._statistics
-        )  # fmt: skip
-        for name, expected in wanted.items():
-            largest = np.abs(expected).max(initial=1e-3)
-            assert_allclose(found[name], expected, rtol=0, atol=TOLERANCE * largest, err_msg=name)
-    for name in first._tables():
-        assert_array_equal(first._tables()[name], other._tables()[name], err_msg=name)
-    for name, state in first._states.items():
-        for one, two in zip(state.values(), other._states[name].values(), strict=True):
-            assert_array_equal(one, two, err_msg=name)
-    assert_array_equal(first.loss_curve_, other.loss_curve_)
+def some(n_queries=7, n_items=90, width=5):
+    generator = np.random.default_rng(0)
+    queries, items = (
+        generator.normal(size=(n, width)).astype(np.float32) for n in (n_queries, n_items)
+    )
+    # Equal scores, scores of both zeros, and none.
+    items[40:50] = items[3]
+    items[60:63] = [[0], [-0.0], [np.nan]]
+    queries[-1] = 0
+    return queries, items
 
 
-@pytest.mark.parametrize(
-    "case",
-    covering(
-        sampler=[*SAMPLERS_OF_GPU, Uniform(shared=False)],
-        optimizer=list(STEPS),
-        loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
-        comparison=[
-            ("cosine", 0.5),
-            ("cosine", "adap_tau"),
-            ("cosine", "learned_user"),
-            ("dot", 0.5),
-            ("dot", "learned"),
-        ],
-        user_dropout=[0.0, 0.2],
-        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
-    ),
-    ids=label,
-)
-def test_softmax_losses_agree(fit_on, case):
-    similarity, temperature = case.pop("comparison")
-    sampler = case.pop("sampler")
-    model = mf_model(**case, similarity=similarity, temperature=temperature)
-    draws = 5 if sampler not in ("full", "in_batch") else None
-    model.set_params(negative_sampler=sampler, n_negatives=draws)
-    # Clusters of vectors that hardly differ may jump.
-    assert_agree(fit_on, model.set_params(max_iter=1 if "midx" in str(sampler) else 2))
+def exclusions(n_queries, n_items):
+    generator = np.random.default_rng(1)
+    excluded = [np.flatnonzero(generator.random(n_items) < 0.3) for _ in range(n_queries)]
+    excluded[2] = np.arange(n_items)
+    indptr = np.cumsum([0, *map(len, excluded)])
+    indices = np.concatenate(excluded).astype(np.int32)
+    return Exclusions(indptr, indices, np.array([3, 17], dtype=np.int32))
 
 
-@pytest.mark.parametrize(
-    "case",
-    covering(
-        loss=[BPR(), DirectAU(0.5), MAWU(0.5, 0.5), MAWU(0.5, 0.5, margins=False)],
-        optimizer=list(STEPS),
-        user_dropout=[0.0, 0.2],
-        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
-    ),
-    ids=label,
-)
-def test_alignment_and_pairs_agree(fit_on, case):
-    assert_agree(fit_on, mf_model(**case))
+@pytest.mark.parametrize("k", [1, 4, 33, 90])
+@pytest.mark.parametrize("unit_columns", [0, 3])
+def test_top_k_agrees(k, unit_columns):
+    queries, items = some()
+    agree("top_k", queries, items, k, exclusions(7, 90), unit_columns, 1)
 
 
-def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
-    # Clusters of vectors that hardly differ may jump.
-    params = {"max_iter": 1 if "midx" in sampler else 2, "batch_size": 8, **params}
-    return FastVAERecommender(
-        4, hidden_layer_sizes=(5,), negative_sampler=sampler, optimizer=optimizer,
-        n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
-        weight_decay_scope=decay[1], early_stopping=False, random_state=0, **params,
-    )  # fmt: skip
+def test_parts_of_queries_and_items_do_not_matter(monkeypatch):
+    queries, items = some(n_items=400)
+    monkeypatch.setattr(topk, "_SCORES", 1200)
+    monkeypatch.setattr(topk, "_SLICE", 50)
+    monkeypatch.setattr(topk, "_PRODUCTS_PER_LAUNCH", 10_000)
+    agree("top_k", queries, items, 9, exclusions(7, 400), 0, 1)
 
 
-@pytest.mark.parametrize(
-    "case",
-    covering(
-        sampler=["full", "midx_uniform", "midx_popularity"],
-        optimizer=list(VAE_STEPS.values()),
-        similarity=["cosine", "dot"],
-        temperature=[None, "learned"],
-        n_samples=[1, 2],
-        dropout_on=["input", "hidden"],
-        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
-    ),
-    ids=label,
-)
-def test_autoencoders_agree(fit_on, case):
-    assert_agree(fit_on, autoencoder(**case))
+def test_buffers_overflow():
+    # Scores rise, so that every item is better than those before.
+    items = np.arange(300, dtype=np.float32)[:, None]
+    nothing = Exclusions(np.zeros(2, dtype=int), *np.zeros((2, 0), dtype=np.int32))
+    found, _ = agree("top_k", np.ones((1, 1), dtype=np.float32), items, 5, nothing, 0, 1)
+    assert_array_equal(found, [[299, 298, 297, 296, 295]])
 
 
-ONE_EACH = {
-    "softmax": {"loss": "softmax"},
-    "dot products": {"loss": "softmax", "similarity": "dot"},
-    "full": {"loss": "bsl", "negative_sampler": "full", "n_negatives": None},
-    "midx": {"loss": "softmax", "negative_sampler": "midx_popularity"},
-    "bpr": {"loss": "bpr", "n_negatives": 2},
-    "directau": {"loss": "directau", "n_negatives": None},
-    "mawu": {"loss": "mawu", "n_negatives": None},
-    "autoencoder": {"autoencoder": True, "sampler": "full"},
-    "autoencoder, midx": {"autoencoder": True, "sampler": "midx_popularity"},
-}
+def histories():
+    generator = np.random.default_rng(2)
+    X = generator.choice([0.5, 1, 2], (12, 9)) * (generator.random((12, 9)) < 0.4)
+    X[5] = 0
+    X = sparse.csr_array(X.astype(np.float32))
+    return X.indptr, X.indices, X.data
 
 
-def small(**params):
-    """Return a recommender of one epoch."""
-    if params.pop("autoencoder", False):
-        params = {"decay": (params.pop("weight_decay", 0.0), "full"), **params}
-        params["batch_size"] = min(params.get("batch_size", 8), 16)
-        return autoencoder(**params, max_iter=1)
-    params = {"n_negatives": 5, "batch_size": 30, "init_scale": 0.5, **params}
-    return MFRecommender(6, max_iter=1, init="normal", random_state=0, **params)
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_folding_in_agrees(pairwise):
+    generator = np.random.default_rng(0)
+    items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (9, 5))
+    problem = FoldInProblem(
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
+    )
+    (vectors,) = agree("fold_in", problem, histories(), 1)
+    assert_array_equal(vectors[5], 0)
+    if pairwise:
+        agree("fold_in", problem, histories(), 1, CustomBPR().replacements())
 
 
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_a_step_is_that_of_the_reference_and_an_epoch_that_of_the_cpu(fit_on, name):
-    # A step of the rate zero leaves the vectors where they start.
-    model = small(**ONE_EACH[name], optimizer=SGD(1e-12))
-    start = fit_on(NumpyBackend(), model)._tables()
-    for batch_size, backend, most in [(10_000, NumpyBackend(), 1e-5), (8, None, 1e-3)]:
-        model = small(**{**ONE_EACH[name], "batch_size": batch_size}, optimizer=SGD(0.1))
-        backend = backends.get("cpu") if backend is None else backend
-        wanted, found = fit_on(backend, model)._tables(), fit_on(on_gpu(), model)._tables()
-        for table, before in start.items():
-            step = wanted[table] - before
-            assert np.linalg.norm(found[table] - wanted[table]) < most * np.linalg.norm(step)
+def test_lanes_choose_and_fold_in_together(monkeypatch):
+    queries, items = some(3, 100)
+    monkeypatch.setattr(topk, "_SLICE", 30)
+    agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
+    for pairwise in (False, True):
+        problem = FoldInProblem(items[:9], items[9:20], pairwise, 1.5, 2.0, 1.2, 3.0, n_steps=2)
+        agree("fold_in", problem, histories(), 1, n_lanes=4)
 
 
-@pytest.mark.parametrize("name", ["softmax", "midx", "bpr", "mawu", *list(ONE_EACH)[-2:]])
-def test_lanes_of_a_group_agree(fit_on, name):
-    # Lanes are threads here: one batch is enough.
-    model = small(**{**ONE_EACH[name], "batch_size": 10_000}, weight_decay=0.01)
-    one, several = fit_on(on_gpu(), model), fit_on(CUDABackend(EmulatedDevice(2, 0, 4)), model)
-    for table, expected in one._tables().items():
-        assert_allclose(several._tables()[table], expected, rtol=1e-4, atol=1e-5)
+def test_sums_of_histories_agree():
+    table = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    agree("sum_histories", Histories(*histories()), table, 1)
 
 
-@pytest.mark.parametrize("name", ["softmax", "full", "directau", "mawu", "autoencoder"])
-def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
-    model = small(**ONE_EACH[name])
-    whole = fit_on(on_gpu(), model)
-    for trainer in (ranking_trainer, vae_trainer):
-        monkeypatch.setattr(trainer, "_SCORES", 50)
-    device = EmulatedDevice(4)
-    parts = fit_on(CUDABackend(device), model)
-    n_panels = [getattr(args, "n_panels", 1) for args in device.launches.values()]
-    n_panels += [args.call.n_panels for args in device.launches.values() if hasattr(args, "call")]
-    assert max(n_panels) > 1
-    for table, expected in whole._tables().items():
-        assert_allclose(parts._tables()[table], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "own", [{"loss": OwnBPR(), "n_negatives": 2}, {"optimizer": OwnAdagrad(0.05)}], ids=label
-)
-def test_formulas_of_users_agree(fit_on, own):
-    assert_agree(fit_on, small(**own))
-
-
-CPU_ONLY = [name for name in SAMPLERS if name not in SAMPLERS_OF_GPU]
-
-
-@pytest.mark.parametrize("sampler", CPU_ONLY)
-def test_samplers_of_the_cpu_are_named(fit_on, sampler):
-    model = small(negative_sampler=sampler)
-    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
-        fit_on(on_gpu(), model)
-    model.set_params(device="auto").fit(histories())
-    assert model.n_iter_ == 1
-
-
-@pytest.mark.parametrize("sampler", [name for name in VAE_SAMPLERS if name in CPU_ONLY])
-def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
-    model = autoencoder(sampler)
-    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
-        fit_on(on_gpu(), model)
-    assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
-
-
-def test_backbones_run_on_the_cpu(fit_on):
-    generator = np.random.default_rng(8)
-    features = [
-        sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
-    ]
-    model = small(backbone=Features(*features))
-    with pytest.raises(CPUOnlyError, match="backbones are trained on the CPU only"):
-        fit_on(on_gpu(), model)
-    found = model.set_params(device="auto").fit(histories())
-    expected = clone(model).set_params(device="cpu").fit(histories())
-    assert_array_equal(found.item_factors_, expected.item_factors_)
-
-
-def test_what_is_moved_does_not_grow_with_batches(fit_on):
-    copied = []
-    for batch_size in (60, 5):
-        device = EmulatedDevice()
-        fit_on(CUDABackend(device), small(batch_size=batch_size))
-        copied.append(device.n_copied)
-    # Lists of negatives, and a few numbers of each batch.
-    n_batches = histories().nnz // 5
-    assert copied[1] - copied[0] < n_batches * 4 * (5 + 20)
+def test_recommenders_serve_from_the_gpu(monkeypatch):
+    device = EmulatedDevice()
+    X = sparse.random(20, 30, 0.3, format="csr", dtype=np.float32, random_state=0)
+    model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(backends, "get", lambda device="cpu": NumpyBackend())
+        model.fit(X)
+        expected = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
+    monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))
+    found = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
+    assert {phases[0].__name__ for phases, _ in device.launches} >= {"turn_queries", "fold_in_rows"}
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, atol=1e-4)

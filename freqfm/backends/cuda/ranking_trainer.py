@@ -41,6 +41,7 @@ from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side
 from freqfm.formulas import codes
 from freqfm.formulas.rng import stream_key
+from freqfm.formulas.sampling_laws import PROPOSAL_CELLS
 
 __all__ = ["CUDARankingTrainer"]
 
@@ -471,5 +472,5 @@ def _refuse(problem):
     if problem.family not in FAMILIES:
         raise CPUOnlyError(f"losses of the family {problem.family!r} run on the CPU only; {advice}")
     drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-    if drawn and (problem.proposal_code != codes.PROPOSAL_CELLS or problem.family != "softmax"):
+    if drawn and (problem.proposal_code != PROPOSAL_CELLS or problem.family != "softmax"):
         raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")
