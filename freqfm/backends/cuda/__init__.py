@@ -19,6 +19,14 @@ How the parts fit:
     The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
 ``fm``, ``fm_trainer``
     Phases of factorization machines, and what runs them.
+``sorting``, ``tables``, ``products``, ``draws``
+    What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
+    and moved; matrix products by registers; draws from cells of items.
+``ranking``, ``pairwise``, ``alignment``, ``ranking_trainer``
+    Phases of the losses of ``MFRecommender``, and what runs them; tables stay in ``device_tables``
+    during an epoch.
+``vae``, ``vae_trainer``
+    Phases of the layers of an autoencoder that have a row per item, and what runs them.
 ``backend``
     ``CUDABackend``, which ``freqfm.backends.get`` returns. What is not there raises
     ``CPUOnlyError``.
