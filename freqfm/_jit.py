@@ -33,12 +33,16 @@ __all__ = [
     "KERNELS",
     "announced_compilation",
     "cache_directory",
+    "compiling",
+    "fingerprint_of",
     "inlined",
+    "interpreted",
     "kernel",
     "n_signatures",
     "python_function",
     "specialised",
     "subroutine",
+    "translated",
 ]
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
@@ -64,17 +68,31 @@ def announced_compilation(wanted):
     listener = _Announcer()
     if wanted:
         event.register("numba:compile", listener)
+        event.register(_ELSEWHERE, listener)
     try:
         yield
     finally:
         if wanted:
             event.unregister("numba:compile", listener)
+            event.unregister(_ELSEWHERE, listener)
+
+
+# Compilation by other compilers, see ``compiling``.
+_ELSEWHERE = "freqfm:compile"
+
+
+def compiling(name):
+    """Return a context manager for a block that compiles a kernel with another compiler."""
+    return event.trigger_event(_ELSEWHERE, data={"name": name})
 
 
 class _Announcer(event.Listener):
     def on_start(self, started):
-        if started.data["dispatcher"] in KERNELS:
-            print(f"compiling {started.data['dispatcher'].__name__} (once)", flush=True)
+        name = started.data.get("name")
+        if started.data.get("dispatcher") in KERNELS:
+            name = started.data["dispatcher"].__name__
+        if name:
+            print(f"compiling {name} (once)", flush=True)
 
     def on_end(self, ended):
         pass
@@ -175,16 +193,22 @@ def specialised(compiled, replacements):
     """
     if not replacements:
         return compiled
-    fingerprint = Fingerprint()
-    for replaced, function in replacements.items():
-        fingerprint.add(_DECORATED[replaced][0].__name__)
-        fingerprint.add(function)
+    fingerprint = fingerprint_of(replacements)
     key = compiled, fingerprint.key
     if key not in _VARIANTS:
         variant = _Variant(replacements, fingerprint).of(compiled)
         # Values that cannot be hashed are identified by address and must stay alive.
         _VARIANTS[key] = variant, fingerprint.kept
     return _VARIANTS[key][0]
+
+
+def fingerprint_of(replacements):
+    """Return the Fingerprint of the ``replacements`` of :func:`specialised`."""
+    fingerprint = Fingerprint()
+    for replaced, function in replacements.items():
+        fingerprint.add(_DECORATED[replaced][0].__name__)
+        fingerprint.add(function)
+    return fingerprint
 
 
 class _Variant:
@@ -226,22 +250,81 @@ class _Variant:
         return self._rebuilt[value]
 
     def _copy(self, function, changed):
-        """Return a copy of a Python function that uses ``changed(value)`` for each value.
+        return _copied(function, changed, self._suffix)
 
-        It gets a unique name: the linker must not take one variant for another.
-        """
-        used = names_used(function)
-        replaced = {name: changed(used[name]) for name in used if name in function.__globals__}
-        cells = [types.CellType(changed(cell.cell_contents)) for cell in function.__closure__ or ()]
-        copy = types.FunctionType(
-            function.__code__,
-            {**function.__globals__, **replaced},
-            function.__name__,
-            function.__defaults__,
-            tuple(cells),
-        )
-        copy.__qualname__ = function.__qualname__.replace("<locals>", "of") + self._suffix
-        return copy
+
+def translated(function, decorate, replacements=types.MappingProxyType({})):
+    """Return a function of the package for another compiler, with all functions that it calls.
+
+    Parameters
+    ----------
+    function : function
+        From :func:`inlined` or :func:`subroutine`.
+    decorate : callable
+        Compiles a Python function, such as ``numba.cuda.jit(device=True)``.
+    replacements : dict of function to function, default={}
+        As for :func:`specialised`.
+
+    Returns
+    -------
+    function : object
+        What ``decorate`` has returned.
+    """
+    return _Translation(decorate, replacements).of(function)
+
+
+@functools.cache
+def interpreted(function):
+    """Return a function of the package as plain Python, with all functions that it calls."""
+    return translated(function, lambda python: python)
+
+
+class _Translation:
+    """Rebuilds functions for another compiler."""
+
+    def __init__(self, decorate, replacements):
+        self._decorate, self._replacements = decorate, replacements
+        self._made = {}
+
+    def of(self, value):
+        """Return the translation of a function; other values are unchanged."""
+        if not _ours(value):
+            return value
+        if value not in self._made:
+            replaced = value in self._replacements
+            python = self._replacements[value] if replaced else _DECORATED[value][0]
+            self._made[value] = self._translate(python)
+        return self._made[value]
+
+    def _translate(self, python):
+        return self._decorate(_copied(python, self._of_users, ""))
+
+    def _of_users(self, value):
+        """Return the translation of a function that may be a user's."""
+        if _ours(value) or not _is_function(value) or _is_library(value):
+            return self.of(value)
+        if value not in self._made:
+            self._made[value] = self._translate(python_function(value))
+        return self._made[value]
+
+
+def _copied(function, changed, suffix):
+    """Return a copy of a Python function that uses ``changed(value)`` for each value.
+
+    With a suffix it gets a unique name: the linker must not take one variant for another.
+    """
+    used = names_used(function)
+    replaced = {name: changed(used[name]) for name in used if name in function.__globals__}
+    cells = [types.CellType(changed(cell.cell_contents)) for cell in function.__closure__ or ()]
+    copy = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **replaced},
+        function.__name__,
+        function.__defaults__,
+        tuple(cells),
+    )
+    copy.__qualname__ = function.__qualname__.replace("<locals>", "of") + suffix
+    return copy
 
 
 def _ours(value):

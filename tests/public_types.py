@@ -44,7 +44,7 @@ def uses() -> None:
 
 def constructors() -> None:
     """Build estimators and components with the types that are documented."""
-    FMClassifier(8, optimizer=Adam(1e-3, lazy=False), class_weight={0: 1, 1: 2}, n_jobs=-1)
+    FMClassifier(8, optimizer=Adam(1e-3, lazy=False), class_weight={0: 1, 1: 2}, device="cuda:1")
     FMRegressor(loss=Huber(delta=2), learning_rate=0.1, random_state=np.random.default_rng(0))
     RaFMClassifier([4, 16], counts=np.ones(10), early_stopping="auto")
     MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
@@ -59,6 +59,7 @@ def mistakes() -> None:
     metrics.ndcg_at_k([[1]], [[1]], k="ten")  # type: ignore[arg-type]
     freqfm.show_versions(1)  # type: ignore[call-arg]
     FMClassifier(max_iter="many")  # type: ignore[arg-type]
+    FMClassifier(device=1)  # type: ignore[arg-type]
     RaFMClassifier(learning_rate="fast")  # type: ignore[arg-type]
     MFRecommender(optimizer=1.0)  # type: ignore[arg-type]
     FastVAERecommender(n_negatives=0.5)  # type: ignore[arg-type]

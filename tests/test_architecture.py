@@ -236,6 +236,28 @@ def too_large(module, tree):
         yield from too_large(name, node)
 
 
+def test_cuda_is_imported_in_one_file():
+    importing = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        for name in imports_of(node, module.rpartition(".")[0])
+        if name.startswith(("numba.cuda", "numba_cuda"))
+    }
+    assert importing == {"freqfm.backends.cuda.device"}
+
+
+def test_cuda_is_imported_only_when_asked_for():
+    importing = {
+        module
+        for module, tree in TREES.items()
+        for node in outside_functions(tree)
+        for name in imports_of(node, module.rpartition(".")[0])
+        if name.startswith("freqfm.backends.cuda") and ".cuda" not in module
+    }
+    assert importing == set()
+
+
 def test_functions_are_small():
     found = {name for module, tree in TREES.items() for name in too_large(module, tree)}
     assert not found, "too many lines or parameters"

@@ -2,14 +2,19 @@
 
 import functools
 
+from freqfm.backends.base import CPUOnlyError, DeviceUnavailableError
 
-@functools.cache
+__all__ = ["get", "serve", "start"]
+
+
 def get(device="cpu"):
-    """Return the backend of a kind of hardware.
+    """Return the backend of a device.
 
     Parameters
     ----------
-    device : "cpu", default="cpu"
+    device : str, default="cpu"
+        "cpu"; "cuda" or "cuda:N", the N-th NVIDIA GPU, counted from 0; or "auto", the first GPU if
+        it can be used, else the CPU.
 
     Returns
     -------
@@ -18,10 +23,75 @@ def get(device="cpu"):
     Raises
     ------
     ValueError
-        If there is no backend of that name.
+        If the name is unknown.
+    DeviceUnavailableError
+        If the device cannot be used on this machine; the message says what to install.
     """
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if device == "cpu":
-        from freqfm.backends.cpu.backend import CPUBackend
+        return _cpu()
+    if device in ("cuda", "auto") or (kind == "cuda" and number.isdecimal()):
+        try:
+            return _cuda(int(number or 0))
+        except DeviceUnavailableError as error:
+            if device == "auto":
+                return _cpu()
+            raise DeviceUnavailableError(f"device={device!r} cannot be used: {error}") from None
+    raise ValueError(
+        f"device={device!r} is unknown; choose 'cpu', 'cuda', 'cuda:1' for the second GPU, or "
+        f"'auto'."
+    )
 
-        return CPUBackend()
-    raise ValueError(f"device={device!r} is unknown; choose 'cpu'.")
+
+@functools.cache
+def _cpu():
+    from freqfm.backends.cpu.backend import CPUBackend
+
+    return CPUBackend()
+
+
+@functools.cache
+def _cuda(number):
+    from freqfm.backends.cuda import open_device
+
+    return open_device(number)
+
+
+def start(device, operation, *args):
+    """Return the backend that a fit uses, and what one of its operations returns.
+
+    Parameters
+    ----------
+    device : str
+        See :func:`get`; "auto" uses the CPU if the GPU's backend lacks the operation.
+    operation : str
+        Name of a method of the backend.
+    *args : tuple
+        Its arguments.
+
+    Raises
+    ------
+    CPUOnlyError
+        If the backend of the device lacks the operation.
+    """
+    backend = get(device)
+    try:
+        return backend, getattr(backend, operation)(*args)
+    except CPUOnlyError:
+        if device != "auto":
+            raise
+    backend = get("cpu")
+    return backend, getattr(backend, operation)(*args)
+
+
+def serve(device, operation, *args):
+    """Return what an operation of a fitted model returns.
+
+    It runs on the device of the fit if this machine has it, else on the CPU: models that were
+    trained on a GPU predict anywhere. For parameters see :func:`start`.
+    """
+    try:
+        get(device)
+    except DeviceUnavailableError:
+        device = "cpu"
+    return start(device, operation, *args)[1]

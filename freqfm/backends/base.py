@@ -1,6 +1,6 @@
 """The interface between models and hardware: what an estimator may ask a backend for.
 
-An estimator calls ``backends.get(device)`` and uses nothing else of this folder. Arrays that go in
+An estimator calls the functions of ``freqfm.backends`` and uses nothing else. Arrays that go in
 and out are NumPy arrays; scratch memory, tiles, threads and streams belong to the backend. All
 results are bitwise the same for any number of threads. Random numbers come from the counter-based
 generator of ``formulas.rng``, keyed by seed, epoch and index, so that all backends draw the same.
@@ -22,6 +22,8 @@ __all__ = [
     "AutoencoderProblem",
     "Backend",
     "Batches",
+    "CPUOnlyError",
+    "DeviceUnavailableError",
     "Exclusions",
     "FMGradient",
     "FMObjective",
@@ -38,6 +40,14 @@ __all__ = [
     "TrainedTable",
     "UpdateRule",
 ]
+
+
+class DeviceUnavailableError(RuntimeError):
+    """The device cannot be used on this machine."""
+
+
+class CPUOnlyError(ValueError):
+    """The operation, or this variant of it, runs on the CPU only."""
 
 
 class UpdateRule(NamedTuple):
@@ -206,6 +216,9 @@ class RankingProblem(NamedTuple):
     corrected: bool = True  #: whether log q is subtracted if negatives are drawn per user
     include_positive: bool = False  #: whether a positive is part of the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
+    sampler: str = ""  #: how the user has given it, for messages
+    #: Of negatives that are drawn per user, if all proposals of the sampler have the same; or None.
+    proposal_code: int | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
@@ -315,6 +328,8 @@ class AutoencoderProblem(NamedTuple):
     n_queries: int  #: queries of a batch
     n_positives: int  #: interactions of the users of a batch
     n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
+    sampler: str = ""  #: as in ``RankingProblem``
+    proposal_code: int | None = None  #: as in ``RankingProblem``
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
@@ -342,6 +357,21 @@ class Backend(ABC):
         n_threads : int
         """
 
+    def fm_rows(self, X):
+        """Return rows to be scored several times, for instance a copy in a GPU's memory.
+
+        Parameters
+        ----------
+        X : csr_array
+            Canonical.
+
+        Returns
+        -------
+        rows : object
+            What ``fm_scores`` of this backend takes in place of ``X``.
+        """
+        return X
+
     @abstractmethod
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, (n_outputs, n_rows) float32.
@@ -349,7 +379,7 @@ class Backend(ABC):
         Parameters
         ----------
         X : csr_array
-            Canonical.
+            Canonical; or what ``fm_rows`` has returned.
         weights : list of FMWeights
         n_threads : int
         """

@@ -14,8 +14,9 @@ __all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
 # Version of the file format.
 _FORMAT = 1
 
-# Parameters that do not affect a continued fit: its seed has been drawn already.
-_WITHOUT_EFFECT = {"n_jobs", "random_state", "verbose"}
+# Parameters that may change in a continued fit: its seed has been drawn already, and another device
+# changes no more than the last bits.
+_WITHOUT_EFFECT = {"device", "n_jobs", "random_state", "verbose"}
 
 
 class Checkpoint:

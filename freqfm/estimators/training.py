@@ -439,6 +439,8 @@ def train(task, phase, trial, callbacks=None, number=0):
     number : int, default=0
         Number of the phase, if a fit has several.
     """
+    if task.model.verbose and task.model.device == "auto" and number == 0:
+        print(f"device='auto': training on {task.device}")
     with announced_compilation(task.model.verbose), task:
         loop = EpochLoop(task.model, task, phase)
         if callbacks:

@@ -6,7 +6,7 @@ import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
 from freqfm.formulas.codes import LOG_LOSS
-from freqfm.formulas.special import exp_of_minus, log_of_one_plus
+from freqfm.formulas.special import exp_of_minus, log_of_one_plus, sine_and_cosine
 
 
 @inlined
@@ -159,3 +159,22 @@ def margin_cosine(cosine, margin):
     sine = math.sin(theta + margin)
     by_cosine = sine / math.sin(theta) if clipped == cosine else 0.0
     return math.cos(theta + margin), by_cosine, -sine
+
+
+_ROUNDED_LARGEST_COSINE = np.float32(_LARGEST_COSINE)
+
+
+@inlined
+def margin_cosine_in_float32(cosine, margin):
+    """Return what ``margin_cosine`` returns, for a margin between 0 and 1, all in float32.
+
+    It takes no inverse: cos(a + b) = cos(a) cos(b) - sin(a) sin(b).
+    """
+    clipped = min(max(cosine, -_ROUNDED_LARGEST_COSINE), _ROUNDED_LARGEST_COSINE)
+    sine = np.float32(math.sqrt((ONE - clipped) * (ONE + clipped)))
+    sine_of_margin, cosine_of_margin = sine_and_cosine(margin)
+    if clipped < -cosine_of_margin:
+        return -ONE, ZERO, ZERO
+    sine_of_sum = sine * cosine_of_margin + clipped * sine_of_margin
+    by_cosine = sine_of_sum / sine if clipped == cosine else ZERO
+    return clipped * cosine_of_margin - sine * sine_of_margin, by_cosine, -sine_of_sum

@@ -46,6 +46,9 @@ _NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 # Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
 _KEPT_NODES = 1024
 
+# Tells the random numbers for negatives from the others of a row.
+DRAWS = np.uint64(0x5DEECE66D)
+
 # Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 16
 
@@ -223,7 +226,7 @@ def _accumulate(numbers, first, n, largest, sums):
 
 
 @inlined
-def _cell_logit(cell_codes, cell, numbers):
+def cell_logit(cell_codes, cell, numbers):
     """Return <q, the cell's codewords>; ``numbers`` begin with the scores of all codewords."""
     logit = ZERO
     for s in range(cell_codes.shape[1]):
@@ -239,7 +242,7 @@ def _prepare_cells(proposal, query, numbers, sums):
         numbers[c] = _score(query, proposal.codewords, c)
     largest = -np.float32(np.inf)
     for cell in range(n_cells):
-        logit = proposal.cell_log_weights[cell] + _cell_logit(proposal.cell_codes, cell, numbers)
+        logit = proposal.cell_log_weights[cell] + cell_logit(proposal.cell_codes, cell, numbers)
         numbers[n_codewords + cell] = logit
         largest = max(largest, logit)
     log_total = _accumulate(numbers, n_codewords, n_cells, largest, sums)
@@ -345,7 +348,7 @@ def log_q_of(proposal, query, item, numbers, sums):
         return static
     if code == PROPOSAL_CELLS:
         cell = np.uint64(proposal.cell_of[k])
-        return np.float32(static + _cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
+        return np.float32(static + cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     if code == PROPOSAL_SOFTMAX:
         return np.float32(_score(query, proposal.vectors, k) - sums[0])
     if code == PROPOSAL_QUADRATIC:
@@ -364,7 +367,7 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         begin = proposal.cell_starts[cell]
         size = proposal.cell_starts[cell + np.uint64(1)] - begin
         ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
-        log_q[j] = np.float32(_cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
+        log_q[j] = np.float32(cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     # Items are scattered in memory: a loop of independent loads keeps many misses in flight.
     if proposal.aliases.shape[0] == 0:
         for j in range(n):

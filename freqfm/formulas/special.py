@@ -38,6 +38,19 @@ def log_of_one_plus(z):
     return _TWO * w * (ONE + s * (_L1 + s * (_L2 + s * (_L3 + s * series))))
 
 
+# Series of the sine and the cosine.
+_S1, _S2, _S3, _S4, _S5 = (np.float32((-1) ** k / math.factorial(2 * k + 1)) for k in range(1, 6))
+_C1, _C2, _C3, _C4, _C5 = (np.float32((-1) ** k / math.factorial(2 * k)) for k in range(1, 6))
+
+
+@inlined
+def sine_and_cosine(x):
+    """Return sin(x) and cos(x) for x between -1 and 1, to 1e-7."""
+    s = x * x
+    sine = x * (ONE + s * (_S1 + s * (_S2 + s * (_S3 + s * (_S4 + s * _S5)))))
+    return sine, ONE + s * (_C1 + s * (_C2 + s * (_C3 + s * (_C4 + s * _C5))))
+
+
 _LN_2 = np.float32(math.log(2))
 
 

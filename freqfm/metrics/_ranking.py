@@ -30,6 +30,7 @@ def top_k(
     candidates=None,
     unit_columns=0,
     n_threads=None,
+    device="cpu",
 ):
     """Find the ``k`` items with the largest scores for every query.
 
@@ -55,6 +56,8 @@ def top_k(
     n_threads : int, default=None
         Number of threads; all that the process may use if None. Small problems use one. Results
         are bitwise identical.
+    device : str, default="cpu"
+        Where scores are computed, see ``freqfm.backends.get``; the CPU if there is no such device.
 
     Returns
     -------
@@ -114,7 +117,9 @@ def top_k(
         nothing = np.zeros((len(queries), 0))
         return _with_empty_places(nothing, nothing, k)
     excluded = Exclusions(indptr, indices, banned.astype(np.int32))
-    found, scores = backends.get().top_k(queries, items, n_kept, excluded, unit_columns, n_threads)
+    found, scores = backends.serve(
+        device, "top_k", queries, items, n_kept, excluded, unit_columns, n_threads
+    )
     if candidates is not None:
         found = np.where(found >= 0, candidates[found], -1).astype(np.int32)
     return (found, scores) if n_kept == k else _with_empty_places(found, scores, k)

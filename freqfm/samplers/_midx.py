@@ -116,6 +116,11 @@ class MIDX(QuerySampler):
         self.popularity = popularity
         self.refresh = refresh
 
+    @property
+    def proposal_code(self):
+        """The code of all proposals, see :class:`QuerySampler`."""
+        return PROPOSAL_SOFTMAX if self.variant == "exact" else PROPOSAL_CELLS
+
     def proposal(self, counts, vectors, seed, previous=None, offsets=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`.
 
@@ -141,7 +146,7 @@ class MIDX(QuerySampler):
         exact = self.variant == "exact"
         return Proposal(
             log_q=log_q,
-            code=PROPOSAL_SOFTMAX if exact else PROPOSAL_CELLS,
+            code=self.proposal_code,
             n_items=len(vectors),
             vectors=vectors if exact else nothing.reshape(0, 1),
             codewords=codewords,

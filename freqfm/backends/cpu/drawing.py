@@ -20,10 +20,7 @@ from freqfm.backends.cpu.tables import (
 from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
-
-# Tells the random numbers for negatives from the others of a row.
-DRAWS = np.uint64(0x5DEECE66D)
+from freqfm.formulas.sampling_laws import DRAWS, Proposal, draw_negatives, log_q_of
 
 
 class Draws(NamedTuple):

@@ -93,6 +93,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
     }
 
     def __init__(
@@ -119,6 +120,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         verbose,
         n_jobs,
         random_state,
+        device,
     ):
         self.loss = loss
         self.optimizer = optimizer
@@ -141,6 +143,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.device = device
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -570,7 +573,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _score_rows(self, X):
         """Return the scores of canonical CSR rows, of shape (n_outputs, n_samples)."""
-        return backends.get().fm_scores(X, self._outputs(), count_threads(self.n_jobs))
+        n_threads = count_threads(self.n_jobs)
+        return backends.serve(self.device, "fm_scores", X, self._outputs(), n_threads)
 
     def _scores(self, X):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""

@@ -91,6 +91,9 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         identical for any number.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -198,6 +201,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         super().__init__(
             loss=loss,
@@ -221,6 +225,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
             verbose=verbose,
             n_jobs=n_jobs,
             random_state=random_state,
+            device=device,
         )
         self.n_components = n_components
         self.class_weight = class_weight
@@ -300,6 +305,9 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         identical for any number.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -399,6 +407,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         super().__init__(
             loss=loss,
@@ -422,5 +431,6 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
             verbose=verbose,
             n_jobs=n_jobs,
             random_state=random_state,
+            device=device,
         )
         self.n_components = n_components

@@ -117,6 +117,9 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         identical for any number.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -241,6 +244,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         super().__init__(
             loss=loss,
@@ -264,6 +268,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
             verbose=verbose,
             n_jobs=n_jobs,
             random_state=random_state,
+            device=device,
         )
         self.ranks = ranks
         self.rank_assignment = rank_assignment
@@ -367,6 +372,9 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         identical for any number.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -476,6 +484,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         super().__init__(
             loss=loss,
@@ -499,6 +508,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
             verbose=verbose,
             n_jobs=n_jobs,
             random_state=random_state,
+            device=device,
         )
         self.ranks = ranks
         self.rank_assignment = rank_assignment

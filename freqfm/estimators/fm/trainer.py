@@ -100,7 +100,13 @@ class FMTrainer:
             states=model._optimizer_states(),
             formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
-        self._epochs = backends.get().fm_trainer(problem, count_threads(model.n_jobs))
+        n_threads = count_threads(model.n_jobs)
+        start = backends.start(model.device, "fm_trainer", problem, n_threads)
+        self._backend, self._epochs = start
+        if rows.held_out is not None:
+            # Scored in every epoch.
+            X, target, weight = rows.held_out
+            self._held_out = self._backend.fm_rows(X), target, weight
 
     def _objective(self, rows):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
@@ -116,6 +122,11 @@ class FMTrainer:
             mean_weight=float(self._weight_sum / rows.n_trained),
             shares=shares,
         )
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._backend.name
 
     def __enter__(self):
         self._epochs.__enter__()
@@ -133,7 +144,8 @@ class FMTrainer:
     def validation_score(self):
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
-        scores = self.model._score_rows(X)
+        n_threads = count_threads(self.model.n_jobs)
+        scores = self._backend.fm_scores(X, self.model._outputs(), n_threads)
         if not np.isfinite(scores).all():
             raise ValueError(
                 "X_val, or the part of X that early stopping sets aside, holds values so large "
@@ -179,6 +191,7 @@ class FoldsTrainer:
         self._trainers = trainers
         self.model = trainers[0].model
         self.optimizer = trainers[0].optimizer
+        self.device = trainers[0].device
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:

@@ -388,7 +388,9 @@ class BaseRecommender(
 
         def score():
             queries, items = self._vectors_in_training(users, history), self._item_vectors()
-            ranked, _ = top_k(queries, items, k, exclude=history, n_threads=n_threads)
+            ranked, _ = top_k(
+                queries, items, k, exclude=history, n_threads=n_threads, device=self.device
+            )
             return float(ndcg_at_k(relevant, ranked))
 
         return score
@@ -561,6 +563,7 @@ class BaseRecommender(
             "exclude_for_all": for_all,
             "candidates": candidates,
             "n_threads": count_threads(self.n_jobs),
+            "device": self.device,
         }
         items, scores = top_k(
             queries,
@@ -792,6 +795,7 @@ class BaseRecommender(
             candidates=None if n_interactions.all() else n_interactions > 0,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
+            device=self.device,
         )
         cold = n_interactions[chosen] == 0
         similar[cold], cosines[cold] = -1, -np.inf

@@ -130,7 +130,7 @@ class UserLoss(NamedTuple):
         return self.positive * shares, push
 
 
-def fold_in_rows(loss, X, items, indices, n_threads):
+def fold_in_rows(loss, X, items, indices, n_threads, device="cpu"):
     """Return the unit vectors of users by the rows of a matrix, (n, d) float32; zeros if empty.
 
     Parameters
@@ -143,9 +143,10 @@ def fold_in_rows(loss, X, items, indices, n_threads):
     indices : ndarray of int32
         The row of ``items`` for each entry of ``X``.
     n_threads : int
+    device : str, default="cpu"
     """
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
     problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
     histories = X.indptr, indices, scale_rows(X.indptr, X.data)
-    return backends.get().fold_in(problem, histories, n_threads, formulas)
+    return backends.serve(device, "fold_in", problem, histories, n_threads, formulas)

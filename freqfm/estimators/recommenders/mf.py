@@ -128,6 +128,9 @@ class MFRecommender(BaseRecommender):
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -253,6 +256,7 @@ class MFRecommender(BaseRecommender):
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
     }
 
     def __init__(
@@ -284,6 +288,7 @@ class MFRecommender(BaseRecommender):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         self.n_components = n_components
         self.backbone = backbone
@@ -311,6 +316,7 @@ class MFRecommender(BaseRecommender):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.device = device
 
     def _components_by_name(self, params):
         # What "auto" stands for in fit, with the loss that is set.
@@ -617,7 +623,8 @@ class MFRecommender(BaseRecommender):
             items, indices = np.unique(indices, return_inverse=True)
             indices = indices.astype(np.int32)
         vectors = self._compared_items(items)
-        return fold_in_rows(self._user_loss(), X, vectors, indices, count_threads(self.n_jobs))
+        n_threads = count_threads(self.n_jobs)
+        return fold_in_rows(self._user_loss(), X, vectors, indices, n_threads, self.device)
 
     def _fold_in_rows(self, X):
         vectors = self._fold_in_units(X)

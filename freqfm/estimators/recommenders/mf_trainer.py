@@ -45,7 +45,8 @@ class MFTrainer(RecommenderTrainer):
                 check_static(sampler, self._proposal)
         shape = np.count_nonzero(degrees), X.shape[1], X.nnz
         problem = self._problem(loss.constants(*shape))
-        self._trainer = backends.get().ranking_trainer(problem, n_threads)
+        start = backends.start(model.device, "ranking_trainer", problem, n_threads)
+        self._backend, self._trainer = start
 
     def _problem(self, constants):
         """Return the backend's description of this fit."""
@@ -68,6 +69,8 @@ class MFTrainer(RecommenderTrainer):
             corrected=bool(getattr(sampler, "corrected", True)),
             include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
+            sampler=repr(self.model.negative_sampler),
+            proposal_code=getattr(sampler, "proposal_code", None),
             formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
 
@@ -223,7 +226,8 @@ class BackboneTrainer(MFTrainer):
     def __init__(self, model, components, X, score, n_threads, n_known):
         super().__init__(model, components, X, score, n_threads, n_known)
         formulas = components.optimizer.replacements()
-        self._tables = backends.get().table_trainer(self._rule, n_threads, formulas)
+        start = backends.start(model.device, "table_trainer", self._rule, n_threads, formulas)
+        self._tables = start[1]
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._vectors().items()

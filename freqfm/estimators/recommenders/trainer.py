@@ -36,7 +36,7 @@ def make_rule(optimizer, weight_decay, scope):
 class RecommenderTrainer:
     """A task for the epoch loop; a context manager.
 
-    Subclasses add ``run_epoch``, ``attributes``, ``_trainer``, which is the backend's, and
+    Subclasses add ``run_epoch``, ``attributes``, ``_backend`` and its ``_trainer``, and
     ``_vectors_for``, the vectors of users and of items for a temperature strategy.
 
     Parameters
@@ -63,6 +63,11 @@ class RecommenderTrainer:
         self._counts = count_columns(X)
         self._rule = make_rule(components.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._backend.name
 
     def __enter__(self):
         self._trainer.__enter__()

@@ -154,6 +154,9 @@ class FastVAERecommender(BaseRecommender):
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -280,6 +283,7 @@ class FastVAERecommender(BaseRecommender):
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
     }
 
     def __init__(
@@ -314,6 +318,7 @@ class FastVAERecommender(BaseRecommender):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         self.n_components = n_components
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -344,6 +349,7 @@ class FastVAERecommender(BaseRecommender):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.device = device
 
     def transform(self, X):
         """Return the mean of the latent vectors of users by their histories.
@@ -565,7 +571,7 @@ class FastVAERecommender(BaseRecommender):
                 bounds = np.append(local[filled], local[-1])
                 inputs = unit_inputs(bounds, values[part].astype(np.float32))
                 histories = Histories(bounds, np.ascontiguousarray(items[part]), inputs)
-                pooled = backends.get().sum_histories(histories, table, n_threads)
+                pooled = backends.serve(self.device, "sum_histories", histories, table, n_threads)
                 # Rows without items have no embedding: zeros.
                 out[begin + filled] = encode(layers, pooled, self.activation).mean
         return out

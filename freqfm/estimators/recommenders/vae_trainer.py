@@ -52,7 +52,9 @@ class VAETrainer(RecommenderTrainer):
         self._users = np.flatnonzero(np.diff(X.indptr))
         self._batch_size = min(components.batch_size, len(self._users))
         self._random = backends.get()
-        self._trainer = self._random.autoencoder_trainer(self._problem(), n_threads)
+        problem = self._problem()
+        start = backends.start(model.device, "autoencoder_trainer", problem, n_threads)
+        self._backend, self._trainer = start
 
     def _drawn(self, n_queries, step):
         """Return a user's sampler's draws for a batch, and their log-probabilities; else None."""
@@ -89,6 +91,8 @@ class VAETrainer(RecommenderTrainer):
             n_queries=n_queries,
             n_positives=n_positives,
             n_draws=n_draws,
+            sampler=repr(model.negative_sampler),
+            proposal_code=getattr(components.sampler, "proposal_code", None),
             formulas=self.optimizer.replacements() | formulas,
         )
 

@@ -1,0 +1,78 @@
+"""The backend "cuda": NVIDIA GPUs, through numba.cuda.
+
+How the parts fit:
+
+``team``
+    A phase is a function of ``(team, b, args)`` under ``freqfm._jit.inlined``: groups share the
+    work items, lanes of a group the columns or the entries. What a group does together, such as a
+    sum over its lanes, are functions of this file. They are written for one lane; so a phase is
+    ordinary code, which tests run on a CPU, with groups in random order.
+``device``
+    The only file that imports ``numba.cuda``. ``Device`` holds arrays and runs tuples of phases:
+    ``device.run(PHASES, args, n_lanes, n_items, (first, last))`` is one launch, which loops over
+    batches, and in each over the phases, with a barrier of the whole grid after each. It compiles
+    the phases with everything that they call, formulas of ``freqfm.formulas`` too, and replaces
+    the functions of ``team`` by those of a warp, and formulas by a user's own.
+``memory``
+    ``Mirror``: arrays of a model that are copied to the GPU and back; rules in float32.
+``occurrences``
+    The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
+``fm``, ``fm_trainer``
+    Phases of factorization machines, and what runs them.
+``sorting``, ``tables``, ``products``, ``draws``
+    What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
+    and moved; matrix products by registers; draws from cells of items.
+``ranking``, ``pairwise``, ``alignment``, ``ranking_trainer``
+    Phases of the losses of ``MFRecommender``, and what runs them; tables stay in ``device_tables``
+    during an epoch.
+``vae``, ``vae_trainer``
+    Phases of the layers of an autoencoder that have a row per item, and what runs them.
+``backend``
+    ``CUDABackend``, which ``freqfm.backends.get`` returns. What is not there raises
+    ``CPUOnlyError``.
+
+To add an operation: write its phases in a file of their own, with arguments in a NamedTuple of
+device arrays and numbers of float32 (a Python float would be float64, which is slow); write the
+function or trainer that allocates, launches and copies back, with nothing but a ``Device``; replace
+the line in ``backend``; and run it in the tests by ``tests/emulated_gpu.py``. Every sum needs an
+order that does not depend on the number of groups; ``add_at`` is for integers.
+"""
+
+import importlib.util
+
+from freqfm.backends.base import DeviceUnavailableError
+
+__all__ = ["open_device"]
+
+_INSTALL = "pip install 'freqfm[cuda12]' or, for CUDA 13, pip install 'freqfm[cuda13]'"
+
+
+def open_device(number):
+    """Return the CUDABackend of a GPU.
+
+    Parameters
+    ----------
+    number : int
+        Counted from 0.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If the package, the driver or the GPU is missing.
+    """
+    if importlib.util.find_spec("numba_cuda") is None:
+        raise DeviceUnavailableError(
+            f"the package numba-cuda is not installed. Install it with {_INSTALL}; or set "
+            f"device='cpu'."
+        )
+    from freqfm.backends.cuda.device import Device, open_problem
+
+    problem = open_problem(number)
+    if problem:
+        raise DeviceUnavailableError(
+            f"{problem}. It takes an NVIDIA GPU with its driver, and {_INSTALL}; or set "
+            f"device='cpu'."
+        )
+    from freqfm.backends.cuda.backend import CUDABackend
+
+    return CUDABackend(Device(number))

@@ -1,0 +1,318 @@
+"""Alignment and uniformity: DirectAU and MAWU. For the loss see ``backends.cpu``.
+
+Both sides of a batch, users and items, are compared with themselves by matrix products, in panels
+of rows if the batch is large.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.cuda.products import multiply_tile, n_tiles
+from freqfm.backends.cuda.ranking import LOSS, EpochData, RankingCall, batch_of, key_of
+from freqfm.backends.cuda.tables import (
+    Side,
+    Step,
+    apply_gradients,
+    catch_up_rows,
+    gather_dropped_row,
+    gather_row,
+    through_dropout,
+    through_normalisation,
+)
+from freqfm.backends.cuda.team import group_sum
+from freqfm.formulas.losses import margin_cosine_in_float32
+from freqfm.formulas.special import exp_of_minus
+
+__all__ = ["ALIGN", "CATCH_UP_MARGINS", "MARGINS", "Alignment", "AlignmentArgs", "AlignmentScratch"]
+
+_TWO, _FOUR = np.float32(2), np.float32(4)
+_EXP_OF_MINUS_FOUR = np.float32(math.exp(-4))
+
+# Parts of a sum over a side have at least this many terms.
+_SHORTEST = 128
+
+
+class Alignment(NamedTuple):
+    """The loss, see ``backends.cpu.alignment``."""
+
+    margins: bool
+    half: bool
+    gammas: np.ndarray  #: (2,), of users and items
+    user_margins: Side  #: of tables of width one; not read without margins
+    item_margins: Side
+
+
+class AlignmentScratch(NamedTuple):
+    """Working memory of up to B pairs, float32; of users and items."""
+
+    units: np.ndarray  #: (2, B, d)
+    columns: np.ndarray  #: (2, d, B), the same
+    cosines: np.ndarray  #: (2, rows of a panel, B)
+    partial: np.ndarray  #: (2, parts, rows of a panel, d)
+    totals: np.ndarray  #: (2, B), sums of exponentials
+    gradients: np.ndarray  #: (2, B, d)
+    pushes: np.ndarray  #: (2, 2), the uniformity, and what turns sums of a side into its gradient
+    lengths: np.ndarray  #: (B,), of users
+    margin_gradients: np.ndarray  #: (B, 1)
+
+
+class AlignmentArgs(NamedTuple):
+    """All that a launch is given."""
+
+    data: EpochData
+    call: RankingCall
+    alignment: Alignment
+    users: Side
+    items: Side
+    step: Step
+    scratch: AlignmentScratch
+
+
+@inlined
+def _panel_of(args, batch):
+    """Return the rows of a panel: the first, and the one after the last."""
+    height = args.scratch.cosines.shape[1]
+    return min(batch.panel * height, batch.n_rows), min((batch.panel + 1) * height, batch.n_rows)
+
+
+@inlined
+def _is_last(args, batch):
+    return batch.panel + 1 == args.call.n_panels
+
+
+@inlined
+def _parts(args, n):
+    """Return how many parts a sum over a side has, and the length of a part."""
+    most = args.scratch.partial.shape[1]
+    length = max(_SHORTEST, (n + most - 1) // most)
+    return (n + length - 1) // length, length
+
+
+@inlined
+def catch_up_margins(team, s, args):
+    """Let the margins of a batch catch up on the steps that they have missed."""
+    batch, alignment = batch_of(args.data, args.call, s), args.alignment
+    if batch.panel == 0:
+        catch_up_rows(team, batch.number, batch.step, alignment.user_margins, args.step)
+        catch_up_rows(team, batch.number, batch.step, alignment.item_margins, args.step)
+
+
+@inlined
+def gather_pairs(team, s, args):
+    """Gather the unit vectors of the pairs of a batch."""
+    batch, data, scratch = batch_of(args.data, args.call, s), args.data, args.scratch
+    if batch.panel > 0:
+        return
+    units, columns = scratch.units[0], scratch.columns[0]
+    for r in range(team.rank, batch.n_rows, team.size):
+        length = gather_dropped_row(
+            team, args.users.table.weights, data.row_users[batch.first_row + r], True,
+            args.call.dropout, key_of(data, batch, r), units, r,
+        )  # fmt: skip
+        for f in range(team.lane, units.shape[1], team.n_lanes):
+            columns[f, r] = units[r, f]
+        gather_row(
+            team, args.items.table.weights, data.items[batch.first_pair + r], units.shape[1],
+            scratch.units[1], r, scratch.columns[1],
+        )  # fmt: skip
+        if team.lane == 0:
+            scratch.lengths[r] = length
+            args.items.rows[r] = r
+            args.items.multiples[r] = ONE
+
+
+@inlined
+def compare_sides(team, s, args):
+    """Write the cosines of the rows of a panel and all rows of a side."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    first, last = _panel_of(args, batch)
+    shape = last - first, batch.n_rows
+    tiles = n_tiles(team, shape[0], shape[1])
+    for t in range(team.rank, 2 * tiles, team.size):
+        columns = scratch.columns[t // tiles]
+        multiply_tile(
+            team, t % tiles, columns[:, first:last], columns, (0, columns.shape[0]), shape,
+            scratch.cosines[t // tiles], False,
+        )  # fmt: skip
+
+
+@inlined
+def exponentiate_sides(team, s, args):
+    """Turn cosines into exp(-2 |x - x'|^2), and sum those of each row with others."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    first, last = _panel_of(args, batch)
+    n = last - first
+    for i in range(team.rank, 2 * n, team.size):
+        side, r = i // n, first + i % n
+        cosines, total = scratch.cosines[side], ZERO
+        for j in range(team.lane, batch.n_rows, team.n_lanes):
+            e = ZERO
+            if j != r:
+                e = exp_of_minus(max(_FOUR - _FOUR * cosines[r - first, j], ZERO))
+            cosines[r - first, j] = e
+            total += e
+        total = group_sum(team, total)
+        if team.lane == 0:
+            scratch.totals[side, r] = total
+
+
+@inlined
+def sum_sides(team, s, args):
+    """Sum the vectors of a side weighted by the exponentials, in parts."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    first, last = _panel_of(args, batch)
+    shape = last - first, scratch.units.shape[2]
+    tiles, (n_parts, length) = n_tiles(team, shape[0], shape[1]), _parts(args, batch.n_rows)
+    for t in range(team.rank, 2 * tiles * n_parts, team.size):
+        side, part = t // (tiles * n_parts), t // tiles % n_parts
+        span = part * length, min((part + 1) * length, batch.n_rows)
+        multiply_tile(
+            team, t % tiles, scratch.cosines[side].T, scratch.units[side], span, shape,
+            scratch.partial[side, part], False,
+        )  # fmt: skip
+
+
+@inlined
+def add_parts(team, s, args):
+    """Add the parts of the sums; after the last panel, find the uniformity of both sides."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    first, last = _panel_of(args, batch)
+    n_parts, _ = _parts(args, batch.n_rows)
+    n = last - first
+    for i in range(team.rank, 2 * n, team.size):
+        side, t = i // n, i % n
+        for f in range(team.lane, scratch.units.shape[2], team.n_lanes):
+            total = ZERO
+            for part in range(n_parts):
+                total += scratch.partial[side, part, t, f]
+            scratch.gradients[side, first + t, f] = total
+    if _is_last(args, batch):
+        for side in range(team.rank, 2, team.size):
+            _find_push(team, side, args, batch)
+
+
+@inlined
+def _find_push(team, side, args, batch):
+    """Write the uniformity of a side, and the factor of its sums."""
+    n, scratch, total = batch.n_rows, args.scratch, ZERO
+    for r in range(team.lane, n, team.n_lanes):
+        total += scratch.totals[side, r]
+    total = group_sum(team, total)
+    gamma, pushes = args.alignment.gammas[side], scratch.pushes
+    if team.lane != 0:
+        return
+    square = np.float32(n) * np.float32(n)
+    if n < 2:
+        pushes[side, 0] = ZERO
+        pushes[side, 1] = ZERO
+    elif args.alignment.half:
+        # Every entry of the n x n matrix that is not below the diagonal counts as a cosine of 0.
+        others = square - HALF * np.float32(n) * np.float32(n - 1)
+        total = HALF * total + others * _EXP_OF_MINUS_FOUR
+        pushes[side, 0] = gamma * np.float32(math.log(total / square))
+        pushes[side, 1] = _FOUR * gamma / total
+    else:
+        pushes[side, 0] = HALF * gamma * np.float32(math.log(total / (square - np.float32(n))))
+        pushes[side, 1] = _FOUR * gamma / total
+
+
+@inlined
+def _align(team, r, cosine, share, args, batch):
+    """Return the value of a pair's alignment, and its derivative by the cosine.
+
+    ``share`` is the factor of the pair's gradients.
+    """
+    alignment = args.alignment
+    if not alignment.margins:
+        if alignment.half:
+            return -cosine, -ONE
+        return _TWO - _TWO * cosine, -_TWO
+    u, i = args.data.row_users[batch.first_row + r], args.data.items[batch.first_pair + r]
+    m_user = min(max(alignment.user_margins.table.weights[u, 0], ZERO), ONE)
+    m_item = min(max(alignment.item_margins.table.weights[i, 0], ZERO), ONE)
+    gate = ONE / (ONE + exp_of_minus(m_user + m_item))
+    value, derivative, by_margin = margin_cosine_in_float32(cosine, ONE - gate)
+    if team.lane == 0:
+        # The margin is one minus a sigmoid.
+        args.scratch.margin_gradients[r, 0] = share * by_margin * gate * (ONE - gate)
+    return -value, -derivative
+
+
+@inlined
+def align_pairs(team, s, args):
+    """Find the losses of pairs, and the gradients by users and items."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    if not _is_last(args, batch):
+        return
+    users, items = scratch.units[0], scratch.units[1]
+    by_users, by_items = scratch.gradients[0], scratch.gradients[1]
+    # Optimizers that do not average want sums over the batch: the mean times the weight.
+    scale = batch.scale / batch.mean
+    user_factor, item_factor = scale * scratch.pushes[0, 1], scale * scratch.pushes[1, 1]
+    for r in range(team.rank, batch.n_rows, team.size):
+        weight, dot = args.data.weights[batch.first_pair + r], ZERO
+        for f in range(team.lane, users.shape[1], team.n_lanes):
+            dot += users[r, f] * items[r, f]
+        share = batch.scale * weight
+        value, derivative = _align(team, r, group_sum(team, dot), share, args, batch)
+        pull = share * derivative
+        for f in range(team.lane, users.shape[1], team.n_lanes):
+            by_users[r, f] = user_factor * by_users[r, f] + pull * items[r, f]
+            by_items[r, f] = item_factor * by_items[r, f] + pull * users[r, f]
+        through_normalisation(team, by_users, users, r, scratch.lengths[r])
+        through_dropout(team, by_users, args.call.dropout, key_of(args.data, batch, r), r)
+        if team.lane == 0:
+            loss = weight * value
+            if r == 0:
+                loss += (scratch.pushes[0, 0] + scratch.pushes[1, 0]) / batch.mean
+            args.call.results[LOSS, batch.first_row - args.call.first_row + r] = loss
+
+
+@inlined
+def move_sides(team, s, args):
+    """Move the users and the items of a batch."""
+    batch, by = batch_of(args.data, args.call, s), args.scratch.gradients
+    if _is_last(args, batch):
+        n_unit = by.shape[2]
+        apply_gradients(team, batch.number, batch.step, args.users, by[0], 0, batch.mean, args.step)
+        apply_gradients(
+            team, batch.number, batch.step, args.items, by[1], n_unit, batch.mean, args.step
+        )
+
+
+@inlined
+def _move_margins(team, batch, side, args):
+    """Move the margins of a side, and clip them to [0, 1]; the same group does both for a row."""
+    touched, margins = side.touched, side.table.weights
+    gradients = args.scratch.margin_gradients
+    apply_gradients(team, batch.number, batch.step, side, gradients, 0, batch.mean, args.step)
+    start, end = touched.starts[batch.number], touched.starts[batch.number + 1]
+    for e in range(start + team.rank, end, team.size):
+        k = touched.tokens[e]
+        if team.lane == 0 and (e == start or touched.tokens[e - 1] != k):
+            margins[k, 0] = min(max(margins[k, 0], ZERO), ONE)
+
+
+@inlined
+def move_margins(team, s, args):
+    """Move the margins of a batch's users and items."""
+    batch = batch_of(args.data, args.call, s)
+    if _is_last(args, batch):
+        _move_margins(team, batch, args.alignment.user_margins, args)
+        _move_margins(team, batch, args.alignment.item_margins, args)
+
+
+CATCH_UP_MARGINS = (catch_up_margins,)
+ALIGN = (
+    gather_pairs,
+    compare_sides,
+    exponentiate_sides,
+    sum_sides,
+    add_parts,
+    align_pairs,
+    move_sides,
+)
+MARGINS = (move_margins,)

@@ -1,0 +1,92 @@
+"""The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
+
+from freqfm.backends.base import Backend, CPUOnlyError
+from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
+from freqfm.backends.cuda.histories import fold_in, sum_histories
+from freqfm.backends.cuda.ranking_trainer import CUDARankingTrainer
+from freqfm.backends.cuda.topk import top_k
+from freqfm.backends.cuda.vae_trainer import CUDAAutoencoderTrainer
+
+__all__ = ["CUDABackend"]
+
+
+def _cpu_only(what):
+    """Return a method that raises: an operation that the GPU does not have."""
+
+    def method(self, *args, **options):
+        raise CPUOnlyError(f"{what} on the CPU only; set device='cpu', or device='auto'.")
+
+    return method
+
+
+class CUDABackend(Backend):
+    """The models' operations on a GPU; see :class:`freqfm.backends.base.Backend`.
+
+    Parameters
+    ----------
+    device : Device
+        Memory and launches.
+
+    Attributes
+    ----------
+    name : str
+        Of the GPU.
+    device : Device
+    """
+
+    def __init__(self, device):
+        self.device = device
+        self.name = device.name
+
+    # Factorization machines.
+
+    def fm_trainer(self, problem, n_threads):
+        """Return a trainer of whole epochs, see ``Backend``."""
+        return FMEpochs(self.device, problem)
+
+    def fm_rows(self, X):
+        """Return rows in the GPU's memory, see ``Backend``."""
+        return DeviceRows(self.device, X)
+
+    def fm_scores(self, X, weights, n_threads):
+        """Return the scores of rows under every output, see ``Backend``."""
+        return fm_scores(self.device, X, weights)
+
+    # Recommenders.
+
+    def ranking_trainer(self, problem, n_threads):
+        """Return a RankingTrainer, see ``Backend``."""
+        return CUDARankingTrainer(self.device, problem)
+
+    def autoencoder_trainer(self, problem, n_threads):
+        """Return a trainer of an autoencoder's tables, see ``Backend``."""
+        return CUDAAutoencoderTrainer(self.device, problem)
+
+    def top_k(self, queries, items, k, excluded, unit_columns, n_threads):
+        """Return the best items of every query, and their scores, see ``Backend``."""
+        return top_k(self.device, queries, items, k, excluded, unit_columns)
+
+    def fold_in(self, problem, histories, n_threads, formulas=None):
+        """Return unit vectors of users by their histories, see ``Backend``."""
+        return fold_in(self.device, problem, histories, formulas)
+
+    def sum_histories(self, histories, table, n_threads):
+        """Return the sums of weights times rows of a table, see ``Backend``."""
+        return sum_histories(self.device, histories, table)
+
+    # Operations that estimators request from the CPU, whatever the device: they are small.
+
+    expected_targets = _cpu_only("Expected targets are computed")
+    sum_losses = _cpu_only("Losses of scores are summed")
+    fm_forward = _cpu_only("A machine's forward pass runs")
+    fm_backward = _cpu_only("A machine's backward pass runs")
+    alias_tables = _cpu_only("Alias tables are made")
+    draw = _cpu_only("Items are drawn for queries")
+    draw_lists = _cpu_only("Lists of items are drawn")
+    permutation = _cpu_only("Permutations are drawn")
+    uniform = _cpu_only("Uniform numbers are drawn")
+    standard_normal = _cpu_only("Normal numbers are drawn")
+
+    # Operations that are yet to come.
+
+    table_trainer = _cpu_only("Backbones are trained")

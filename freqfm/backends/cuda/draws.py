@@ -1,0 +1,167 @@
+"""Negatives drawn for queries from cells of items, as ``formulas.sampling_laws`` does.
+
+A group draws for a query. The weights of cells are added as integers, whose sums do not depend on
+an order.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ZERO, inlined
+from freqfm.backends.cuda.team import group_max, last_of_lanes, prefix_sum, synchronize_group
+from freqfm.formulas.rng import random_bits, uniform
+from freqfm.formulas.sampling_laws import cell_logit
+from freqfm.formulas.special import exp_of_minus
+
+__all__ = ["Cells", "DrawScratch", "cells_on", "draw_from_cells", "draw_scratch", "log_q_of_item"]
+
+# The largest weight of a cell.
+_UNIT = np.float32(1 << 30)
+
+_32, _24, _8 = np.uint64(32), np.uint64(24), np.uint64(8)
+_LOW = np.uint64((1 << 24) - 1)
+
+
+class Cells(NamedTuple):
+    """A Proposal of code PROPOSAL_CELLS, see there."""
+
+    codewords: np.ndarray
+    cell_codes: np.ndarray
+    cell_log_weights: np.ndarray
+    cell_starts: np.ndarray  #: int32
+    cell_items: np.ndarray
+    cell_of: np.ndarray
+    aliases: np.ndarray
+    log_q: np.ndarray
+    log_n_items: float
+
+
+class DrawScratch(NamedTuple):
+    """Working memory for R queries, and what is drawn for them."""
+
+    numbers: np.ndarray  #: (R, n_codewords + n_cells), float32, scores of codewords, then of cells
+    sums: np.ndarray  #: (R, n_cells), int64, weights of cells up to each
+    ids: np.ndarray  #: (R, n), int32
+    log_q: np.ndarray  #: (R, n), float32
+
+
+def cells_on(device, proposal):
+    """Return a Proposal of code PROPOSAL_CELLS on a device."""
+    return Cells(
+        device.to_device(proposal.codewords),
+        device.to_device(proposal.cell_codes),
+        device.to_device(proposal.cell_log_weights),
+        device.to_device(proposal.cell_starts.astype(np.int32)),
+        device.to_device(proposal.cell_items),
+        device.to_device(proposal.cell_of),
+        device.to_device(proposal.aliases),
+        device.to_device(proposal.log_q),
+        np.float32(math.log(proposal.n_items)),
+    )
+
+
+def draw_scratch(device, proposal, n_queries, n, last=None):
+    """Return DrawScratch for at most ``n_queries``; that of the last proposal if it fits."""
+    n_cells = len(proposal.cell_codes)
+    width = len(proposal.codewords) + n_cells
+    if last is not None and last.numbers.shape[1] == width and last.sums.shape[1] == n_cells:
+        return last
+    return DrawScratch(
+        device.empty((n_queries, width), np.float32),
+        device.empty((n_queries, n_cells), np.int64),
+        device.empty((n_queries, n), np.int32),
+        device.empty((n_queries, n), np.float32),
+    )
+
+
+@inlined
+def _below(bits, n):
+    """Return a random integer below ``n``, which is less than 2^56; both are uint64."""
+    high = bits >> _32
+    return ((high * (n >> _24)) >> _8) + ((high * (n & _LOW)) >> _32)
+
+
+@inlined
+def _score_cells(team, cells, queries, r, numbers):
+    """Write the scores of codewords and the logits of cells; return the largest logit."""
+    n_codewords, width = cells.codewords.shape
+    for c in range(team.lane, n_codewords, team.n_lanes):
+        total = ZERO
+        for f in range(width):
+            total += queries[r, f] * cells.codewords[c, f]
+        numbers[c] = total
+    synchronize_group(team)
+    largest = -np.float32(np.inf)
+    for c in range(team.lane, cells.cell_codes.shape[0], team.n_lanes):
+        logit = cells.cell_log_weights[c] + cell_logit(cells.cell_codes, c, numbers)
+        numbers[n_codewords + c] = logit
+        largest = max(largest, logit)
+    return group_max(team, largest)
+
+
+@inlined
+def _sum_weights(team, largest, numbers, first, sums):
+    """Write the sums of the weights of cells; return the last of them."""
+    before, n_cells = np.int64(0), sums.shape[0]
+    for start in range(0, n_cells, team.n_lanes):
+        c = start + team.lane
+        weight = np.int64(0)
+        if c < n_cells:
+            weight = np.int64(_UNIT * exp_of_minus(largest - numbers[first + c]))
+        up_to = prefix_sum(team, weight)
+        if c < n_cells:
+            sums[c] = before + up_to
+        before += last_of_lanes(team, up_to)
+    return before
+
+
+@inlined
+def _find(sums, at):
+    """Return the first cell whose sum is above ``at``."""
+    begin, end = 0, sums.shape[0]
+    while end - begin > 1:
+        middle = (begin + end) >> 1
+        if sums[middle - 1] <= at:
+            begin = middle
+        else:
+            end = middle
+    return begin
+
+
+@inlined
+def log_q_of_item(cells, k, numbers, log_total):
+    """Return log(n_items Q(k | query)), given the scores of codewords by the query."""
+    static = cells.log_q[k] if cells.log_q.shape[0] > 0 else ZERO
+    return static + cell_logit(cells.cell_codes, cells.cell_of[k], numbers) - log_total
+
+
+@inlined
+def draw_from_cells(team, cells, queries, r, key, scratch):
+    """Draw items for query ``r``, which the group has written; return what ``log_q_of_item`` needs.
+
+    They and their corrections go to row ``r`` of the scratch.
+    """
+    synchronize_group(team)
+    numbers, sums = scratch.numbers[r], scratch.sums[r]
+    largest = _score_cells(team, cells, queries, r, numbers)
+    total = _sum_weights(team, largest, numbers, cells.codewords.shape[0], sums)
+    log_sum = np.float32(math.log(np.float32(total) / _UNIT))
+    log_total = largest + log_sum - cells.log_n_items
+    synchronize_group(team)
+    for j in range(team.lane, scratch.ids.shape[1], team.n_lanes):
+        cell = _find(sums, np.int64(_below(random_bits(key, 3 * j), np.uint64(total))))
+        begin = cells.cell_starts[cell]
+        size = np.uint64(cells.cell_starts[cell + 1] - begin)
+        at = begin + np.int64(_below(random_bits(key, 3 * j + 1), size))
+        log_q = cell_logit(cells.cell_codes, cell, numbers) - log_total
+        if cells.aliases.shape[0] == 0:
+            scratch.ids[r, j] = cells.cell_items[at]
+        else:
+            threshold = np.int32(cells.aliases[at, 2]).view(np.float32)
+            other = 1 if uniform(random_bits(key, 3 * j + 2)) >= threshold else 0
+            scratch.ids[r, j] = cells.aliases[at, other]
+            log_q += np.int32(cells.aliases[at, 3 + other]).view(np.float32)
+        scratch.log_q[r, j] = log_q
+    return log_total

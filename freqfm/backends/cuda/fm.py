@@ -1,0 +1,496 @@
+"""Second-order factorization machines: scores, and the three phases of a batch.
+
+1. Each row is scored by a group, whose lanes take columns of the factors.
+2. Each piece of a token's entries is summed by a group, see ``occurrences``. If it is all that the
+   batch has of the token, the token's weights make their step at once.
+3. Sums of several pieces are added, in their order, and these tokens step; so does the intercept.
+
+Every sum has an order that does not depend on the grid. Sums are float32: at most ``WINDOW`` terms,
+and then at most as many as there are pieces, so that errors grow slowly.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
+from freqfm.backends.cuda.team import first_of_lanes, group_sum
+from freqfm.formulas.codes import (
+    COUNT_SAMPLES,
+    EPSILON,
+    RATE_CONSTANT,
+    RATE_COUNTED,
+    RATE_GIVEN,
+    STEP_ROWWISE_ADAGRAD,
+)
+from freqfm.formulas.losses import loss_and_gradient, loss_curvature
+from freqfm.formulas.steps import present_rate, sgd_step, step_element
+
+__all__ = ["SCORE", "SUM_LOSSES", "TRAIN", "FMArgs", "FMRows", "FMScratch", "FMWeightState"]
+
+_TWO = np.float32(2)
+
+
+class FMRows(NamedTuple):
+    """Rows of X, in CSR."""
+
+    indptr: np.ndarray  #: (n_rows + 1,), int64
+    tokens: np.ndarray  #: (nnz,), int32
+    values: np.ndarray  #: (nnz,), float32
+
+
+class FMTargets(NamedTuple):
+    """What rows are trained towards, and their order in an epoch."""
+
+    targets: np.ndarray  #: (n_rows,), float32
+    weights: np.ndarray  #: (n_rows,), float32
+    order: np.ndarray  #: (n_rows,), int32
+    batch_size: int
+
+
+class FMWeightState(NamedTuple):
+    """The weights of one output and the optimizer's state; unused arrays are empty."""
+
+    intercept: np.ndarray  #: (1,)
+    linear: np.ndarray  #: (n,)
+    factors: np.ndarray  #: (n, d)
+    per_row: np.ndarray  #: (n,)
+    intercept_state: np.ndarray  #: (3,), first, second, and counter
+    linear_first: np.ndarray  #: (n,)
+    linear_second: np.ndarray  #: (n,)
+    factors_first: np.ndarray  #: (n, d) or (n, 1)
+    factors_second: np.ndarray  #: (n, d)
+
+
+class FMScratch(NamedTuple):
+    """What the phases of a batch pass on."""
+
+    sums: np.ndarray  #: (batch_size, d), sums of x v of rows
+    derivatives: np.ndarray  #: (batch_size,), of the weighted loss by the score
+    curvatures: np.ndarray  #: (batch_size,), see ``_score_row``
+    losses: np.ndarray  #: (n_rows,), weighted, at each place of the epoch
+    of_rows: np.ndarray  #: (3, n_windows), sums of derivatives, weights, curvatures of rows
+    of_pieces: np.ndarray  #: (4, n_pieces), likewise of incomplete pieces, and of squares of x
+    vectors: np.ndarray  #: (n_pieces, d), sums of incomplete pieces
+    touched: np.ndarray  #: (n,), int32, one more than the last batch that had a token; or empty
+
+
+class FMArgs(NamedTuple):
+    """All that a launch is given; arrays are float32 if not said otherwise."""
+
+    objective: NamedTuple  #: FMObjective, with numbers of float32
+    rule: NamedTuple  #: UpdateRule, likewise
+    steps: np.ndarray  #: (n_batches, 3): factor of sums, divisors of the rate and of the root
+    rows: FMRows
+    data: FMTargets
+    occurrences: Occurrences
+    model: FMWeightState
+    scratch: FMScratch
+
+
+class Summed(NamedTuple):
+    """Sums over the entries that a token has in a batch."""
+
+    derivative: float  #: of derivative * x
+    squares: float  #: of derivative * x * x
+    weight: float  #: of the rows
+    curvature: float
+
+
+class Source(NamedTuple):
+    """Where the sum of a token's vectors is to be had: entries, or sums of pieces."""
+
+    complete: bool  #: whether the entries are a piece that is complete
+    first: int
+    last: int  #: exclusive
+    start: int  #: place of the batch's first row in the epoch
+
+
+class Piece(NamedTuple):
+    """A piece of a token's entries in a batch."""
+
+    token: int
+    begins: bool  #: whether the token has no piece before
+    ends: bool  #: and none after
+    slot: int  #: where its sums are kept if it has others
+    source: Source
+
+
+@inlined
+def _sum_row(team, rows, i, factors, sums, j):
+    """Return the interactions of a row, and |sum of x v|^2; its sums go to ``sums[j]``."""
+    width, norm, squares = factors.shape[1], ZERO, ZERO
+    # Two columns at a time, so that what one waits for does not delay the other.
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        second = f + team.n_lanes < width
+        g = f + team.n_lanes if second else f
+        total, other = ZERO, ZERO
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            x, k = rows.values[p], rows.tokens[p]
+            term, more = x * factors[k, f], x * factors[k, g]
+            total += term
+            other += more
+            squares += term * term
+            squares += more * more if second else ZERO
+        norm += total * total
+        norm += other * other if second else ZERO
+        if sums.shape[0] > 0:
+            sums[j, f] = total
+            sums[j, g] = other
+    norm = group_sum(team, norm)
+    return HALF * (norm - group_sum(team, squares)), norm
+
+
+@inlined
+def linear_part(team, rows, i, linear):
+    """Return the linear part of a row's score, and the sum of |x|."""
+    total, reach = ZERO, ZERO
+    for p in range(rows.indptr[i] + team.lane, rows.indptr[i + 1], team.n_lanes):
+        x = rows.values[p]
+        total += x * linear[rows.tokens[p]]
+        reach += abs(x)
+    return group_sum(team, total), group_sum(team, reach)
+
+
+@inlined
+def score(team, b, args):
+    """Write the scores of rows."""
+    rows, intercept, linear, factors, nothing, scores = args
+    for i in range(team.rank, scores.shape[0], team.size):
+        interactions, _ = _sum_row(team, rows, i, factors, nothing, 0)
+        of_linear, _ = linear_part(team, rows, i, linear)
+        if team.lane == 0:
+            scores[i] = intercept[0] + of_linear + interactions
+
+
+@inlined
+def rows_of_batch(args, b):
+    """Return how many rows a batch has."""
+    data = args.data
+    return min(data.batch_size, data.order.shape[0] - b * data.batch_size)
+
+
+@inlined
+def score_batch(team, b, args):
+    """Score the rows of a batch; leave the derivatives and curvatures of their losses.
+
+    For any steps of the weights of the tokens, the score moves at most so much that a row adds
+    |x_k| (1 + sum_i |x_i|) (1 + |s|^2), s = sum of x v, times the curvature of its loss to the
+    curvature of token k.
+    """
+    data, scratch, model = args.data, args.scratch, args.model
+    start, code = b * data.batch_size, args.objective.loss_code
+    for j in range(team.rank, rows_of_batch(args, b), team.size):
+        i = data.order[start + j]
+        interactions, norm = _sum_row(team, args.rows, i, model.factors, scratch.sums, j)
+        of_linear, reach = linear_part(team, args.rows, i, model.linear)
+        if team.lane == 0:
+            weight, target = data.weights[i], data.targets[i]
+            found = model.intercept[0] + of_linear + interactions
+            loss, derivative = loss_and_gradient(code, found, target)
+            curvature = np.float32(loss_curvature(code, found, target))
+            scratch.losses[start + j] = weight * loss
+            scratch.derivatives[j] = weight * derivative
+            scratch.curvatures[j] = weight * curvature * (ONE + reach) * (ONE + norm)
+
+
+@inlined
+def _sum_entries(team, args, source):
+    """Return the Summed of the entries of a piece."""
+    occurrences, scratch, data = args.occurrences, args.scratch, args.data
+    derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
+    for p in range(source.first + team.lane, source.last, team.n_lanes):
+        j, x = occurrences.rows[p], occurrences.values[p]
+        along = x * scratch.derivatives[j]
+        derivative += along
+        squares += along * x
+        weight += data.weights[data.order[source.start + j]]
+        curvature += abs(x) * scratch.curvatures[j]
+    return Summed(
+        group_sum(team, derivative),
+        group_sum(team, squares),
+        group_sum(team, weight),
+        group_sum(team, curvature),
+    )
+
+
+@inlined
+def piece_of(args, b, q):
+    """Return the Piece ``q`` of all, which is one of batch ``b``."""
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first, last = occurrences.pieces[q], occurrences.pieces[q + 1]
+    k = occurrences.tokens[first]
+    begins = first == start or occurrences.tokens[first - 1] != k
+    ends = last == end or occurrences.tokens[last] != k
+    # A window holds at most two pieces of tokens that have others: its first piece and its last.
+    place = first - start
+    slot = 2 * (place // WINDOW) + (1 if place % WINDOW != 0 else 0)
+    return Piece(k, begins, ends, slot, Source(True, first, last, b * args.data.batch_size))
+
+
+@inlined
+def next_slot(slot):
+    """Return the slot of the next piece of the same token: the first of the next window."""
+    return 2 * (slot // 2 + 1)
+
+
+@inlined
+def token_of_window(args, b, w):
+    """Return the token whose first piece, of several, ends with window ``w``, and its Source.
+
+    Without one the token is -1.
+    """
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first = start + w * WINDOW
+    after = first + WINDOW
+    k = np.int64(occurrences.tokens[after - 1])
+    inside = occurrences.tokens[first] != k
+    first_slot = 2 * w + (1 if inside else 0)
+    source = Source(False, first_slot, first_slot, b * args.data.batch_size)
+    if after == end or occurrences.tokens[after] != k:
+        return np.int64(-1), source
+    if not inside and w > 0 and occurrences.tokens[first - 1] == k:
+        return np.int64(-1), source
+    w += 1
+    while start + w * WINDOW < end and occurrences.tokens[start + w * WINDOW] == k:
+        w += 1
+    return k, Source(False, first_slot, 2 * w, source.start)
+
+
+@inlined
+def _columns(args, source, f, g):
+    """Return two columns of the sum of derivative * x * sums over the entries of a token."""
+    scratch, total, other = args.scratch, ZERO, ZERO
+    if source.complete:
+        occurrences = args.occurrences
+        for p in range(source.first, source.last):
+            j = occurrences.rows[p]
+            along = scratch.derivatives[j] * occurrences.values[p]
+            total += along * scratch.sums[j, f]
+            other += along * scratch.sums[j, g]
+    else:
+        slot = source.first
+        while slot < source.last:
+            total += scratch.vectors[slot, f]
+            other += scratch.vectors[slot, g]
+            slot = next_slot(slot)
+    return total, other
+
+
+@inlined
+def _gradient(args, k, scale, shrinkage, source, f, g):
+    """Return two columns of the gradient of a token's factors."""
+    factors = args.model.factors
+    own, others = factors[k, f], factors[k, g]
+    total, other = _columns(args, source, f, g)
+    return scale * (total - shrinkage * own), scale * (other - shrinkage * others)
+
+
+@inlined
+def rate_of_token(team, b, k, summed, args):
+    """Return the learning rate of a token, whose counter advances, to all lanes."""
+    rate, rule, per_row = ZERO, args.rule, args.model.per_row
+    if team.lane == 0:
+        if rule.rate_code == RATE_COUNTED:
+            per_row[k] += summed.weight if rule.count_code == COUNT_SAMPLES else ONE
+        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, summed.curvature)
+    return first_of_lanes(team, rate) / args.steps[b, 1]
+
+
+@inlined
+def step_linear(team, b, k, summed, rate, args):
+    """Move the linear weight of a token."""
+    model, objective = args.model, args.objective
+    if team.lane == 0 and objective.fit_linear:
+        penalty = objective.alpha_linear * objective.shares[k] * summed.weight * model.linear[k]
+        step_element(
+            args.rule, rate, args.steps[b, 2], model.linear, k,
+            args.steps[b, 0] * (summed.derivative + penalty), model.linear_first,
+            model.linear_second,
+        )  # fmt: skip
+
+
+@inlined
+def _step_token(team, b, k, summed, source, args):
+    """Move the weights of a token by its sums over the batch."""
+    model, rule, objective = args.model, args.rule, args.objective
+    scale, root = args.steps[b, 0], args.steps[b, 2]
+    if rule.lazy and summed.weight == ZERO:
+        return
+    rate = rate_of_token(team, b, k, summed, args)
+    step_linear(team, b, k, summed, rate, args)
+    penalty = objective.alpha_factors * objective.shares[k] * summed.weight
+    shrinkage = summed.squares - penalty
+    width = model.factors.shape[1]
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        squares = ZERO
+        for f in range(team.lane, width, team.n_lanes):
+            along, _ = _gradient(args, k, scale, shrinkage, source, f, f)
+            squares += along * along
+        rate /= _root_of_row(team, k, squares, args)
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        second = f + team.n_lanes < width
+        g = f + team.n_lanes if second else f
+        along, more = _gradient(args, k, scale, shrinkage, source, f, g)
+        _step_weight(k, f, along, rate, root, args)
+        if second:
+            _step_weight(k, g, more, rate, root, args)
+
+
+@inlined
+def _root_of_row(team, k, squares, args):
+    """Add the lanes' squares of a gradient to the state of row-wise Adagrad; return its root."""
+    first = args.model.factors_first
+    total = first[k, 0] + group_sum(team, squares) / np.float32(args.model.factors.shape[1])
+    # All lanes have read the state before the first one writes it.
+    total = first_of_lanes(team, total)
+    if team.lane == 0:
+        first[k, 0] = total
+    return np.float32(math.sqrt(total)) + np.float32(args.rule.hyper[EPSILON])
+
+
+@inlined
+def _step_weight(k, f, along, rate, root, args):
+    """Move one factor along its gradient."""
+    rule, model = args.rule, args.model
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        model.factors[k, f] = sgd_step(model.factors[k, f], along, rate)
+    else:
+        step_element(
+            rule, rate, root, model.factors, (k, f), along, model.factors_first,
+            model.factors_second,
+        )  # fmt: skip
+
+
+@inlined
+def sum_tokens(team, b, args):
+    """Sum the pieces of tokens, and step the tokens that have one piece."""
+    occurrences, scratch = args.occurrences, args.scratch
+    for q in range(
+        occurrences.piece_starts[b] + team.rank, occurrences.piece_starts[b + 1], team.size
+    ):
+        piece = piece_of(args, b, q)
+        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+            scratch.touched[piece.token] = b + 1
+        summed = _sum_entries(team, args, piece.source)
+        if piece.begins and piece.ends:
+            _step_token(team, b, piece.token, summed, piece.source, args)
+        else:
+            _keep_piece(team, piece.slot, summed, piece.source, args)
+    sum_rows(team, b, args)
+
+
+@inlined
+def _keep_piece(team, slot, summed, source, args):
+    """Keep the sums of a piece of a token that has others."""
+    scratch = args.scratch
+    width = scratch.vectors.shape[1]
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        g = f + team.n_lanes if f + team.n_lanes < width else f
+        total, other = _columns(args, source, f, g)
+        scratch.vectors[slot, f] = total
+        scratch.vectors[slot, g] = other
+    if team.lane == 0:
+        scratch.of_pieces[0, slot] = summed.derivative
+        scratch.of_pieces[1, slot] = summed.squares
+        scratch.of_pieces[2, slot] = summed.weight
+        scratch.of_pieces[3, slot] = summed.curvature
+
+
+@inlined
+def sum_rows(team, b, args):
+    """Sum what the intercept needs over the rows of each window."""
+    data, scratch = args.data, args.scratch
+    start, n_rows = b * data.batch_size, rows_of_batch(args, b)
+    for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
+        derivative, weight, curvature = ZERO, ZERO, ZERO
+        for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
+            derivative += scratch.derivatives[j]
+            weight += data.weights[data.order[start + j]]
+            curvature += scratch.curvatures[j]
+        derivative = group_sum(team, derivative)
+        weight = group_sum(team, weight)
+        curvature = group_sum(team, curvature)
+        if team.lane == 0:
+            scratch.of_rows[0, w] = derivative
+            scratch.of_rows[1, w] = weight
+            scratch.of_rows[2, w] = curvature
+
+
+@inlined
+def step_intercept(team, b, args):
+    """Move the intercept, which all rows hold."""
+    rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
+    derivative, weight, curvature = ZERO, ZERO, ZERO
+    for w in range(team.lane, (rows_of_batch(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
+        derivative += of_rows[0, w]
+        weight += of_rows[1, w]
+        curvature += of_rows[2, w]
+    derivative = group_sum(team, derivative)
+    weight = group_sum(team, weight)
+    curvature = group_sum(team, curvature)
+    if team.lane != 0 or weight == ZERO:
+        return
+    state, code = model.intercept_state, rule.rate_code
+    if code == RATE_GIVEN:
+        code = RATE_CONSTANT
+    if code == RATE_COUNTED:
+        state[2] += weight if rule.count_code == COUNT_SAMPLES else ONE
+    rate = present_rate(code, rule.hyper, state[2:], 0, curvature)
+    if code == RATE_COUNTED:
+        # Every row holds the intercept: beyond 2 its first step would overshoot.
+        rate = min(rate, _TWO / curvature)
+    step_element(
+        rule, rate / args.steps[b, 1], args.steps[b, 2], model.intercept, 0,
+        args.steps[b, 0] * derivative, state[0:1], state[1:2],
+    )  # fmt: skip
+
+
+@inlined
+def step_rest(team, b, args):
+    """Step the tokens that have several pieces, the intercept, and absent tokens if they move."""
+    occurrences, of_pieces = args.occurrences, args.scratch.of_pieces
+    n_windows = (occurrences.starts[b + 1] - occurrences.starts[b]) // WINDOW
+    if team.rank == 0 and args.objective.fit_intercept:
+        step_intercept(team, b, args)
+    # From the last group on: the first one begins with the intercept.
+    for w in range(team.size - 1 - team.rank, n_windows, team.size):
+        k, source = token_of_window(args, b, w)
+        if k < 0:
+            continue
+        derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
+        slot = source.first
+        while slot < source.last:
+            derivative += of_pieces[0, slot]
+            squares += of_pieces[1, slot]
+            weight += of_pieces[2, slot]
+            curvature += of_pieces[3, slot]
+            slot = next_slot(slot)
+        _step_token(team, b, k, Summed(derivative, squares, weight, curvature), source, args)
+    touched = args.scratch.touched
+    for k in range(team.rank, touched.shape[0], team.size):
+        if touched[k] != b + 1:
+            nothing = Summed(ZERO, ZERO, ZERO, ZERO)
+            _step_token(team, b, k, nothing, Source(False, 0, 0, 0), args)
+
+
+@inlined
+def sum_losses(team, b, args):
+    """Write the sums of 4,096 losses each, in float64."""
+    losses, sums = args
+    for w in range(team.rank, sums.shape[0], team.size):
+        total = 0.0
+        for i in range(w * 4096 + team.lane, min((w + 1) * 4096, losses.shape[0]), team.n_lanes):
+            total += losses[i]
+        total = group_sum(team, total)
+        if team.lane == 0:
+            sums[w] = total
+
+
+SCORE = (score,)
+TRAIN = (score_batch, sum_tokens, step_rest)
+SUM_LOSSES = (sum_losses,)

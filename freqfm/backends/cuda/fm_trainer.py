@@ -1,0 +1,342 @@
+"""Training and scoring of factorization machines on a GPU: its memory, and launches."""
+
+import itertools
+
+import numpy as np
+
+from freqfm._jit import interpreted
+from freqfm.backends.base import CPUOnlyError, RankedTables
+from freqfm.backends.cuda import fm, rafm
+from freqfm.backends.cuda.fm import (
+    FMArgs,
+    FMRows,
+    FMScratch,
+    FMTargets,
+    FMWeightState,
+)
+from freqfm.backends.cuda.memory import Mirror, lanes_for, rule_for_device
+from freqfm.backends.cuda.occurrences import (
+    DIGIT_BITS,
+    DIGITS,
+    GATHER,
+    ORDER,
+    PASS,
+    PIECES,
+    WINDOW,
+    EpochOrder,
+    Occurrences,
+    Sorting,
+)
+from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_OWN
+from freqfm.formulas.rng import stream_key
+from freqfm.formulas.steps import adam_corrections
+
+__all__ = ["DeviceRows", "FMEpochs", "fm_scores"]
+
+# A launch trains about so many weights, a few tenths of a second's work, before Python may look
+# whether the user has interrupted.
+_WEIGHTS_PER_LAUNCH = 10_000_000_000
+
+# So many entries are scored at a time, to save memory.
+_ENTRIES_SCORED = 1 << 28
+
+# The sort takes this many chunks of entries at once.
+_CHUNKS = 2048
+
+# Losses are summed on the GPU in groups of this size.
+_LOSSES = 4096
+
+
+class DeviceRows:
+    """Rows of X in a GPU's memory.
+
+    Parameters
+    ----------
+    device : Device
+    X : csr_array
+        Canonical, float32.
+    """
+
+    def __init__(self, device, X):
+        self.shape, self.nnz = X.shape, X.nnz
+        self.rows = FMRows(
+            device.to_device(X.indptr.astype(np.int64)),
+            device.to_device(X.indices.astype(np.int32)),
+            device.to_device(X.data),
+        )
+
+
+def fm_scores(device, X, weights):
+    """Return the scores of rows under every output, see ``Backend``."""
+    if not isinstance(X, DeviceRows) and X.nnz > _ENTRIES_SCORED:
+        # Every part but the last has about so many entries, and a row at least.
+        cuts = np.searchsorted(X.indptr, np.arange(_ENTRIES_SCORED, X.nnz, _ENTRIES_SCORED))
+        cuts = np.unique(np.concatenate([[0], cuts, [X.shape[0]]]))
+        parts = [X[begin:end] for begin, end in itertools.pairwise(cuts)]
+        if len(parts) > 1:
+            return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
+    rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
+    scores = np.empty((len(weights), rows.shape[0]), dtype=np.float32)
+    on_device = device.empty(rows.shape[0], np.float32)
+    nothing = device.empty((0, 0), np.float32)
+    factors = weights[0].factors
+    ranked = isinstance(factors, RankedTables)
+    levels = levels_on_device(device, factors, None) if ranked else None
+    width = int(factors.widths.max()) if ranked else factors.shape[1]
+    for output, found in zip(weights, scores, strict=True):
+        model = device_weights(device, output)
+        phases, args = fm.SCORE, (rows.rows, *model, nothing, on_device)
+        if ranked:
+            phases, args = rafm.SCORE, (rows.rows, model, levels, nothing, on_device)
+        device.run(phases, args, lanes_for(width), rows.shape[0])
+        device.to_host(on_device, found)
+    return scores
+
+
+def device_weights(device, output):
+    """Return copies of the arrays of an FMWeights; those of all levels are one array."""
+    factors = output.factors
+    factors = factors.weights if isinstance(factors, RankedTables) else factors
+    return tuple(map(device.to_device, (output.intercept, output.linear, factors)))
+
+
+def levels_on_device(device, tables, training):
+    """Return the Levels of a rank-aware machine; without ``training`` they are for scores."""
+    nothing = np.zeros((len(tables.widths), 1), dtype=np.int64)
+    layout = nothing if training is None else training.state_layout
+    return rafm.Levels(
+        widths=device.to_device(tables.widths),
+        starts=device.to_device(tables.starts),
+        columns=device.to_device(np.append(0, np.cumsum(tables.widths))),
+        first_starts=device.to_device(np.ascontiguousarray(layout[:, 0])),
+        levels=device.to_device(tables.levels),
+        rows=device.to_device(tables.rows),
+        prefix=bool(tables.prefix),
+        follow_loss=training is not None and bool(training.follow_loss),
+        dependent_weight=np.float32(0 if training is None else training.dependent_weight),
+    )
+
+
+class EpochSort:
+    """The order of an epoch, and the entries of its batches; the same ones if nothing is shuffled.
+
+    Parameters
+    ----------
+    device : Device
+    problem : FMProblem
+    X : csr_array
+        The rows that are trained on.
+    """
+
+    def __init__(self, device, problem, X):
+        self._device, self._problem = device, problem
+        n_rows, n = X.shape[0], X.nnz
+        if max(n, n_rows) > np.iinfo(np.int32).max:
+            raise CPUOnlyError(
+                f"X has {n} entries in {n_rows} rows; more than {np.iinfo(np.int32).max} of "
+                f"either are trained on the CPU only. Set device='cpu'."
+            )
+        self._n_batches = -(-n_rows // problem.batch_size)
+        by_token = X.tocsc()
+        tokens = np.repeat(np.arange(X.shape[1], dtype=np.int32), np.diff(by_token.indptr))
+        self.rows, self._places = (device.empty(n_rows, np.int32) for _ in range(2))
+        self._identity = device.to_device(np.arange(n, dtype=np.int32))
+        self._buffers = [device.empty(n, np.int32) for _ in range(2)]
+        self.occurrences = Occurrences(
+            tokens=device.empty(n, np.int32),
+            rows=device.empty(n, np.int32),
+            values=device.empty(n, np.float32),
+            starts=device.empty(self._n_batches + 1, np.int32),
+            pieces=device.empty(n + 1, np.int32),
+            piece_starts=device.empty(self._n_batches + 1, np.int32),
+        )
+        n_chunks = max(1, min(_CHUNKS, n // DIGITS))
+        self._sorting = Sorting(
+            tokens=device.to_device(tokens),
+            rows=device.to_device(by_token.indices.astype(np.int32)),
+            values=device.to_device(by_token.data),
+            places=self._places,
+            batch_size=problem.batch_size,
+            shift=0,
+            source=self._identity,
+            sorted=self._identity,
+            counts=device.empty((DIGITS, n_chunks), np.int32),
+            totals=device.empty(DIGITS + 1, np.int32),
+            out=self.occurrences,
+        )
+        self._done = False
+
+    def run(self, epoch):
+        """Sort the entries of an epoch."""
+        if self._done and not self._problem.n_blocks:
+            return
+        device, n, n_rows = self._device, self._identity.shape[0], self.rows.shape[0]
+        device.run(ORDER, self._order(epoch), 1, n_rows)
+        sorting = self._sorting
+        for number in range(-(-(self._n_batches - 1).bit_length() // DIGIT_BITS)):
+            sorting = sorting._replace(
+                shift=number * DIGIT_BITS,
+                source=sorting.sorted,
+                sorted=self._buffers[number % 2],
+            )
+            device.run(PASS, sorting, 32, _CHUNKS)
+        device.run(GATHER, sorting, 1, n + 1)
+        device.run(PIECES, sorting, 32, _CHUNKS)
+        self._done = True
+
+    def _order(self, epoch):
+        problem, bits = self._problem, 2
+        while (1 << bits) < problem.n_blocks:
+            bits += 1
+        with np.errstate(over="ignore"):
+            key = interpreted(stream_key)(problem.seed, epoch)
+        numbers = problem.n_blocks, problem.block_bits, bits // 2, bits - bits // 2, key
+        return EpochOrder(*map(np.uint64, numbers), self.rows, self._places)
+
+
+def _model_of(weights, state):
+    """Return the FMWeightState of an output."""
+    factors = weights.factors
+    return FMWeightState(
+        intercept=weights.intercept,
+        linear=weights.linear,
+        factors=factors.weights if isinstance(factors, RankedTables) else factors,
+        per_row=state.per_row,
+        intercept_state=state.intercept,
+        linear_first=state.linear_first,
+        linear_second=state.linear_second,
+        factors_first=state.factors_first,
+        factors_second=state.factors_second,
+    )
+
+
+class FMEpochs:
+    """Epochs on a GPU, for one or several outputs; a context manager, see ``Backend.fm_trainer``.
+
+    Rows are moved to the GPU once. Weights and the optimizer's state are moved there and back in
+    each epoch, because the estimator may read and replace them between epochs.
+
+    Parameters
+    ----------
+    device : Device
+    problem : FMProblem
+    """
+
+    def __init__(self, device, problem):
+        self._device, self._problem = device, problem
+        X, trained = problem.X, slice(None)
+        if problem.rows is not None:
+            X, trained = X[problem.rows], problem.rows
+        factors, self._levels = problem.weights[0].factors, None
+        width = longest = factors.shape[1] if problem.ranked is None else 0
+        if problem.ranked is not None:
+            width, longest = int(factors.widths.sum()), int(factors.widths.max())
+            self._levels = levels_on_device(device, factors, problem.ranked)
+        self._n_rows = X.shape[0]
+        self._n_batches = -(-self._n_rows // problem.batch_size)
+        self._n_lanes = lanes_for(longest)
+        self._sort = EpochSort(device, problem, X)
+        self._rows = DeviceRows(device, X)
+        self._targets = [
+            FMTargets(
+                device.to_device(np.ascontiguousarray(target[trained])),
+                device.to_device(problem.weight[trained].astype(np.float32)),
+                self._sort.rows,
+                problem.batch_size,
+            )
+            for target in problem.target
+        ]
+        self._rule = rule_for_device(device, problem.rule)
+        self._objective = problem.objective._replace(
+            alpha_linear=np.float32(problem.objective.alpha_linear),
+            alpha_factors=np.float32(problem.objective.alpha_factors),
+            mean_weight=np.float32(problem.objective.mean_weight),
+            shares=device.to_device(problem.objective.shares),
+        )
+        self._outputs = [
+            Mirror(device, _model_of(weights, state))
+            for weights, state in zip(problem.weights, problem.states, strict=True)
+        ]
+        lengths = np.sort(np.diff(X.indptr))
+        self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()), width)
+        per_batch = max(1, X.nnz // self._n_batches) * (width + 8)
+        self._batches_per_launch = max(1, _WEIGHTS_PER_LAUNCH // per_batch)
+        self._n_items = max(problem.batch_size, X.nnz // self._n_batches)
+
+    def _make_scratch(self, most_entries, width):
+        """Return scratch for batches of at most so many entries."""
+        device, batch_size = self._device, self._problem.batch_size
+        n_pieces = 2 * (most_entries // WINDOW + 1)
+        n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
+        shared = {
+            "sums": device.empty((batch_size, width), np.float32),
+            "derivatives": device.empty(batch_size, np.float32),
+            "curvatures": device.empty(batch_size, np.float32),
+            "losses": device.empty(self._n_rows, np.float32),
+            "of_rows": device.empty((3, batch_size // WINDOW + 1), np.float32),
+            "vectors": device.empty((n_pieces, width), np.float32),
+            "touched": device.empty(n_touched, np.int32),
+        }
+        if self._levels is None:
+            return FMScratch(of_pieces=device.empty((4, n_pieces), np.float32), **shared)
+        n_levels = self._levels.widths.shape[0]
+        return rafm.RaFMScratch(
+            free_sums=device.empty((batch_size, width), np.float32),
+            gradients=device.empty((batch_size, width), np.float32),
+            by_level=device.empty((n_levels, batch_size), np.float32),
+            of_pieces=device.empty((3 + n_levels, n_pieces), np.float32),
+            **shared,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def run_epoch(self, epoch, n_steps):
+        """Train every output on every row once; return the loss of all, see ``Backend``."""
+        device = self._device
+        self._sort.run(epoch)
+        steps, loss = device.to_device(self._steps(n_steps)), 0.0
+        for model, data in zip(self._outputs, self._targets, strict=True):
+            model.push()
+            device.fill(self._scratch.touched, 0)
+            args = (
+                self._objective, self._rule, steps, self._rows.rows, data,
+                self._sort.occurrences, model.on_device, self._scratch,
+            )  # fmt: skip
+            ranked = self._levels is not None
+            args = rafm.RaFMArgs(*args, self._levels) if ranked else FMArgs(*args)
+            phases = rafm.TRAIN if ranked else fm.TRAIN
+            for first in range(0, self._n_batches, self._batches_per_launch):
+                last = min(first + self._batches_per_launch, self._n_batches)
+                span, formulas = (first, last), self._problem.formulas
+                device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
+            model.pull()
+            loss += self._sum_losses()
+        return loss
+
+    def _sum_losses(self):
+        device, n_sums = self._device, -(-self._n_rows // _LOSSES)
+        sums = device.empty(n_sums, np.float64)
+        device.run(fm.SUM_LOSSES, (self._scratch.losses, sums), 32, n_sums)
+        return float(device.to_host(sums, np.empty(n_sums)).sum())
+
+    def _steps(self, n_steps):
+        """Return the factors of sums and the divisors of the steps of an epoch."""
+        problem, rule = self._problem, self._problem.rule
+        steps = np.ones((self._n_batches, 3))
+        if rule.average:
+            n_rows = np.full(self._n_batches, problem.batch_size)
+            n_rows[-1] = self._n_rows - (self._n_batches - 1) * problem.batch_size
+            steps[:, 0] = 1 / (n_rows * problem.objective.mean_weight)
+        numbers = n_steps + 1 + np.arange(self._n_batches)
+        if rule.step_code == STEP_ADAM:
+            steps[:, 1] = 1 - rule.hyper[BETA_1] ** numbers
+            steps[:, 2] = np.sqrt(1 - rule.hyper[BETA_2] ** numbers)
+        elif rule.step_code == STEP_OWN:
+            # A user's step may receive its number.
+            corrections = problem.formulas[adam_corrections]
+            steps[:, 1:] = [corrections(rule.hyper, number) for number in numbers]
+        return steps.astype(np.float32)

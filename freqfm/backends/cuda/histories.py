@@ -1,0 +1,215 @@
+"""Vectors of users by their histories: sums of rows, and folding in with items held fixed."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ZERO, inlined
+from freqfm.backends.cuda.memory import lanes_for
+from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
+from freqfm.formulas.losses import pair_gradient
+from freqfm.formulas.special import exp_of_minus
+
+__all__ = ["fold_in", "sum_histories"]
+
+# Users that are folded in at a time; each takes scratch for all others.
+_GROUPS = 4096
+
+
+class DeviceHistories(NamedTuple):
+    """The items of some users; rows of a CSR matrix."""
+
+    starts: np.ndarray  #: (n + 1,), int64
+    items: np.ndarray  #: (n_entries,), int32
+    weights: np.ndarray  #: (n_entries,)
+
+
+class FoldInArgs(NamedTuple):
+    """All that folding in is given; arrays and numbers are float32 if not said otherwise."""
+
+    problem: NamedTuple  #: FoldInProblem
+    turned: np.ndarray  #: (d, m), the others as columns
+    histories: DeviceHistories
+    scores: np.ndarray  #: (n_groups, m), scratch
+    pushes: np.ndarray  #: (n_groups, m)
+    gradients: np.ndarray  #: (n_groups, d)
+    out: np.ndarray  #: (n, d), the users' vectors
+
+
+@inlined
+def _sum_row(team, histories, r, table, out):
+    """Write a user's sum of weights times rows of a table."""
+    for f in range(team.lane, table.shape[1], team.n_lanes):
+        total = ZERO
+        for p in range(histories.starts[r], histories.starts[r + 1]):
+            total += histories.weights[p] * table[histories.items[p], f]
+        out[r, f] = total
+
+
+@inlined
+def sum_rows(team, b, args):
+    """Write the sums of all users."""
+    histories, table, out = args
+    for r in range(team.rank, out.shape[0], team.size):
+        _sum_row(team, histories, r, table, out)
+
+
+@inlined
+def _normalise(team, out, r):
+    """Scale a vector to unit length; return whether its length was positive."""
+    squares = ZERO
+    for f in range(team.lane, out.shape[1], team.n_lanes):
+        squares += out[r, f] * out[r, f]
+    squares = group_sum(team, squares)
+    if squares > ZERO:
+        scale = np.float32(1) / np.float32(math.sqrt(squares))
+        for f in range(team.lane, out.shape[1], team.n_lanes):
+            out[r, f] *= scale
+    synchronize_group(team)
+    return squares > ZERO
+
+
+@inlined
+def _score_others(team, r, args, scores):
+    """Write the scores of the others; return the largest."""
+    turned, out, largest = args.turned, args.out, np.float32(-np.inf)
+    for j in range(team.lane, turned.shape[1], team.n_lanes):
+        total = ZERO
+        for f in range(turned.shape[0]):
+            total += out[r, f] * turned[f, j]
+        scores[j] = args.problem.inverse * total
+        largest = max(largest, scores[j])
+    return group_max(team, largest)
+
+
+@inlined
+def _pushes_of_softmax(team, largest, scores, pushes, args):
+    """Write what multiples of the others a user is pushed away from, by a softmax."""
+    problem, total = args.problem, ZERO
+    for j in range(team.lane, scores.shape[0], team.n_lanes):
+        pushes[j] = exp_of_minus(max(largest - scores[j], ZERO))
+        total += pushes[j]
+    scale = problem.constant * problem.inverse / group_sum(team, total)
+    for j in range(team.lane, scores.shape[0], team.n_lanes):
+        pushes[j] *= scale
+
+
+@inlined
+def _pairs(team, r, weight, scores, pushes, args):
+    """Add the pulls of a user's items to the gradient, and write the pushes, by pairs."""
+    histories, problem, gradient = args.histories, args.problem, args.gradients[team.rank]
+    n, width = scores.shape[0], args.out.shape[1]
+    for j in range(team.lane, n, team.n_lanes):
+        pushes[j] = ZERO
+    for p in range(histories.starts[r], histories.starts[r + 1]):
+        k = histories.items[p]
+        score = ZERO
+        for f in range(team.lane, width, team.n_lanes):
+            score += args.out[r, f] * problem.items[k, f]
+        score = problem.inverse * group_sum(team, score)
+        share = histories.weights[p] / (weight * np.float32(n))
+        pull = ZERO
+        for j in range(team.lane, n, team.n_lanes):
+            by_positive, by_negative = pair_gradient(share, score, scores[j])
+            pushes[j] += problem.inverse * by_negative
+            pull -= by_positive
+        pull = problem.inverse * group_sum(team, pull)
+        for f in range(team.lane, width, team.n_lanes):
+            gradient[f] += pull * problem.items[k, f]
+
+
+@inlined
+def _step(team, r, weight, args):
+    """Move a user once; return whether its vector has a length."""
+    problem, histories, out = args.problem, args.histories, args.out
+    scores, pushes = args.scores[team.rank], args.pushes[team.rank]
+    gradient = args.gradients[team.rank]
+    largest = _score_others(team, r, args, scores)
+    for f in range(team.lane, out.shape[1], team.n_lanes):
+        total = ZERO
+        if not problem.pairwise:
+            for p in range(histories.starts[r], histories.starts[r + 1]):
+                x = problem.positive * histories.weights[p] / weight
+                total += x * problem.items[histories.items[p], f]
+        gradient[f] = total
+    synchronize_group(team)
+    if problem.pairwise:
+        _pairs(team, r, weight, scores, pushes, args)
+    else:
+        _pushes_of_softmax(team, largest, scores, pushes, args)
+    synchronize_group(team)
+    for f in range(team.lane, out.shape[1], team.n_lanes):
+        total = gradient[f]
+        for j in range(pushes.shape[0]):
+            total -= pushes[j] * problem.others[j, f]
+        out[r, f] = total + problem.inertia * out[r, f]
+    synchronize_group(team)
+    return _normalise(team, out, r)
+
+
+@inlined
+def fold_in_rows(team, b, args):
+    """Write unit vectors of users; a row without items gets zeros."""
+    histories, out = args.histories, args.out
+    n_groups = min(team.size, args.scores.shape[0])
+    for r in range(team.rank, out.shape[0] if team.rank < n_groups else 0, n_groups):
+        weight = ZERO
+        for p in range(histories.starts[r] + team.lane, histories.starts[r + 1], team.n_lanes):
+            weight += histories.weights[p]
+        weight = group_sum(team, weight)
+        _sum_row(team, histories, r, args.problem.items, out)
+        synchronize_group(team)
+        moves = _normalise(team, out, r)
+        for _ in range(args.problem.n_steps):
+            if moves:
+                moves = _step(team, r, weight, args)
+
+
+SUM = (sum_rows,)
+FOLD_IN = (fold_in_rows,)
+
+
+def _on_device(device, starts, items, weights):
+    return DeviceHistories(
+        device.to_device(np.asarray(starts, dtype=np.int64)),
+        device.to_device(np.asarray(items, dtype=np.int32)),
+        device.to_device(np.asarray(weights, dtype=np.float32)),
+    )
+
+
+def sum_histories(device, histories, table):
+    """Return the sums of weights times rows of a table, see ``Backend``."""
+    sums = np.empty((len(histories.starts) - 1, table.shape[1]), dtype=np.float32)
+    out = device.empty(sums.shape, np.float32)
+    args = _on_device(device, *histories), device.to_device(table), out
+    device.run(SUM, args, lanes_for(table.shape[1]), len(sums))
+    return device.to_host(out, sums)
+
+
+def fold_in(device, problem, histories, formulas):
+    """Return unit vectors of users by their histories, see ``Backend``."""
+    n, (n_others, width) = len(histories[0]) - 1, problem.others.shape
+    n_groups = min(n, _GROUPS)
+    numbers = {
+        name: np.float32(getattr(problem, name))
+        for name in ("positive", "inverse", "constant", "inertia")
+    }
+    vectors = np.empty((n, width), dtype=np.float32)
+    args = FoldInArgs(
+        problem=problem._replace(
+            items=device.to_device(problem.items),
+            others=device.to_device(problem.others),
+            pairwise=bool(problem.pairwise),
+            n_steps=int(problem.n_steps),
+            **numbers,
+        ),
+        turned=device.to_device(np.ascontiguousarray(problem.others.T)),
+        histories=_on_device(device, *histories),
+        scores=device.empty((n_groups, n_others), np.float32),
+        pushes=device.empty((n_groups, n_others), np.float32),
+        gradients=device.empty((n_groups, width), np.float32),
+        out=device.empty((n, width), np.float32),
+    )
+    device.run(FOLD_IN, args, 32, n_groups, formulas=formulas)
+    return device.to_host(args.out, vectors)

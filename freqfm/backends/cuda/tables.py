@@ -1,0 +1,385 @@
+"""Tables of vectors on a GPU: rows gathered for a batch, gradients summed and applied.
+
+A batch leaves its gradient as occurrences: a row moves along a multiple of a source row. A group
+takes all occurrences of a row, see ``sorting``, sums them in their order and moves the row, so the
+bits do not depend on the grid.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.base import UpdateRule
+from freqfm.backends.cuda.sorting import Touched
+from freqfm.backends.cuda.team import first_of_lanes, group_sum, synchronize_group
+from freqfm.formulas.codes import (
+    BETA_1,
+    BETA_2,
+    CATCH_UP_FACTOR,
+    CATCH_UP_NONE,
+    COUNT_SAMPLES,
+    DECAY_BATCH,
+    DECAY_NONE,
+    EPSILON,
+    RATE_COUNTED,
+    STEP_ADAM,
+    STEP_ROWWISE_ADAGRAD,
+)
+from freqfm.formulas.rng import hash64
+from freqfm.formulas.steps import present_rate, sgd_step, step_element
+
+__all__ = [
+    "CATCH_UP_ALL",
+    "Dropout",
+    "Side",
+    "Step",
+    "Table",
+    "apply_gradients",
+    "catch_up_rows",
+    "gather_dropped_row",
+    "gather_row",
+    "move_all",
+    "row_scale",
+    "through_dropout",
+    "through_normalisation",
+]
+
+# A row of length zero has no direction; this length keeps its gradient finite.
+_SHORTEST = np.float32(1e-12)
+
+# After this many steps without a gradient, Adam's momentum has decayed to 1e-9 by default.
+_MOST_REPLAYED = 200
+
+
+class Table(NamedTuple):
+    """A table with its optimizer state; unused arrays are empty."""
+
+    weights: np.ndarray  #: (n, d), float32
+    per_row: np.ndarray  #: (n,), learning rates or counters, float32
+    first: np.ndarray  #: (n, d) or (n, 1), float32
+    second: np.ndarray  #: (n, d), float32
+    caught_up: np.ndarray  #: (n,), the last step of the epoch that a row has made, int32; or empty
+
+
+class Step(NamedTuple):
+    """How rows move in the steps of an epoch, which are counted from 1."""
+
+    rule: UpdateRule  #: with numbers of float32
+    corrections: np.ndarray  #: (n_batches + 1, 2), divisors of the rate and the root; float32
+
+
+class Side(NamedTuple):
+    """The users of a call, or its items."""
+
+    table: Table
+    touched: Touched
+    rows: np.ndarray  #: (m,), the source row of each occurrence of a batch, int32
+    multiples: np.ndarray  #: (m,), float32
+    gradients: np.ndarray  #: (m, d), sums of the occurrences of a row, at its first one
+
+
+class Dropout(NamedTuple):
+    """Of the vectors of users."""
+
+    threshold: int  #: of 16 random bits, uint64; 0 for none
+    kept: float  #: factor of what is kept, float32
+
+
+class _Move(NamedTuple):
+    """A step of a row."""
+
+    k: int
+    rate: float
+    number: int  #: of the step
+    gradient: int  #: row of the gradients, or -1 for none
+    penalty: float  #: this multiple of the row is added to its gradient
+
+
+# Rows read for a batch.
+
+
+@inlined
+def row_scale(team, table, k, n_unit):
+    """Return one over the length of the first ``n_unit`` numbers of row ``k``; 1 for none."""
+    if n_unit == 0:
+        return ONE
+    squares = ZERO
+    for f in range(team.lane, n_unit, team.n_lanes):
+        squares += table[k, f] * table[k, f]
+    return ONE / max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+
+
+@inlined
+def gather_row(team, table, k, n_unit, out, j, columns):
+    """Copy row ``k`` to row ``j`` of ``out`` and, if that has rows, to column ``j`` of ``columns``.
+
+    Its first ``n_unit`` numbers get unit length.
+    """
+    scale = row_scale(team, table, k, n_unit)
+    for f in range(team.lane, table.shape[1], team.n_lanes):
+        value = scale * table[k, f] if f < n_unit else table[k, f]
+        out[j, f] = value
+        if columns.shape[0] > 0:
+            columns[f, j] = value
+
+
+@inlined
+def _dropped(dropout, key, f):
+    """Return the factor of element ``f`` of a row; a hash serves four elements, 16 bits each."""
+    if dropout.threshold == np.uint64(0):
+        return ONE
+    bits = hash64(key + np.uint64(f // 4 * 4)) >> np.uint64(16 * (f % 4))
+    return dropout.kept if (bits & np.uint64(0xFFFF)) >= dropout.threshold else ZERO
+
+
+@inlined
+def gather_dropped_row(team, table, k, cosine, dropout, key, out, j):
+    """Copy row ``k`` with some numbers dropped; return its length if ``cosine``, else 1."""
+    squares = ZERO
+    for f in range(team.lane, table.shape[1], team.n_lanes):
+        value = _dropped(dropout, key, f) * table[k, f]
+        out[j, f] = value
+        squares += value * value
+    if not cosine:
+        return ONE
+    length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+    scale = ONE / length
+    for f in range(team.lane, table.shape[1], team.n_lanes):
+        out[j, f] *= scale
+    return length
+
+
+@inlined
+def through_dropout(team, gradients, dropout, key, j):
+    """Backpropagate the gradient in row ``j`` through dropout."""
+    if dropout.threshold != np.uint64(0):
+        for f in range(team.lane, gradients.shape[1], team.n_lanes):
+            gradients[j, f] *= _dropped(dropout, key, f)
+
+
+@inlined
+def through_normalisation(team, gradients, units, r, length):
+    """Backpropagate the gradient in row ``r`` by a unit vector u to (g - <g, u> u) / length."""
+    along = ZERO
+    for f in range(team.lane, units.shape[1], team.n_lanes):
+        along += gradients[r, f] * units[r, f]
+    along = group_sum(team, along)
+    scale = ONE / length
+    for f in range(team.lane, units.shape[1], team.n_lanes):
+        gradients[r, f] = (gradients[r, f] - along * units[r, f]) * scale
+
+
+# Steps.
+
+
+@inlined
+def _gradient_of(side, move, f):
+    """Return number ``f`` of the gradient of a row."""
+    total = move.penalty * side.table.weights[move.k, f]
+    if move.gradient >= 0:
+        total += side.gradients[move.gradient, f]
+    return total
+
+
+@inlined
+def _step_row(team, side, move, step):
+    """Move a row along its gradient."""
+    table, rule, k = side.table, step.rule, move.k
+    width = table.weights.shape[1]
+    rate = move.rate / step.corrections[move.number, 0]
+    root = step.corrections[move.number, 1]
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        squares = ZERO
+        for f in range(team.lane, width, team.n_lanes):
+            squares += _gradient_of(side, move, f) * _gradient_of(side, move, f)
+        squares = group_sum(team, squares) / np.float32(width)
+        total = first_of_lanes(team, table.first[k, 0] + squares)
+        if team.lane == 0:
+            table.first[k, 0] = total
+        rate /= np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
+    for f in range(team.lane, width, team.n_lanes):
+        gradient = _gradient_of(side, move, f)
+        if rule.step_code == STEP_ROWWISE_ADAGRAD:
+            table.weights[k, f] = sgd_step(table.weights[k, f], gradient, rate)
+        else:
+            step_element(
+                rule, rate, root, table.weights, (k, f), gradient, table.first, table.second
+            )
+
+
+@inlined
+def _power(base, n):
+    """Return a factor between 0 and 1 to the power of an integer."""
+    return np.float32(math.exp(np.float32(n) * np.float32(math.log(base))))
+
+
+@inlined
+def _shrink_missed(team, k, missed, rate, table, rule):
+    """Multiply a row by the power of the factor that it shrinks by in a step."""
+    shrinkage = rate * rule.idle_decay
+    if shrinkage < HALF:
+        power = math.exp(np.float32(missed) * np.float32(math.log1p(-shrinkage)))
+    else:
+        power = math.pow(ONE - shrinkage, np.float32(missed))
+    for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+        table.weights[k, f] *= np.float32(power)
+
+
+@inlined
+def _catch_up_row(team, k, number, side, step):
+    """Catch up on the steps before step ``number`` that row ``k`` has missed.
+
+    In each of them its gradient was that of the penalty alone; see ``backends.cpu.tables``.
+    """
+    table, rule = side.table, step.rule
+    missed = number - 1 - table.caught_up[k]
+    if missed <= 0:
+        return
+    synchronize_group(team)
+    if team.lane == 0:
+        table.caught_up[k] = number - 1
+    rate = present_rate(rule.rate_code, rule.hyper, table.per_row, k, ZERO)
+    if rule.catch_up == CATCH_UP_FACTOR:
+        _shrink_missed(team, k, missed, rate, table, rule)
+        return
+    n_replayed = missed
+    if rule.step_code == STEP_ADAM and rule.idle_decay == ZERO:
+        n_replayed = min(missed, _MOST_REPLAYED)
+    for s in range(n_replayed):
+        _step_row(team, side, _Move(k, rate, number - missed + s, -1, rule.idle_decay), step)
+    if n_replayed < missed:
+        first = _power(rule.hyper[BETA_1], missed - n_replayed)
+        second = _power(rule.hyper[BETA_2], missed - n_replayed)
+        for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+            table.first[k, f] *= first
+            table.second[k, f] *= second
+
+
+@inlined
+def _begins_row(touched, start, e):
+    """Return whether occurrence ``e`` is the first of its row in a batch from ``start`` on."""
+    return e == start or touched.tokens[e - 1] != touched.tokens[e]
+
+
+@inlined
+def catch_up_rows(team, batch, number, side, step):
+    """Let the rows of a batch of the call catch up on the steps that they have missed."""
+    touched = side.touched
+    start, end = touched.starts[batch], touched.starts[batch + 1]
+    for e in range(start + team.rank, end, team.size):
+        if _begins_row(touched, start, e):
+            _catch_up_row(team, touched.tokens[e], number, side, step)
+
+
+@inlined
+def _catch_up_all(team, number, args):
+    """Let all rows catch up on the steps of an epoch before step ``number``."""
+    side, step = args
+    for k in range(team.rank, side.table.weights.shape[0], team.size):
+        _catch_up_row(team, k, number, side, step)
+
+
+@inlined
+def _sum_occurrences(team, e, start, end, side, sources):
+    """Write the sum of the occurrences of a row; return how many there are."""
+    touched, row = side.touched, e - start
+    last = e + 1
+    while last < end and touched.tokens[last] == touched.tokens[e]:
+        last += 1
+    for f in range(team.lane, sources.shape[1], team.n_lanes):
+        total = ZERO
+        for p in range(e, last):
+            o = touched.sources[p]
+            total += side.multiples[o] * sources[side.rows[o], f]
+        side.gradients[row, f] = total
+    return last - e
+
+
+@inlined
+def _through_unit_row(team, row, k, n_unit, side):
+    """Backpropagate a gradient through what ``gather_row`` does to row ``k``."""
+    weights, gradients = side.table.weights, side.gradients
+    squares, along = ZERO, ZERO
+    for f in range(team.lane, n_unit, team.n_lanes):
+        squares += weights[k, f] * weights[k, f]
+        along += gradients[row, f] * weights[k, f]
+    length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+    along = group_sum(team, along) / (length * length)
+    scale = ONE / length
+    for f in range(team.lane, n_unit, team.n_lanes):
+        gradients[row, f] = (gradients[row, f] - along * weights[k, f]) * scale
+
+
+@inlined
+def _advance_rate(team, rule, per_row, k, n_seen):
+    """Return the learning rate of row ``k``, whose counter advances, to all lanes."""
+    rate = ZERO
+    if team.lane == 0:
+        if rule.rate_code == RATE_COUNTED:
+            per_row[k] += np.float32(n_seen) if rule.count_code == COUNT_SAMPLES else ONE
+        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, ZERO)
+    return first_of_lanes(team, rate)
+
+
+@inlined
+def _move_row(team, row, k, n_seen, mean, number, side, step):
+    """Step row ``k`` along its gradient, and apply its weight decay.
+
+    The penalty on rows that a batch holds is that for each occurrence, times ``mean``.
+    """
+    table, rule = side.table, step.rule
+    rate = _advance_rate(team, rule, table.per_row, k, n_seen)
+    penalty = ZERO
+    if rule.decay_code != DECAY_NONE:
+        if rule.decoupled:
+            for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+                table.weights[k, f] *= ONE - rate * rule.decay
+        elif rule.decay_code == DECAY_BATCH:
+            penalty = rule.decay * np.float32(n_seen) * mean
+        else:
+            penalty = rule.decay
+    if rule.catch_up != CATCH_UP_NONE and team.lane == 0:
+        table.caught_up[k] = number
+    _step_row(team, side, _Move(k, rate, number, row, penalty), step)
+
+
+@inlined
+def apply_gradients(team, batch, number, side, sources, n_unit, mean, step):
+    """Sum the occurrences of each row of a batch of the call, and move the rows.
+
+    Parameters
+    ----------
+    batch, number : int
+        Of the batch in the call, and of the step in the epoch.
+    side : Side
+    sources : ndarray
+        Gradients by rows whose first ``n_unit`` numbers are at unit length.
+    n_unit : int
+    mean : float
+        One over the weight of the batch, by which the penalty on touched rows is multiplied.
+    step : Step
+    """
+    touched = side.touched
+    start, end = touched.starts[batch], touched.starts[batch + 1]
+    for e in range(start + team.rank, end, team.size):
+        if _begins_row(touched, start, e):
+            k = touched.tokens[e]
+            n_seen = _sum_occurrences(team, e, start, end, side, sources)
+            if n_unit > 0:
+                _through_unit_row(team, e - start, k, n_unit, side)
+            _move_row(team, e - start, k, n_seen, mean, number, side, step)
+
+
+@inlined
+def move_all(team, number, n_seen, side, n_unit, step):
+    """Move all rows of a table along the gradients of ``side``, sums over ``n_seen`` of a batch."""
+    mean = ONE / np.float32(n_seen)
+    for k in range(team.rank, side.table.weights.shape[0], team.size):
+        if n_unit > 0:
+            _through_unit_row(team, k, k, n_unit, side)
+        _move_row(team, k, k, n_seen, mean, number, side, step)
+
+
+CATCH_UP_ALL = (_catch_up_all,)

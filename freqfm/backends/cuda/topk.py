@@ -1,0 +1,251 @@
+"""The best items of every query: scores of some queries at a time, and a choice by threshold.
+
+A score and its item are one number of 64 bits, larger for better scores and, of equal scores, for
+smaller items. So no two are equal, and the best of all are the same in whatever parts they are
+found. A group scans a slice of a query's scores; what exceeds the worst of the best so far goes to
+a buffer, which is sorted when it is full.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._jit import ONE, ZERO, inlined
+from freqfm.backends.cuda.products import product
+from freqfm.backends.cuda.team import (
+    any_of_lanes,
+    group_sum,
+    last_of_lanes,
+    prefix_sum,
+    synchronize_group,
+)
+
+__all__ = ["top_k"]
+
+# Scores in memory at a time: half a gigabyte.
+_SCORES = 1 << 27
+
+# So many slices of scores keep a GPU busy; a slice has at least so many items for each that is
+# kept, and at least ``_SLICE``.
+_GROUPS, _SLICE = 4096, 4096
+
+# Queries of a launch, after which Python may look whether the user has interrupted.
+_PRODUCTS_PER_LAUNCH = 1_000_000_000_000
+
+_NOTHING = np.float32(-np.inf)
+
+#: The number of no item.
+_EMPTY = -(1 << 63)
+
+_LOW_31 = 0x7FFFFFFF
+_LOW_32 = 0xFFFFFFFF
+
+
+class TopKArgs(NamedTuple):
+    """All that a launch is given; b is a part of the queries."""
+
+    queries: np.ndarray  #: (n, d)
+    items: np.ndarray  #: (n_items, d)
+    n_unit: int
+    starts: np.ndarray  #: (n + 1,), int64, where the exclusions of a query begin
+    excluded: np.ndarray  #: (n_excluded,), int32
+    for_all: np.ndarray  #: (n_excluded,), int32
+    left: np.ndarray  #: (d, n_of_part), the part's queries as columns
+    right: np.ndarray  #: (d, n_items), the items as columns, scaled
+    scores: np.ndarray  #: (n_of_part, n_items)
+    buffers: np.ndarray  #: (n_of_part * n_slices, capacity), int64
+    merged: np.ndarray  #: (n_of_part, capacity), int64
+    found: np.ndarray  #: (n, k), int32
+    best: np.ndarray  #: (n, k)
+
+
+@inlined
+def _number_of(score, item):
+    """Return the number of a score and its item."""
+    # Adding zero makes zero of minus zero, which is equal but has other bits.
+    bits = np.int64(np.float32(score + ZERO).view(np.int32))
+    ordered = bits if bits >= 0 else bits ^ _LOW_31
+    return (ordered << 32) | (_LOW_31 - np.int64(item))
+
+
+@inlined
+def _score_of(number):
+    ordered = number >> 32
+    return np.int32(ordered if ordered >= 0 else ordered ^ _LOW_31).view(np.float32)
+
+
+@inlined
+def _item_of(number):
+    return np.int32(_LOW_31 - (number & _LOW_32))
+
+
+@inlined
+def scale_items(team, b, args):
+    """Write the items as columns, their first numbers at unit length."""
+    items, right = args.items, args.right
+    for i in range(team.rank, items.shape[0], team.size):
+        squares = ZERO
+        for f in range(team.lane, args.n_unit, team.n_lanes):
+            squares += items[i, f] * items[i, f]
+        squares = group_sum(team, squares)
+        scale = ONE / np.float32(math.sqrt(squares)) if squares > ZERO else ONE
+        for f in range(team.lane, items.shape[1], team.n_lanes):
+            right[f, i] = items[i, f] * (scale if f < args.n_unit else ONE)
+
+
+@inlined
+def _part(args, b):
+    """Return the first query of part ``b``, and their number."""
+    first = b * args.left.shape[1]
+    return first, min(args.left.shape[1], args.queries.shape[0] - first)
+
+
+@inlined
+def turn_queries(team, b, args):
+    """Write the queries of a part as columns."""
+    first, n = _part(args, b)
+    for i in range(team.rank, n, team.size):
+        for f in range(team.lane, args.queries.shape[1], team.n_lanes):
+            args.left[f, i] = args.queries[first + i, f]
+
+
+@inlined
+def score_part(team, b, args):
+    """Write the scores of a part's queries."""
+    _, n = _part(args, b)
+    product(team, args.left, n, args.right, args.items.shape[0], args.scores)
+
+
+@inlined
+def strike_out(team, b, args):
+    """Overwrite the scores of excluded items."""
+    first, n = _part(args, b)
+    for i in range(team.rank, n, team.size):
+        for p in range(
+            args.starts[first + i] + team.lane, args.starts[first + i + 1], team.n_lanes
+        ):
+            args.scores[i, args.excluded[p]] = _NOTHING
+        for p in range(team.lane, args.for_all.shape[0], team.n_lanes):
+            args.scores[i, args.for_all[p]] = _NOTHING
+
+
+@inlined
+def _sort(team, buffer, n):
+    """Sort the first ``n`` numbers of a buffer, a power of two, from the largest on (bitonic)."""
+    length = 2
+    while length <= n:
+        distance = length >> 1
+        while distance > 0:
+            for pair in range(team.lane, n >> 1, team.n_lanes):
+                low = (pair // distance) * 2 * distance + pair % distance
+                one, other = buffer[low], buffer[low + distance]
+                if (one < other) == ((low & length) == 0):
+                    buffer[low], buffer[low + distance] = other, one
+            synchronize_group(team)
+            distance >>= 1
+        length <<= 1
+
+
+@inlined
+def _compress(team, buffer, n, k):
+    """Keep the best ``k`` of ``n`` numbers; return how many, and what the next must exceed."""
+    synchronize_group(team)
+    for place in range(n + team.lane, buffer.shape[0], team.n_lanes):
+        buffer[place] = _EMPTY
+    synchronize_group(team)
+    _sort(team, buffer, buffer.shape[0])
+    return min(n, k), np.int64(buffer[k - 1])
+
+
+@inlined
+def _offer(team, buffer, n, k, threshold, number):
+    """Put the numbers of all lanes into a buffer if they are good enough."""
+    wanted = number > threshold
+    if not any_of_lanes(team, wanted):
+        return n, threshold
+    up_to = prefix_sum(team, 1 if wanted else 0)
+    if wanted:
+        buffer[n + up_to - 1] = number
+    n += last_of_lanes(team, up_to)
+    if n + team.n_lanes > buffer.shape[0]:
+        n, threshold = _compress(team, buffer, n, k)
+    return n, threshold
+
+
+@inlined
+def choose(team, b, args):
+    """Find the best items of each slice of a query's scores."""
+    _, n_queries = _part(args, b)
+    n_items, k = args.items.shape[0], args.found.shape[1]
+    n_slices = args.buffers.shape[0] // args.left.shape[1]
+    length = (n_items + n_slices - 1) // n_slices
+    for task in range(team.rank, n_queries * n_slices, team.size):
+        i, begin = task // n_slices, task % n_slices * length
+        end = min(begin + length, n_items)
+        buffer, n, threshold = args.buffers[task], 0, np.int64(_EMPTY)
+        for start in range(begin, end, team.n_lanes):
+            j, number = start + team.lane, np.int64(_EMPTY)
+            if j < end:
+                score = args.scores[i, j]
+                if score > _NOTHING:
+                    number = _number_of(score, j)
+            n, threshold = _offer(team, buffer, n, k, threshold, number)
+        _compress(team, buffer, n, k)
+
+
+@inlined
+def merge(team, b, args):
+    """Find the best items of all slices, and write them."""
+    first, n_queries = _part(args, b)
+    k, n_slices = args.found.shape[1], args.buffers.shape[0] // args.left.shape[1]
+    for i in range(team.rank, n_queries, team.size):
+        buffer = args.buffers[i * n_slices]
+        if n_slices > 1:
+            buffer, n, threshold = args.merged[i], 0, np.int64(_EMPTY)
+            for start in range(0, n_slices * k, team.n_lanes):
+                place, number = start + team.lane, np.int64(_EMPTY)
+                if place < n_slices * k:
+                    number = args.buffers[i * n_slices + place // k, place % k]
+                n, threshold = _offer(team, buffer, n, k, threshold, number)
+            _compress(team, buffer, n, k)
+        for place in range(team.lane, k, team.n_lanes):
+            number = buffer[place]
+            exists = number > _EMPTY
+            args.found[first + i, place] = _item_of(number) if exists else np.int32(-1)
+            args.best[first + i, place] = _score_of(number) if exists else _NOTHING
+
+
+SCALE = (scale_items,)
+FIND = (turn_queries, score_part, strike_out, choose, merge)
+
+
+def top_k(device, queries, items, k, excluded, unit_columns):
+    """Return the best items of every query, and their scores, see ``Backend``."""
+    (n, width), n_items = queries.shape, len(items)
+    n_of_part = max(1, min(n, _SCORES // n_items))
+    n_slices = max(1, min(_GROUPS // n_of_part, n_items // max(_SLICE, 2 * k)))
+    capacity = 1 << int(k + max(k, 64) - 1).bit_length()
+    args = TopKArgs(
+        queries=device.to_device(queries),
+        items=device.to_device(items),
+        n_unit=int(unit_columns),
+        starts=device.to_device(excluded.indptr.astype(np.int64)),
+        excluded=device.to_device(excluded.indices.astype(np.int32)),
+        for_all=device.to_device(excluded.for_all),
+        left=device.empty((width, n_of_part), np.float32),
+        right=device.empty((width, n_items), np.float32),
+        scores=device.empty((n_of_part, n_items), np.float32),
+        buffers=device.empty((n_of_part * n_slices, capacity), np.int64),
+        merged=device.empty((n_of_part if n_slices > 1 else 0, capacity), np.int64),
+        found=device.empty((n, k), np.int32),
+        best=device.empty((n, k), np.float32),
+    )
+    device.run(SCALE, args, 32, n_items)
+    per_launch = max(1, _PRODUCTS_PER_LAUNCH // (n_of_part * n_items * width))
+    n_parts = -(-n // n_of_part)
+    for first in range(0, n_parts, per_launch):
+        span = first, min(first + per_launch, n_parts)
+        device.run(FIND, args, 32, max(n_of_part * n_slices, n_of_part * n_items // 512), span)
+    found, best = np.empty((n, k), dtype=np.int32), np.empty((n, k), dtype=np.float32)
+    return device.to_host(args.found, found), device.to_host(args.best, best)

@@ -1,0 +1,160 @@
+"""A GPU on the CPU: phases as plain Python, with groups in random order.
+
+Groups have one lane, or several, which are threads: what lanes do together is then an exchange in
+which all must take part, at the same function.
+"""
+
+import functools
+import threading
+
+import numpy as np
+
+from freqfm._jit import translated
+from freqfm.backends.cuda import team
+from freqfm.backends.cuda.team import Team
+
+
+class Lanes:
+    """Threads that run a phase as the lanes of a group."""
+
+    def __init__(self, n):
+        self.n = n
+        # Who waits alone has taken a branch that others have not.
+        self._barrier = threading.Barrier(n, timeout=30)
+        self._given = [None] * n
+
+    def run(self, function, rank, size, *args):
+        """Run a function in all lanes; raise the first error of any."""
+        errors = []
+
+        def run_lane(lane):
+            try:
+                with np.errstate(all="ignore"):
+                    function(Team(rank, size, lane, self.n), *args)
+            except BaseException as error:
+                errors.append(error)
+                self._barrier.abort()
+
+        threads = [threading.Thread(target=run_lane, args=(lane,)) for lane in range(self.n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._barrier.reset()
+        if errors:
+            raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError))
+
+    def exchange(self, lane, name, value):
+        """Return the values of all lanes."""
+        self._given[lane] = name, value
+        self._barrier.wait()
+        names, values = zip(*self._given, strict=True)
+        assert set(names) == {name}, f"lanes are at {set(names)}"
+        self._barrier.wait()
+        return values
+
+    def replacements(self):
+        """Return what lanes do together, by the functions for a single lane."""
+
+        def together(name, result):
+            return lambda team, value=None: result(team.lane, self.exchange(team.lane, name, value))
+
+        def equals(lane, values):
+            return values[:lane].count(values[lane]), values.count(values[lane])
+
+        return {
+            team.group_sum: together("sum", lambda lane, v: _in_pairs(v)),
+            team.group_max: together("max", lambda lane, v: max(v)),
+            team.prefix_sum: together("prefix", lambda lane, v: sum(v[1 : lane + 1], v[0])),
+            team.first_of_lanes: together("first", lambda lane, v: v[0]),
+            team.last_of_lanes: together("last", lambda lane, v: v[-1]),
+            team.any_of_lanes: together("any", lambda lane, v: any(v)),
+            team.place_among_equals: together("equals", equals),
+            team.synchronize_group: together("synchronize", lambda lane, v: None),
+        }
+
+
+def _in_pairs(values):
+    """Return a sum in the order of a warp's."""
+    while len(values) > 1:
+        half = len(values) // 2
+        values = [one + other for one, other in zip(values[:half], values[half:], strict=True)]
+    return values[0]
+
+
+@functools.cache
+def _python(phase, formulas):
+    return translated(phase, lambda function: function, dict(formulas))
+
+
+class EmulatedDevice:
+    """The interface of ``freqfm.backends.cuda.device.Device``, for arrays of NumPy.
+
+    Parameters
+    ----------
+    size : int, default=3
+        Number of groups.
+    seed : int, default=0
+        Of the order in which groups run a phase.
+    n_lanes : int, default=1
+        The most lanes of a group.
+
+    Attributes
+    ----------
+    launches : dict
+        The arguments of the last launch, by phases and formulas.
+    n_copied : int
+        Bytes moved to the device and back.
+    """
+
+    name = "emulated"
+
+    def __init__(self, size=3, seed=0, n_lanes=1):
+        self.size, self._generator = size, np.random.default_rng(seed)
+        self.launches, self.n_copied = {}, 0
+        self._lanes = Lanes(n_lanes)
+        self._replacements = self._lanes.replacements() if n_lanes > 1 else {}
+
+    def empty(self, shape, dtype):
+        """Return an array of meaningless values."""
+        array = np.empty(shape, dtype=dtype)
+        array.view(np.uint8)[...] = 0x7B
+        return array
+
+    def fill(self, array, value):
+        """Set all elements."""
+        array[...] = value
+
+    def to_device(self, array):
+        """Return a copy."""
+        self.n_copied += array.nbytes
+        return np.array(array, order="C")
+
+    def write(self, array, copy):
+        """Copy an array to one of the device."""
+        self.n_copied += array.nbytes
+        copy[...] = array
+
+    def to_host(self, array, out):
+        """Copy an array of the device; return the copy."""
+        assert array.shape == out.shape and array.dtype == out.dtype
+        self.n_copied += array.nbytes
+        out[...] = array
+        return out
+
+    def run(self, phases, args, n_lanes, n_items, span=(0, 1), formulas=None):
+        """Run phases for each batch of a span; all groups end a phase before the next."""
+        formulas = dict(formulas or {})
+        self.launches[phases, tuple(formulas.items())] = args
+        formulas = tuple((formulas | self._replacements).items())
+        with np.errstate(all="ignore"):
+            for b in range(*span):
+                for phase in phases:
+                    self._run(_python(phase, formulas), b, args)
+
+    def _run(self, phase, b, args):
+        for rank in self._generator.permutation(self.size):
+            if self._replacements:
+                self._lanes.run(phase, int(rank), self.size, b, args)
+            else:
+                phase(Team(int(rank), self.size, 0, 1), b, args)

@@ -1,0 +1,128 @@
+"""Top k, folding in and sums of histories on an emulated GPU, compared with NumPy."""
+
+import numpy as np
+import pytest
+from custom_components import CustomBPR
+from emulated_gpu import EmulatedDevice
+from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend import NumpyBackend
+from scipy import sparse
+
+from freqfm import MFRecommender, backends
+from freqfm.backends.base import Exclusions, FoldInProblem, Histories
+from freqfm.backends.cuda import topk
+from freqfm.backends.cuda.backend import CUDABackend
+
+
+def on_grids(n_lanes):
+    """Return backends of different grids, whose results must have the same bits."""
+    return [CUDABackend(EmulatedDevice(size, seed, n_lanes)) for size, seed in [(3, 0), (16, 1)]]
+
+
+def agree(operation, *args, n_lanes=1):
+    """Return the results of NumPy and of emulated GPUs; the latter have the same bits."""
+    expected = getattr(NumpyBackend(), operation)(*args)
+    found = [getattr(backend, operation)(*args) for backend in on_grids(n_lanes)]
+    expected, *found = [r if isinstance(r, tuple) else (r,) for r in (expected, *found)]
+    for one, other, wanted in zip(*found, expected, strict=True):
+        assert_array_equal(one, other)
+        assert one.shape == wanted.shape and one.dtype == wanted.dtype
+        if wanted.dtype.kind == "f":
+            assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
+        else:
+            assert_array_equal(one, wanted)
+    return found[0]
+
+
+def some(n_queries=7, n_items=90, width=5):
+    generator = np.random.default_rng(0)
+    queries, items = (
+        generator.normal(size=(n, width)).astype(np.float32) for n in (n_queries, n_items)
+    )
+    # Equal scores, scores of both zeros, and none.
+    items[40:50] = items[3]
+    items[60:63] = [[0], [-0.0], [np.nan]]
+    queries[-1] = 0
+    return queries, items
+
+
+def exclusions(n_queries, n_items):
+    generator = np.random.default_rng(1)
+    excluded = [np.flatnonzero(generator.random(n_items) < 0.3) for _ in range(n_queries)]
+    excluded[2] = np.arange(n_items)
+    indptr = np.cumsum([0, *map(len, excluded)])
+    indices = np.concatenate(excluded).astype(np.int32)
+    return Exclusions(indptr, indices, np.array([3, 17], dtype=np.int32))
+
+
+@pytest.mark.parametrize("k", [1, 4, 33, 90])
+@pytest.mark.parametrize("unit_columns", [0, 3])
+def test_top_k_agrees(k, unit_columns):
+    queries, items = some()
+    agree("top_k", queries, items, k, exclusions(7, 90), unit_columns, 1)
+
+
+def test_parts_of_queries_and_items_do_not_matter(monkeypatch):
+    queries, items = some(n_items=400)
+    monkeypatch.setattr(topk, "_SCORES", 1200)
+    monkeypatch.setattr(topk, "_SLICE", 50)
+    monkeypatch.setattr(topk, "_PRODUCTS_PER_LAUNCH", 10_000)
+    agree("top_k", queries, items, 9, exclusions(7, 400), 0, 1)
+
+
+def test_buffers_overflow():
+    # Scores rise, so that every item is better than those before.
+    items = np.arange(300, dtype=np.float32)[:, None]
+    nothing = Exclusions(np.zeros(2, dtype=int), *np.zeros((2, 0), dtype=np.int32))
+    found, _ = agree("top_k", np.ones((1, 1), dtype=np.float32), items, 5, nothing, 0, 1)
+    assert_array_equal(found, [[299, 298, 297, 296, 295]])
+
+
+def histories():
+    generator = np.random.default_rng(2)
+    X = generator.choice([0.5, 1, 2], (12, 9)) * (generator.random((12, 9)) < 0.4)
+    X[5] = 0
+    X = sparse.csr_array(X.astype(np.float32))
+    return X.indptr, X.indices, X.data
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_folding_in_agrees(pairwise):
+    generator = np.random.default_rng(0)
+    items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (9, 5))
+    problem = FoldInProblem(
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
+    )
+    (vectors,) = agree("fold_in", problem, histories(), 1)
+    assert_array_equal(vectors[5], 0)
+    if pairwise:
+        agree("fold_in", problem, histories(), 1, CustomBPR().replacements())
+
+
+def test_lanes_choose_and_fold_in_together(monkeypatch):
+    queries, items = some(3, 100)
+    monkeypatch.setattr(topk, "_SLICE", 30)
+    agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
+    for pairwise in (False, True):
+        problem = FoldInProblem(items[:9], items[9:20], pairwise, 1.5, 2.0, 1.2, 3.0, n_steps=2)
+        agree("fold_in", problem, histories(), 1, n_lanes=4)
+
+
+def test_sums_of_histories_agree():
+    table = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    agree("sum_histories", Histories(*histories()), table, 1)
+
+
+def test_recommenders_serve_from_the_gpu(monkeypatch):
+    device = EmulatedDevice()
+    X = sparse.random(20, 30, 0.3, format="csr", dtype=np.float32, random_state=0)
+    model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(backends, "get", lambda device="cpu": NumpyBackend())
+        model.fit(X)
+        expected = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
+    monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))
+    found = [model.recommend(X)[0], model.similar_items([3])[0], model.transform(X)]
+    assert {phases[0].__name__ for phases, _ in device.launches} >= {"turn_queries", "fold_in_rows"}
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, atol=1e-4)

@@ -1,0 +1,261 @@
+"""Recommenders on an emulated GPU, compared with the reference in NumPy and with the CPU."""
+
+import numpy as np
+import pytest
+from custom_components import CustomAdagrad, CustomBPR
+from emulated_gpu import EmulatedDevice
+from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend import NumpyBackend
+from scipy import sparse
+from sklearn.base import clone
+from test_backbones import Features
+from test_numpy_backend import (
+    STEPS,
+    VAE_SAMPLERS,
+    VAE_STEPS,
+    covering,
+    histories,
+    label,
+    mf_model,
+)
+
+from freqfm import FastVAERecommender, MFRecommender, backends
+from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.cuda import ranking_trainer, vae_trainer
+from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.losses import BPR, BSL, MAWU, Softmax
+from freqfm.optimizers import SGD
+from freqfm.samplers import SAMPLERS, Uniform
+
+# Relative to the largest number of an array. Adam turns the sign of a gradient near zero, which
+# float32 does not know, into a whole step.
+TOLERANCE = 5e-4
+
+SAMPLERS_OF_GPU = [
+    "uniform", "popularity", "in_batch", "full", "midx_uniform", "midx_popularity",
+]  # fmt: skip
+
+
+@pytest.fixture
+def fit_on(monkeypatch):
+    """Return a function that fits a recommender by a backend."""
+
+    def fit_on(backend, model):
+        monkeypatch.setattr(backends, "_cuda", lambda number: backend)
+        return clone(model).set_params(device="cuda").fit(histories())
+
+    return fit_on
+
+
+def on_gpu(size=3, seed=0):
+    return CUDABackend(EmulatedDevice(size, seed))
+
+
+def learned(model):
+    """Return what a fit has computed, with the optimizer's state, by name."""
+    states = {
+        f"{name}, {part}": array
+        for name, state in model._states.items()
+        for part, array in state.items()
+    }
+    return {
+        **model._tables(), **states, "loss": model.loss_curve_, "statistics": model._statistics,
+        "temperatures": model._inverse_temperatures,
+    }  # fmt: skip
+
+
+def assert_agree(fit_on, model):
+    found = learned(fit_on(on_gpu(), model))
+    for name, expected in learned(fit_on(NumpyBackend(), model)).items():
+        largest = np.abs(expected).max(initial=1e-3)
+        assert_allclose(found[name], expected, rtol=0, atol=TOLERANCE * largest, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        sampler=[*SAMPLERS_OF_GPU, Uniform(shared=False)],
+        optimizer=["sgd", "adam", "dense adam"],
+        loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
+        comparison=[
+            ("cosine", 0.5),
+            ("cosine", "adap_tau"),
+            ("cosine", "learned_user"),
+            ("dot", "learned"),
+        ],
+        user_dropout=[0.0, 0.2],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_softmax_losses_agree(fit_on, case):
+    similarity, temperature = case.pop("comparison")
+    sampler = case.pop("sampler")
+    model = mf_model(**case, similarity=similarity, temperature=temperature)
+    draws = 5 if sampler not in ("full", "in_batch") else None
+    model.set_params(negative_sampler=sampler, n_negatives=draws)
+    # Clusters of vectors that hardly differ may jump.
+    assert_agree(fit_on, model.set_params(max_iter=1 if "midx" in str(sampler) else 2))
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        loss=[BPR(), MAWU(0.5, 0.5)],
+        optimizer=list(STEPS),
+        user_dropout=[0.0, 0.2],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_alignment_and_pairs_agree(fit_on, case):
+    assert_agree(fit_on, mf_model(**case))
+
+
+def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
+    # Clusters of vectors that hardly differ may jump.
+    params = {"max_iter": 1 if "midx" in sampler else 2, "batch_size": 8, **params}
+    return FastVAERecommender(
+        4, hidden_layer_sizes=(5,), negative_sampler=sampler, optimizer=optimizer,
+        n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
+        weight_decay_scope=decay[1], early_stopping=False, random_state=0, **params,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        sampler=["full", "midx_uniform", "midx_popularity"],
+        optimizer=[VAE_STEPS[name] for name in ("sgd", "rowwise_adagrad", "dense adam")],
+        similarity=["cosine", "dot"],
+        temperature=[None, "learned"],
+        n_samples=[1, 2],
+        dropout_on=["input", "hidden"],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_autoencoders_agree(fit_on, case):
+    assert_agree(fit_on, autoencoder(**case))
+
+
+ONE_EACH = {
+    "softmax": {"loss": "softmax"},
+    "dot products": {"loss": "softmax", "similarity": "dot"},
+    "full": {"loss": "bsl", "negative_sampler": "full", "n_negatives": None},
+    "midx": {"loss": "softmax", "negative_sampler": "midx_popularity"},
+    "bpr": {"loss": "bpr", "n_negatives": 2},
+    "directau": {"loss": "directau", "n_negatives": None},
+    "mawu": {"loss": "mawu", "n_negatives": None},
+    "no margins": {"loss": MAWU(0.5, 0.5, margins=False), "n_negatives": None},
+    "autoencoder": {"autoencoder": True, "sampler": "full"},
+    "autoencoder, midx": {"autoencoder": True, "sampler": "midx_popularity"},
+}
+
+
+def small(**params):
+    """Return a recommender of one epoch."""
+    if params.pop("autoencoder", False):
+        params = {"decay": (params.pop("weight_decay", 0.0), "full"), **params}
+        params["batch_size"] = min(params.get("batch_size", 8), 16)
+        return autoencoder(**params, max_iter=1)
+    params = {"n_negatives": 5, "batch_size": 30, "init_scale": 0.5, **params}
+    return MFRecommender(6, max_iter=1, init="normal", random_state=0, **params)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_a_step_is_that_of_the_reference_and_an_epoch_that_of_the_cpu(fit_on, name):
+    # A step of the rate zero leaves the vectors where they start.
+    model = small(**ONE_EACH[name], optimizer=SGD(1e-12))
+    start = fit_on(NumpyBackend(), model)._tables()
+    for batch_size, backend, most in [(10_000, NumpyBackend(), 1e-5), (8, None, 1e-3)]:
+        model = small(**{**ONE_EACH[name], "batch_size": batch_size}, optimizer=SGD(0.1))
+        backend = backends.get("cpu") if backend is None else backend
+        wanted, found = fit_on(backend, model)._tables(), fit_on(on_gpu(), model)._tables()
+        for table, before in start.items():
+            step = wanted[table] - before
+            assert np.linalg.norm(found[table] - wanted[table]) < most * np.linalg.norm(step)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_any_grid_gives_the_same_bits(fit_on, name):
+    model = small(**ONE_EACH[name], weight_decay=0.01)
+    first, *others = (learned(fit_on(on_gpu(*grid), model)) for grid in [(1, 0), (4, 1), (9, 2)])
+    for other in others:
+        for part, array in first.items():
+            assert_array_equal(other[part], array, err_msg=part)
+
+
+@pytest.mark.parametrize("name", ["softmax", "midx", "mawu", "autoencoder"])
+def test_lanes_of_a_group_agree(fit_on, name):
+    # Lanes are threads here: one batch is enough.
+    model = small(**{**ONE_EACH[name], "batch_size": 10_000}, weight_decay=0.01)
+    one, several = fit_on(on_gpu(), model), fit_on(CUDABackend(EmulatedDevice(2, 0, 4)), model)
+    for table, expected in one._tables().items():
+        assert_allclose(several._tables()[table], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "full", "directau", "mawu", "autoencoder"])
+def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
+    model = small(**ONE_EACH[name])
+    whole = fit_on(on_gpu(), model)
+    for trainer in (ranking_trainer, vae_trainer):
+        monkeypatch.setattr(trainer, "_SCORES", 50)
+    device = EmulatedDevice(4)
+    parts = fit_on(CUDABackend(device), model)
+    n_panels = [getattr(args, "n_panels", 1) for args in device.launches.values()]
+    n_panels += [args.call.n_panels for args in device.launches.values() if hasattr(args, "call")]
+    assert max(n_panels) > 1
+    for table, expected in whole._tables().items():
+        assert_allclose(parts._tables()[table], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "own", [{"loss": CustomBPR(), "n_negatives": 2}, {"optimizer": CustomAdagrad(0.05)}], ids=label
+)
+def test_formulas_of_users_agree(fit_on, own):
+    assert_agree(fit_on, small(**own))
+
+
+CPU_ONLY = [name for name in SAMPLERS if name not in SAMPLERS_OF_GPU]
+
+
+@pytest.mark.parametrize("sampler", CPU_ONLY)
+def test_samplers_of_the_cpu_are_named(fit_on, sampler):
+    model = small(negative_sampler=sampler)
+    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
+        fit_on(on_gpu(), model)
+    model.set_params(device="auto").fit(histories())
+    assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize("sampler", [name for name in VAE_SAMPLERS if name in CPU_ONLY])
+def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
+    model = autoencoder(sampler)
+    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
+        fit_on(on_gpu(), model)
+    assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
+
+
+def test_backbones_run_on_the_cpu(fit_on):
+    generator = np.random.default_rng(8)
+    features = [
+        sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
+    ]
+    model = small(backbone=Features(*features))
+    with pytest.raises(CPUOnlyError, match="backbones are trained on the CPU only"):
+        fit_on(on_gpu(), model)
+    found = model.set_params(device="auto").fit(histories())
+    expected = clone(model).set_params(device="cpu").fit(histories())
+    assert_array_equal(found.item_factors_, expected.item_factors_)
+
+
+def test_what_is_moved_does_not_grow_with_batches(fit_on):
+    copied = []
+    for batch_size in (60, 5):
+        device = EmulatedDevice()
+        fit_on(CUDABackend(device), small(batch_size=batch_size))
+        copied.append(device.n_copied)
+    # Lists of negatives, and a few numbers of each batch.
+    n_batches = histories().nnz // 5
+    assert copied[1] - copied[0] < n_batches * 4 * (5 + 20)
