@@ -38,6 +38,7 @@ def test_files_that_contributing_names_exist():
     text = read("CONTRIBUTING.rst")
     named = set(re.findall(r"``((?:freqfm|tests|docs)/[\w/]+\.(?:py|rst))``", text))
     # What the recipes create.
-    examples = {"_momentum.py", "_warm_up.py", "_item_features.py", "new.py", "backend.py"}
+    examples = {"_momentum.py", "_warm_up.py", "_item_features.py", "backend.py"}
+    examples |= {"contrastive.py", "_rectified.py"}
     missing = {path for path in named if not (ROOT / path).exists()}
     assert {Path(path).name for path in missing} == examples

@@ -425,6 +425,7 @@ def test_no_thread_works_after_an_interrupt(n_signals, interrupts):
             with pytest.raises(KeyboardInterrupt):
                 while sender.is_alive():
                     team.run(keep_step, slots, 500)
+                time.sleep(1)  # the last signal may arrive after its sender is done
             at_work = team._barrier[team_module._AT_WORK :].any()
             sender.join()
             assert not at_work
