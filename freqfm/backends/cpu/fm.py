@@ -277,7 +277,7 @@ def _sum_of_rows(n_rows, batch, scratch):
 
 
 @inlined
-def _first_token(number, size, batch):
+def first_token(number, size, batch):
     """Return where part ``number`` of ``size`` of the batch's tokens begins.
 
     Neighbours, whose linear weights share a cache line, are in one part.
@@ -307,7 +307,7 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
     objective = problem.objective
     n_tokens = batch.n_tokens[0]
     for t in range(
-        _first_token(share.rank, share.size, batch), _first_token(share.rank + 1, share.size, batch)
+        first_token(share.rank, share.size, batch), first_token(share.rank + 1, share.size, batch)
     ):
         ahead = np.intp(batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)])
         prefetch_element(weights.linear, ahead)
@@ -407,8 +407,8 @@ def _step_block(columns, share, step, problem, weights, state, batch, scratch):
     total = scratch.totals[share.rank]
     gradient = scratch.gradients[share.rank]
     for t in range(
-        _first_token(share.group, share.n_groups, batch),
-        _first_token(share.group + 1, share.n_groups, batch),
+        first_token(share.group, share.n_groups, batch),
+        first_token(share.group + 1, share.n_groups, batch),
     ):
         ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)]
         _prefetch_block(factors, ahead, columns)
@@ -445,7 +445,7 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
 
 
 @inlined
-def _prepare(b, rank, problem, span, order, weights, scratch):
+def prepare(b, rank, problem, span, order, weights, scratch):
     """Prepare batch ``b``, if the span has it, in the place of this thread."""
     rows = problem.rows
     if b < span.last_batch:
@@ -478,7 +478,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
         batch = prepared_batch(slot, scratch.prepared)
         if slot == 0:
             wait(barrier, size)
-            _prepare(b + rank, rank, problem, span, order, weights, scratch)
+            prepare(b + rank, rank, problem, span, order, weights, scratch)
             wait(barrier, size)
         elif share.n_groups > 1:
             wait(barrier, size)

@@ -100,7 +100,10 @@ class FMTrainer:
             states=model._optimizer_states(),
             formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
-        self._epochs = backends.get().fm_trainer(problem, count_threads(model.n_jobs))
+        self._epochs = self._make_epochs(problem, count_threads(model.n_jobs))
+
+    def _make_epochs(self, problem, n_threads):
+        return backends.get().fm_trainer(problem, n_threads)
 
     def _objective(self, rows):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
