@@ -249,13 +249,15 @@ def _count_weights(widths):
 
 
 def _draw_layers(widths, weights, generator):
-    """Draw initial weights, uniform as in Glorot and Bengio (2010); biases are zero."""
+    """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
     begin = 0
-    for n_in, n_out in pairwise([*widths.tolist(), 1]):
+    for n_in, n_out in pairwise(widths.tolist()):
+        end = begin + (n_in + 1) * n_out
         bound = np.sqrt(6 / (n_in + n_out))
-        end = begin + n_in * n_out
         weights[begin:end] = generator.uniform(-bound, bound, end - begin)
-        begin = end + n_out
+        begin = end
+    bound = np.sqrt(6 / (widths[-1] + 1))
+    weights[begin:] = generator.uniform(-bound, bound, widths[-1])
 
 
 def _is_no_bias(widths):
