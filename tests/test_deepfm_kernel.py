@@ -28,8 +28,8 @@ def rows(n=90, n_features=12, classes=2):
 
 
 def model_of(cls=DeepFMClassifier, **params):
-    defaults = {"n_components": 4, "hidden_layer_sizes": (6, 5), "max_iter": 3, "batch_size": 40,
-                "init_scale": 0.4, "early_stopping": False, "random_state": 0}  # fmt: skip
+    defaults = {"n_components": 4, "hidden_layer_sizes": (6, 5), "dropout": 0.0, "max_iter": 3,
+                "batch_size": 40, "init_scale": 0.4, "early_stopping": False, "random_state": 0}  # fmt: skip
     return cls(**{**defaults, **params})
 
 
@@ -42,6 +42,7 @@ def model_of(cls=DeepFMClassifier, **params):
         fields=[None, FIELDS],
         hidden_layer_sizes=[(6, 5), (7,), (5, 4, 3)],
         weighted=[False, True],
+        dropout=[0.0, 0.4],
         params=[
             {},
             {"fit_intercept": False, "alpha_per": "row", "alpha_layers": 0.01, "shuffle": False},
@@ -117,11 +118,14 @@ def test_gradient_equals_finite_differences(cls, fields):
 @pytest.mark.parametrize("optimizer", ["cf_sgd", "adagrad", Adam(0.01, lazy=False)], ids=label)
 @BOTH_INPUTS
 def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer, fields, hidden):
-    monkeypatch.setattr("freqfm._validation.cores", lambda: 4)
     monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_PER_BATCH", 0)
-    monkeypatch.setattr("freqfm.backends.cpu.team.free_cores", lambda wanted: wanted)
     X, y = rows(1500)
-    params = {"optimizer": optimizer, "fields": fields, "hidden_layer_sizes": hidden}
+    params = {
+        "optimizer": optimizer,
+        "fields": fields,
+        "hidden_layer_sizes": hidden,
+        "dropout": 0.3,
+    }
     models = [model_of(batch_size=600, n_jobs=n, **params).fit(X, y) for n in (1, 2, 3)]
     for model in models[1:]:
         for name in (*model._weight_names, "loss_curve_"):

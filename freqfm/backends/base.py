@@ -172,9 +172,14 @@ class TowerTraining(NamedTuple):
     towers: list  #: of Tower, one for each output; updated in place
     #: The optimizer state of each tower: two arrays of shape (n_weights,), or empty ones.
     states: list
-    #: (n_weights,), float32: the multiple of a weight that each unit of the rows' weight adds to its
-    #: gradient.
+    #: (n_weights,), float32: the multiple of a weight that each unit of the rows' weight adds to
+    #: its gradient.
     penalties: np.ndarray
+    #: (n_layers + 1,), float32: shares of the input's and of every layer's values that are dropped.
+    #: Value f of level l, of the row at place r of an epoch, is dropped by 16 bits of a hash, as
+    #: those of users' vectors are; the stream is number 1 of the epoch, and the row's key its
+    #: number r * (n_layers + 1) + l.
+    dropouts: np.ndarray
     rule: UpdateRule  #: with one rate for all weights
     formulas: dict = MappingProxyType({})  #: custom formulas of the step, as in ``FMProblem``
 

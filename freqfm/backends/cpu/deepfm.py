@@ -1,7 +1,7 @@
 """Factorization machines with a tower of dense layers: mini-batch training and scores.
 
-The tower's input is, for every row, the sums of x v of each field side by side, or without fields the
-pooled interactions, ((sum of x v)^2 - sum of (x v)^2) / 2 column by column.
+The tower's input is, for every row, the sums of x v of each field side by side, or without fields
+the pooled interactions, ((sum of x v)^2 - sum of (x v)^2) / 2 column by column.
 
 A batch passes two stages, and threads wait for each other between them:
 
@@ -10,7 +10,8 @@ A batch passes two stages, and threads wait for each other between them:
 2. Each thread takes a part of the tokens, sums their gradients and steps their weights; and some
    blocks of the tower's weights, whose gradients it sums over the chunks.
 
-Tiles, chunks and blocks depend on the batch alone, so results are the same for any number of threads.
+Tiles, chunks and blocks depend on the batch alone, so results are the same for any number of
+threads.
 """
 
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from freqfm.backends.cpu.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_OWN
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
+from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.steps import layer_corrections, step_columns, step_layer
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -47,6 +49,12 @@ N_CHUNKS = 16
 
 #: Weights of the tower that a thread steps at a time.
 BLOCK = 1024
+
+# Dropout uses 16 bits of a hash for each value, so a hash serves four values.
+_BITS, _LOW_BITS, _LEVELS, _LANES = np.uint64(16), np.uint64(0xFFFF), 65536.0, 4
+
+# The random stream of dropout, see ``base.Stream``.
+_OF_DROPOUT = 1
 
 # How many entries and tokens ahead vectors are prefetched.
 _ENTRIES_AHEAD = np.uint64(32)
@@ -62,6 +70,7 @@ class Layers(NamedTuple):
     first: np.ndarray  #: (1, n_weights) or empty, optimizer state
     second: np.ndarray  #: the same
     rule: UpdateRule
+    dropouts: np.ndarray  #: (n_layers + 1,), of the input and of every layer's values, float32
 
 
 class DeepState(NamedTuple):
@@ -69,6 +78,14 @@ class DeepState(NamedTuple):
 
     tokens: tuple  #: OptimizerState of the factorization machine
     layers: Layers
+
+
+class Dropout(NamedTuple):
+    """Which values of a batch's rows are dropped."""
+
+    rates: np.ndarray  #: (n_layers + 1,), of the input and of every layer's values, float32
+    key: int  #: of the epoch's random stream
+    first: int  #: where in the epoch the rows begin
 
 
 class Tiles(NamedTuple):
@@ -129,6 +146,24 @@ def _matrix(number, widths, weights):
     return weights[start : start + n_in * n_out].reshape(n_in, n_out), start + n_in * n_out
 
 
+@inlined
+def _drop(n_rows, level, width, dropout, values):
+    """Drop values of a level: multiply them by zero, or by 1 / (1 - rate)."""
+    rate = dropout.rates[level]
+    if rate == ZERO:
+        return
+    threshold = np.uint64(rate * _LEVELS)
+    kept = ONE / (ONE - rate)
+    n_levels = dropout.rates.shape[0]
+    for i in range(n_rows):
+        key = hash64(dropout.key + np.uint64((dropout.first + i) * n_levels + level))
+        for start in range(0, width, _LANES):
+            bits = hash64(key + np.uint64(start))
+            for f in range(start, min(start + _LANES, width)):
+                values[i, f] *= kept if (bits & _LOW_BITS) >= threshold else ZERO
+                bits >>= _BITS
+
+
 # Forward.
 
 
@@ -182,10 +217,11 @@ def _end_row(j, tower, tile):
 
 
 @inlined
-def _forward(n_rows, tower, tile):
+def _forward(n_rows, tower, dropout, tile):
     """Add the tower's scores to those of the first ``n_rows`` rows of a tile."""
     values, widths = tile.values, tower.widths
     n_layers = widths.shape[0] - 1
+    _drop(n_rows, 0, widths[0], dropout, values[0])
     for layer in range(n_layers):
         matrix, biases = _matrix(layer, widths, tower.weights)
         add_product(values[layer][:n_rows], matrix, values[layer + 1][:n_rows], ZERO)
@@ -194,6 +230,7 @@ def _forward(n_rows, tower, tile):
                 value = values[layer + 1, j, f] + tower.weights[biases + f]
                 # NaN stays NaN, so that divergence shows.
                 values[layer + 1, j, f] = ZERO if value <= ZERO else value
+        _drop(n_rows, layer + 1, widths[layer + 1], dropout, values[layer + 1])
     last = _layer_start(n_layers, widths)
     for j in range(n_rows):
         score = ZERO
@@ -230,18 +267,19 @@ def _scale_rows(first, n_rows, width, delta, derivatives, sums):
 
 
 @inlined
-def _backward(first, n_rows, tower, tile, derivatives, by_tower):
-    """Add the gradient by the tower; leave the derivatives of its score by its input in deltas[0]."""
+def _backward(first, n_rows, tower, dropout, tile, derivatives, by_tower):
+    """Add the gradient by the tower; leave that of its score by its input in ``deltas[0]``."""
     values, widths = tile.values, tower.widths
     n_layers = widths.shape[0] - 1
     last, n_out = _layer_start(n_layers, widths), widths[n_layers]
-    delta = tile.deltas[n_layers & 1]
+    delta, kept = tile.deltas[n_layers & 1], ONE / (ONE - dropout.rates[n_layers])
     for i in range(n_rows):
         derivative = np.float32(derivatives[first + i])
         for f in range(n_out):
             value = values[n_layers, i, f]
             by_tower[last + f] += derivative * value
-            delta[i, f] = tower.weights[last + f] if value > ZERO else ZERO
+            # Dropped values are zero too.
+            delta[i, f] = kept * tower.weights[last + f] if value > ZERO else ZERO
     for step in range(n_layers):
         layer = n_layers - 1 - step
         n_in, n_out = widths[layer], widths[layer + 1]
@@ -249,9 +287,12 @@ def _backward(first, n_rows, tower, tile, derivatives, by_tower):
         matrix, biases = _matrix(layer, widths, tower.weights)
         product_with_transposed(delta[:n_rows, :n_out], matrix, below[:n_rows])
         if layer > 0:
+            kept = ONE / (ONE - dropout.rates[layer])
             for i in range(n_rows):
                 for f in range(n_in):
-                    below[i, f] = below[i, f] if values[layer, i, f] > ZERO else ZERO
+                    below[i, f] = kept * below[i, f] if values[layer, i, f] > ZERO else ZERO
+        else:
+            _drop(n_rows, 0, n_in, dropout, below)
         _scale_rows(first, n_rows, n_out, delta, derivatives, by_tower[biases : biases + n_out])
         by_matrix, _ = _matrix(layer, widths, by_tower)
         add_product_of_transposed(
@@ -298,7 +339,8 @@ def _by_pairs(i, j, tile, scratch):
 @inlined
 def _learn_tile(first, n_rows, loss_code, model, batch, tile, by_tower, scratch):
     """Score and differentiate a tile of rows, from row ``first`` of the batch on."""
-    weights, tower = model
+    weights, tower, of_batch = model
+    dropout = Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
     entries = batch.entries
     last_entry = np.uint64(batch.row_starts[first + n_rows] - 1)
     for i in range(n_rows):
@@ -311,9 +353,9 @@ def _learn_tile(first, n_rows, loss_code, model, batch, tile, by_tower, scratch)
             k = np.uint64(entries[p].token)
             _add_entry(i, k, entries[p].value, weights, tower, tile)
         _end_row(i, tower, tile)
-    _forward(n_rows, tower, tile)
+    _forward(n_rows, tower, dropout, tile)
     _differentiate(first, n_rows, loss_code, batch, tile, scratch)
-    _backward(first, n_rows, tower, tile, scratch.derivatives, by_tower)
+    _backward(first, n_rows, tower, dropout, tile, scratch.derivatives, by_tower)
     for i in range(n_rows):
         j = first + i
         if tower.fields.shape[0] > 0:
@@ -495,8 +537,8 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     scratch : DeepScratch
     """
     rows, layers = problem.rows, state.layers
-    model = weights, layers.tower
     order = order_of_epoch(rows, span.epoch)
+    key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
     loss = 0.0
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
@@ -507,6 +549,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
             prepare(b + rank, rank, problem, span, order, weights, scratch)
             wait(barrier, size)
         n_rows, code = part.n_rows, problem.objective.loss_code
+        model = weights, layers.tower, Dropout(layers.dropouts, key, part.start)
         for c in range(rank, _count_chunks(n_rows), size):
             _learn_chunk(c, rank, n_rows, code, model, batch, scratch)
         wait(barrier, size)
@@ -524,10 +567,11 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
 
 
 @kernel
-def deepfm_score(rank, size, barrier, rows, weights, tower, tiles, scores):
+def deepfm_score(rank, size, barrier, rows, weights, tower, dropout, tiles, scores):
     """Write the scores of CSR rows, tile by tile.
 
-    Rows of zeros fill the last tile, so that no score depends on how many rows there are.
+    Rows of zeros fill the last tile, so that no score depends on how many rows there are. Nothing
+    is dropped: ``dropout`` has rates of zero.
     """
     tile = _tile_of(rank, tiles)
     n_rows = scores.shape[0]
@@ -542,6 +586,6 @@ def deepfm_score(rank, size, barrier, rows, weights, tower, tiles, scores):
                     k = np.uint64(rows.token[p])
                     _add_entry(i, k, rows.value[p], weights, tower, tile)
                 _end_row(i, tower, tile)
-        _forward(TILE, tower, tile)
+        _forward(TILE, tower, dropout, tile)
         for i in range(min(TILE, n_rows - first)):
             scores[first + i] = tile.scores[i]

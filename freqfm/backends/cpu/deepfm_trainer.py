@@ -11,6 +11,7 @@ from freqfm.backends.cpu.deepfm import (
     TILE,
     DeepScratch,
     DeepState,
+    Dropout,
     Layers,
     Tiles,
     deepfm_score,
@@ -43,9 +44,10 @@ def deepfm_scores(X, weights, towers, n_threads):
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
     tiles = _tiles(towers[0], weights[0].factors.shape[1], n_threads, 0)
+    dropout = Dropout(np.zeros(len(towers[0].widths), dtype=np.float32), np.uint64(0), 0)
     with single_threaded_blas(), Team(n_threads) as team:
         for output, tower, out in zip(weights, towers, scores, strict=True):
-            team.run(deepfm_score, rows, output, tower, tiles, out)
+            team.run(deepfm_score, rows, output, tower, dropout, tiles, out)
     return scores
 
 
@@ -108,4 +110,4 @@ def _layers(tower, state, training):
     """Return the Layers of an output."""
     first, second = (array.reshape(1, -1) for array in state)
     table = tower.weights.reshape(1, -1)
-    return Layers(tower, table, training.penalties, first, second, training.rule)
+    return Layers(tower, table, training.penalties, first, second, training.rule, training.dropouts)

@@ -43,14 +43,14 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
-        The optimizer of the factors and the linear weights, such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
-        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+        Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
         :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
-        The learning rate of ``optimizer``; None means the optimizer's default. Not allowed with an instance.
+        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -62,6 +62,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     alpha_layers : float, default=0.0
         Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
         added likewise.
+    dropout : float, default=0.5
+        Share of the tower's input and of every layer's values that training drops at random; the
+        others are divided by 1 - ``dropout``.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -204,6 +207,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         alpha_linear: float = 1.0,
         alpha_factors: float = 5.0,
         alpha_layers: float = 0.0,
+        dropout: float = 0.5,
         alpha_per: str = "token",
         init: str | Initializer = "normal",
         init_scale: float | None = None,
@@ -248,6 +252,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         self.fields = fields
         self.layer_optimizer = layer_optimizer
         self.alpha_layers = alpha_layers
+        self.dropout = dropout
         self.class_weight = class_weight
 
 
@@ -279,14 +284,14 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
-        The optimizer of the factors and the linear weights, such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
-        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+        Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
         :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
-        The learning rate of ``optimizer``; None means the optimizer's default. Not allowed with an instance.
+        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -298,6 +303,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     alpha_layers : float, default=0.0
         Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
         added likewise.
+    dropout : float, default=0.5
+        Share of the tower's input and of every layer's values that training drops at random; the
+        others are divided by 1 - ``dropout``.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -430,6 +438,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         alpha_linear: float = 1.0,
         alpha_factors: float = 5.0,
         alpha_layers: float = 0.0,
+        dropout: float = 0.5,
         alpha_per: str = "token",
         init: str | Initializer = "normal",
         init_scale: float | None = None,
@@ -473,3 +482,4 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         self.fields = fields
         self.layer_optimizer = layer_optimizer
         self.alpha_layers = alpha_layers
+        self.dropout = dropout

@@ -49,8 +49,8 @@ def column_fields(transformer: Any) -> np.ndarray:
     widths = _widths(transformer)
     if widths is None:
         raise TypeError(
-            f"column_fields reads fitted OneHotEncoder, KBinsDiscretizer and ColumnTransformer, and "
-            f"pipelines that end with one of them; got {type(transformer).__name__}. Give fields "
+            f"column_fields reads a OneHotEncoder, KBinsDiscretizer or ColumnTransformer, or a "
+            f"pipeline that ends with one of them; got {type(transformer).__name__}. Give fields "
             f"as an array instead: the field of each column of X."
         )
     return np.repeat(np.arange(len(widths)), widths)
@@ -80,7 +80,8 @@ def _one_hot_widths(encoder):
         if rare is not None:
             widths[i] -= len(rare) - 1
     if encoder.drop_idx_ is not None:
-        widths = [n - (dropped is not None) for n, dropped in zip(widths, encoder.drop_idx_)]
+        dropped = [number is not None for number in encoder.drop_idx_]
+        widths = [n - less for n, less in zip(widths, dropped, strict=True)]
     return widths
 
 

@@ -1,8 +1,10 @@
 """The factors of a DeepFM: one table, and a tower of dense layers on top of it."""
 
 from itertools import pairwise
+from numbers import Real
 
 import numpy as np
+from sklearn.utils._param_validation import Interval
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
@@ -48,6 +50,7 @@ class TowerTrainer(FMTrainer):
             towers=model._towers(),
             states=list(zip(*model._tower_state.values(), strict=True)),
             penalties=np.float32(per_weight) * _is_no_bias(model._layer_widths),
+            dropouts=np.full(len(model._layer_widths), model.dropout, dtype=np.float32),
             rule=optimizer.update_rule(),
             formulas=layer_replacements(optimizer.replacements()),
         )
@@ -68,6 +71,7 @@ class FactorsWithTower(PlainFactors):
         "fields": ["array-like", None],
         "layer_optimizer": "no_validation",
         "alpha_layers": NON_NEGATIVE,
+        "dropout": [Interval(Real, 0, 1, closed="left")],
     }
     _trainer = TowerTrainer
 
@@ -193,7 +197,6 @@ class FactorsWithTower(PlainFactors):
     # Models to continue, and models from files.
 
     def _prepare_to_continue(self, optimizer):
-        super()._prepare_to_continue(optimizer)
         name = type(self._checked_layer_optimizer()).__name__
         if name != self._layer_optimizer_name:
             raise ValueError(
@@ -201,6 +204,7 @@ class FactorsWithTower(PlainFactors):
                 f"{self._layer_optimizer_name}, whose state the model to continue carries; set it "
                 f"back, or fit anew with warm_start=False."
             )
+        super()._prepare_to_continue(optimizer)
         self._tower = as_kernel_array(self._tower)
         self._tower_state = {n: as_kernel_array(a) for n, a in self._tower_state.items()}
 

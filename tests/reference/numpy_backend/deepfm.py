@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from freqfm.backends.base import TrainedTable
+from freqfm.backends.base import Stream, TrainedTable
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_corrections, step_columns, step_layer
 
+from . import streams
 from .fm import Batch, FMEpochs, by_table, interactions
 from .pointwise import curvature_of, loss_of
 from .steps import Steps
@@ -31,13 +32,14 @@ def inputs_of(X, table, tower):
     return ((X @ table) ** 2 - X**2 @ table**2) / 2
 
 
-def forward(X, weights, tower):
-    """Return scores, and the values of the input and of every layer."""
+def forward(X, weights, tower, masks=None):
+    """Return scores, and the values of the input and of every layer, times their masks."""
     table = weights.factors.astype(np.float64)
-    values = [inputs_of(X, table, tower)]
+    masks = masks or [1.0] * len(tower.widths)
+    values = [masks[0] * inputs_of(X, table, tower)]
     layers, out = layers_of(tower)
-    for matrix, biases in layers:
-        values.append(np.maximum(values[-1] @ matrix.astype(np.float64) + biases, 0))
+    for (matrix, biases), mask in zip(layers, masks[1:], strict=True):
+        values.append(mask * np.maximum(values[-1] @ matrix.astype(np.float64) + biases, 0))
     scores = weights.intercept[0] + X @ weights.linear.astype(np.float64)
     return scores + interactions(X, table) + values[-1] @ out, values
 
@@ -47,18 +49,18 @@ def scores(X, weights, tower):
     return forward(X.astype(np.float64), weights, tower)[0].astype(np.float32)
 
 
-def backward(tower, values, derivatives):
+def backward(tower, values, masks, derivatives):
     """Return the gradient by the tower, and each row's derivatives of the tower by its input."""
     gradient = np.zeros(len(tower.weights))
     (by_layers, by_out), (layers, out) = layers_of(tower, gradient), layers_of(tower)
     by_out[:] = values[-1].T @ derivatives
     delta = np.broadcast_to(out.astype(np.float64), values[-1].shape)
     for layer in reversed(range(len(layers))):
-        delta = delta * (values[layer + 1] > 0)
+        delta = masks[layer + 1] * delta * (values[layer + 1] > 0)
         by_layers[layer][0][:] = values[layer].T @ (derivatives[:, None] * delta)
         by_layers[layer][1][:] = derivatives @ delta
         delta = delta @ layers[layer][0].astype(np.float64).T
-    return gradient, delta
+    return gradient, masks[0] * delta
 
 
 class DeepFMEpochs(FMEpochs):
@@ -69,8 +71,16 @@ class DeepFMEpochs(FMEpochs):
         states = [(training, *pair) for pair in zip(problem.states, towers, strict=True)]
         super().__init__(problem._replace(states=states))
 
-    def _batch(self, *args):
-        return DeepBatch(*args)
+    def run_epoch(self, epoch, n_steps):
+        """Train every output on every row once; return the sum of the weighted losses."""
+        self._epoch, self._first_step = epoch, n_steps
+        return super().run_epoch(epoch, n_steps)
+
+    def _batch(self, problem, rows, number, *output):
+        batch = DeepBatch(problem, rows, number, *output)
+        start = (number - self._first_step - 1) * problem.batch_size
+        batch.draw_masks(Stream(problem.seed, self._epoch, 1), start)
+        return batch
 
 
 class DeepBatch(Batch):
@@ -81,15 +91,24 @@ class DeepBatch(Batch):
         super().__init__(problem, rows, number, weights, state, target)
         self.number = number
 
+    def draw_masks(self, stream, start):
+        """Draw what dropout multiplies the values of every level by."""
+        places, rates = start + np.arange(len(self.X)), self.training.dropouts
+        self.masks = []
+        for level, (width, rate) in enumerate(zip(self.tower.widths, rates, strict=True)):
+            numbers = (places * len(rates) + level).astype(np.uint64)
+            keys = streams.hashes(streams.key_of(stream) + numbers)
+            self.masks.append(streams.dropout_masks(keys, width, rate))
+
     def train(self):
         """Move all weights; return the weighted loss of the rows."""
         X, objective, tower = self.X, self.problem.objective, self.tower
         table = self.weights.factors.astype(np.float64)
-        found, values = forward(X, self.weights, tower)
+        found, values = forward(X, self.weights, tower, self.masks)
         code = objective.loss_code
         losses, derivatives = loss_of(code, self.formulas, found, self.target)
         derivatives = self.weight * derivatives
-        by_tower, inner = backward(tower, values, derivatives)
+        by_tower, inner = backward(tower, values, self.masks, derivatives)
         sums = X @ table
         gradient = by_table(X, derivatives, sums, table)
         if len(tower.fields):
