@@ -28,8 +28,16 @@ def rows(n=90, n_features=12, classes=2):
 
 
 def model_of(cls=DeepFMClassifier, **params):
-    defaults = {"n_components": 4, "hidden_layer_sizes": (6, 5), "dropout": 0.0, "max_iter": 3,
-                "batch_size": 40, "init_scale": 0.4, "early_stopping": False, "random_state": 0}  # fmt: skip
+    defaults = {
+        "n_components": 4,
+        "hidden_layer_sizes": (6, 5),
+        "dropout": 0.0,
+        "max_iter": 3,
+        "batch_size": 40,
+        "init_scale": 0.4,
+        "early_stopping": False,
+        "random_state": 0,
+    }
     return cls(**{**defaults, **params})
 
 

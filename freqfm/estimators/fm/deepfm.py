@@ -16,23 +16,26 @@ __all__ = ["DeepFMClassifier", "DeepFMRegressor"]
 
 
 class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
-    """Factorization machine for classification, by the log loss.
+    """Factorization machine with dense layers for classification, by the log loss.
 
     The score of a row x is [1]_::
 
-        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j,
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
 
-    the log-odds of the second class. Three classes or more get one such score each, trained
-    against the rest.
+    the log-odds of the second class, where h(z) are the outputs of dense layers with ReLU, the
+    tower. With ``fields`` its input z is, for each field, the sum of x_i v_i over the field's
+    columns, side by side, as in DeepFM [1]_; without, it is the pooled interactions of all columns,
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_. Three classes or
+    more get one such score each, trained against the rest, with a tower for each.
 
     Parameters
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
-    hidden_layer_sizes : array-like of int, default=(64, 64)
+    hidden_layer_sizes : array-like of int, default=(64,)
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
-        :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer`` and
-        ``alpha_layers`` have no effect.
+        :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``, ``alpha_layers`` and
+        ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
         The field of each column, as integers or strings: what columns of one original variable have
         in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
@@ -44,7 +47,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
         Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
-        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its
+        parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
         :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
@@ -59,9 +63,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
         Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
-    alpha_layers : float, default=0.0
+    alpha_layers : float, default=30.0
         Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
-        added likewise.
+        added likewise; it counts once, or with ``alpha_per="row"`` once for each row.
     dropout : float, default=0.5
         Share of the tower's input and of every layer's values that training drops at random; the
         others are divided by 1 - ``dropout``.
@@ -120,6 +124,12 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         w_i, float32.
     factors_ : ndarray of shape (n_features, n_components) or (n_classes, n_features, n_components)
         v_i, float32, one row per feature.
+    layers_ : list of ndarray
+        The tower, float32: of each hidden layer the weights, (n_in, n_out), with the biases as the
+        last row; and at the end the weights u of the outputs, (n_out,). For three classes or more
+        they have a first axis for the class. Empty without a tower.
+    fields_ : ndarray of shape (n_features,) or None
+        The field of each column, numbered from 0 in sorted order.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
     n_features_in_ : int
@@ -154,36 +164,42 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     See Also
     --------
     DeepFMRegressor : The same model for real targets.
+    FMClassifier : The model without a tower.
+    column_fields : The fields, from a fitted encoder.
 
     Notes
     -----
-    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
-    and the optimizer state it holds: a copy of both for the last complete epoch, and another for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
-    with early stopping; 8 more per row with weights; for three classes or more, 4 more per row and
-    class, or 10 with early stopping; 12 bytes per feature; 4 d + 40 bytes per row of a batch and 20
-    per entry of it, and for each thread 20 and 60 more. Before that, drawing the validation part
-    takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
-    With callbacks, the rows left for training by early stopping are copied too.
+    CF-SGD counts the tower's derivatives into the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
+    the whole score by x_k v_k, the largest of any field.
 
-    The user guide describes how the defaults were chosen.
+    Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
+    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without fields),
+    80 P bytes for the gradients of parts of a batch, and 12 P for Adam and the weights.
+
+    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
+    ``dropout`` is 0. The user guide describes how the defaults were chosen.
 
     References
     ----------
-    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
-    .. [2] Y. Li, D. Choudhary, X. Wei, B. Yuan, B. Bhushanam, T. Zhao, G. Lan. "Frequency-aware
-       SGD for Efficient Embedding Learning with Provable Benefits". ICLR 2022.
+    .. [1] H. Guo, R. Tang, Y. Ye, Z. Li, X. He. "DeepFM: A Factorization-Machine based Neural
+       Network for CTR Prediction". IJCAI 2017.
+    .. [2] X. He, T.-S. Chua. "Neural Factorization Machines for Sparse Predictive Analytics".
+       SIGIR 2017.
 
     Examples
     --------
-    >>> from freqfm import DeepFMClassifier
-    >>> from freqfm.datasets import make_clicks
-    >>> X, y = make_clicks(3000, (200, 100), random_state=0)
-    >>> model = DeepFMClassifier(n_components=8, random_state=0).fit(X, y)
-    >>> model.factors_.shape
-    (300, 8)
-    >>> model.predict_proba(X[:2]).shape
-    (2, 2)
+    >>> from sklearn.preprocessing import OneHotEncoder
+    >>> from freqfm import DeepFMClassifier, column_fields
+    >>> rows = [["ann", "tea"], ["ann", "jam"], ["bob", "tea"], ["bob", "jam"]] * 50
+    >>> y = ["yes", "no", "no", "yes"] * 50
+    >>> encoder = OneHotEncoder().fit(rows)
+    >>> model = DeepFMClassifier(fields=column_fields(encoder), init_scale=0.1, random_state=0)
+    >>> model = model.set_params(max_iter=300).fit(encoder.transform(rows), y)
+    >>> model.predict(encoder.transform([["ann", "tea"], ["bob", "tea"]])).tolist()
+    ['yes', 'no']
+    >>> [layer.shape for layer in model.layers_]
+    [(33, 64), (64,)]
     """
 
     _parameter_constraints = {
@@ -196,7 +212,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         self,
         n_components: int = 16,
         *,
-        hidden_layer_sizes: ArrayLike = (64, 64),
+        hidden_layer_sizes: ArrayLike = (64,),
         fields: ArrayLike | None = None,
         loss: str | Loss = "log",
         optimizer: str | Optimizer = "cf_sgd",
@@ -206,7 +222,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         batch_size: int = 1024,
         alpha_linear: float = 1.0,
         alpha_factors: float = 5.0,
-        alpha_layers: float = 0.0,
+        alpha_layers: float = 30.0,
         dropout: float = 0.5,
         alpha_per: str = "token",
         init: str | Initializer = "normal",
@@ -257,11 +273,16 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
 
 
 class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
-    """Factorization machine for regression, by the squared error.
+    """Factorization machine with dense layers for regression, by the squared error.
 
     The prediction of a row x is [1]_::
 
-        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j.
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
+
+    where h(z) are the outputs of dense layers with ReLU, the tower. With ``fields`` its input z is,
+    for each field, the sum of x_i v_i over the field's columns, side by side, as in DeepFM [1]_;
+    without, it is the pooled interactions of all columns,
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_.
 
     The loss is half the squared error. Scale targets that are far from 1,
     for instance with ``sklearn.compose.TransformedTargetRegressor``.
@@ -270,10 +291,10 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
-    hidden_layer_sizes : array-like of int, default=(64, 64)
+    hidden_layer_sizes : array-like of int, default=(64,)
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
-        :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer`` and
-        ``alpha_layers`` have no effect.
+        :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``, ``alpha_layers`` and
+        ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
         The field of each column, as integers or strings: what columns of one original variable have
         in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
@@ -285,7 +306,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
-        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its
+        parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
         :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
@@ -300,9 +322,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
         Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
-    alpha_layers : float, default=0.0
+    alpha_layers : float, default=30.0
         Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
-        added likewise.
+        added likewise; it counts once, or with ``alpha_per="row"`` once for each row.
     dropout : float, default=0.5
         Share of the tower's input and of every layer's values that training drops at random; the
         others are divided by 1 - ``dropout``.
@@ -358,6 +380,11 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         w_i, float32.
     factors_ : ndarray of shape (n_features, n_components)
         v_i, float32, one row per feature.
+    layers_ : list of ndarray
+        The tower, float32: of each hidden layer the weights, (n_in, n_out), with the biases as the
+        last row; and at the end the weights u of the outputs, (n_out,). Empty without a tower.
+    fields_ : ndarray of shape (n_features,) or None
+        The field of each column, numbered from 0 in sorted order.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -390,22 +417,28 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     See Also
     --------
     DeepFMClassifier : The same model for classes.
+    FMRegressor : The model without a tower.
+    column_fields : The fields, from a fitted encoder.
 
     Notes
     -----
-    Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
-    and the optimizer state it holds: a copy of both for the last complete epoch, and another for
-    the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
-    with early stopping; 8 more per row with weights; 12 bytes per feature; 4 d + 40 bytes per row
-    of a batch and 20 per entry of it, and for each thread 20 and 60 more. An ``X`` that is not
-    float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
-    stopping are copied too.
+    CF-SGD counts the tower's derivatives into the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
+    the whole score by x_k v_k, the largest of any field.
 
-    The user guide describes how the defaults were chosen.
+    Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
+    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without fields),
+    80 P bytes for the gradients of parts of a batch, and 12 P for Adam and the weights.
+
+    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
+    ``dropout`` is 0. The user guide describes how the defaults were chosen.
 
     References
     ----------
-    .. [1] S. Rendle. "Factorization Machines". ICDM 2010, equation (1).
+    .. [1] H. Guo, R. Tang, Y. Ye, Z. Li, X. He. "DeepFM: A Factorization-Machine based Neural
+       Network for CTR Prediction". IJCAI 2017.
+    .. [2] X. He, T.-S. Chua. "Neural Factorization Machines for Sparse Predictive Analytics".
+       SIGIR 2017.
 
     Examples
     --------
@@ -413,8 +446,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     >>> from freqfm import DeepFMRegressor
     >>> X = np.random.default_rng(0).standard_normal((1000, 3))
     >>> y = 1 + X[:, 0] * X[:, 1]
-    >>> model = DeepFMRegressor(2, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.99)
+    >>> model = DeepFMRegressor(2, batch_size=100, alpha_factors=0, dropout=0, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
     """
 
@@ -427,7 +460,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         self,
         n_components: int = 16,
         *,
-        hidden_layer_sizes: ArrayLike = (64, 64),
+        hidden_layer_sizes: ArrayLike = (64,),
         fields: ArrayLike | None = None,
         loss: str | Loss = "squared",
         optimizer: str | Optimizer = "cf_sgd",
@@ -437,7 +470,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         batch_size: int = 1024,
         alpha_linear: float = 1.0,
         alpha_factors: float = 5.0,
-        alpha_layers: float = 0.0,
+        alpha_layers: float = 30.0,
         dropout: float = 0.5,
         alpha_per: str = "token",
         init: str | Initializer = "normal",
