@@ -567,12 +567,13 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
 
 
 @kernel
-def deepfm_score(rank, size, barrier, rows, weights, tower, dropout, tiles, scores):
+def deepfm_score(rank, size, barrier, rows, model, tiles, scores):
     """Write the scores of CSR rows, tile by tile.
 
-    Rows of zeros fill the last tile, so that no score depends on how many rows there are. Nothing
-    is dropped: ``dropout`` has rates of zero.
+    Rows of zeros fill the last tile, so that no score depends on how many rows there are. ``model``
+    are the weights, the tower, and Dropout of nothing.
     """
+    weights, tower, dropout = model
     tile = _tile_of(rank, tiles)
     n_rows = scores.shape[0]
     n_tiles = (n_rows + TILE - 1) // TILE

@@ -47,7 +47,7 @@ def deepfm_scores(X, weights, towers, n_threads):
     dropout = Dropout(np.zeros(len(towers[0].widths), dtype=np.float32), np.uint64(0), 0)
     with single_threaded_blas(), Team(n_threads) as team:
         for output, tower, out in zip(weights, towers, scores, strict=True):
-            team.run(deepfm_score, rows, output, tower, dropout, tiles, out)
+            team.run(deepfm_score, rows, (output, tower, dropout), tiles, out)
     return scores
 
 

@@ -34,8 +34,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         Length d of the factors v_i, the rank of the interactions.
     hidden_layer_sizes : array-like of int, default=(64,)
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
-        :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``, ``alpha_layers`` and
-        ``dropout`` have no effect.
+        :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``,
+        ``alpha_layers`` and ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
         The field of each column, as integers or strings: what columns of one original variable have
         in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
@@ -174,8 +174,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     the whole score by x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
-    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without fields),
-    80 P bytes for the gradients of parts of a batch, and 12 P for Adam and the weights.
+    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without
+    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
+    state of Adam and their copies.
 
     Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
     ``dropout`` is 0. The user guide describes how the defaults were chosen.
@@ -293,8 +294,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         Length d of the factors v_i, the rank of the interactions.
     hidden_layer_sizes : array-like of int, default=(64,)
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
-        :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``, ``alpha_layers`` and
-        ``dropout`` have no effect.
+        :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``,
+        ``alpha_layers`` and ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
         The field of each column, as integers or strings: what columns of one original variable have
         in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
@@ -427,8 +428,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     the whole score by x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
-    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without fields),
-    80 P bytes for the gradients of parts of a batch, and 12 P for Adam and the weights.
+    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without
+    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
+    state of Adam and their copies.
 
     Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
     ``dropout`` is 0. The user guide describes how the defaults were chosen.
