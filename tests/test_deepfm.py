@@ -24,7 +24,6 @@ from freqfm import (
     FMRegressor,
     column_fields,
 )
-from freqfm.callbacks import Checkpoint, resume
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adam, RowwiseAdagrad
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
@@ -153,27 +152,6 @@ def test_a_diverged_fit_keeps_the_last_finite_model(log):
     with pytest.raises(DivergenceError, match="a smaller rate of layer_optimizer"):
         model.fit(X, y)
     assert_array_equal(model._tower, before)
-
-
-@pytest.mark.parametrize("stopped_after", [1, 3])
-def test_resumes_to_the_same_bits(log, tmp_path, stopped_after):
-    X, y = log
-    path = tmp_path / "deep.checkpoint"
-
-    class Stop(Exception):
-        pass
-
-    class StoppedAfter(Checkpoint):
-        def save(self, estimator, progress):
-            super().save(estimator, progress)
-            if estimator.n_iter_ == stopped_after:
-                raise Stop
-
-    model = model_of(fields=FIELDS, max_iter=4, layer_optimizer=Adam(0.01))
-    expected = clone(model).fit(X, y)
-    with pytest.raises(Stop):
-        clone(model).set_callbacks(StoppedAfter(path)).fit(X, y)
-    assert_same_tower(resume(path).fit(X, y), expected)
 
 
 def test_pickled_models_predict_and_continue(log):
