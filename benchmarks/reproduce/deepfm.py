@@ -34,13 +34,11 @@ from _data import data_parser, movielens_split, require_data
 
 # The optimizer of the embeddings, and that of the layers.
 GRID = {
-    "SGD": [(SGD(rate), Adam(1e-3)) for rate in (1, 3, 10, 30)],
-    "CF-SGD": [
-        (CFSGD(rate, max_step=bound), Adam(1e-3)) for rate in (1.0, 2.0) for bound in (0.05, 0.2)
-    ],
-    "Adagrad": [(Adagrad(rate), Adam(1e-3)) for rate in (0.01, 0.02, 0.04)],
-    "Adam": [(Adam(rate), Adam(1e-3)) for rate in (5e-4, 1e-3, 2e-3)],
-    "SGD alone": [(SGD(rate), SGD(0.01)) for rate in (3, 10)],
+    "SGD": [(SGD(rate), Adam(1e-3)) for rate in (3, 10, 20)],
+    "CF-SGD": [(CFSGD(max_step=bound), Adam(1e-3)) for bound in (0.01, 0.02, 0.05)],
+    "Adagrad": [(Adagrad(rate), Adam(1e-3)) for rate in (0.02, 0.04, 0.08)],
+    "Adam": [(Adam(rate), Adam(1e-3)) for rate in (1e-3, 2e-3, 5e-3)],
+    "SGD alone": [(SGD(rate), SGD(0.01)) for rate in (3, 10, 20)],
 }
 
 
