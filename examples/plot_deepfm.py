@@ -86,3 +86,10 @@ for name, curve in curves.items():
 right.set(xlabel="epoch", ylabel="log loss of rows not trained on", title="Optimizers of vectors")
 right.legend()
 plt.show()
+
+# %%
+# The factorization machine stays far below; both towers come close to the best possible, the one with
+# fields closest. Without fields, too, the layers can tell from the pooled interactions which of the
+# combinations a row has.
+#
+# Adam reaches a slightly lower log loss than CF-SGD here, with 34 times its state.

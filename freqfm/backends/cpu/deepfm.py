@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
-from freqfm.backends.base import Tower, UpdateRule
+from freqfm.backends.base import FMWeights, Tower, UpdateRule
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.backends.cpu.fm import first_token, prepare
 from freqfm.backends.cpu.fm_batch import (
@@ -86,6 +86,14 @@ class Dropout(NamedTuple):
     rates: np.ndarray  #: (n_layers + 1,), of the input and of every layer's values, float32
     key: int  #: of the epoch's random stream
     first: int  #: where in the epoch the rows begin
+
+
+class Model(NamedTuple):
+    """What scores rows."""
+
+    weights: FMWeights
+    tower: Tower
+    dropout: Dropout
 
 
 class Tiles(NamedTuple):
@@ -549,7 +557,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
             prepare(b + rank, rank, problem, span, order, weights, scratch)
             wait(barrier, size)
         n_rows, code = part.n_rows, problem.objective.loss_code
-        model = weights, layers.tower, Dropout(layers.dropouts, key, part.start)
+        model = Model(weights, layers.tower, Dropout(layers.dropouts, key, part.start))
         for c in range(rank, _count_chunks(n_rows), size):
             _learn_chunk(c, rank, n_rows, code, model, batch, scratch)
         wait(barrier, size)
@@ -570,8 +578,8 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
 def deepfm_score(rank, size, barrier, rows, model, tiles, scores):
     """Write the scores of CSR rows, tile by tile.
 
-    Rows of zeros fill the last tile, so that no score depends on how many rows there are. ``model``
-    are the weights, the tower, and Dropout of nothing.
+    Rows of zeros fill the last tile, so that no score depends on how many rows there are. The
+    Model must drop nothing.
     """
     weights, tower, dropout = model
     tile = _tile_of(rank, tiles)

@@ -13,6 +13,7 @@ from freqfm.backends.cpu.deepfm import (
     DeepState,
     Dropout,
     Layers,
+    Model,
     Tiles,
     deepfm_score,
     deepfm_train,
@@ -47,7 +48,7 @@ def deepfm_scores(X, weights, towers, n_threads):
     dropout = Dropout(np.zeros(len(towers[0].widths), dtype=np.float32), np.uint64(0), 0)
     with single_threaded_blas(), Team(n_threads) as team:
         for output, tower, out in zip(weights, towers, scores, strict=True):
-            team.run(deepfm_score, rows, (output, tower, dropout), tiles, out)
+            team.run(deepfm_score, rows, Model(output, tower, dropout), tiles, out)
     return scores
 
 
