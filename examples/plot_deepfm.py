@@ -88,8 +88,8 @@ right.legend()
 plt.show()
 
 # %%
-# The factorization machine stays far below; both towers come close to the best possible, the one with
-# fields closest. Without fields, too, the layers can tell from the pooled interactions which of the
-# combinations a row has.
+# The factorization machine stays far below; both towers come close to the best possible, the one
+# with fields closest. Without fields, too, the layers can tell from the pooled interactions which
+# combination a row has.
 #
 # Adam reaches a slightly lower log loss than CF-SGD here, with 34 times its state.
