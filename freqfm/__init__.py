@@ -26,6 +26,11 @@ if TYPE_CHECKING:
         samplers as samplers,
         temperatures as temperatures,
     )
+    from freqfm.estimators.fm.deepfm import (
+        DeepFMClassifier as DeepFMClassifier,
+        DeepFMRegressor as DeepFMRegressor,
+    )
+    from freqfm.estimators.fm.fields import column_fields as column_fields
     from freqfm.estimators.fm.plain import FMClassifier as FMClassifier, FMRegressor as FMRegressor
     from freqfm.estimators.fm.rafm import (
         RaFMClassifier as RaFMClassifier,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
 
 _LAZY = {
+    "DeepFMClassifier": "freqfm.estimators.fm.deepfm",
+    "DeepFMRegressor": "freqfm.estimators.fm.deepfm",
     "FMClassifier": "freqfm.estimators.fm.plain",
     "FMRegressor": "freqfm.estimators.fm.plain",
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
@@ -46,6 +53,7 @@ _LAZY = {
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.recommenders.interactions",
+    "column_fields": "freqfm.estimators.fm.fields",
     "backbones": None,
     "callbacks": None,
     "datasets": None,

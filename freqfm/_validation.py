@@ -513,6 +513,24 @@ def as_array(name, values):
         raise ValueError(f"{name} cannot be read as an array: {error}") from None
 
 
+def layer_sizes(name, sizes, empty_allowed):
+    """Return the sizes of hidden layers as a list of int.
+
+    Raises
+    ------
+    ValueError
+        If they are not a list of positive integers, or are empty without ``empty_allowed``.
+    """
+    given = as_array(name, sizes)
+    whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
+    if not whole or (given < 1).any() or not (given.size or empty_allowed):
+        raise ValueError(
+            f"{name}={sizes!r} must be a list of positive whole numbers, such as (200,)"
+            + (", or empty." if empty_allowed else ".")
+        )
+    return [int(size) for size in given]
+
+
 def check_flag(name, value):
     """Return True or False.
 

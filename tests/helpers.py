@@ -6,9 +6,23 @@ from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
 from sklearn.base import is_classifier
 
-from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
+from freqfm import (
+    DeepFMClassifier,
+    DeepFMRegressor,
+    FMClassifier,
+    FMRegressor,
+    RaFMClassifier,
+    RaFMRegressor,
+)
 
-CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor]
+CLASSES = [
+    FMClassifier,
+    FMRegressor,
+    RaFMClassifier,
+    RaFMRegressor,
+    DeepFMClassifier,
+    DeepFMRegressor,
+]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
 #: Learned attributes that are bitwise the same after two equal fits.

@@ -2,10 +2,12 @@
 
 import numpy as np
 from scipy.sparse import csr_array
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
 import freqfm
 from freqfm import (
+    DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -39,7 +41,19 @@ def uses() -> None:
     scorer = make_ranking_scorer("recall", k=20)
     value: float = scorer(InteractionRecommender(), X)
     model = resume("fit.checkpoint").fit(rows, target)
-    print(version, movies, scores, quality, report, value, model, FMClassifier())
+    fields: np.ndarray = freqfm.column_fields(OneHotEncoder())
+    deep = DeepFMClassifier(fields=fields, hidden_layer_sizes=(8,), layer_optimizer=Adam())
+    print(
+        deep.fit(rows, target),
+        version,
+        movies,
+        scores,
+        quality,
+        report,
+        value,
+        model,
+        FMClassifier(),
+    )
 
 
 def constructors() -> None:
@@ -61,6 +75,7 @@ def mistakes() -> None:
     FMClassifier(max_iter="many")  # type: ignore[arg-type]
     FMClassifier(device=1)  # type: ignore[arg-type]
     RaFMClassifier(learning_rate="fast")  # type: ignore[arg-type]
+    DeepFMClassifier(hidden_layer_sizes="large", dropout="half")  # type: ignore[arg-type]
     MFRecommender(optimizer=1.0)  # type: ignore[arg-type]
     FastVAERecommender(n_negatives=0.5)  # type: ignore[arg-type]
     Adam(learning_rate="fast")  # type: ignore[arg-type]

@@ -35,7 +35,8 @@ import numpy as np
 from numba.core import event
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
+from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
+from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
@@ -46,7 +47,7 @@ from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
-from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adam
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adagrad, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
 
@@ -83,6 +84,7 @@ def use_everything():
     data = list(itertools.product(layouts, types, [None, weight, weight.astype(np.float32)]))
     tasks = [(FMClassifier, y > 0), (FMClassifier, y), (FMRegressor, y), (FMRegressor, y / 3)]
     tasks += [(RaFMClassifier, y > 0), (RaFMClassifier, y), (RaFMRegressor, y / 3)]
+    tasks += [(DeepFMClassifier, y > 0), (DeepFMClassifier, y), (DeepFMRegressor, y / 3)]
     optimizers = [*OPTIMIZERS, FASGD(0.01, counts=[1] * 8)]
     optimizers += [CFSGD(0.01, count="batch"), Adam(0.01, lazy=False)]
     choices = list(itertools.product(optimizers, tasks))
@@ -95,6 +97,11 @@ def use_everything():
             size = {"ranks": [(2, 5), [1, 2, np.int64(9)], (3,)][i % 3]}
             size["rank_sharing"] = ["separate", "truncate"][i % 2]
             size["form"] = ["paper", "reference"][i % 2]
+        if cls in (DeepFMClassifier, DeepFMRegressor):
+            size["hidden_layer_sizes"] = [(5,), [4, np.int64(3)], ()][i % 3]
+            size["fields"] = [None, np.arange(8) // 3][i % 2]
+            size["layer_optimizer"] = ["adam", "sgd", Adagrad(0.1)][i // 2 % 3]
+            size["dropout"] = [0, 0.5][i // 2 % 2]
         model = cls(
             **size,
             optimizer=optimizer,

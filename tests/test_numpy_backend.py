@@ -13,6 +13,7 @@ from sklearn.utils import estimator_checks as checks
 from test_backbones import Features
 
 from freqfm import (
+    DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -448,7 +449,13 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize(
     "estimator",
-    [FMClassifier(2), RaFMRegressor((1, 2)), MFRecommender(2), FastVAERecommender(2)],
+    [
+        FMClassifier(2),
+        RaFMRegressor((1, 2)),
+        DeepFMClassifier(2, hidden_layer_sizes=(3,)),
+        MFRecommender(2),
+        FastVAERecommender(2),
+    ],
     ids=label,
 )
 def test_checks_of_scikit_learn(numpy_backend, estimator, check):

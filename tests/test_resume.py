@@ -19,6 +19,8 @@ from sklearn.base import clone
 
 import freqfm
 from freqfm import (
+    DeepFMClassifier,
+    DeepFMRegressor,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -47,6 +49,10 @@ MODELS = {
     "fm_regressor": FMRegressor(**FM, optimizer=FASGD(0.1, counts=np.ones(70))),
     "rafm": RaFMClassifier(**RAFM, early_stopping=True),
     "rafm_regressor": RaFMRegressor(**RAFM, rank_sharing="truncate", optimizer="adam"),
+    "deepfm": DeepFMClassifier(
+        **FM, hidden_layer_sizes=(4,), fields=np.arange(70) % 3, early_stopping=True
+    ),
+    "deepfm_regressor": DeepFMRegressor(**FM, hidden_layer_sizes=(4, 3), early_stopping=False),
     "mf": MFRecommender(**MF, early_stopping=True),
     "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
     "mf_learned": MFRecommender(**MF, temperature="learned_user", weight_decay=0.01),

@@ -4,11 +4,12 @@ The formulas are those of the papers and of ``torch.optim``.
 """
 
 import math
+import types
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._jit import ONE, ZERO, inlined, python_function
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -176,6 +177,23 @@ def step_element(rule, rate, root_correction, vector, k, gradient, first, second
         )
     else:
         vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
+
+
+def _copied(compiled, name):
+    """Return a compiled function once more, under another name."""
+    return inlined(types.FunctionType(python_function(compiled).__code__, globals(), name))
+
+
+# The steps of dense layers on top of a table, in a kernel that moves both: a custom formula may
+# replace one and not the other.
+step_layer = _copied(step_columns, "step_layer")
+layer_corrections = _copied(adam_corrections, "layer_corrections")
+
+
+def layer_replacements(replacements):
+    """Return what replaces the steps of dense layers, from ``step_replacements``."""
+    copies = {step_columns: step_layer, adam_corrections: layer_corrections}
+    return {copies[old]: new for old, new in replacements.items() if old in copies}
 
 
 def step_replacements(step, n_states, with_number):

@@ -5,6 +5,7 @@ import numpy as np
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Backend, FMGradient, RankedTables
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer, sum_histories
+from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
@@ -77,6 +78,15 @@ class CPUBackend(Backend):
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
         return gradient
+
+    def deepfm_trainer(self, problem, training, n_threads):
+        """Return a trainer of machines with towers, see ``Backend``."""
+        return DeepFMEpochs(problem, training, n_threads)
+
+    def deepfm_scores(self, X, weights, towers, n_threads):
+        """Return the scores of rows under every output, see ``Backend``."""
+        width = weights[0].factors.shape[1]
+        return deepfm_scores(X, weights, towers, _enough_threads(X, width, n_threads))
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores predict, see ``Backend``."""

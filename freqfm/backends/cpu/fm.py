@@ -234,7 +234,7 @@ def _sum_of_rows(n_rows, batch, scratch):
 
 
 @inlined
-def _first_token(number, size, batch):
+def first_token(number, size, batch):
     """Return where part ``number`` of ``size`` of the batch's tokens begins.
 
     Neighbours, whose linear weights share a cache line, are in one part.
@@ -264,8 +264,8 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
     objective = problem.objective
     n_tokens = np.uint64(batch.n_tokens[0])
     for t in range(
-        np.uint64(_first_token(share.rank, share.size, batch)),
-        np.uint64(_first_token(share.rank + 1, share.size, batch)),
+        np.uint64(first_token(share.rank, share.size, batch)),
+        np.uint64(first_token(share.rank + 1, share.size, batch)),
     ):
         ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
         prefetch_element(weights.linear, ahead)
@@ -315,8 +315,8 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
     n_tokens = np.uint64(batch.n_tokens[0])
     gradient = scratch.gradients[share.rank]
     for t in range(
-        np.uint64(_first_token(share.group, share.n_groups, batch)),
-        np.uint64(_first_token(share.group + 1, share.n_groups, batch)),
+        np.uint64(first_token(share.group, share.n_groups, batch)),
+        np.uint64(first_token(share.group + 1, share.n_groups, batch)),
     ):
         ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
         prefetch_columns(factors, ahead, *columns)
@@ -335,7 +335,7 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
 
 
 @inlined
-def _prepare(b, rank, problem, span, order, weights, scratch):
+def prepare(b, rank, problem, span, order, weights, scratch):
     """Prepare batch ``b``, if the span has it, in the place of this thread."""
     rows = problem.rows
     if b < span.last_batch:
@@ -368,7 +368,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
         batch = prepared_batch(slot, scratch.prepared)
         if slot == 0:
             wait(barrier, size)
-            _prepare(b + rank, rank, problem, span, order, weights, scratch)
+            prepare(b + rank, rank, problem, span, order, weights, scratch)
             wait(barrier, size)
         elif share.n_groups > 1:
             wait(barrier, size)

@@ -90,3 +90,5 @@ class CUDABackend(Backend):
     # Operations that are yet to come.
 
     table_trainer = _cpu_only("Backbones are trained")
+    deepfm_trainer = _cpu_only("DeepFM is trained")
+    deepfm_scores = _cpu_only("DeepFM is scored")

@@ -178,8 +178,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     _scored_loss: int
     _score: str
 
-    #: Names of the arrays that are trained.
+    #: Names of the arrays that are trained, and the class that trains them.
     _weight_names: tuple
+    _trainer = FMTrainer
 
     _writes_checkpoints = True
 
@@ -343,7 +344,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._init_model(rows, self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
-        return FMTrainer(self, optimizer, rows)
+        return self._trainer(self, optimizer, rows)
 
     def _begin_folds(self, folds, optimizer, reset):
         """Return the task that trains a model for each fold; the first one is this model."""

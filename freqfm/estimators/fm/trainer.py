@@ -100,13 +100,14 @@ class FMTrainer:
             states=model._optimizer_states(),
             formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
-        n_threads = count_threads(model.n_jobs)
-        start = backends.start(model.device, "fm_trainer", problem, n_threads)
-        self._backend, self._epochs = start
+        self._backend, self._epochs = self._start(problem, count_threads(model.n_jobs))
         if rows.held_out is not None:
             # Scored in every epoch.
             X, target, weight = rows.held_out
             self._held_out = self._backend.fm_rows(X), target, weight
+
+    def _start(self, problem, n_threads):
+        return backends.start(self.model.device, "fm_trainer", problem, n_threads)
 
     def _objective(self, rows):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)

@@ -14,11 +14,11 @@ from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
-    as_array,
     as_kernel_array,
     check_memory,
     count_columns,
     count_threads,
+    layer_sizes,
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
@@ -390,18 +390,10 @@ class FastVAERecommender(BaseRecommender):
 
     def _sizes(self):
         """Return the sizes of the encoder's and the decoder's hidden layers."""
-        sizes = []
-        for name in ("hidden_layer_sizes", "decoder_layer_sizes"):
-            given = as_array(name, getattr(self, name))
-            empty_allowed = name == "decoder_layer_sizes"
-            whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
-            if not whole or (given < 1).any() or not (given.size or empty_allowed):
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} must be a list of positive whole numbers, "
-                    f"such as (200,)" + (", or empty." if empty_allowed else ".")
-                )
-            sizes.append([int(size) for size in given])
-        return sizes
+        return (
+            layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=False),
+            layer_sizes("decoder_layer_sizes", self.decoder_layer_sizes, empty_allowed=True),
+        )
 
     def _resolve_components(self, X):
         n_users = max(np.count_nonzero(np.diff(X.indptr)), self._n_known_users)

@@ -10,7 +10,7 @@ import numpy as np
 
 from freqfm.backends.base import Backend
 
-from . import streams
+from . import deepfm, streams
 from .autoencoder import AutoencoderEpochs
 from .fm import FMEpochs, backward, forward, scores
 from .pointwise import expectation, loss_of
@@ -43,6 +43,15 @@ class NumpyBackend(Backend):
     def fm_backward(self, X, weights, sums, derivatives, n_threads):
         """Return the gradient of a loss of the scores."""
         return backward(X, weights, sums, derivatives)
+
+    def deepfm_trainer(self, problem, training, n_threads):
+        """Return a trainer of machines with towers."""
+        return deepfm.DeepFMEpochs(problem, training)
+
+    def deepfm_scores(self, X, weights, towers, n_threads):
+        """Return the scores of rows under every output."""
+        outputs = zip(weights, towers, strict=True)
+        return np.stack([deepfm.scores(X.toarray(), *output) for output in outputs])
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores stand for."""

@@ -110,8 +110,11 @@ class FMEpochs(Trainer):
             for output in zip(problem.weights, problem.states, problem.target, strict=True):
                 for b, start in enumerate(range(0, len(order), problem.batch_size)):
                     rows = order[start : start + problem.batch_size]
-                    loss += Batch(problem, rows, n_steps + b + 1, *output).train()
+                    loss += self._batch(problem, rows, n_steps + b + 1, *output).train()
         return loss
+
+    def _batch(self, *args):
+        return Batch(*args)
 
 
 class Batch:

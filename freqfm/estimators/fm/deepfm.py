@@ -1,0 +1,530 @@
+"""DeepFMClassifier and DeepFMRegressor: factorization machines with a tower of dense layers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from freqfm.estimators.fm.base import BaseFM
+from freqfm.estimators.fm.targets import ClassTargets, RealTargets
+from freqfm.estimators.fm.tower import FactorsWithTower
+from freqfm.initializers import Initializer
+from freqfm.losses import Loss
+from freqfm.optimizers import Optimizer
+
+__all__ = ["DeepFMClassifier", "DeepFMRegressor"]
+
+
+class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
+    """Factorization machine with dense layers for classification, by the log loss.
+
+    The score of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
+
+    the log-odds of the second class, where h(z) are the outputs of dense layers with ReLU, the
+    tower. With ``fields`` its input z is, for each field, the sum of x_i v_i over the field's
+    columns, side by side, as in DeepFM [1]_; without, it is the pooled interactions of all columns,
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_. Three classes or
+    more get one such score each, trained against the rest, with a tower for each.
+
+    Parameters
+    ----------
+    n_components : int, default=16
+        Length d of the factors v_i, the rank of the interactions.
+    hidden_layer_sizes : array-like of int, default=(64,)
+        Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
+        :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``,
+        ``alpha_layers`` and ``dropout`` have no effect.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, as integers or strings: what columns of one original variable have
+        in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
+        for each field, the sum of its columns' x_i v_i, side by side. None gives the tower the
+        pooled interactions, d numbers, as in NFM.
+    loss : "log" or Loss, default="log"
+        The loss to minimise: the log loss, or an instance of your own class that derives from
+        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
+        loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
+    optimizer : str or Optimizer, default="cf_sgd"
+        Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its
+        parameters as ``optimizer__...``.
+    layer_optimizer : str or Optimizer, default="adam"
+        The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
+        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        Searches can set its parameters as ``layer_optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
+    max_iter : int, default=100
+        Maximum number of epochs in one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step. A step uses the exact gradient over its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_layers : float, default=30.0
+        Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
+        added likewise; it counts once, or with ``alpha_per="row"`` once for each row.
+    dropout : float, default=0.5
+        Share of the tower's input and of every layer's values that training drops at random; the
+        others are divided by 1 - ``dropout``.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
+    init_scale : float, default=None
+        The initializer's scale; None means its default. Not allowed with an instance.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
+        0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
+        then train a new model on all rows for that many epochs. "auto" does so for 300 rows or
+        more, if every class has enough rows. Without early stopping, training ends when the
+        training loss no longer improves. With ``X_val`` in ``fit`` those rows are used instead of
+        held-out ones, and the model of the best epoch is kept, without training again; the latter
+        is also the case with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
+        10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
+        rows, is held out from a model that the others train, and the mean of the scores counts.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Smallest improvement that counts.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the weights of each class's rows.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 prints the loss, the validation score and the remaining time after every epoch.
+    n_jobs : int, default=None
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu", or "auto". A tower runs on the CPU only: "cuda"
+        raises unless ``hidden_layer_sizes`` is empty. See :ref:`gpu`.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_components) or (n_classes, n_features, n_components)
+        v_i, float32, one row per feature.
+    layers_ : list of ndarray
+        The tower, float32: of each hidden layer the weights, (n_in, n_out), with the biases as the
+        last row; and at the end the weights u of the outputs, (n_out,). For three classes or more
+        they have a first axis for the class. Empty without a tower.
+    fields_ : ndarray of shape (n_features,) or None
+        The field of each column, numbered from 0 in sorted order.
+    classes_ : ndarray of shape (n_classes,)
+        The class labels.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, over the rows not held out, without the penalty, summed
+        over the classes; the loss of each batch is taken before its step.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Total weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the number of features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
+
+    See Also
+    --------
+    DeepFMRegressor : The same model for real targets.
+    FMClassifier : The model without a tower.
+    column_fields : The fields, from a fitted encoder.
+
+    Notes
+    -----
+    CF-SGD counts the tower's derivatives into the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
+    the whole score by x_k v_k, the largest of any field.
+
+    Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
+    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without
+    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
+    state of Adam and their copies.
+
+    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
+    ``dropout`` is 0. The user guide describes how the defaults were chosen.
+
+    References
+    ----------
+    .. [1] H. Guo, R. Tang, Y. Ye, Z. Li, X. He. "DeepFM: A Factorization-Machine based Neural
+       Network for CTR Prediction". IJCAI 2017.
+    .. [2] X. He, T.-S. Chua. "Neural Factorization Machines for Sparse Predictive Analytics".
+       SIGIR 2017.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import OneHotEncoder
+    >>> from freqfm import DeepFMClassifier, column_fields
+    >>> rows = [["ann", "tea"], ["ann", "jam"], ["bob", "tea"], ["bob", "jam"]] * 50
+    >>> y = ["yes", "no", "no", "yes"] * 50
+    >>> encoder = OneHotEncoder().fit(rows)
+    >>> model = DeepFMClassifier(fields=column_fields(encoder), init_scale=0.1, random_state=0)
+    >>> model = model.set_params(max_iter=300).fit(encoder.transform(rows), y)
+    >>> model.predict(encoder.transform([["ann", "tea"], ["bob", "tea"]])).tolist()
+    ['yes', 'no']
+    >>> [layer.shape for layer in model.layers_]
+    [(33, 64), (64,)]
+    """
+
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        **FactorsWithTower._parameter_constraints,
+        **ClassTargets._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 16,
+        *,
+        hidden_layer_sizes: ArrayLike = (64,),
+        fields: ArrayLike | None = None,
+        loss: str | Loss = "log",
+        optimizer: str | Optimizer = "cf_sgd",
+        layer_optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_layers: float = 30.0,
+        dropout: float = 0.5,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        class_weight: dict | str | None = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(
+            loss=loss,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha_linear=alpha_linear,
+            alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
+            init=init,
+            init_scale=init_scale,
+            fit_intercept=fit_intercept,
+            fit_linear=fit_linear,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            tol=tol,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            random_state=random_state,
+            device=device,
+        )
+        self.n_components = n_components
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.fields = fields
+        self.layer_optimizer = layer_optimizer
+        self.alpha_layers = alpha_layers
+        self.dropout = dropout
+        self.class_weight = class_weight
+
+
+class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
+    """Factorization machine with dense layers for regression, by the squared error.
+
+    The prediction of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
+
+    where h(z) are the outputs of dense layers with ReLU, the tower. With ``fields`` its input z is,
+    for each field, the sum of x_i v_i over the field's columns, side by side, as in DeepFM [1]_;
+    without, it is the pooled interactions of all columns,
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_.
+
+    The loss is half the squared error. Scale targets that are far from 1,
+    for instance with ``sklearn.compose.TransformedTargetRegressor``.
+
+    Parameters
+    ----------
+    n_components : int, default=16
+        Length d of the factors v_i, the rank of the interactions.
+    hidden_layer_sizes : array-like of int, default=(64,)
+        Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
+        :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``,
+        ``alpha_layers`` and ``dropout`` have no effect.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, as integers or strings: what columns of one original variable have
+        in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
+        for each field, the sum of its columns' x_i v_i, side by side. None gives the tower the
+        pooled interactions, d numbers, as in NFM.
+    loss : str or Loss, default="squared"
+        The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
+        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        monitors the mean loss on held-out rows instead of R^2.
+    optimizer : str or Optimizer, default="cf_sgd"
+        Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
+        "adagrad" or "adam", or an instance from :mod:`freqfm.optimizers`. Searches can set its
+        parameters as ``optimizer__...``.
+    layer_optimizer : str or Optimizer, default="adam"
+        The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
+        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        Searches can set its parameters as ``layer_optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
+    max_iter : int, default=100
+        Maximum number of epochs in one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step. A step uses the exact gradient over its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_layers : float, default=30.0
+        Penalty ``alpha_layers / 2 * w^2`` of each weight w of the dense layers, biases excluded,
+        added likewise; it counts once, or with ``alpha_per="row"`` once for each row.
+    dropout : float, default=0.5
+        Share of the tower's input and of every layer's values that training drops at random; the
+        others are divided by 1 - ``dropout``.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
+    init_scale : float, default=None
+        The initializer's scale; None means its default. Not allowed with an instance.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the mean. False keeps it at 0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch with the best R^2 on them, and then
+        train a new model on all rows for that many epochs. "auto" does so for 300 rows or more.
+        Without early stopping, training ends when the training loss no longer improves. With
+        ``X_val`` in ``fit`` those rows are used instead of held-out ones, and the model of the best
+        epoch is kept, without training again; the latter is also the case with
+        ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
+        instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
+        the others train, and the mean of the scores counts.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Smallest improvement that counts.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 prints the loss, the validation score and the remaining time after every epoch.
+    n_jobs : int, default=None
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu", or "auto". A tower runs on the CPU only: "cuda"
+        raises unless ``hidden_layer_sizes`` is empty. See :ref:`gpu`.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_components)
+        v_i, float32, one row per feature.
+    layers_ : list of ndarray
+        The tower, float32: of each hidden layer the weights, (n_in, n_out), with the biases as the
+        last row; and at the end the weights u of the outputs, (n_out,). Empty without a tower.
+    fields_ : ndarray of shape (n_features,) or None
+        The field of each column, numbered from 0 in sorted order.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, over the rows not held out, without the penalty; the loss
+        of each batch is taken before its step.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``r2`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Total weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the number of features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
+
+    See Also
+    --------
+    DeepFMClassifier : The same model for classes.
+    FMRegressor : The model without a tower.
+    column_fields : The fields, from a fitted encoder.
+
+    Notes
+    -----
+    CF-SGD counts the tower's derivatives into the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
+    the whole score by x_k v_k, the largest of any field.
+
+    Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
+    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without
+    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
+    state of Adam and their copies.
+
+    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
+    ``dropout`` is 0. The user guide describes how the defaults were chosen.
+
+    References
+    ----------
+    .. [1] H. Guo, R. Tang, Y. Ye, Z. Li, X. He. "DeepFM: A Factorization-Machine based Neural
+       Network for CTR Prediction". IJCAI 2017.
+    .. [2] X. He, T.-S. Chua. "Neural Factorization Machines for Sparse Predictive Analytics".
+       SIGIR 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import DeepFMRegressor
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> y = 1 + X[:, 0] * X[:, 1]
+    >>> model = DeepFMRegressor(2, batch_size=100, alpha_factors=0, dropout=0, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        **FactorsWithTower._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 16,
+        *,
+        hidden_layer_sizes: ArrayLike = (64,),
+        fields: ArrayLike | None = None,
+        loss: str | Loss = "squared",
+        optimizer: str | Optimizer = "cf_sgd",
+        layer_optimizer: str | Optimizer = "adam",
+        learning_rate: float | None = None,
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        alpha_linear: float = 1.0,
+        alpha_factors: float = 5.0,
+        alpha_layers: float = 30.0,
+        dropout: float = 0.5,
+        alpha_per: str = "token",
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        fit_intercept: bool = True,
+        fit_linear: bool = True,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float | str = "auto",
+        n_iter_no_change: int | str | None = "auto",
+        tol: float = 1e-4,
+        shuffle: bool = True,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(
+            loss=loss,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha_linear=alpha_linear,
+            alpha_factors=alpha_factors,
+            alpha_per=alpha_per,
+            init=init,
+            init_scale=init_scale,
+            fit_intercept=fit_intercept,
+            fit_linear=fit_linear,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            tol=tol,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            random_state=random_state,
+            device=device,
+        )
+        self.n_components = n_components
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.fields = fields
+        self.layer_optimizer = layer_optimizer
+        self.alpha_layers = alpha_layers
+        self.dropout = dropout

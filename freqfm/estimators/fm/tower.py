@@ -1,0 +1,273 @@
+"""The factors of a DeepFM: one table, and a tower of dense layers on top of it."""
+
+from itertools import pairwise
+from numbers import Real
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from freqfm import backends
+from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
+from freqfm._ids import check_present, unique_codes
+from freqfm._memory import aligned_zeros
+from freqfm._validation import (
+    LearnedArrays,
+    as_array,
+    as_kernel_array,
+    check_memory,
+    count_threads,
+    layer_sizes,
+)
+from freqfm.backends.base import Tower, TowerTraining
+from freqfm.estimators.fm.factors import PlainFactors
+from freqfm.estimators.fm.trainer import FMTrainer
+from freqfm.formulas import codes
+from freqfm.formulas.steps import layer_replacements
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+
+__all__ = ["FactorsWithTower"]
+
+_NO_FIELDS = np.zeros(0, dtype=np.int32)
+
+
+class TowerTrainer(FMTrainer):
+    """An ``FMTrainer`` of a model with a tower, if it has one."""
+
+    divergence_hint = (
+        f"a smaller rate of layer_optimizer, such as layer_optimizer=Adam(1e-4), or "
+        f"{FMTrainer.divergence_hint}"
+    )
+
+    def _start(self, problem, n_threads):
+        model = self.model
+        if not model._has_tower:
+            return super()._start(problem, n_threads)
+        optimizer = model._checked_layer_optimizer()
+        per_weight = model.alpha_layers
+        if model.alpha_per == "token":
+            per_weight = per_weight / self._weight_sum
+        training = TowerTraining(
+            towers=model._towers(),
+            states=list(zip(*model._tower_state.values(), strict=True)),
+            penalties=np.float32(per_weight) * _is_no_bias(model._layer_widths),
+            dropouts=np.full(len(model._layer_widths), model.dropout, dtype=np.float32),
+            rule=optimizer.update_rule(),
+            formulas=layer_replacements(optimizer.replacements()),
+        )
+        return backends.start(model.device, "deepfm_trainer", problem, training, n_threads)
+
+    def state(self):
+        """Return all arrays that training changes."""
+        own = self.model._tower_state.values() if self.model._has_tower else ()
+        return [*super().state(), *own]
+
+
+class FactorsWithTower(PlainFactors):
+    """One vector for each feature, and dense layers on top of the vectors of a row."""
+
+    _parameter_constraints = {
+        **PlainFactors._parameter_constraints,
+        "hidden_layer_sizes": ["array-like"],
+        "fields": ["array-like", None],
+        "layer_optimizer": "no_validation",
+        "alpha_layers": NON_NEGATIVE,
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+    }
+    _trainer = TowerTrainer
+
+    @property
+    def _has_tower(self):
+        return len(self._layer_widths) > 1
+
+    @property
+    def _weight_names(self):
+        return (*PlainFactors._weight_names, *(("_tower",) if self._has_tower else ()))
+
+    @property
+    def layers_(self):
+        """The dense layers, as views of the model's weights."""
+        if not hasattr(self, "_tower"):
+            raise AttributeError(f"{type(self).__name__} has no layers_ before fit")
+        layers, begin = [], 0
+        for n_in, n_out in pairwise(self._layer_widths.tolist()):
+            end = begin + (n_in + 1) * n_out
+            layers.append(self._tower[..., begin:end].reshape(-1, n_in + 1, n_out))
+            begin = end
+        if self._has_tower:
+            layers.append(self._tower[..., begin:].reshape(-1, self._layer_widths[-1]))
+        return [layer[0] if len(layer) == 1 else layer for layer in layers]
+
+    def set_params(self, **params):
+        """Set parameters; those of a component reach it by name too.
+
+        ``set_params(layer_optimizer__learning_rate=0.1)`` works whether ``layer_optimizer`` is an
+        instance or a name, which is replaced by an instance; likewise ``optimizer``.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+        """
+        name_to_instance(self, {"layer_optimizer": OPTIMIZERS}, params)
+        return super().set_params(**params)
+
+    def _checked_layer_optimizer(self):
+        """Return the optimizer of the layers; all their weights have one learning rate."""
+        optimizer = resolve("layer_optimizer", self.layer_optimizer, Optimizer, OPTIMIZERS)
+        if optimizer.rate_code != codes.RATE_CONSTANT:
+            raise ValueError(
+                f"layer_optimizer={self.layer_optimizer!r} adapts learning rates to how often a "
+                f"feature occurs, but every row uses all weights of a dense layer; choose 'adam', "
+                f"'adagrad' or 'sgd'."
+            )
+        if optimizer.step_code == codes.STEP_ROWWISE_ADAGRAD:
+            raise ValueError(
+                f"layer_optimizer={self.layer_optimizer!r} keeps one number for each row of a "
+                f"table, which dense layers are not; choose 'adagrad', 'adam' or 'sgd'."
+            )
+        return optimizer
+
+    def _encoded_fields(self):
+        """Return the field of each feature as a number from 0 on, or None."""
+        if self.fields is None:
+            return None
+        given = as_array("fields", self.fields)
+        if given.shape != (self.n_features_in_,):
+            raise ValueError(
+                f"fields has shape {given.shape}, but X has {self.n_features_in_} features; give "
+                f"the field of every column, as freqfm.column_fields(encoder) returns it."
+            )
+        if given.dtype.kind not in "iuUSO":
+            raise TypeError(
+                f"fields must hold integers or strings, which name the field of each column; got "
+                f"{given.dtype}."
+            )
+        if given.dtype.kind == "O":
+            check_present(given, "fields")
+        return unique_codes(given, "fields")[1].astype(np.int32)
+
+    def _widths(self, fields):
+        """Return the widths of the input and of every layer, according to the parameters."""
+        hidden = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
+        n_fields = 1 if fields is None else 1 + int(fields.max())
+        return np.array([n_fields * int(self.n_components), *hidden], dtype=np.int64)
+
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
+        layer_optimizer = self._checked_layer_optimizer()
+        self.fields_ = self._encoded_fields()
+        self._layer_widths = self._widths(self.fields_)
+        n_weights = _count_weights(self._layer_widths)
+        check_memory(
+            n_outputs * n_weights,
+            f"Dense layers of {n_weights} weights",
+            "Take smaller hidden_layer_sizes, or fewer fields.",
+        )
+        self._tower = aligned_zeros((n_outputs, n_weights))
+        if self._has_tower:
+            for weights in self._tower:
+                _draw_layers(self._layer_widths, weights, generator)
+        self._layer_optimizer_name = type(layer_optimizer).__name__
+        self._tower_state = {
+            name: aligned_zeros((n_outputs, width))
+            for name, width in zip(
+                ("first", "second"), layer_optimizer.state_widths(n_weights), strict=True
+            )
+        }
+        return states
+
+    def _towers(self):
+        """Return the Tower of every output, as views of the model's weights."""
+        fields = self.fields_
+        n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
+        fields = _NO_FIELDS if fields is None else as_kernel_array(fields, np.int32)
+        widths = as_kernel_array(self._layer_widths, np.int64)
+        return [Tower(of_output, widths, fields, n_fields) for of_output in self._tower]
+
+    def _score_rows(self, X):
+        if not self._has_tower:
+            return super()._score_rows(X)
+        n_threads = count_threads(self.n_jobs)
+        self._tower = as_kernel_array(self._tower)
+        operands = X, self._outputs(), self._towers(), n_threads
+        return backends.serve(self.device, "deepfm_scores", *operands)
+
+    # Models to continue, and models from files.
+
+    def _prepare_to_continue(self, optimizer):
+        name = type(self._checked_layer_optimizer()).__name__
+        if name != self._layer_optimizer_name:
+            raise ValueError(
+                f"layer_optimizer={self.layer_optimizer!r} differs from "
+                f"{self._layer_optimizer_name}, whose state the model to continue carries; set it "
+                f"back, or fit anew with warm_start=False."
+            )
+        super()._prepare_to_continue(optimizer)
+        self._tower = as_kernel_array(self._tower)
+        self._tower_state = {n: as_kernel_array(a) for n, a in self._tower_state.items()}
+
+    def _check_same_shape(self):
+        super()._check_same_shape()
+        fields = self._encoded_fields()
+        same = np.array_equal(self._widths(fields), self._layer_widths)
+        if not same or not np.array_equal(fields, self.fields_):
+            raise ValueError(
+                "hidden_layer_sizes or fields differ from those of the model to continue; set them "
+                "back, or fit a new model with warm_start=False."
+            )
+
+    def _check_factors(self, learned, outputs, n_features):
+        super()._check_factors(learned, outputs, n_features)
+        learned.array("_layer_widths", (None,), "i")
+        widths, d = self._layer_widths, self.factors_.shape[-1]
+        n_fields, fields = 1, learned.get("fields_")
+        if fields is not None:
+            learned.array("fields_", (n_features,), "i")
+            n_fields = 1 + int(fields.max())
+            learned.indices("fields_", fields, n_fields)
+        fits = len(widths) and (widths > 0).all() and widths[0] == n_fields * d
+        learned.require(fits, "_layer_widths", "does not fit factors_ and fields_")
+        learned.array("_tower", (len(self.intercept_), _count_weights(widths)))
+
+    def _check_state(self, optimizer):
+        super()._check_state(optimizer)
+        n_outputs, n_weights = self._tower.shape
+        shapes = {
+            name: (n_outputs, width)
+            for name, width in zip(
+                ("first", "second"),
+                self._checked_layer_optimizer().state_widths(n_weights),
+                strict=True,
+            )
+        }
+        LearnedArrays(self).arrays("_tower_state", self._tower_state, shapes)
+
+
+def _count_weights(widths):
+    """Return the number of weights of a tower; without layers there are none."""
+    if len(widths) == 1:
+        return 0
+    return int(((widths[:-1] + 1) * widths[1:]).sum() + widths[-1])
+
+
+def _draw_layers(widths, weights, generator):
+    """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
+    begin = 0
+    for n_in, n_out in pairwise(widths.tolist()):
+        end = begin + (n_in + 1) * n_out
+        bound = np.sqrt(6 / (n_in + n_out))
+        weights[begin:end] = generator.uniform(-bound, bound, end - begin)
+        begin = end
+    bound = np.sqrt(6 / (widths[-1] + 1))
+    weights[begin:] = generator.uniform(-bound, bound, widths[-1])
+
+
+def _is_no_bias(widths):
+    """Return 1 for each weight of a tower, and 0 for each bias; float32."""
+    parts = [
+        np.repeat(np.float32([1, 0]), (n_in * n_out, n_out)) for n_in, n_out in pairwise(widths)
+    ]
+    return np.concatenate([*parts, np.ones(widths[-1], dtype=np.float32)])

@@ -1,0 +1,173 @@
+"""The kernels of DeepFM against their reference, finite differences and themselves."""
+
+import numpy as np
+import pytest
+from custom_components import CustomAdagrad, CustomAdam
+from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend import NumpyBackend
+from reference.numpy_backend import deepfm as reference
+from scipy import sparse
+from sklearn.base import clone
+from test_numpy_backend import OPTIMIZERS, assert_near, covering, fit_both, label, use  # noqa: F401
+
+from freqfm import DeepFMClassifier, DeepFMRegressor, backends
+from freqfm._validation import canonical_csr
+from freqfm.backends.cpu import deepfm, deepfm_trainer
+from freqfm.optimizers import SGD, Adagrad, Adam
+
+FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
+BOTH_INPUTS = pytest.mark.parametrize("fields", [None, FIELDS], ids=["pooled", "fields"])
+
+
+def rows(n=90, n_features=12, classes=2):
+    """Return rows with values and without, and targets."""
+    generator = np.random.default_rng(5)
+    X = generator.choice([0.5, 1, 2], (n, n_features)) * (generator.random((n, n_features)) < 0.3)
+    X[:, 0], X[7] = 1, 0
+    return sparse.csr_array(X.astype(np.float32)), np.arange(n) * 7 % 5 % classes
+
+
+def model_of(cls=DeepFMClassifier, **params):
+    defaults = {
+        "n_components": 4,
+        "hidden_layer_sizes": (6, 5),
+        "dropout": 0.0,
+        "max_iter": 3,
+        "batch_size": 40,
+        "init_scale": 0.4,
+        "early_stopping": False,
+        "random_state": 0,
+    }
+    return cls(**{**defaults, **params})
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        model=[(DeepFMClassifier, 2), (DeepFMClassifier, 3), (DeepFMRegressor, 2)],
+        optimizer=list(OPTIMIZERS.values()),
+        layer_optimizer=[SGD(0.1), Adagrad(0.05), Adam(0.01, epsilon=1e-3), CustomAdagrad()],
+        fields=[None, FIELDS],
+        hidden_layer_sizes=[(6, 5), (7,), (5, 4, 3)],
+        weighted=[False, True],
+        dropout=[0.0, 0.4],
+        params=[
+            {},
+            {"fit_intercept": False, "alpha_per": "row", "alpha_layers": 0.01, "shuffle": False},
+            {"fit_linear": False, "alpha_layers": 2.0},
+            {"early_stopping": True, "validation_fraction": 0.3},
+        ],
+    ),
+    ids=label,
+)
+def test_training_equals_the_reference(use, case):  # noqa: F811
+    (cls, classes), weighted = case.pop("model"), case.pop("weighted")
+    X, y = rows(classes=classes)
+    weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if weighted else None
+    cpu, numpy = fit_both(
+        use, model_of(cls, **case.pop("params"), **case), X, y, sample_weight=weight
+    )
+    for name in (*cpu._weight_names, "loss_curve_", "validation_scores_"):
+        assert_near(getattr(numpy, name), getattr(cpu, name), name)
+    scores = "decision_function" if cls is DeepFMClassifier else "predict"
+    assert_near(getattr(numpy, scores)(X), getattr(cpu, scores)(X), scores)
+
+
+@BOTH_INPUTS
+def test_batches_of_many_tiles_equal_the_reference(use, fields):  # noqa: F811
+    n = deepfm.TILE * (deepfm.N_CHUNKS + 2) + 5
+    X, y = rows(n + 70)
+    cpu, numpy = fit_both(use, model_of(fields=fields, batch_size=n, optimizer=SGD(0.1)), X, y)
+    for name in ("factors_", "_tower", "loss_curve_"):
+        assert_near(getattr(numpy, name), getattr(cpu, name), name)
+
+
+@BOTH_INPUTS
+@pytest.mark.parametrize("cls", [DeepFMClassifier, DeepFMRegressor])
+def test_gradient_equals_finite_differences(cls, fields):
+    # One step of length one on the whole data moves the model by minus its gradient.
+    X, y = rows()
+    weight = np.random.default_rng(1).random(len(y)) + 0.5
+    alphas = {"alpha_linear": 0.7, "alpha_factors": 1.1, "alpha_layers": 0.9}
+    model = model_of(cls, fields=fields, batch_size=1000, max_iter=1, **alphas)
+    model.set_params(optimizer=SGD(1e-30), layer_optimizer=SGD(1e-30)).fit(X, y, weight)
+    moved = clone(model).set_params(optimizer=SGD(1.0), layer_optimizer=SGD(1.0)).fit(X, y, weight)
+    dense, held = X.toarray().astype(float), (X.toarray() != 0).any(axis=0)
+    weights = type(model._outputs()[0])(*(w.astype(float) for w in model._outputs()[0]))
+    tower = model._towers()[0]
+    tower = tower._replace(weights=tower.weights.astype(float))
+
+    def objective():
+        scores, _ = reference.forward(dense, weights, tower)
+        if cls is DeepFMClassifier:
+            losses = np.logaddexp(0, scores) - y * scores
+        else:
+            losses = (scores - y) ** 2 / 2
+        matrices = [matrix for matrix, _ in reference.layers_of(tower)[0]]
+        matrices.append(reference.layers_of(tower)[1])
+        penalty = alphas["alpha_linear"] / 2 * (held @ weights.linear**2)
+        penalty += alphas["alpha_factors"] / 2 * (held @ (weights.factors**2).sum(axis=1))
+        penalty += alphas["alpha_layers"] / 2 * sum((matrix**2).sum() for matrix in matrices)
+        return (weight @ losses + penalty) / weight.sum()
+
+    moved = [*moved._outputs()[0], moved._towers()[0].weights]
+    h = 1e-5
+    for array, after in zip([*weights, tower.weights], moved, strict=True):
+        for index in np.ndindex(array.shape):
+            array[index] += h
+            up = objective()
+            array[index] -= 2 * h
+            down = objective()
+            array[index] += h
+            assert array[index] - after[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
+
+
+@pytest.mark.parametrize("hidden", [(6, 5), (40, 30)], ids=["one block", "two blocks"])
+@pytest.mark.parametrize("optimizer", ["cf_sgd", "adagrad", Adam(0.01, lazy=False)], ids=label)
+@BOTH_INPUTS
+def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer, fields, hidden):
+    monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_PER_BATCH", 0)
+    X, y = rows(1500)
+    params = {
+        "optimizer": optimizer,
+        "fields": fields,
+        "hidden_layer_sizes": hidden,
+        "dropout": 0.3,
+    }
+    models = [model_of(batch_size=600, n_jobs=n, **params).fit(X, y) for n in (1, 2, 3)]
+    for model in models[1:]:
+        for name in (*model._weight_names, "loss_curve_"):
+            assert_array_equal(getattr(model, name), getattr(models[0], name))
+
+
+@BOTH_INPUTS
+def test_scores_of_a_row_depend_on_that_row_alone(fields):
+    X, y = rows(150)
+    model = model_of(fields=fields).fit(X, y)
+    X, weights, towers = canonical_csr(X), model._outputs(), model._towers()
+    scores = deepfm_trainer.deepfm_scores(X, weights, towers, 1)[0]
+    assert_allclose(scores, reference.scores(X.toarray(), weights[0], towers[0]), atol=1e-5)
+    for n_threads in (2, 3):
+        assert_array_equal(deepfm_trainer.deepfm_scores(X, weights, towers, n_threads)[0], scores)
+    alone = [deepfm_trainer.deepfm_scores(X[[i]], weights, towers, 1)[0, 0] for i in range(70)]
+    assert_array_equal(alone, scores[:70])
+
+
+def test_custom_steps_move_what_they_are_given_to():
+    X, y = rows()
+    shipped = model_of(optimizer=Adagrad(0.05), layer_optimizer=Adam(0.01)).fit(X, y)
+    for own in ({"optimizer": CustomAdagrad(0.05)}, {"layer_optimizer": CustomAdam(0.01)}):
+        model = clone(shipped).set_params(**own).fit(X, y)
+        for name in model._weight_names:
+            assert_near(getattr(model, name), getattr(shipped, name), name)
+
+
+def test_a_backend_scores_towers():
+    X, y = rows()
+    model = model_of().fit(X, y)
+    X = canonical_csr(X)
+    one, other = (
+        backend.deepfm_scores(X, model._outputs(), model._towers(), 1)
+        for backend in (backends.get(), NumpyBackend())
+    )
+    assert_allclose(one, other, atol=1e-5)
