@@ -56,6 +56,12 @@ class TowerTrainer(FMTrainer):
         )
         return backends.start(model.device, "deepfm_trainer", problem, training, n_threads)
 
+    def _score_rows(self, X, n_threads):
+        model = self.model
+        if not model._has_tower:
+            return super()._score_rows(X, n_threads)
+        return self._backend.deepfm_scores(X, model._outputs(), model._towers(), n_threads)
+
     def state(self):
         """Return all arrays that training changes."""
         own = self.model._tower_state.values() if self.model._has_tower else ()

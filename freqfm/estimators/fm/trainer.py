@@ -145,14 +145,17 @@ class FMTrainer:
     def validation_score(self):
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
-        n_threads = count_threads(self.model.n_jobs)
-        scores = self._backend.fm_scores(X, self.model._outputs(), n_threads)
+        scores = self._score_rows(X, count_threads(self.model.n_jobs))
         if not np.isfinite(scores).all():
             raise ValueError(
                 "X_val, or the part of X that early stopping sets aside, holds values so large "
                 "that scores of its rows overflow float32; scale them."
             )
         return float(self.model._validation_score(target, scores, weight))
+
+    def _score_rows(self, X, n_threads):
+        """Return the scores of rows of the backend that trains."""
+        return self._backend.fm_scores(X, self.model._outputs(), n_threads)
 
     def weights(self):
         """Return the model's arrays."""
