@@ -22,7 +22,7 @@ from freqfm import (
     backends,
 )
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
-from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, Softmax
+from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 
@@ -249,6 +249,32 @@ def test_softmax_losses_agree(use, case):
 )
 def test_other_losses_agree(use, case):
     assert_recommenders_agree(use, mf_model(**case))
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        loss=[PSL(), PSL("relu"), SLatK(3, 0.5, refresh=1), SLatK(20, refresh=2), CCL(0.1, 5.0)],
+        sampler=["uniform", "popularity"],
+        user_dropout=[0.0, 0.2],
+    ),
+    ids=label,
+)
+def test_later_losses_agree(use, case):
+    assert_recommenders_agree(use, mf_model(**case, optimizer="sgd"))
+
+
+@pytest.mark.parametrize("loss", [PSL("atan"), SLatK(3)], ids=label)
+@pytest.mark.parametrize("sampler", ["full", "in_batch", "midx_popularity"])
+def test_later_losses_agree_on_other_negatives(use, loss, sampler):
+    assert_recommenders_agree(use, mf_model(loss=loss, sampler=sampler, optimizer="sgd"))
+
+
+@pytest.mark.parametrize("temperature", ["adap_tau", "learned_user"])
+def test_temperatures_of_slatk_agree(use, temperature):
+    assert_recommenders_agree(
+        use, mf_model(loss=SLatK(3, 0.5), temperature=temperature, optimizer="sgd")
+    )
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
