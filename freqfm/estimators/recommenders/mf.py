@@ -21,7 +21,7 @@ from freqfm._validation import (
     take_rows,
     validate_id,
 )
-from freqfm.backbones import BACKBONES, Backbone, Linear
+from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
@@ -362,7 +362,7 @@ class MFRecommender(BaseRecommender):
         arrays = {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
         return tables | arrays
 
-    def _start_backbone(self, components, counts):
+    def _start_backbone(self, components, X, counts):
         """Set the tables of a new model, and the vectors that its backbone computes from them."""
         backbone = components.backbone
 
@@ -372,7 +372,7 @@ class MFRecommender(BaseRecommender):
 
         tables = backbone.start(len(counts["user"]), len(counts["item"]), draw)
         self._backbone_name = type(backbone).__name__
-        if type(backbone) is Linear:  # a subclass may do something else
+        if backbone.is_linear:
             self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
             return
         self.backbone_tables_ = check_tables(backbone, tables)
@@ -380,7 +380,7 @@ class MFRecommender(BaseRecommender):
             np.empty((len(count), int(self.n_components)), dtype=np.float32)
             for count in counts.values()
         )
-        self._refresh_vectors(backbone)
+        self._refresh_vectors(backbone.bind(X, count_threads(self.n_jobs)))
 
     def _refresh_vectors(self, backbone):
         """Compute the vectors of all users and items from the backbone's tables."""
@@ -404,7 +404,7 @@ class MFRecommender(BaseRecommender):
         counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
         for name in ("user_margins_", "item_margins_", "backbone_tables_"):
             self.__dict__.pop(name, None)
-        self._start_backbone(components, counts)
+        self._start_backbone(components, X, counts)
         if components.margins:
             for side, count in counts.items():
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
@@ -518,8 +518,13 @@ class MFRecommender(BaseRecommender):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         self._align_tables()
-        trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
-        return trainer(self, components, X, score, n_threads, n_known)
+        if not hasattr(self, "backbone_tables_"):
+            return MFTrainer(self, components, X, score, n_threads, n_known)
+        # In partial_fit X holds only what is new.
+        known = X if X.nnz == n_known else self._history.matrix(X.shape)
+        backbone = components.backbone.bind(known, count_threads(self.n_jobs))
+        components = components._replace(backbone=backbone)
+        return BackboneTrainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
         """Let vectors and the optimizer's state begin with cache lines: training is faster so."""
