@@ -3,7 +3,8 @@
 from freqfm.backbones._base import Backbone
 from freqfm.backbones._lightgcn import LightGCN
 from freqfm.backbones._linear import Linear
+from freqfm.backbones._mlp import MLP
 
-__all__ = ["BACKBONES", "Backbone", "LightGCN", "Linear"]
+__all__ = ["BACKBONES", "MLP", "Backbone", "LightGCN", "Linear"]
 
-BACKBONES = {"linear": Linear, "lightgcn": LightGCN}
+BACKBONES = {"linear": Linear, "lightgcn": LightGCN, "mlp": MLP}

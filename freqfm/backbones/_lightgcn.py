@@ -79,7 +79,7 @@ class LightGCN(Backbone):
     def backward(self, tables, context, user_gradients, item_gradients):
         """Return the gradients of all rows, see :class:`Backbone`."""
         names = "user_factors", "item_factors"
-        gradients = [np.zeros_like(tables[name]) for name in names]
+        gradients = [np.zeros(tables[name].shape, dtype=np.float32) for name in names]
         for gradient, rows, found in zip(
             gradients, context, (user_gradients, item_gradients), strict=True
         ):
