@@ -26,6 +26,10 @@ class Backbone(Component):
     #: Whether vectors are the rows of tables "user_factors" and "item_factors": compiled code then
     #: trains these, and calls neither ``forward`` nor ``backward``.
     is_linear = False
+    #: The largest default batch size, in positives; None for that of the loss.
+    batch_size: int | None = None
+    #: By default an epoch has about as many batches, or more.
+    n_batches = 256
 
     def bind(self, X, n_threads):
         """Return the backbone that computes vectors for the interactions of a fit.

@@ -22,7 +22,8 @@ class LightGCN(Backbone):
     Gradients are exact. The average over layers is a symmetric matrix, so they are propagated in
     the same way, and every row of the tables gets one in each batch. A batch takes about
     ``4 n_layers n_components`` multiplications per interaction of the whole graph (not of the
-    batch), so large batches, of some 8,192 positives, are much faster than the default of losses.
+    batch). Default batches are therefore larger than those of matrix factorization: about 64 in an
+    epoch, of at most 8,192 positives, except for losses without negatives.
 
     Parameters
     ----------
@@ -55,6 +56,16 @@ class LightGCN(Backbone):
     def is_linear(self):
         """Whether vectors are the rows of the tables, see :class:`Backbone`."""
         return type(self) is LightGCN and self.n_layers == 0
+
+    @property
+    def batch_size(self):
+        """The largest default batch size: each batch is propagated through the whole graph."""
+        return Backbone.batch_size if self.is_linear else 8192
+
+    @property
+    def n_batches(self):
+        """About how many batches an epoch has at least, by default."""
+        return Backbone.n_batches if self.is_linear else 64
 
     def bind(self, X, n_threads):
         """Return this backbone on the graph of a matrix, see :class:`Backbone`."""

@@ -56,9 +56,9 @@ class MFRecommender(BaseRecommender):
     ----------
     n_components : int, default=64
         Length of the vectors.
-    backbone : "linear" or Backbone, default="linear"
+    backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
-        user and item.
+        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers.
     loss : str or RankingLoss, default="bsl"
         Such as "softmax", "bsl", "bpr", "directau" or "mawu"; see :mod:`freqfm.losses`. "bsl" is
         a softmax whose negatives weigh a little more.
@@ -94,7 +94,8 @@ class MFRecommender(BaseRecommender):
     max_iter : int, default=None
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
-        Approximate number of positives in a batch; None is the loss's default, less for small data.
+        Approximate number of positives in a batch; None is the default of the loss, or of
+        "lightgcn", and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax and BSL, else 0.
