@@ -40,7 +40,7 @@ from freqfm import FastVAERecommender, MFRecommender
 from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
 from freqfm._validation import canonical_csr
-from freqfm.backbones import Linear
+from freqfm.backbones import BACKBONES, Linear
 from freqfm.backends.base import ScoredRows
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
@@ -130,6 +130,7 @@ def use_recommenders():
     ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
     ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
     ways += [{"loss": "bpr", "negative_sampler": DNS(refresh=2)}]
+    ways += [{"backbone": name, "early_stopping": stop} for name in BACKBONES for stop in (True, False)]
     ways += [{"similarity": "dot"}, {"init": "prism"}, {"early_stopping": True}]
     ways += [{"optimizer": o, "weight_decay": 1} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
     for i, way in enumerate(ways):

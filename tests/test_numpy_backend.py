@@ -21,6 +21,7 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
+from freqfm.backbones import MLP, LightGCN
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
@@ -314,6 +315,12 @@ def test_backbones_agree(use, case):
         sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
     ]
     assert_recommenders_agree(use, mf_model(**case, backbone=Features(*features)))
+
+
+@pytest.mark.parametrize("loss", [BSL(1.2), BPR(), DirectAU(0.5)], ids=label)
+@pytest.mark.parametrize("backbone", [LightGCN(2), MLP((9,), "tanh")], ids=label)
+def test_shipped_backbones_agree(use, backbone, loss):
+    assert_recommenders_agree(use, mf_model(loss, "sgd", backbone=backbone))
 
 
 VAE_SAMPLERS = [name for name in SAMPLERS if name not in ("in_batch", "dns", "self_adversarial")]
