@@ -23,7 +23,7 @@ from freqfm import (
 )
 from freqfm.backbones import MLP, LightGCN
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
-from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, SLatK, Softmax
+from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 

@@ -60,8 +60,8 @@ class MFRecommender(BaseRecommender):
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
         user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers.
     loss : str or RankingLoss, default="bsl"
-        Such as "softmax", "bsl", "bpr", "directau" or "mawu"; see :mod:`freqfm.losses`. "bsl" is
-        a softmax whose negatives weigh a little more.
+        Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
+        :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
         The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
