@@ -23,7 +23,13 @@ class LightGCN(Backbone):
     the same way, and every row of the tables gets one in each batch. A batch takes about
     ``4 n_layers n_components`` multiplications per interaction of the whole graph (not of the
     batch). Default batches are therefore larger than those of matrix factorization: about 64 in an
-    epoch, of at most 8,192 positives, except for losses without negatives.
+    epoch, of at most 8,192 positives, except for losses without negatives. Training takes the
+    memory of about six more tables of vectors, and 8 bytes per interaction.
+
+    BPR and other losses of dot products gain from each layer. Cosines lose with an odd number of
+    layers, and gain with an even one: the mean of an odd number of powers of the adjacency matrix
+    removes what users and items of a group have with opposite signs. With BSL on Gowalla 2 layers
+    are much better than 3.
 
     Parameters
     ----------
@@ -95,7 +101,7 @@ class LightGCN(Backbone):
             gradients, context, (user_gradients, item_gradients), strict=True
         ):
             gradient[rows] = found
-        found = self._graph.mean(*gradients, int(self.n_layers), present=context)
+        found = self._graph.mean(*gradients, int(self.n_layers))
         return {
             name: (np.arange(len(of_rows)), of_rows)
             for name, of_rows in zip(names, found, strict=True)

@@ -436,12 +436,11 @@ class Backend(ABC):
     def propagation(self, X, n_threads):
         """Return what averages vectors over the layers of a graph of users and items.
 
-        It has a method ``mean(users, items, n_layers, *, wanted=None, present=None)``, which
-        returns P [users; items] = sum_k A^k [users; items] / (n_layers + 1) for k from 0 to
-        ``n_layers``, as two tables that are valid until the next call. A has an element for each
-        interaction, one over the root of the product of both numbers of neighbours. ``wanted``
-        are the rows of either side that are computed, ``present`` those that differ from zero in
-        the input; None is all.
+        It has a method ``mean(users, items, n_layers, wanted=None)``, which returns the means of
+        A^k E over k from 0 to ``n_layers``, E the rows of users and of items, as two tables that
+        are valid until the next call. A has an element for each interaction, one over the root of
+        the product of both numbers of neighbours. ``wanted`` are the rows of either side that are
+        computed; None is all.
 
         Parameters
         ----------

@@ -13,7 +13,7 @@ from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
 from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.prefetch import prefetch_row
 from freqfm.backends.cpu.tables import row_scratch
-from freqfm.backends.cpu.team import Member, Team, part, synchronize
+from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.formulas.search import first_above
 
 # A neighbour's row is prefetched this many neighbours before it is added.
@@ -40,7 +40,6 @@ class Layer(NamedTuple):
     neighbours: Neighbours
     base: np.ndarray  #: (n, d)
     table: np.ndarray  #: (m, d), of the other side
-    present: np.ndarray  #: (m,), rows of the table that differ from zero; empty for all
     wanted: np.ndarray  #: (n,), rows to compute; empty for all
     scale: float
 
@@ -73,7 +72,7 @@ def _add_neighbours(begin, end, indices, scales, table, total):
 
 
 @subroutine
-def _run_layer(member, layer, out, total, listed):
+def _run_layer(member, layer, out, total):
     """Compute the rows of a layer that this thread owns; each takes about as many neighbours."""
     neighbours = layer.neighbours
     starts, indices = neighbours.starts, neighbours.indices
@@ -87,68 +86,51 @@ def _run_layer(member, layer, out, total, listed):
             continue
         for f in range(width):
             total[f] = ZERO
-        if layer.present.shape[0] > 0:
-            # Whether a row is present cannot be predicted, so this has no branch.
-            n_listed = 0
-            for p in range(starts[r], starts[r + 1]):
-                listed[n_listed] = indices[p]
-                n_listed += layer.present[indices[p]]
-            _add_neighbours(0, n_listed, listed, neighbours.other_scales, layer.table, total)
-        else:
-            _add_neighbours(
-                starts[r], starts[r + 1], indices, neighbours.other_scales, layer.table, total
-            )
+        _add_neighbours(
+            starts[r], starts[r + 1], indices, neighbours.other_scales, layer.table, total
+        )
         factor = scale * neighbours.scales[r]
         for f in range(width):
             out[r, f] = scale * layer.base[r, f] + factor * total[f]
 
 
 @kernel
-def propagate(rank, size, barrier, layers, outs, totals, listed):
+def propagate(rank, size, barrier, layers, outs, totals):
     """Compute the user side and the item side of a layer."""
     member = Member(rank, size, barrier)
-    _run_layer(member, layers[0], outs[0], totals[rank], listed[rank])
-    _run_layer(member, layers[1], outs[1], totals[rank], listed[rank])
-    synchronize(member)
+    _run_layer(member, layers[0], outs[0], totals[rank])
+    _run_layer(member, layers[1], outs[1], totals[rank])
 
 
 class Propagation:
     """Means over the layers of a graph of users and items; see ``Backend.propagation``."""
 
     def __init__(self, X, n_threads):
-        X = sparse.csr_array(X)
-        transposed = sparse.csr_array(X.T)
-        self._sides = (X, transposed)
-        scales = [_scales(side) for side in self._sides]
+        sides = X, sparse.csr_array(X.T)
+        scales = [_scales(side) for side in sides]
         self._neighbours = [
             Neighbours(
-                side.indptr.astype(np.int64),
-                side.indices.astype(np.int32),
-                scales[i],
-                scales[1 - i],
+                starts=side.indptr.astype(np.int64),
+                indices=side.indices.astype(np.int32),
+                scales=scales[i],
+                other_scales=scales[1 - i],
             )
-            for i, side in enumerate(self._sides)
+            for i, side in enumerate(sides)
         ]
         self._n_threads = n_threads
-        longest = max(int(np.diff(side.indptr).max(initial=0)) for side in self._sides)
-        self._listed = np.zeros((n_threads, longest + 32), dtype=np.int32)
         self._buffers = []
 
-    def mean(self, users, items, n_layers, *, wanted=None, present=None):
+    def mean(self, users, items, n_layers, wanted=None):
         """Return the means over layers, see ``Backend.propagation``."""
-        if n_layers == 0:
-            return users, items
+        base = users, items
         width = users.shape[1]
         if not self._buffers or self._buffers[0][0].shape[1] != width:
-            self._buffers = [[aligned_zeros(t.shape) for t in (users, items)] for _ in range(2)]
-        base = users, items
-        masks = [[_NO_MASK, _NO_MASK] for _ in range(n_layers + 1)]
-        if present is not None:
-            masks[0] = [_mask(*of) for of in zip(base, present, strict=True)]
+            self._buffers = [tuple(aligned_zeros(t.shape) for t in base) for _ in range(2)]
+        masks = [_NO_MASK, _NO_MASK]
         if wanted is not None:
-            masks[n_layers] = [_mask(*of) for of in zip(base, wanted, strict=True)]
+            masks = [_mask(*of_side) for of_side in zip(base, wanted, strict=True)]
         totals = row_scratch(width, self._n_threads)
-        work = 2 * len(self._sides[0].indices) * n_layers * width
+        work = 2 * len(self._neighbours[0].indices) * n_layers * width
         tables = base
         with Team(self._n_threads if work >= _WORTH_A_TEAM else 1) as team:
             for k in range(n_layers):
@@ -158,15 +140,13 @@ class Propagation:
                         neighbours=self._neighbours[side],
                         base=base[side],
                         table=tables[1 - side],
-                        present=masks[0][1 - side] if k == 0 else _NO_MASK,
-                        wanted=masks[n_layers][side] if last else _NO_MASK,
+                        wanted=masks[side] if last else _NO_MASK,
                         scale=np.float32(1 / (n_layers + 1)) if last else ONE,
                     )
                     for side in (0, 1)
                 )
-                outs = tuple(self._buffers[k % 2])
-                team.run(propagate, layers, outs, totals, self._listed)
-                tables = outs
+                tables = self._buffers[k % 2]
+                team.run(propagate, layers, tables, totals)
         return tables
 
 

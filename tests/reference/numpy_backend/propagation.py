@@ -14,7 +14,7 @@ class Propagation:
         degrees = np.maximum(self._adjacency.sum(axis=0), 1)
         self._adjacency /= np.sqrt(degrees[:, None] * degrees)
 
-    def mean(self, users, items, n_layers, *, wanted=None, present=None):
+    def mean(self, users, items, n_layers, wanted=None):
         """Return the mean over layers; all rows are computed."""
         power = np.concatenate([users, items]).astype(np.float64)
         total = power.copy()
