@@ -23,11 +23,12 @@ from _runs import Results, click_parts, evaluate, require_data, run_parser, tabl
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.backbones import MLP
+from freqfm.backbones import MLP, LightGCN
 from freqfm.losses import CCL, PSL, SLatK
 
 DATA_SETS = {"ml1m": "ml1m-implicit", "gowalla": "gowalla"}
 GRAPH = {"backbone": "lightgcn", "batch_size": 8192, "learning_rate": 0.01}
+TWO_LAYERS = {"backbone": LightGCN(2), "learning_rate": 0.005}
 MODELS = {
     "mf bsl": {},
     "mf softmax": {"loss": "softmax", "temperature": "density"},
@@ -43,7 +44,11 @@ MODELS = {
         "n_negatives": 8,
     },
     "lightgcn bsl": {**GRAPH, "loss": "bsl"},
+    "lightgcn bsl, 2 layers": {**GRAPH, **TWO_LAYERS, "loss": "bsl"},
     "lightgcn adap_tau": {**GRAPH, "loss": "softmax", "temperature": "adap_tau"},
+    "lightgcn adap_tau, 2 layers": {
+        **GRAPH, **TWO_LAYERS, "loss": "softmax", "temperature": "adap_tau",
+    },
 }  # fmt: skip
 
 

@@ -26,10 +26,9 @@ class LightGCN(Backbone):
     epoch, of at most 8,192 positives, except for losses without negatives. Training takes the
     memory of about six more tables of vectors, and 8 bytes per interaction.
 
-    BPR and other losses of dot products gain from each layer. Cosines lose with an odd number of
-    layers, and gain with an even one: the mean of an odd number of powers of the adjacency matrix
-    removes what users and items of a group have with opposite signs. With BSL on Gowalla 2 layers
-    are much better than 3.
+    Losses of dot products such as BPR gain from each layer. Losses of cosines, the default among
+    them, do better with an even number of layers: an odd one removes from the vectors what users
+    and items of a group have with opposite signs, see :doc:`/auto_examples/plot_lightgcn`.
 
     Parameters
     ----------
