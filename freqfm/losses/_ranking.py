@@ -233,6 +233,13 @@ class SLatK(Softmax):
     refresh : int, default=5
         Epochs between computations of beta; each takes about as long as recommending to all users.
 
+    Notes
+    -----
+    The gradient by the weight lowers the score of a positive, the more so the larger the logarithm
+    is, which grows with the number of negatives. On MovieLens-1M this undoes much of what the
+    softmax learns: with all defaults the validation NDCG@20 is 0.118, that of "softmax" 0.207 after
+    30 epochs. A larger ``weight_temperature`` makes this gradient smaller.
+
     References
     ----------
     .. [1] W. Yang, J. Chen, S. Zhang, P. Wu, Y. Sun, Y. Feng, C. Chen, C. Wang. "Breaking the Top-K
