@@ -12,9 +12,19 @@ PACKAGE = Path(freqfm.__file__).parent
 
 # Which parts each part may import, apart from itself: a lower layer, or a helper named here.
 AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
-BELOW_AXES = {"_jit", "_memory", "_components", "_threads", "exceptions", "formulas", "backends"}
+BELOW_AXES = {
+    "_dense",
+    "_jit",
+    "_memory",
+    "_components",
+    "_threads",
+    "exceptions",
+    "formulas",
+    "backends",
+}
 MAY_IMPORT = {
     "exceptions": set(),
+    "_dense": set(),
     "_memory": set(),
     "_rows": set(),
     "_signals": set(),

@@ -19,7 +19,8 @@ from test_mf_kernels import (
 )
 
 from freqfm import MFRecommender
-from freqfm.backbones import Backbone, Linear
+from freqfm.backbones import BACKBONES, MLP, Backbone, Linear
+from freqfm.datasets import make_interactions
 from freqfm.losses import MAWU, RANKING_LOSSES, DirectAU
 from freqfm.optimizers import SGD, Adam
 
@@ -158,6 +159,61 @@ def test_model_goes_on(data, features):  # noqa: F811
         whole.partial_fit(more)
     whole.partial_fit(X)
     assert len(whole.loss_curve_) == 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("backbone", [MLP((6,), "tanh"), MLP((10, 8)), MLP(())], ids=repr)
+def test_gradient_by_dense_layers(data, backbone, family):  # noqa: F811
+    X, U, V = data
+    pairs, (_, _, model) = known_pairs(data, backbone=backbone, **FAMILIES[family])
+    before = backbone.start(N_USERS, N_ITEMS, lambda side: U if side == "user" else V)
+    activation = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0)}[backbone.activation]
+    n_layers = len(backbone.hidden_layer_sizes) + 1
+
+    def loss(*tables):
+        by_name = dict(zip(before, tables, strict=True))
+        vectors = []
+        for side in ("user", "item"):
+            x = by_name[f"{side}_factors"]
+            for k in range(n_layers):
+                layer = by_name[f"{side}_layer_{k}"]
+                x = x @ layer[:-1] + layer[-1]
+                x = activation(x) if k < n_layers - 1 else x
+            vectors.append(x)
+        return reference_loss(family, X, pairs, *vectors)
+
+    assert_allclose(model.loss_curve_[0], loss(*before.values()), rtol=1e-5)
+    expected = reference.mf.gradients(loss, *before.values())
+    for (name, table), gradient in zip(before.items(), expected, strict=True):
+        found = table - model.backbone_tables_[name]
+        assert_allclose(found, gradient, atol=4e-5 * max(1, np.abs(gradient).max()), err_msg=name)
+
+
+OTHERS = [name for name in BACKBONES if name != "linear"]
+
+
+@pytest.mark.parametrize("loss", RANKING_LOSSES)
+@pytest.mark.parametrize("name", OTHERS)
+def test_backbones_train_by_every_loss(name, loss):
+    X = make_interactions(60, 40, 500, random_state=0)
+    params = {"max_iter": 2, "batch_size": 100, "init": "normal", "random_state": 0}
+    one, two = (
+        MFRecommender(8, backbone=name, loss=loss, **params, n_jobs=n_jobs).fit(X)
+        for n_jobs in (1, 2)
+    )
+    assert np.isfinite(one.loss_curve_).all()
+    assert_array_equal(one.item_factors_, two.item_factors_)
+    assert_array_equal(one.user_factors_, two.user_factors_)
+    assert (one.recommend(X[:5], n_recommendations=3)[0] >= 0).all()
+    assert_array_equal(clone(one).fit(X).item_factors_, one.item_factors_)
+    with pytest.raises(ValueError, match=f"backbone='{name}' takes no new ones"):
+        one.partial_fit(sparse.vstack([X, X[:1]], format="csr"))
+
+
+@pytest.mark.parametrize("sizes", [(0,), (2.5,), ("a",)])
+def test_invalid_layers_are_refused(data, sizes):  # noqa: F811
+    with pytest.raises(ValueError, match="hidden_layer_sizes of MLP must be positive integers"):
+        MFRecommender(backbone=MLP(sizes)).fit(data[0])
 
 
 class Wrong(Features):

@@ -6,6 +6,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm.backbones import LightGCN
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
 from freqfm.optimizers import Adam, RowwiseAdagrad
@@ -28,6 +29,19 @@ def test_rate_goes_by_the_number_of_steps():
     assert rate_of(100) == 1e-2
     assert rate_of(optimizer=Adam(0.7)) == 0.7
     assert rate_of(learning_rate=0.2, init="prism") == 0.2
+
+
+def test_propagation_through_the_whole_graph_takes_large_batches():
+    def size(backbone, n=POSITIVES, **params):
+        model = MFRecommender(backbone=backbone, **params)
+        return resolve_components(model, n, (USERS, ITEMS), n).batch_size
+
+    assert size("lightgcn") == POSITIVES // 64
+    assert size("lightgcn", 10**7) == 8192
+    assert size("lightgcn", loss="directau") == size("linear", loss="directau") == 1024
+    assert size("mlp") == size("linear") == size(LightGCN(0)) == 1024
+    assert size("lightgcn", batch_size=100) == 100
+    assert rate_of(backbone="lightgcn") == pytest.approx(24 / (100 * 64), rel=0.02)
 
 
 @pytest.mark.parametrize(

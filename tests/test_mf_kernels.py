@@ -10,7 +10,16 @@ from scipy import sparse
 
 from freqfm import MFRecommender
 from freqfm.initializers import Initializer
-from freqfm.losses import BSL, MAWU, RANKING_LOSSES, DirectAU, PairwiseLoss, Softmax
+from freqfm.losses import (
+    BSL,
+    MAWU,
+    PSL,
+    RANKING_LOSSES,
+    DirectAU,
+    PairwiseLoss,
+    SLatK,
+    Softmax,
+)
 from freqfm.optimizers import SGD, Adagrad, Adam
 from freqfm.samplers import InBatch, Popularity, Uniform
 from freqfm.temperatures import Temperature
@@ -226,6 +235,70 @@ def test_bsl_weighs_the_logarithm(data):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "atan", "relu"])
+@pytest.mark.parametrize("sampler", [GivenNegatives(), GivenPopularity(shared=False), "full"])
+def test_psl_gradient(data, activation, sampler):
+    X, U, V = data
+    own = getattr(sampler, "shared", True) is False
+    n_negatives = {} if sampler == "full" else {"n_negatives": 7}
+    pairs, (du, dv, model) = known_pairs(
+        data, loss=PSL(activation), temperature=PerUser(), negative_sampler=sampler, **n_negatives
+    )
+    lists = [range(N_ITEMS)] * len(pairs)
+    if sampler != "full":
+        drawn = GivenNegatives().draw((len(pairs) if own else 1, 7), N_ITEMS, None, None)
+        lists = [drawn[p if own else 0] for p in range(len(pairs))]
+    log_q = None
+    if own:
+        share = (np.diff(sparse.csc_array(X).indptr) + 1.0) ** 0.75
+        log_q = np.log(share / share.sum() * N_ITEMS)
+
+    def loss(U, V):
+        surrogate = reference.mf.SURROGATES[activation]
+        return reference.mf.psl_loss(
+            U, V, pairs, lists, inverse=INVERSE, log_q=log_q, surrogate=surrogate
+        )
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = reference.mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
+def test_psl_compares_cosines(data):
+    with pytest.raises(ValueError, match="loss='psl' is defined on unit vectors"):
+        MFRecommender(loss="psl", similarity="dot").fit(data[0])
+    with pytest.raises(ValueError, match="'learned' is learned from a softmax"):
+        MFRecommender(loss="psl", temperature="learned").fit(data[0])
+
+
+@SIMILARITIES
+def test_slatk_gradient(data, similarity):
+    _, U, V = data
+    pairs, (du, dv, model) = known_pairs(
+        data,
+        loss=SLatK(k=3, weight_temperature=0.4),
+        similarity=similarity,
+        temperature=PerUser(),
+        negative_sampler=GivenNegatives(),
+        n_negatives=7,
+    )
+    cosine = similarity == "cosine"
+    thresholds = np.sort(reference.mf.similarities(U, V, cosine), axis=1)[:, -3]
+    lists = [GivenNegatives().draw((1, 7), N_ITEMS, None, None)[0]] * len(pairs)
+
+    def loss(U, V):
+        return reference.mf.slatk_loss(
+            U, V, pairs, lists, cosine=cosine, inverse=INVERSE, thresholds=thresholds,
+            temperature=0.4,
+        )  # fmt: skip
+
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    gu, gv = reference.mf.gradients(loss, U, V)
+    assert_allclose(du, gu, atol=2e-5)
+    assert_allclose(dv, gv, atol=2e-5)
+
+
 PAIRWISE = [name for name, cls in RANKING_LOSSES.items() if issubclass(cls, PairwiseLoss)]
 
 
@@ -234,11 +307,16 @@ PAIRWISE = [name for name, cls in RANKING_LOSSES.items() if issubclass(cls, Pair
 @pytest.mark.parametrize("name", PAIRWISE)
 def test_pairwise_gradient(data, similarity, n_negatives, name):
     X, U, V = data
+    cls = RANKING_LOSSES[name]
+    if cls.cosine_only and similarity == "dot":
+        return
+    temperature = PerUser() if cls.has_temperature else None
+    inverse = INVERSE if cls.has_temperature else np.ones(INVERSE.shape)
     pairs, (du, dv, model) = known_pairs(
         data,
         loss=name,
         similarity=similarity,
-        temperature=PerUser(),
+        temperature=temperature,
         negative_sampler=GivenNegatives(),
         n_negatives=n_negatives,
     )
@@ -247,7 +325,7 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
 
     def loss(U, V):
         return reference.mf.pairwise_loss(
-            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, known=known,
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=inverse, known=known,
             of_pair=reference.mf.PAIR_LOSSES[name],
         )  # fmt: skip
 
@@ -407,6 +485,8 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
         {"negative_sampler": Uniform(shared=False), "n_negatives": 5},
         {"loss": "bpr", "n_components": 40},
         {"loss": "mawu", "weight_decay": 1e-3, "optimizer": Adam(0.01, lazy=False)},
+        {"loss": "psl", "negative_sampler": "popularity"},
+        {"loss": "slatk", "temperature": "adap_tau"},
     ],
     ids=str,
 )

@@ -22,8 +22,9 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
+from freqfm.backbones import MLP, LightGCN
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
-from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, Softmax
+from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 
@@ -252,6 +253,32 @@ def test_other_losses_agree(use, case):
     assert_recommenders_agree(use, mf_model(**case))
 
 
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        loss=[PSL(), PSL("relu"), SLatK(3, 0.5, refresh=1), SLatK(20, refresh=2), CCL(0.1, 5.0)],
+        sampler=["uniform", "popularity"],
+        user_dropout=[0.0, 0.2],
+    ),
+    ids=label,
+)
+def test_later_losses_agree(use, case):
+    assert_recommenders_agree(use, mf_model(**case, optimizer="sgd"))
+
+
+@pytest.mark.parametrize("loss", [PSL("atan"), SLatK(3)], ids=label)
+@pytest.mark.parametrize("sampler", ["full", "in_batch", "midx_popularity"])
+def test_later_losses_agree_on_other_negatives(use, loss, sampler):
+    assert_recommenders_agree(use, mf_model(loss=loss, sampler=sampler, optimizer="sgd"))
+
+
+@pytest.mark.parametrize("temperature", ["adap_tau", "learned_user"])
+def test_temperatures_of_slatk_agree(use, temperature):
+    assert_recommenders_agree(
+        use, mf_model(loss=SLatK(3, 0.5), temperature=temperature, optimizer="sgd")
+    )
+
+
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("sampler", ["uniform", "dns"])
 def test_negatives_of_pairs_agree(use, sampler, similarity):
@@ -289,6 +316,12 @@ def test_backbones_agree(use, case):
         sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
     ]
     assert_recommenders_agree(use, mf_model(**case, backbone=Features(*features)))
+
+
+@pytest.mark.parametrize("loss", [BSL(1.2), BPR(), DirectAU(0.5)], ids=label)
+@pytest.mark.parametrize("backbone", [LightGCN(2), MLP((9,), "tanh")], ids=label)
+def test_shipped_backbones_agree(use, backbone, loss):
+    assert_recommenders_agree(use, mf_model(loss, "sgd", backbone=backbone))
 
 
 VAE_SAMPLERS = [name for name in SAMPLERS if name not in ("in_batch", "dns", "self_adversarial")]

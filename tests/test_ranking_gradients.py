@@ -8,7 +8,7 @@ from freqfm import backends
 from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
-from freqfm.losses import BSL, RANKING_LOSSES, Softmax
+from freqfm.losses import BSL, PSL, RANKING_LOSSES, SLatK, Softmax
 
 N_USERS, N_ITEMS, WIDTH = 5, 8, 3
 RNG = np.random.default_rng(0)
@@ -41,6 +41,8 @@ CASES = {
     "in batch": (Softmax(), codes.NEGATIVES_IN_BATCH),
     "full": (Softmax(), codes.NEGATIVES_FULL),
     "drawn": (Softmax(), codes.NEGATIVES_DRAWN),
+    "PSL, drawn": (PSL("atan"), codes.NEGATIVES_DRAWN),
+    "SL@K, full": (SLatK(weight_temperature=0.5), codes.NEGATIVES_FULL),
 }
 
 
@@ -61,9 +63,12 @@ def one_batch(one_positive_a_row):
 def trainer_of(name, average):
     loss, negatives_code = CASES[name]
     indptr = np.concatenate([[0], np.cumsum(KNOWN.sum(axis=1))])
+    constants = loss.constants(N_USERS, N_ITEMS, N_PAIRS)
+    if loss.k is not None:
+        constants["thresholds"] = np.linspace(-0.5, 0.5, N_USERS).astype(np.float32)
     problem = RankingProblem(
         family=loss.family,
-        constants=loss.constants(N_USERS, N_ITEMS, N_PAIRS),
+        constants=constants,
         cosine="dot" not in name,
         dropout=0.3 if "dropped" in name else 0.0,
         known=(indptr, ITEMS),
@@ -76,6 +81,7 @@ def trainer_of(name, average):
         rule=STORE._replace(average=average),
         seed=3,
         include_positive=name in ("own", "drawn"),
+        formulas=loss.replacements(),
     )
     return backends.get().ranking_trainer(problem, n_threads=2)
 

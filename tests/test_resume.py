@@ -28,10 +28,11 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.backbones import LightGCN
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.callbacks import _storage as storage
 from freqfm.datasets import make_clicks, make_interactions
-from freqfm.losses import BSL, Softmax
+from freqfm.losses import BSL, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, Adam
 from freqfm.samplers import DNS, MIDX, Kernel
 from freqfm.temperatures import Temperature
@@ -59,6 +60,9 @@ MODELS = {
     "mf_adaptive": MFRecommender(**MF, temperature="adap_tau", loss="softmax"),
     "mf_bpr": MFRecommender(**MF, loss="bpr", negative_sampler=DNS(refresh=3)),
     "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),
+    "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),
+    "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
+    "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(**MF, loss=Softmax(True), negative_sampler=MIDX(refresh=2)),
     "vae": FastVAERecommender(**VAE, early_stopping=True),
     "vae_midx": FastVAERecommender(**VAE, negative_sampler=MIDX(n_codewords=4, refresh=3)),

@@ -19,9 +19,37 @@ class Backbone(Component):
     A backbone itself holds hyper-parameters and data such as features, and nothing that is learned,
     so that it can be cloned and shared.
 
-    A user's backbone derives from this class and needs the three methods below, in NumPy. In each
-    batch the estimator asks for the vectors of the users and items in the batch.
+    A user's backbone derives from this class and needs ``start``, ``forward`` and ``backward``, in
+    NumPy. In each batch the estimator asks for the vectors of the users and items in the batch.
     """
+
+    #: Whether vectors are the rows of tables "user_factors" and "item_factors": compiled code then
+    #: trains these, and calls neither ``forward`` nor ``backward``.
+    is_linear = False
+    #: The largest default batch size, in positives; None for that of the loss.
+    batch_size: int | None = None
+    #: By default an epoch has about as many batches, or more.
+    n_batches = 256
+
+    def bind(self, X, n_threads):
+        """Return the backbone that computes vectors for the interactions of a fit.
+
+        It is called before ``forward`` and ``backward``, and its result is kept only while the
+        estimator trains. The default is this object itself; one whose vectors depend on the
+        interactions returns a copy that knows them.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_users, n_items)
+            All interactions that the model has been trained on, and those of this call.
+        n_threads : int
+            How many threads may be used; results must not depend on it.
+
+        Returns
+        -------
+        backbone : Backbone
+        """
+        return self
 
     @abstractmethod
     def start(self, n_users, n_items, draw):
@@ -160,7 +188,8 @@ def backward(backbone, tables, context, user_gradients, item_gradients):
         rows, table = np.asarray(rows), tables[name]
         inside = rows.ndim == 1 and rows.dtype.kind in "iu"
         inside = inside and (not len(rows) or (rows.min() >= 0 and rows.max() < len(table)))
-        if not inside or len(np.unique(rows)) != len(rows):
+        # Most backbones return rows in ascending order, which takes no sorting to check.
+        if not inside or not ((np.diff(rows) > 0).all() or len(np.unique(rows)) == len(rows)):
             raise ValueError(
                 f"{call} must return different rows of {name!r}, integers in "
                 f"[0, {len(table) - 1}]; got {rows!r}."

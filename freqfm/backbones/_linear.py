@@ -17,6 +17,11 @@ class Linear(Backbone):
     Linear()
     """
 
+    @property
+    def is_linear(self):
+        """Whether vectors are the rows of the tables, see :class:`Backbone`."""
+        return type(self) is Linear  # a subclass may do something else
+
     def start(self, n_users, n_items, draw):
         """Return a table of users and one of items, see :class:`Backbone`."""
         return {"user_factors": draw("user"), "item_factors": draw("item")}

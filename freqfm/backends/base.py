@@ -521,6 +521,23 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def propagation(self, X, n_threads):
+        """Return what averages vectors over the layers of a graph of users and items.
+
+        It has a method ``mean(users, items, n_layers, wanted=None)``, which returns the means of
+        A^k E over k from 0 to ``n_layers``, E the rows of users and of items, as two tables that
+        are valid until the next call. A has an element for each interaction, one over the root of
+        the product of both numbers of neighbours. ``wanted`` are the rows of either side that are
+        computed; None is all.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_users, n_items)
+            Canonical; its values are not used.
+        n_threads : int
+        """
+
+    @abstractmethod
     def fold_in(self, problem, histories, n_threads, formulas=None):
         """Return unit vectors of users by their histories, with items held fixed.
 

@@ -22,6 +22,7 @@ __all__ = ["digest", "load", "save"]
 # Modules that classes may be loaded from.
 _MODULES = (
     "freqfm",
+    "freqfm.backbones",
     "freqfm.initializers",
     "freqfm.losses",
     "freqfm.optimizers",

@@ -81,6 +81,21 @@ def pair_gradient(share, positive, negative):
     return -derivative, derivative
 
 
+@inlined
+def log_surrogate(difference):
+    """Return the log of a pairwise softmax's surrogate of exp(difference), and its derivative.
+
+    The difference is that of a negative's score and the positive's. Losses replace this function.
+    """
+    return difference, ONE
+
+
+@inlined
+def share_of_top(score, threshold, temperature):
+    """Return how far a score is among the best of its user, between 0 and 1."""
+    return 1.0 / (1.0 + math.exp(min(max((threshold - score) / temperature, -80.0), 80.0)))
+
+
 # Custom formulas replace the functions above, see ``freqfm._jit.specialised``.
 
 

@@ -5,14 +5,27 @@ user's items with those of others.
 """
 
 from freqfm.losses._pointwise import Huber, LogLoss, Loss, Poisson, Quantile, SquaredError
-from freqfm.losses._ranking import BPR, BSL, MAWU, DirectAU, PairwiseLoss, RankingLoss, Softmax
+from freqfm.losses._ranking import (
+    BPR,
+    BSL,
+    CCL,
+    MAWU,
+    PSL,
+    DirectAU,
+    PairwiseLoss,
+    RankingLoss,
+    SLatK,
+    Softmax,
+)
 
 __all__ = [
     "BPR",
     "BSL",
+    "CCL",
     "CLASS_LOSSES",
     "LOSSES",
     "MAWU",
+    "PSL",
     "RANKING_LOSSES",
     "REAL_LOSSES",
     "DirectAU",
@@ -23,6 +36,7 @@ __all__ = [
     "Poisson",
     "Quantile",
     "RankingLoss",
+    "SLatK",
     "Softmax",
     "SquaredError",
 ]
@@ -36,6 +50,9 @@ LOSSES = CLASS_LOSSES | REAL_LOSSES
 RANKING_LOSSES = {
     "softmax": Softmax,
     "bsl": BSL,
+    "psl": PSL,
+    "slatk": SLatK,
+    "ccl": CCL,
     "bpr": BPR,
     "directau": DirectAU,
     "mawu": MAWU,

@@ -32,7 +32,41 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
 
 
 #: Of pairwise losses, by name: the value by the scores of a positive and of a negative.
-PAIR_LOSSES = {"bpr": lambda positive, negative: np.log1p(np.exp(negative - positive))}
+PAIR_LOSSES = {
+    "bpr": lambda positive, negative: np.log1p(np.exp(negative - positive)),
+    "ccl": lambda positive, negative: 1 - positive + 150 * np.maximum(0, negative - 0.4),
+}
+
+#: Surrogates of exp(d) of PSL, by activation.
+SURROGATES = {
+    "tanh": lambda d: np.tanh(d) + 1,
+    "atan": lambda d: np.arctan(d) + 1,
+    "relu": lambda d: np.maximum(0, d + 1),
+}
+
+
+def psl_loss(U, V, pairs, lists, *, inverse, log_q=None, surrogate=SURROGATES["tanh"]):
+    """Return the mean pairwise softmax loss; ``log_q`` is a number per item."""
+    scores = similarities(U, V, True)
+    log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
+    total = weight = 0.0
+    for (u, i, v), negatives in zip(pairs, lists, strict=True):
+        terms = surrogate((scores[u, negatives] - scores[u, i]) / 2) ** (2 * inverse[u, 1])
+        total += v * np.log((terms * np.exp(-log_q[negatives])).sum())
+        weight += v
+    return total / weight
+
+
+def slatk_loss(U, V, pairs, lists, *, cosine, inverse, thresholds, temperature):
+    """Return the mean softmax loss, weighed by how far positives are above a user's threshold."""
+    scores = similarities(U, V, cosine)
+    total = weight = 0.0
+    for (u, i, v), negatives in zip(pairs, lists, strict=True):
+        log_sum = np.log(np.exp(inverse[u, 1] * scores[u, negatives]).sum())
+        share = 1 / (1 + np.exp((thresholds[u] - scores[u, i]) / temperature))
+        total += v * share * (log_sum - inverse[u, 0] * scores[u, i])
+        weight += v
+    return total / weight
 
 
 def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LOSSES["bpr"]):

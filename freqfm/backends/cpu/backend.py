@@ -10,6 +10,7 @@ from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gra
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
+from freqfm.backends.cpu.propagation import Propagation
 from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking import CPURankingTrainer
@@ -104,6 +105,7 @@ class CPUBackend(Backend):
 
     ranking_trainer = staticmethod(CPURankingTrainer)
     fold_in = staticmethod(fold_in)
+    propagation = staticmethod(Propagation)
     table_trainer = staticmethod(TableTrainer)
 
     # Autoencoders, samplers and metrics.

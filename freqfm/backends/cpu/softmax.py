@@ -202,13 +202,15 @@ class SoftmaxFamily(Family):
             negative_units=floats(n_units, d),
             negative_corrections=floats(n_units),
             scores=floats(panel, width),
-            **numbers_of_rows(SoftmaxScratch._fields[8:], n_pairs),
+            terms=floats(panel if problem.constants["pairs"] else 0, width),
+            **numbers_of_rows(SoftmaxScratch._fields[9:], n_pairs),
         )
 
     @staticmethod
     def block_of(problem):
-        """See ``Family``; if each positive has a separate list, a row is one positive."""
-        return 1 if problem.negatives_code == NEGATIVES_OWN else problem.block
+        """See ``Family``; with pairs, or a separate list for each positive, rows are positives."""
+        separate = problem.negatives_code == NEGATIVES_OWN or problem.constants["pairs"]
+        return 1 if separate else problem.block
 
     def _list_length(self):
         """Return the most negatives that a row is scored against."""
@@ -245,6 +247,9 @@ class SoftmaxFamily(Family):
             include_positive=problem.include_positive,
             constant=problem.constants["constant"],
             statistics_wanted=problem.statistics_wanted,
+            pairs=problem.constants["pairs"],
+            top_temperature=problem.constants["top_temperature"],
+            thresholds=problem.constants["thresholds"],
             negatives=negatives,
             corrections=corrections,
             smallest_correction=np.float32(corrections.min(initial=0)),

@@ -18,7 +18,8 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_OWN
-from freqfm.formulas.losses import softmax_with_positive
+from freqfm.formulas.losses import log_surrogate, share_of_top, softmax_with_positive
+from freqfm.formulas.special import exp_of_minus
 
 # Up to this inverse temperature w, logits of cosines, which are between -w and w, need no search
 # for the largest: shifted by w they stay above -87, below which exponentials underflow in float32.
@@ -38,6 +39,10 @@ class Softmax(NamedTuple):
     include_positive: bool  #: whether the positive is inside the logarithm
     constant: float  #: c
     statistics_wanted: bool
+    pairs: bool  #: whether surrogates of differences of scores are summed; a row is one positive
+    top_temperature: float  #: of the weights of positives, if there are thresholds
+    thresholds: np.ndarray
+    """(n_users,), float32: by its score over this a positive is weighed; empty for no weights."""
     negatives: np.ndarray
     """(n_lists, M), int32: a list for each batch of the call, or for each positive. It is not read
     if negatives are drawn for rows, or are the batch's positives or all items."""
@@ -60,10 +65,13 @@ class SoftmaxScratch(NamedTuple):
     negative_units: np.ndarray  #: (M, d) for shared negatives, else (size * M, d)
     negative_corrections: np.ndarray  #: (M,), or (size * M,)
     scores: np.ndarray  #: (rows of a panel, M)
+    terms: np.ndarray  #: the same with pairs, else empty
     # Of each row, (R,), float64.
     totals: np.ndarray  #: sum of the exponentials
     shifts: np.ndarray  #: of their logits
     log_sums: np.ndarray  #: logarithm of the sum at temperature one
+    positives: np.ndarray  #: score of the only positive, with pairs
+    pulls: np.ndarray  #: derivatives of the surrogates, summed, with pairs
     losses: np.ndarray
     weights: np.ndarray
     plain_losses: np.ndarray  #: loss at temperature one
@@ -107,8 +115,51 @@ def gather_negatives(begin, end, first, to, softmax, items, scratch):
 
 
 @inlined
+def _surrogates_of_row(r, s, n, first, inverse, softmax, scratch):
+    """Turn the scores in row ``s`` into derivatives of surrogates to the power ``inverse``."""
+    scores, terms, corrections = scratch.scores, scratch.terms, scratch.negative_corrections
+    positive = np.float32(scratch.positives[r])
+    shift = -np.float32(np.inf)
+    for j in range(n):
+        value, _ = log_surrogate(scores[s, j] - positive)
+        logit = inverse * value - (corrections[first + j] if softmax.corrected else ZERO)
+        if not logit <= shift:
+            shift = logit
+    for j in range(n):
+        value, slope = log_surrogate(scores[s, j] - positive)
+        logit = inverse * value - (corrections[first + j] if softmax.corrected else ZERO)
+        term = exp_of_minus(max(shift - logit, ZERO))
+        terms[s, j] = term
+        scores[s, j] = term * slope
+    # Sums have loops of one array, see ``exponentials``.
+    total = ZERO
+    for j in range(n):
+        total += terms[s, j]
+    pull = ZERO
+    for j in range(n):
+        pull += scores[s, j]
+    scratch.totals[r] = total
+    scratch.shifts[r] = shift
+    scratch.pulls[r] = pull
+
+
+@inlined
+def _score_of_positive(r, batch, softmax, items, scratch):
+    """Return the score of the only positive of row ``r``."""
+    table = items.table.weights
+    k = np.uint64(batch.data.items[batch.data.row_starts[batch.first_row + r]])
+    dot = ZERO
+    for f in range(table.shape[1]):
+        dot += table[k, f] * scratch.sources[r, f]
+    return dot / (row_length(table, k, table.shape[1]) if softmax.cosine else ONE)
+
+
+@inlined
 def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
     """Turn the scores in row ``s`` into exponentials, and keep what row ``r`` needs of them."""
+    if softmax.pairs:
+        _surrogates_of_row(r, s, n, first, inverse, softmax, scratch)
+        return
     scores = scratch.scores
     corrections = scratch.negative_corrections
     if softmax.statistics_wanted:
@@ -164,6 +215,8 @@ def score_tile(rank, tile, batch, softmax, users, items, scratch):
             users.table.weights, user_of(batch, r), softmax.cosine, softmax.dropout,
             key_of(batch, r), scratch.masks, scratch.sources, r,
         )  # fmt: skip
+        if softmax.pairs:
+            scratch.positives[r] = _score_of_positive(r, batch, softmax, items, scratch)
     if has_own_lists(softmax.negatives_code):
         for r in range(tile.begin, tile.end):
             _score_own_list(rank, r, tile, batch, softmax, items, scratch)
@@ -196,10 +249,16 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     u = user_of(batch, r)
     inverse = np.float64(softmax.inverse_temperatures[u, 0])
     negative_inverse = np.float64(softmax.inverse_temperatures[u, 1])
+    pull = inverse
+    if softmax.pairs:
+        # The surrogates depend on the positive's score too.
+        pull = softmax.constant * negative_inverse * scratch.pulls[r] / scratch.totals[r]
+        inverse = 0.0
     for f in range(width):
         gradients[r, f] = ZERO
     loss = 0.0
     scores = 0.0
+    plain_scores = 0.0
     others = 0.0
     share_scores = 0.0
     weight = 0.0
@@ -215,13 +274,21 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
             p, k, negative_inverse * score, log_sum, batch, softmax, occurrences
         )
         v = np.float64(batch.data.weights[p])
-        loss += v * (softmax.constant * log_total - inverse * score)
+        weight += v
+        plain_scores += v * score
+        value = softmax.constant * log_total - inverse * score
+        rise = 0.0
+        if softmax.thresholds.shape[0] > 0:
+            threshold = np.float64(softmax.thresholds[u])
+            top = share_of_top(score, threshold, softmax.top_temperature)
+            v *= top
+            rise = v * (1.0 - top) / softmax.top_temperature * value
+        loss += v * value
         scores += v * score
         others += v * (1.0 - share)
         share_scores += v * share * score
-        weight += v
         derivative = np.float32(
-            batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
+            batch.scale * (v * (softmax.constant * negative_inverse * share - pull) + rise)
         )
         multiple = derivative / length
         for f in range(width):
@@ -230,6 +297,7 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
         occurrences.multiples[p - batch.first_pair] = derivative
     scratch.losses[r] = loss
     scratch.weights[r] = weight
+    scratch.plain_losses[r] = weight * scratch.log_sums[r] - plain_scores
     return scores, others, share_scores
 
 
@@ -259,6 +327,5 @@ def finish_row(r, tile, batch, softmax, items, scratch):
     if softmax.cosine:
         through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
     through_dropout(gradients, softmax.dropout, scratch.masks, r)
-    scratch.plain_losses[r] = scratch.weights[r] * scratch.log_sums[r] - scores
     derivative = softmax.constant * (share_scores + others * mean_score / total) - scores
     scratch.derivatives[r] = derivative

@@ -54,14 +54,20 @@ class InteractionHistory(NamedTuple):
         """The number of users who have items."""
         return int(np.count_nonzero(self.counts))
 
-    def plus(self, X):
-        """Return the sum of this history and a canonical matrix with as many rows or more."""
+    def matrix(self, shape):
+        """Return the history as a matrix with as many rows or more."""
         weights = self.weights
         if not len(weights):
             weights = np.ones(self.n_interactions, dtype=np.float32)
-        shape = self.n_users, X.shape[1]
-        known = sparse.csr_array((weights, self.indices, self.indptr), shape=shape)
-        known.resize(X.shape)
+        known = sparse.csr_array(
+            (weights, self.indices, self.indptr), shape=(self.n_users, shape[1])
+        )
+        known.resize(shape)
+        return known
+
+    def plus(self, X):
+        """Return the sum of this history and a canonical matrix with as many rows or more."""
+        known = self.matrix(X.shape)
         return canonical_csr(known + X)
 
     def rows_of(self, users, n_items, learned):

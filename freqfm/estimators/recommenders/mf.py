@@ -21,7 +21,7 @@ from freqfm._validation import (
     take_rows,
     validate_id,
 )
-from freqfm.backbones import BACKBONES, Backbone, Linear
+from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward
 from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
@@ -56,12 +56,12 @@ class MFRecommender(BaseRecommender):
     ----------
     n_components : int, default=64
         Length of the vectors.
-    backbone : "linear" or Backbone, default="linear"
+    backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
-        user and item.
+        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers.
     loss : str or RankingLoss, default="bsl"
-        Such as "softmax", "bsl", "bpr", "directau" or "mawu"; see :mod:`freqfm.losses`. "bsl" is
-        a softmax whose negatives weigh a little more.
+        Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
+        :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
     similarity : {"auto", "cosine", "dot"}, default="auto"
         The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
@@ -94,7 +94,8 @@ class MFRecommender(BaseRecommender):
     max_iter : int, default=None
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
-        Approximate number of positives in a batch; None is the loss's default, less for small data.
+        Approximate number of positives in a batch; None is the default of the loss, or of
+        "lightgcn", and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax and BSL, else 0.
@@ -368,7 +369,7 @@ class MFRecommender(BaseRecommender):
         arrays = {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
         return tables | arrays
 
-    def _start_backbone(self, components, counts):
+    def _start_backbone(self, components, X, counts):
         """Set the tables of a new model, and the vectors that its backbone computes from them."""
         backbone = components.backbone
 
@@ -378,7 +379,7 @@ class MFRecommender(BaseRecommender):
 
         tables = backbone.start(len(counts["user"]), len(counts["item"]), draw)
         self._backbone_name = type(backbone).__name__
-        if type(backbone) is Linear:  # a subclass may do something else
+        if backbone.is_linear:
             self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
             return
         self.backbone_tables_ = check_tables(backbone, tables)
@@ -386,7 +387,7 @@ class MFRecommender(BaseRecommender):
             np.empty((len(count), int(self.n_components)), dtype=np.float32)
             for count in counts.values()
         )
-        self._refresh_vectors(backbone)
+        self._refresh_vectors(backbone.bind(X, count_threads(self.n_jobs)))
 
     def _refresh_vectors(self, backbone):
         """Compute the vectors of all users and items from the backbone's tables."""
@@ -410,7 +411,7 @@ class MFRecommender(BaseRecommender):
         counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
         for name in ("user_margins_", "item_margins_", "backbone_tables_"):
             self.__dict__.pop(name, None)
-        self._start_backbone(components, counts)
+        self._start_backbone(components, X, counts)
         if components.margins:
             for side, count in counts.items():
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
@@ -524,8 +525,13 @@ class MFRecommender(BaseRecommender):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         self._align_tables()
-        trainer = BackboneTrainer if hasattr(self, "backbone_tables_") else MFTrainer
-        return trainer(self, components, X, score, n_threads, n_known)
+        if not hasattr(self, "backbone_tables_"):
+            return MFTrainer(self, components, X, score, n_threads, n_known)
+        # In partial_fit X holds only what is new.
+        known = X if X.nnz == n_known else self._history.matrix(X.shape)
+        backbone = components.backbone.bind(known, count_threads(self.n_jobs))
+        components = components._replace(backbone=backbone)
+        return BackboneTrainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
         """Let vectors and the optimizer's state begin with cache lines: training is faster so."""

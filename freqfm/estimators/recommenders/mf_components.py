@@ -20,8 +20,8 @@ _SLOWEST, _FASTEST = 3e-4, 1e-2
 # Default standard deviation of normal initial values; the initializer's default suits FMs.
 _NORMAL_SCALE = 0.1
 
-# Default batch sizes give an epoch at least this many batches, of at least this many positives.
-_BATCHES, _SMALLEST_BATCH = 256, 32
+# Default batches have at least this many positives.
+_SMALLEST_BATCH = 32
 
 
 class Components(NamedTuple):
@@ -66,6 +66,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         If a value is neither a name nor a component.
     """
     loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)
+    backbone = resolve("backbone", model.backbone, Backbone, BACKBONES)
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
     initializer = _initializer(model)
@@ -91,8 +92,8 @@ def resolve_components(model, n_pairs, shape, n_known):
         include_positive = False
     return Components(
         loss=loss,
-        backbone=resolve("backbone", model.backbone, Backbone, BACKBONES),
-        optimizer=_optimizer(model, loss, n_known, stretch),
+        backbone=backbone,
+        optimizer=_optimizer(model, loss, backbone, n_known, stretch),
         sampler=sampler,
         temperature=temperature,
         initializer=initializer,
@@ -101,7 +102,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         include_positive=include_positive,
         margins=getattr(loss, "margins", False),
         n_negatives=int(n_negatives),
-        batch_size=_batch_size(model, loss, n_pairs),
+        batch_size=_batch_size(model, loss, backbone, n_pairs),
         block=loss.block,
         user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
         max_iter=int(model.max_iter or loss.max_iter),
@@ -114,10 +115,14 @@ def _rank_by_cosine(model, loss, cosine, initializer):
     return cosine and loss.ranking == "cosine" and not initializer.lengths_matter
 
 
-def _batch_size(model, loss, n_pairs):
+def _batch_size(model, loss, backbone, n_pairs):
     if model.batch_size is not None:
         return int(model.batch_size)
-    return min(max(n_pairs // _BATCHES, _SMALLEST_BATCH), loss.batch_size)
+    largest = loss.batch_size
+    # Losses without negatives compare all pairs of a batch; their time grows with its square.
+    if backbone.batch_size is not None and loss.n_negatives is not None:
+        largest = backbone.batch_size
+    return min(max(n_pairs // backbone.n_batches, _SMALLEST_BATCH), largest)
 
 
 def _initializer(model):
@@ -136,7 +141,7 @@ def _stretch(initializer, shape, n_components, n_pairs):
     return float(np.sqrt(np.prod(stretches)))
 
 
-def _optimizer(model, loss, n_pairs, stretch):
+def _optimizer(model, loss, backbone, n_pairs, stretch):
     """Return the optimizer; "adam" gets a learning rate that suits the length of the training.
 
     A step of Adam moves a weight by about its rate. What matters is how far weights can move over
@@ -147,7 +152,7 @@ def _optimizer(model, loss, n_pairs, stretch):
     optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
     rate = model.learning_rate
     if rate is None and is_named(optimizer, "adam"):
-        n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, n_pairs))
+        n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, backbone, n_pairs))
         rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
     return resolve(
         "optimizer",

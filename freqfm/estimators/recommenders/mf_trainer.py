@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm import backends
 from freqfm.backbones._base import backward, forward
-from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
+from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
@@ -44,7 +44,12 @@ class MFTrainer(RecommenderTrainer):
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
         shape = np.count_nonzero(degrees), X.shape[1], X.nnz
-        problem = self._problem(loss.constants(*shape))
+        constants, self._thresholds = loss.constants(*shape), None
+        if loss.k is not None:
+            # Training reads this array, which is updated between epochs.
+            self._thresholds = np.full(X.shape[0], np.nan, dtype=np.float32)
+            constants["thresholds"] = self._thresholds
+        problem = self._problem(constants)
         start = backends.start(model.device, "ranking_trainer", problem, n_threads)
         self._backend, self._trainer = start
 
@@ -82,6 +87,7 @@ class MFTrainer(RecommenderTrainer):
         # These take memory for a while, and go first: the data of the epoch would add to it.
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
+        self._refresh_thresholds(epoch)
         data = self._shuffle(epoch)
         n_batches = len(data.batch_starts) - 1
         trainer = self._trainer
@@ -160,6 +166,29 @@ class MFTrainer(RecommenderTrainer):
             proposal = sampler.proposal(self._counts, vectors, seed, last)
             self._proposal = self._checked(proposal, vectors.shape[1])
             model._codewords = self._proposal.codewords
+
+    def _refresh_thresholds(self, epoch):
+        """Compute each user's score of rank k among all items, if the loss needs it."""
+        loss, model = self.components.loss, self.model
+        if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
+            return
+        vectors = model.user_factors_, model.item_factors_
+        users, items = map(unit_rows, vectors) if self.components.cosine else vectors
+        none = np.zeros(0, dtype=np.int32)
+        excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
+        k = min(int(loss.k), len(items))
+        _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
+        self._thresholds[:] = scores[:, -1]
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator, see ``RecommenderTrainer``."""
+        return {**super().extra(), "thresholds": self._thresholds}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+        super().restore_extra(extra)
+        if extra["thresholds"] is not None:
+            self._thresholds[:] = extra["thresholds"]
 
     def _negatives(self, epoch, first, last, generator):
         """Return lists of negatives for some batches; None if these have no lists."""

@@ -1,21 +1,16 @@
 """The dense layers of a variational autoencoder: forward, and backward by hand.
 
-A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bias. All functions
-compute in the precision of their arguments.
+Layers are those of ``freqfm._dense``.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ACTIVATIONS", "Layers", "Posterior", "as_layers", "decode", "decode_backward", "encode"]
-__all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
+from freqfm._dense import ACTIVATIONS, apply_layer, layer_gradients
 
-# Each entry is the function, and its derivative in terms of its value.
-ACTIVATIONS = {
-    "tanh": (np.tanh, lambda value: 1 - value * value),
-    "relu": (lambda x: np.maximum(x, 0), lambda value: (value > 0).astype(value.dtype)),
-}
+__all__ = ["Layers", "Posterior", "as_layers", "decode", "decode_backward", "encode"]
+__all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
 
 
 class Layers(NamedTuple):
@@ -41,25 +36,13 @@ class Posterior(NamedTuple):
     values: list  #: of the hidden layers
 
 
-def _apply(layer, x):
-    return x @ layer[:-1] + layer[-1]
-
-
-def _backward(layer, x, gradient):
-    """Return the gradients with respect to the layer and its input."""
-    by_layer = np.empty_like(layer)
-    by_layer[:-1] = x.T @ gradient
-    by_layer[-1] = gradient.sum(axis=0)
-    return by_layer, gradient @ layer[:-1].T
-
-
 def encode(layers, pooled, activation):
     """Return the Posterior of users from the sums of their histories, (B, h)."""
     function, _ = ACTIVATIONS[activation]
     values = [function(pooled + layers.first)]
     for layer in layers.hidden:
-        values.append(function(_apply(layer, values[-1])))
-    mean, log_variance = np.split(_apply(layers.posterior, values[-1]), 2, axis=1)
+        values.append(function(apply_layer(layer, values[-1])))
+    mean, log_variance = np.split(apply_layer(layers.posterior, values[-1]), 2, axis=1)
     return Posterior(mean, log_variance, values)
 
 
@@ -68,12 +51,12 @@ def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
     _, derivative = ACTIVATIONS[activation]
     gradient = np.concatenate([by_mean, by_log_variance], axis=1)
     values = posterior.values
-    by_posterior, gradient = _backward(layers.posterior, values[-1], gradient)
+    by_posterior, gradient = layer_gradients(layers.posterior, values[-1], gradient)
     by_hidden = []
     for layer, value, before in zip(
         layers.hidden[::-1], values[:0:-1], values[-2::-1], strict=True
     ):
-        by_layer, gradient = _backward(layer, before, gradient * derivative(value))
+        by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
         by_hidden.insert(0, by_layer)
     gradient = gradient * derivative(values[0])
     return [gradient.sum(axis=0, keepdims=True), *by_hidden, by_posterior], gradient
@@ -84,7 +67,7 @@ def decode(layers, z, activation):
     function, _ = ACTIVATIONS[activation]
     values = [z]
     for layer in layers.decoder:
-        values.append(function(_apply(layer, values[-1])))
+        values.append(function(apply_layer(layer, values[-1])))
     return values[-1], values
 
 
@@ -95,7 +78,7 @@ def decode_backward(layers, values, by_queries, activation):
     for layer, value, before in zip(
         layers.decoder[::-1], values[:0:-1], values[-2::-1], strict=True
     ):
-        by_layer, gradient = _backward(layer, before, gradient * derivative(value))
+        by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
         by_decoder.insert(0, by_layer)
     return by_decoder, gradient
 

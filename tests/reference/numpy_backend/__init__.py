@@ -14,6 +14,7 @@ from . import deepfm, streams
 from .autoencoder import AutoencoderEpochs
 from .fm import FMEpochs, backward, forward, scores
 from .pointwise import expectation, loss_of
+from .propagation import Propagation
 from .ranking import RankingEpochs, fold_in
 from .sampling import alias_tables, draw_for_queries
 from .steps import TableEpochs
@@ -71,6 +72,10 @@ class NumpyBackend(Backend):
     def table_trainer(self, rule, n_threads, formulas=None):
         """Return what moves tables along gradients that are given."""
         return TableEpochs(rule, formulas)
+
+    def propagation(self, X, n_threads):
+        """Return what averages vectors over layers of neighbours."""
+        return Propagation(X)
 
     def fold_in(self, problem, histories, n_threads, formulas=None):
         """Return unit vectors of users by their histories, items held fixed."""

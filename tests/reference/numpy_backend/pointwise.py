@@ -46,3 +46,8 @@ def pair_loss(formulas, positive, negative):
         return np.moveaxis(_by_element(custom, positive, negative), -1, 0)
     push = expit(negative - positive)
     return np.logaddexp(0, negative - positive), -push, push
+
+
+def log_surrogate(formulas, difference):
+    """Return the log of the surrogates of exp(difference), and its derivatives."""
+    return np.moveaxis(_by_element(formulas[losses.log_surrogate], difference), -1, 0)

@@ -9,7 +9,7 @@ from scipy.special import expit, logsumexp
 from freqfm.backends import base
 from freqfm.formulas import codes
 
-from .pointwise import pair_loss
+from .pointwise import log_surrogate, pair_loss
 from .sampling import law_of
 from .steps import Steps, Trainer
 from .streams import dropout_masks, hashes, stream
@@ -90,7 +90,8 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         separate = problem.negatives_code == codes.NEGATIVES_OWN
         #: Whether each positive has a list of negatives; a softmax may have one for each batch.
         self._own_lists = separate or not softmax
-        self.block = 1 if separate and softmax else problem.block
+        one_positive = separate or problem.constants.get("pairs", False)
+        self.block = 1 if one_positive and softmax else problem.block
         self.batches_per_call = 1 << 30
         self._learn = getattr(self, f"_{problem.family}")
 
@@ -177,29 +178,48 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         drawn_items = np.broadcast_to(lists, (len(batch.users), lists.shape[1]))
         w, w_others = self._inverse[batch.users].astype(np.float64).T
         scores = np.einsum("rd,rjd->rj", users.vectors, items.vectors[drawn_items])
-        logits = w_others[:, None] * scores - log_q
-        log_sums = logsumexp(logits, axis=1)
-        shares = np.exp(logits - log_sums[:, None])
-
         s = (users.vectors[r] * items.vectors[batch.items]).sum(axis=1)
+        surrogates, slopes = scores, np.ones(scores.shape)
+        if problem.constants["pairs"]:
+            # A row is one positive, which is part of the differences.
+            surrogates, slopes = log_surrogate(problem.formulas, scores - s[:, None])
+        logits = w_others[:, None] * surrogates - log_q
+        log_sums = logsumexp(logits, axis=1)
+        shares = np.exp(logits - log_sums[:, None]) * slopes
+        if problem.constants["pairs"]:
+            w = np.zeros(len(w))
         log_totals, p = log_sums[r], np.zeros(len(s))
         if problem.include_positive:
             logit = w_others[r] * s - positive_log_q
             log_totals = np.logaddexp(logit, log_totals)
             p = np.exp(logit - log_totals)
-        losses = v * (constant * log_totals - w[r] * s)
+        losses = constant * log_totals - w[r] * s
+        rises = np.zeros(len(s))
+        if len(problem.constants["thresholds"]):
+            temperature = problem.constants["top_temperature"]
+            thresholds = problem.constants["thresholds"][batch.users[r]].astype(np.float64)
+            top = expit((s - thresholds) / temperature)
+            rises = v * losses * top * (1 - top) / temperature
+            v = v * top
+        losses = v * losses
 
         n_rows = len(batch.users)
         others = np.bincount(r, v * (1 - p), n_rows)
         if problem.statistics_wanted:
-            weight, of_scores = np.bincount(r, v, n_rows), np.bincount(r, v * s, n_rows)
+            of_scores = np.bincount(r, v * s, n_rows)
+            full_weight, all_scores = (
+                np.bincount(r, batch.weights * x, n_rows) for x in (np.ones(len(s)), s)
+            )
             by_inverse = others * (shares * scores).sum(axis=1)
             by_inverse += np.bincount(r, v * p * s, n_rows)
-            plain = weight * logsumexp(scores, axis=1) - of_scores
-            found = np.column_stack([plain, weight, constant * by_inverse - of_scores])
+            plain = full_weight * logsumexp(scores, axis=1) - all_scores
+            found = np.column_stack([plain, full_weight, constant * by_inverse - of_scores])
             np.add.at(self._statistics, batch.users, found)
 
-        by_positive = (scale * v * (constant * w_others[r] * p - w[r]))[:, None]
+        by_positive = scale * (v * (constant * w_others[r] * p - w[r]) + rises)
+        if problem.constants["pairs"]:
+            by_positive -= scale * v * constant * w_others[r] * shares.sum(axis=1)
+        by_positive = by_positive[:, None]
         by_others = (scale * constant * w_others * others)[:, None] * shares
         by_users = np.einsum("rj,rjd->rd", by_others, items.vectors[drawn_items])
         np.add.at(by_users, r, by_positive * items.vectors[batch.items])
