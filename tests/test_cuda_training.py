@@ -237,6 +237,14 @@ def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
     assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
 
 
+@pytest.mark.parametrize("loss", ["psl", "slatk"])
+def test_losses_of_the_cpu_are_named(fit_on, loss):
+    model = small(loss=loss, similarity="cosine")
+    with pytest.raises(CPUOnlyError, match="the losses PSL and SL@K run on the CPU only; set dev"):
+        fit_on(on_gpu(), model)
+    assert model.set_params(device="auto").fit(histories()).n_iter_ == 1
+
+
 def test_backbones_run_on_the_cpu(fit_on):
     generator = np.random.default_rng(8)
     features = [

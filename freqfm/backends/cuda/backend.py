@@ -90,5 +90,6 @@ class CUDABackend(Backend):
     # Operations that are yet to come.
 
     table_trainer = _cpu_only("Backbones are trained")
+    propagation = _cpu_only("Graphs are propagated")
     deepfm_trainer = _cpu_only("DeepFM is trained")
     deepfm_scores = _cpu_only("DeepFM is scored")

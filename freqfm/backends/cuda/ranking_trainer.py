@@ -471,6 +471,8 @@ def _refuse(problem):
         raise CPUOnlyError(f"backbones are trained on the CPU only; {advice}")
     if problem.family not in FAMILIES:
         raise CPUOnlyError(f"losses of the family {problem.family!r} run on the CPU only; {advice}")
+    if problem.constants.get("pairs") or len(problem.constants.get("thresholds", ())):
+        raise CPUOnlyError(f"the losses PSL and SL@K run on the CPU only; {advice}")
     drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
     if drawn and (problem.proposal_code != PROPOSAL_CELLS or problem.family != "softmax"):
         raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")
