@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -41,6 +42,7 @@ def wide(n_columns):
     [
         (FastVAERecommender(), "vectors of 2147483647 items, 265 numbers each, would take"),
         (MFRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
+        (ALSRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
         (FMRegressor(), "16 factors and a weight for each of 2147483647 features would take"),
         (RaFMClassifier(), "8 factors and a weight for each of 2147483647 features would take"),
     ],
@@ -57,7 +59,13 @@ def test_models_that_cannot_fit_are_refused(model, what, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "model", [FMClassifier(10**15), MFRecommender(10**15), FastVAERecommender(10**15)]
+    "model",
+    [
+        FMClassifier(10**15),
+        MFRecommender(10**15),
+        ALSRecommender(10**15),
+        FastVAERecommender(10**15),
+    ],
 )
 def test_absurd_sizes_are_refused(model):
     with pytest.raises(ValueError, match="GB of memory at least, but this machine has"):
