@@ -83,7 +83,9 @@ def halves(model, X, monkeypatch):
         found.extend(side if of_items else side[::-1] for side in sides)
         return losses
 
-    monkeypatch.setattr("freqfm.backends.cpu.backend.CPUBackend.least_squares", staticmethod(record))
+    monkeypatch.setattr(
+        "freqfm.backends.cpu.backend.CPUBackend.least_squares", staticmethod(record)
+    )
     model.fit(X)
     return found
 
@@ -106,13 +108,8 @@ def test_sklearn_compatible(estimator, check):
 )
 @pytest.mark.parametrize("n_components", [1, 5, 40])
 def test_an_epoch_solves_least_squares(X, solver, n_components):
-    before = make(max_iter=1, n_components=n_components, **solver)
-    before._seed = 0
-    users = make(max_iter=1, n_components=n_components).fit(X)
-    users = np.random.default_rng([users._seed, False, 0]).standard_normal(
-        (X.shape[0], n_components), dtype=np.float32
-    ) * np.float32(0.1 / np.sqrt(n_components))
-    model = before.fit(X)
+    model = make(max_iter=1, n_components=n_components, **solver).fit(X)
+    users = model._draw("user", X.shape[0])
     items = solution(X.T.tocsr(), users)
     assert_allclose(model.item_factors_, items, atol=2e-5 * np.abs(items).max())
     expected = solution(X, model.item_factors_)
@@ -206,14 +203,26 @@ def test_scale_of_weights_does_not_matter(X):
 
 def test_regularization_and_unobserved_weight_shrink_scores(X):
     def size(**params):
-        return np.abs(make(**params).fit(X).export_vectors()[0]).mean()
+        users, items = make(**params).fit(X).export_vectors()
+        return np.mean(users @ items.T)
 
     assert size(regularization=1.0) < size(regularization=0.01)
-    scores = [
-        np.mean(np.matmul(*(v if i == 0 else v.T for i, v in enumerate(m.export_vectors()))))
-        for m in (make().fit(X), make(unobserved_weight=3.0).fit(X))
-    ]
-    assert scores[1] < scores[0]
+    assert size(unobserved_weight=3.0) < size(unobserved_weight=0.1)
+
+
+def test_defaults_follow_the_data(X):
+    auto = {"unobserved_weight": None, "regularization": None, "solver": "cholesky"}
+    mean, density = X.data.mean(), X.nnz / 1000
+    unobserved = mean * np.sqrt(density)
+    given = {
+        "unobserved_weight": unobserved,
+        "regularization": 5 * mean / (X.sum() / 40 + unobserved * 25) ** NU,
+    }
+    one, other = make(**auto).fit(X), make(solver="cholesky", **given).fit(X)
+    assert_allclose(one.item_factors_, other.item_factors_, atol=1e-5)
+    # The unit of the weights makes no difference.
+    scaled = make(**auto).fit(8 * X)
+    assert_array_equal(scaled.item_factors_, one.item_factors_)
 
 
 def test_rows_without_interactions_are_zeros(model):
@@ -359,10 +368,11 @@ def test_early_stopping_finds_the_epochs_and_fits_all(log):
         16, regularization=1e-4, early_stopping=True, n_iter_no_change=2, max_iter=30,
         random_state=0,
     ).fit(log)  # fmt: skip
-    best = model.best_iter_
+    best = 1 + np.argmax(model.validation_scores_)
     assert best < model.n_iter_ < 30
-    assert model.validation_scores_[best - 1] == model.validation_scores_.max()
-    whole = ALSRecommender(16, regularization=1e-4, max_iter=max(best, 5), random_state=0).fit(log)
+    assert model.best_iter_ == max(best, 5)
+    whole = ALSRecommender(16, regularization=1e-4, max_iter=model.best_iter_, random_state=0)
+    whole.fit(log)
     assert_array_equal(model.item_factors_, whole.item_factors_)
     # The curve is that of the search.
     assert model.loss_curve_[-1] != whole.loss_curve_[-1]

@@ -257,6 +257,8 @@ def test_weights_that_add_up_to_no_number(model, log, weight, form):
 
 @pytest.mark.parametrize("scale", [1e-30, 1e34])
 def test_weights_are_shares(model, log, scale):
+    if isinstance(model, ALSRecommender):
+        pytest.skip("its weights are compared with unobserved_weight and regularization")
     expected = model.recommend(log)
     rows = np.where(np.arange(60)[:, None] % 2, scale, 1)
     for one, other in zip(model.recommend(log.multiply(rows)), expected, strict=True):

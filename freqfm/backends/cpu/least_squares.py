@@ -41,6 +41,7 @@ class Systems(NamedTuple):
     gram: np.ndarray  #: (d, d), float32, of all fixed vectors, times the unobserved weight
     factors: np.ndarray  #: (n, d), float32, the fixed vectors
     penalties: np.ndarray  #: (n_rows,), float32
+    n_steps: int  #: of conjugate gradients; 0 for the exact solution
     starts: np.ndarray  #: (n_rows + 1,), where the entries of a row begin, int64
     items: np.ndarray  #: rows of ``factors``, int32
     weights: np.ndarray  #: of the entries, float32
@@ -203,7 +204,7 @@ def _step_tile(first, systems, tile, losses, rows):
 
 
 @kernel
-def conjugate_gradients(rank, size, barrier, span, n_steps, systems, scratch, rows, losses):
+def conjugate_gradients(rank, size, barrier, span, systems, scratch, rows, losses):
     """Make some steps from the current rows of a span; write their losses afterwards."""
     begin, end = span
     tile = (
@@ -215,7 +216,7 @@ def conjugate_gradients(rank, size, barrier, span, n_steps, systems, scratch, ro
     for first in range(begin + rank * _TILE, end, size * _TILE):
         part = rows[first : min(first + _TILE, end)]
         _start_tile(first, systems, tile, losses, part)
-        for _ in range(n_steps):
+        for _ in range(systems.n_steps):
             _step_tile(first, systems, tile, losses, part)
 
 
@@ -321,7 +322,8 @@ def least_squares(problem, histories, rows, n_threads):
     work = 2 * len(histories.items) * width * (width if problem.n_steps == 0 else 4)
     n_threads = n_threads if work >= _WORTH_A_TEAM else 1
     sums, gram = aligned_zeros((_N_SUMS, width, width)), aligned_zeros((width, width))
-    systems = Systems(gram, problem.factors, problem.penalties, *histories)
+    systems = Systems(gram, problem.factors, problem.penalties, int(problem.n_steps), *histories)
+    solver = conjugate_gradients if problem.n_steps else solve_exactly
     if problem.n_steps:
         tile = (n_threads, _TILE, width)
         scratch = Iterates(
@@ -340,9 +342,5 @@ def least_squares(problem, histories, rows, n_threads):
         team.run(gram_matrix, problem.factors, scale, sums, gram)
         for begin in range(0, n, step):
             span = begin, min(begin + step, n)
-            if problem.n_steps:
-                steps = int(problem.n_steps)
-                team.run(conjugate_gradients, span, steps, systems, scratch, rows, losses)
-            else:
-                team.run(solve_exactly, span, systems, scratch, rows, losses)
+            team.run(solver, span, systems, scratch, rows, losses)
     return losses

@@ -55,11 +55,13 @@ class ALSRecommender(BaseRecommender):
     ----------
     n_components : int, default=64
         Length of the vectors.
-    unobserved_weight : float, default=0.1
+    unobserved_weight : float, default=None
         The weight alpha_0 of every pair of a user and an item, observed or not, in the loss. The
-        values of ``X`` are the weights of observed interactions, on top of it.
-    regularization : float, default=0.003
-        The L2 penalty lambda of vectors, before it is scaled by frequencies.
+        values of ``X`` are the weights of observed interactions, on top of it. None is the mean of
+        these values times the square root of the density of ``X``, the share of pairs observed.
+    regularization : float, default=None
+        The L2 penalty lambda of vectors, before it is scaled by frequencies. None gives a user of
+        average total weight a penalty of five times the mean of the values of ``X``.
     regularization_exponent : float, default=1.0
         The exponent nu of the scaling: a penalty is multiplied by the total weight of the pairs of
         its user or item, to this power. 0 penalises all vectors equally.
@@ -126,7 +128,7 @@ class ALSRecommender(BaseRecommender):
 
     See Also
     --------
-    MFRecommender : Other losses, trained by gradients; more accurate untuned.
+    MFRecommender : Other losses, trained by gradients.
     InteractionRecommender : Takes (user, item) pairs with any ids.
 
     Notes
@@ -149,7 +151,8 @@ class ALSRecommender(BaseRecommender):
     them; a repeated interaction gains weight.
 
     Multiplying ``X`` and ``unobserved_weight`` by the same number changes nothing if
-    ``regularization_exponent`` is one.
+    ``regularization_exponent`` is one. To tune, search over ``unobserved_weight`` and
+    ``regularization`` on a logarithmic grid, then raise ``n_components``.
 
     Memory: 4 d (n_users + n_items) bytes of vectors, and a copy of them during training (two with
     early stopping). An interaction takes 20 bytes in training, and 4 afterwards, or 8 if the values
@@ -186,8 +189,8 @@ class ALSRecommender(BaseRecommender):
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
-        "unobserved_weight": POSITIVE,
-        "regularization": POSITIVE,
+        "unobserved_weight": [*POSITIVE, None],
+        "regularization": [*POSITIVE, None],
         "regularization_exponent": NON_NEGATIVE,
         "solver": [StrOptions({"cg", "cholesky"})],
         "cg_steps": POSITIVE_INTEGER,
@@ -207,8 +210,8 @@ class ALSRecommender(BaseRecommender):
         self,
         n_components: int = 64,
         *,
-        unobserved_weight: float = 0.1,
-        regularization: float = 0.003,
+        unobserved_weight: float | None = None,
+        regularization: float | None = None,
         regularization_exponent: float = 1.0,
         solver: str = "cg",
         cg_steps: int = 3,
@@ -279,11 +282,7 @@ class ALSRecommender(BaseRecommender):
     def _resolve_components(self, X):
         return Components(
             max_iter=int(self.max_iter),
-            objective=Objective(
-                float(self.unobserved_weight),
-                float(self.regularization),
-                float(self.regularization_exponent),
-            ),
+            objective=Objective.of(self, X),
             n_steps=_EXACT if self.solver == "cholesky" else int(self.cg_steps),
         )
 

@@ -10,12 +10,31 @@ from freqfm.backends.base import Histories, LeastSquaresProblem
 __all__ = ["ALSTrainer", "Objective"]
 
 
+# The default regularization gives an average user this penalty, in units of an average weight.
+_PENALTY = 5.0
+
+
 class Objective(NamedTuple):
     """The numbers of the squared error that a fit minimises."""
 
     unobserved_weight: float
     regularization: float
     exponent: float
+
+    @classmethod
+    def of(cls, model, X):
+        """Return the objective of a fit to ``X``; parameters that are None depend on it."""
+        n_users, n_items = X.shape
+        total = float(X.data.sum(dtype=np.float64))
+        weight, exponent = total / X.nnz, float(model.regularization_exponent)
+        unobserved = model.unobserved_weight
+        if unobserved is None:
+            unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
+        regularization = model.regularization
+        if regularization is None:
+            scale = (total / n_users + unobserved * n_items) ** exponent
+            regularization = _PENALTY * weight / scale
+        return cls(float(unobserved), float(regularization), exponent)
 
     def problem(self, factors, histories, n_steps):
         """Return the backend's problem for rows with these histories; 0 steps solve exactly."""
