@@ -14,8 +14,8 @@ from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.base import BaseRecommender
-from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
+from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, DirectAU
 

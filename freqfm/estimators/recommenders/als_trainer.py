@@ -1,4 +1,4 @@
-"""The training task of alternating least squares: items are solved by users, then users by items."""
+"""The training task of alternating least squares: items are solved first, then users."""
 
 from typing import NamedTuple
 
