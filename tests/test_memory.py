@@ -186,6 +186,27 @@ def test_factorization_uses_the_documented_memory(loss, per_entry, early_stoppin
     assert peak_of(lambda: model.fit(X)) < said + 2e5
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_least_squares_use_the_documented_memory(weighted, early_stopping, monkeypatch):
+    monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(recommenders, "_VALIDATION_USERS", 100)
+    n, m, length, d = 2_000, 3_000, 60, 4
+    rng = np.random.default_rng(0)
+    indices = rng.integers(m // length, size=(n, length), dtype=np.int32)
+    indices += np.arange(length, dtype=np.int32) * (m // length)
+    indptr = np.arange(0, n * length + 1, length, dtype=np.int32)
+    values = np.full(n * length, 1 + weighted, dtype=np.float32)
+    X = sparse.csr_array((values, indices.ravel(), indptr), shape=(n, m))
+    model = ALSRecommender(d, max_iter=2, early_stopping=early_stopping, n_jobs=1, random_state=0)
+    ALSRecommender(**model.get_params()).fit(X[:100])
+    said = (20 + (8 if early_stopping else 0)) * X.nnz + 50 * n + 60 * m
+    said += (3 if early_stopping else 2) * 4 * d * (n + m)
+    peak = peak_of(lambda: model.fit(X))
+    print((peak - said) / X.nnz)
+    assert peak < said + 2e5
+
+
 def test_held_out_interactions_are_chosen_part_by_part(monkeypatch):
     X = make_interactions(40, 30, 400, random_state=0)
     X.resize((45, 30))  # the last users have no items

@@ -39,9 +39,9 @@ class Objective(NamedTuple):
     def problem(self, factors, histories, n_steps):
         """Return the backend's problem for rows with these histories; 0 steps solve exactly."""
         starts, _, weights = histories
-        # Sums of weights, also of rows without entries.
-        sums = np.concatenate([[0.0], np.cumsum(weights, dtype=np.float64)])
-        totals = sums[starts[1:]] - sums[starts[:-1]]
+        totals, filled = np.zeros(len(starts) - 1), starts[:-1] < starts[1:]
+        if filled.any():
+            totals[filled] = np.add.reduceat(weights, starts[:-1][filled], dtype=np.float64)
         return LeastSquaresProblem(
             factors=factors,
             unobserved_weight=self.unobserved_weight,
