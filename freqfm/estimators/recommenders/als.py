@@ -156,8 +156,8 @@ class ALSRecommender(BaseRecommender):
 
     Memory: 4 d (n_users + n_items) bytes of vectors, and a copy of them during training (two with
     early stopping). An interaction takes 22 bytes in training, 8 more with early stopping, and 4
-    afterwards; if the values of ``X`` are not all one, 4 more each time. A user takes 50 bytes, an item
-    60, and each thread 400 d + 8 d^2.
+    afterwards; if the values of ``X`` are not all one, 4 more each time. A user takes 50 bytes, an
+    item 60, and each thread 400 d + 8 d^2.
 
     Time per epoch with "cg": about 4 (``cg_steps`` + 1) d multiplications per interaction, and
     (``cg_steps`` + 2) d^2 per user and item; with "cholesky" d^2 per interaction and d^3 / 6 per
