@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RaFMClassifier as RaFMClassifier,
         RaFMRegressor as RaFMRegressor,
     )
+    from freqfm.estimators.recommenders.als import ALSRecommender as ALSRecommender
     from freqfm.estimators.recommenders.interactions import (
         InteractionRecommender as InteractionRecommender,
     )
@@ -50,6 +51,7 @@ _LAZY = {
     "FMRegressor": "freqfm.estimators.fm.plain",
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
+    "ALSRecommender": "freqfm.estimators.recommenders.als",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.recommenders.interactions",

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -43,6 +44,7 @@ RECOMMENDERS = {
     "MFRecommender": lambda: MFRecommender(4),
     "MFRecommender by mawu": lambda: MFRecommender(4, loss="mawu", optimizer="cf_sgd"),
     "MFRecommender by bpr": lambda: MFRecommender(4, loss="bpr", negative_sampler="dns"),
+    "ALSRecommender": lambda: ALSRecommender(4),
     "FastVAERecommender": lambda: FastVAERecommender(
         4, hidden_layer_sizes=(5, 3), decoder_layer_sizes=(4,), early_stopping=False
     ),
@@ -59,6 +61,9 @@ OF_RECOMMENDERS |= {"_inverse_temperatures", "_fold_in", "user_factors_", "input
 OF_RECOMMENDERS |= {f"_history.{field}" for field in ("indptr", "indices", "weights")}
 OF_RECOMMENDERS |= {
     f"_fold_in.{field}" for field in ("against", "others", "pairwise", "cosine", "constant")
+}
+OF_RECOMMENDERS |= {"_objective"} | {
+    f"_objective.{field}" for field in ("unobserved_weight", "regularization", "exponent")
 }
 OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_codewords"}
 OF_TRAINING |= {"user_margins_", "item_margins_", "_temperature_state", "_statistics"}

@@ -7,6 +7,7 @@ from sklearn.utils import Bunch
 
 import freqfm
 from freqfm import (
+    ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
@@ -62,6 +63,7 @@ def constructors() -> None:
     FMRegressor(loss=Huber(delta=2), learning_rate=0.1, random_state=np.random.default_rng(0))
     RaFMClassifier([4, 16], counts=np.ones(10), early_stopping="auto")
     MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
+    ALSRecommender(32, unobserved_weight=0.3, solver="cholesky", n_jobs=2)
     FastVAERecommender(hidden_layer_sizes=[50], temperature=0.1, kl_weight="reference")
     InteractionRecommender(MFRecommender(), user=0, item="track", value=None)
     Checkpoint("fit.checkpoint", every=5)
@@ -77,6 +79,7 @@ def mistakes() -> None:
     RaFMClassifier(learning_rate="fast")  # type: ignore[arg-type]
     DeepFMClassifier(hidden_layer_sizes="large", dropout="half")  # type: ignore[arg-type]
     MFRecommender(optimizer=1.0)  # type: ignore[arg-type]
+    ALSRecommender(regularization="auto")  # type: ignore[arg-type]
     FastVAERecommender(n_negatives=0.5)  # type: ignore[arg-type]
     Adam(learning_rate="fast")  # type: ignore[arg-type]
     Checkpoint(1)  # type: ignore[arg-type]

@@ -10,11 +10,12 @@ import reference.mf
 from custom_components import HingeOfPairs
 from numpy.testing import assert_allclose, assert_array_equal
 
-from freqfm import FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
+from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, DirectAU
 
@@ -173,9 +174,9 @@ def test_histories_add_up():
 
 
 def test_models_share_one_fit():
-    # Two models, one parent: neither a parent with one child, nor a second copy of fit.
-    assert set(BaseRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
-    for model in (MFRecommender, FastVAERecommender):
-        assert model.__bases__ == (BaseRecommender,)
-        for name in ("fit", "partial_fit", "_train"):
+    # Three models: neither a parent with one child, nor a second copy of fit.
+    assert set(BaseRecommender.__subclasses__()) == {GradientRecommender, ALSRecommender}
+    assert set(GradientRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
+    for model in (MFRecommender, FastVAERecommender, ALSRecommender):
+        for name in ("fit", "_train"):
             assert getattr(model, name) is getattr(BaseRecommender, name)

@@ -12,13 +12,20 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from freqfm import FastVAERecommender, FMClassifier, InteractionRecommender, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    FMClassifier,
+    InteractionRecommender,
+    MFRecommender,
+)
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.estimators.training import EpochLoop, Snapshot
 
 MODELS = [
     FMClassifier(n_components=3, early_stopping=False, n_iter_no_change=None, random_state=0),
     MFRecommender(n_components=4, random_state=0),
+    ALSRecommender(n_components=4, random_state=0),
     FastVAERecommender(
         4, hidden_layer_sizes=(8,), learning_rate=0.01, early_stopping=False, random_state=0
     ),
@@ -92,7 +99,7 @@ def test_later_epoch_keeps_the_last_complete_one(model, data, monkeypatch):
     assert_array_equal(model.predict(given[0]), expected.predict(given[0]))
 
 
-@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+@pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
 def test_held_out_items_are_known(cls, data, monkeypatch):
     (X,) = data[1]
     model = cls(4, early_stopping=True, validation_fraction=0.3, random_state=0)

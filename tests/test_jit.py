@@ -37,7 +37,7 @@ from scipy import sparse
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
-from freqfm import FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
 from freqfm._validation import canonical_csr
@@ -171,6 +171,17 @@ def use_samplers():
             sampler.sample(queries, [3, np.int64(5)][i % 2])
 
 
+def use_least_squares():
+    X = sparse.csr_array(dense[:90] > 1)
+    ways = [{}, {"solver": "cholesky"}, {"early_stopping": True}, {"unobserved_weight": 1}]
+    for i, way in enumerate(ways):
+        model = ALSRecommender([4, 40][i % 2], max_iter=2, n_jobs=1 + i % 2, random_state=i)
+        model.set_params(**way)
+        model.fit([X, X.toarray(), X.tocsc(), with_index_type(np.int64)(X)][i % 4])
+        model.partial_fit(X).recommend(X)
+        model.transform(X)
+
+
 def use_autoencoders():
     X = sparse.csr_array(np.tile(dense[:90], (1, 6)) > 1)
     ways = [{"negative_sampler": s} for s in SAMPLERS if s != "in_batch"]
@@ -212,6 +223,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_everything()
     use_recommenders()
     use_samplers()
+    use_least_squares()
     use_autoencoders()
     use_parts()
 report["compiled"] = len(recorder.buffer)

@@ -6,6 +6,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -324,7 +325,7 @@ def test_labels_that_cannot_be_sorted():
         normalized_entropy(np.array([None, 1, 0], dtype=object), [0.1, 0.2, 0.3])
 
 
-@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+@pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
 def test_parameters_of_narrow_types(cls):
     narrow = cls(np.int8(2), max_iter=np.int8(1), random_state=0).fit(HISTORIES)
     usual = cls(2, max_iter=1, random_state=0).fit(HISTORIES)

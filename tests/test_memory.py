@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -41,6 +42,7 @@ def wide(n_columns):
     [
         (FastVAERecommender(), "vectors of 2147483647 items, 265 numbers each, would take"),
         (MFRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
+        (ALSRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
         (FMRegressor(), "16 factors and a weight for each of 2147483647 features would take"),
         (RaFMClassifier(), "8 factors and a weight for each of 2147483647 features would take"),
     ],
@@ -57,7 +59,13 @@ def test_models_that_cannot_fit_are_refused(model, what, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "model", [FMClassifier(10**15), MFRecommender(10**15), FastVAERecommender(10**15)]
+    "model",
+    [
+        FMClassifier(10**15),
+        MFRecommender(10**15),
+        ALSRecommender(10**15),
+        FastVAERecommender(10**15),
+    ],
 )
 def test_absurd_sizes_are_refused(model):
     with pytest.raises(ValueError, match="GB of memory at least, but this machine has"):
@@ -174,6 +182,25 @@ def test_factorization_uses_the_documented_memory(loss, per_entry, early_stoppin
     )  # fmt: skip
     MFRecommender(**model.get_params()).fit(X[:100])
     said = (per_entry + (8 if early_stopping else 0)) * X.nnz + 100 * n + 40 * m
+    said += (3 if early_stopping else 2) * 4 * d * (n + m)
+    assert peak_of(lambda: model.fit(X)) < said + 2e5
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_least_squares_use_the_documented_memory(weighted, early_stopping, monkeypatch):
+    monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(recommenders, "_VALIDATION_USERS", 100)
+    n, m, length, d = 2_000, 3_000, 60, 4
+    rng = np.random.default_rng(0)
+    indices = rng.integers(m // length, size=(n, length), dtype=np.int32)
+    indices += np.arange(length, dtype=np.int32) * (m // length)
+    indptr = np.arange(0, n * length + 1, length, dtype=np.int32)
+    values = np.full(n * length, 1 + weighted, dtype=np.float32)
+    X = sparse.csr_array((values, indices.ravel(), indptr), shape=(n, m))
+    model = ALSRecommender(d, max_iter=2, early_stopping=early_stopping, n_jobs=1, random_state=0)
+    ALSRecommender(**model.get_params()).fit(X[:100])
+    said = (22 + 4 * weighted + (8 if early_stopping else 0)) * X.nnz + 50 * n + 60 * m
     said += (3 if early_stopping else 2) * 4 * d * (n + m)
     assert peak_of(lambda: model.fit(X)) < said + 2e5
 

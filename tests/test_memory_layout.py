@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender, RaFMClassifier
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    FMClassifier,
+    MFRecommender,
+    RaFMClassifier,
+)
 from freqfm.datasets import make_clicks, make_interactions
 
 CLICKS = make_clicks(300, (30, 20), random_state=0)
@@ -26,6 +32,8 @@ CASES = [
     (MFRecommender(negative_sampler="midx_exact", **REC), INTERACTIONS),
     (MFRecommender(loss="bpr", **REC), INTERACTIONS),
     (MFRecommender(loss="mawu", **REC), INTERACTIONS),
+    (ALSRecommender(**REC), INTERACTIONS),
+    (ALSRecommender(solver="cholesky", **REC), INTERACTIONS),
     (FastVAERecommender(early_stopping=False, hidden_layer_sizes=(16,), **REC), INTERACTIONS),
     (FastVAERecommender(negative_sampler="midx_popularity", **REC), INTERACTIONS),
 ]

@@ -13,6 +13,7 @@ from sklearn.utils import estimator_checks as checks
 from test_backbones import Features
 
 from freqfm import (
+    ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
@@ -356,6 +357,20 @@ def test_autoencoders_agree(use, case):
     assert_recommenders_agree(use, model)
 
 
+@pytest.mark.parametrize("solver", ["cg", "cholesky"])
+def test_least_squares_agree(use, solver):
+    X = histories()
+    model = ALSRecommender(3, solver=solver, max_iter=3, random_state=0)
+    cpu, reference = fit_both(use, model, X)
+    for name in ("user_factors_", "item_factors_", "loss_curve_"):
+        assert_near(getattr(reference, name), getattr(cpu, name), name)
+    placed = []
+    for backend in (CPU, NumpyBackend()):
+        use(backend)
+        placed.append(cpu.transform(X))
+    assert_near(placed[1], placed[0], "transform")
+
+
 # Custom formulas, by NumPy alone: the package's formulas, written again.
 
 
@@ -487,6 +502,7 @@ CHECKS = [
         RaFMRegressor((1, 2)),
         DeepFMClassifier(2, hidden_layer_sizes=(3,)),
         MFRecommender(2),
+        ALSRecommender(2),
         FastVAERecommender(2),
     ],
     ids=label,

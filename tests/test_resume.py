@@ -19,6 +19,7 @@ from sklearn.base import clone
 
 import freqfm
 from freqfm import (
+    ALSRecommender,
     DeepFMClassifier,
     DeepFMRegressor,
     FastVAERecommender,
@@ -64,6 +65,8 @@ MODELS = {
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(**MF, loss=Softmax(True), negative_sampler=MIDX(refresh=2)),
+    "als": ALSRecommender(**MF, early_stopping=True),
+    "als_exact": ALSRecommender(**MF, solver="cholesky"),
     "vae": FastVAERecommender(**VAE, early_stopping=True),
     "vae_midx": FastVAERecommender(**VAE, negative_sampler=MIDX(n_codewords=4, refresh=3)),
     "vae_kernel": FastVAERecommender(
@@ -79,7 +82,7 @@ def data():
 
 
 def data_of(model, data):
-    return data[isinstance(model, (MFRecommender, FastVAERecommender))]
+    return data[hasattr(model, "recommend")]
 
 
 def learned(model):
@@ -127,7 +130,7 @@ class Killing(Checkpoint):
 # Bitwise equality
 
 
-@pytest.mark.parametrize("name", ["fm", "fm_balanced", "fm_regressor", "rafm", "vae"])
+@pytest.mark.parametrize("name", ["fm", "fm_balanced", "fm_regressor", "rafm", "als", "vae"])
 @pytest.mark.parametrize("n_saved", [1, 2])
 def test_a_fit_that_is_killed_while_it_trains_on_all_data_goes_on(name, n_saved, data, tmp_path):
     model = clone(MODELS[name]).set_params(max_iter=4)

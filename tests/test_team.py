@@ -16,6 +16,7 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     MFRecommender,
@@ -302,6 +303,7 @@ ESTIMATORS = {
     "DNS": lambda n: MFRecommender(
         8, negative_sampler="dns", max_iter=2, batch_size=500, n_jobs=n, random_state=0
     ),
+    "ALS": lambda n: ALSRecommender(24, max_iter=2, n_jobs=n, random_state=0),
     "VAE": lambda n: FastVAERecommender(
         8, max_iter=2, early_stopping=False, n_jobs=n, random_state=0
     ),

@@ -31,6 +31,7 @@ __all__ = [
     "FMWeights",
     "FoldInProblem",
     "Histories",
+    "LeastSquaresProblem",
     "RankedTables",
     "RankedTraining",
     "RankingProblem",
@@ -269,6 +270,22 @@ class FoldInProblem(NamedTuple):
     constant: float  #: weight of the logarithm in a softmax
     inertia: float  #: multiple of the vector itself that a step adds to the gradient
     n_steps: int
+
+
+class LeastSquaresProblem(NamedTuple):
+    """The squared error of each row of a table as a function of the row, with others held fixed.
+
+    For a row x whose entries p have weights a_p and belong to the fixed vectors h_p it is ::
+
+        sum_p a_p (1 - x h_p)^2 + unobserved_weight sum_j (x h_j)^2 + penalty |x|^2,
+
+    where j runs over all fixed vectors.
+    """
+
+    factors: np.ndarray  #: (n, d), the fixed vectors, float32
+    unobserved_weight: float
+    penalties: np.ndarray  #: (n_rows,), float32, positive
+    n_steps: int  #: of conjugate gradients, from the current row; 0 solves exactly
 
 
 class RankingTrainer(ABC):
@@ -554,6 +571,22 @@ class Backend(ABC):
         -------
         vectors : ndarray of shape (n_users, d), float32
             Zeros for a user without items.
+        """
+
+    @abstractmethod
+    def least_squares(self, problem, histories, rows, n_threads):
+        """Minimise the squared errors of the rows of a table; return their losses, float64.
+
+        A row without entries becomes zeros.
+
+        Parameters
+        ----------
+        problem : LeastSquaresProblem
+        histories : Histories
+            The entries of each row; items are rows of ``problem.factors``.
+        rows : ndarray of shape (n_rows, d), float32
+            Updated in place.
+        n_threads : int
         """
 
     # Autoencoders, samplers and metrics.

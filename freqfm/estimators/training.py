@@ -57,6 +57,7 @@ __all__ = [
     "Phase",
     "attempt",
     "check_progress",
+    "check_steps",
     "refit",
     "train",
     "with_callbacks",
@@ -156,9 +157,9 @@ class EpochLoop:
     task : object
         What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
         number to be maximised, ``weights()`` the arrays of the model and ``state()`` all arrays
-        that training changes, which are restored in place. ``optimizer`` has the learning rate, and
-        ``divergence_hint`` advises what else may help against divergence. With callbacks,
-        ``attributes()`` returns the learned attributes.
+        that training changes, which are restored in place. ``optimizer`` has the learning rate, or
+        is None, and ``divergence_hint`` advises what else may help against divergence. With
+        callbacks, ``attributes()`` returns the learned attributes.
     phase : Phase
 
     Attributes
@@ -293,15 +294,18 @@ class EpochLoop:
         largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
         if np.isfinite(loss) and largest < _LARGEST:
             return
-        rate = self.task.optimizer.learning_rate
         kept = f"The model of epoch {self.epoch} is kept."
         if self.epoch == self._first_epoch:
             kept = "The estimator is as it was before the call."
+        by, advice = "", self.task.divergence_hint
+        optimizer = self.task.optimizer
+        if optimizer is not None:
+            rate = optimizer.learning_rate
+            by = f", with {optimizer!r} (learning rate {rate:g})"
+            advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
         raise DivergenceError(
             f"{type(self.estimator).__name__} diverged in epoch {self.epoch + 1}: the loss is "
-            f"{loss:g} and the largest weight {largest:g}, with {self.task.optimizer!r} (learning "
-            f"rate {rate:g}). {kept} Try a smaller learning_rate, such as {rate / 10:g}, or "
-            f"{self.task.divergence_hint}."
+            f"{loss:g} and the largest weight {largest:g}{by}. {kept} Try {advice}."
         )
 
     def _report(self, n_before, seconds):
@@ -418,12 +422,21 @@ def check_progress(learned):
     ----------
     learned : LearnedArrays
     """
-    learned.array("_n_steps", (1,), "iu")
-    learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
     for name in ("loss_curve_", "validation_scores_"):
         learned.array(name, (None,))
     seed = learned.get("_seed")
     learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, not an integer")
+
+
+def check_steps(learned):
+    """Raise unless a model has a valid number of its optimizer's steps.
+
+    Parameters
+    ----------
+    learned : LearnedArrays
+    """
+    learned.array("_n_steps", (1,), "iu")
+    learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
 
 
 def train(task, phase, trial, callbacks=None, number=0):

@@ -9,6 +9,7 @@ from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
+from freqfm.backends.cpu.least_squares import least_squares
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
 from freqfm.backends.cpu.rafm import rafm_score
@@ -106,6 +107,7 @@ class CPUBackend(Backend):
     ranking_trainer = staticmethod(CPURankingTrainer)
     fold_in = staticmethod(fold_in)
     propagation = staticmethod(Propagation)
+    least_squares = staticmethod(least_squares)
     table_trainer = staticmethod(TableTrainer)
 
     # Autoencoders, samplers and metrics.

@@ -37,6 +37,7 @@ from freqfm.estimators.training import (
     Phase,
     attempt,
     check_progress,
+    check_steps,
     refit,
     train,
     with_callbacks,
@@ -551,6 +552,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Raise unless kernels can continue training with the optimizer state."""
         learned = self._check_learned()
         check_progress(learned)
+        check_steps(learned)
         learned.array("token_counts_", (self.n_features_in_,))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs

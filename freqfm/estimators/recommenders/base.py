@@ -14,7 +14,6 @@ from freqfm._validation import (
     LearnedArrays,
     _csr,
     as_array,
-    as_kernel_array,
     canonical_csr,
     check_count,
     check_flag,
@@ -41,7 +40,7 @@ from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_by_content, holdout_interactions
 
-__all__ = ["BaseRecommender", "grow_state", "new_state"]
+__all__ = ["BaseRecommender"]
 
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
@@ -87,12 +86,12 @@ class BaseRecommender(
     def _resolve_components(self, X):
         """Return the components that the parameters name, for training on ``X``.
 
-        A named tuple with at least ``optimizer`` and ``max_iter``.
+        A named tuple with at least ``max_iter``.
         """
 
     @abstractmethod
     def _init_model(self, X, components):
-        """Set the arrays of a new model; see ``_init_training``."""
+        """Set the arrays of a new model; see ``_init_curves``."""
 
     @abstractmethod
     def _grow(self, X, components):
@@ -105,10 +104,6 @@ class BaseRecommender(
     @abstractmethod
     def _make_trainer(self, components, X, score, n_known):
         """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``."""
-
-    @abstractmethod
-    def _tables(self):
-        """Return the arrays that are updated by gradients, by name."""
 
     @abstractmethod
     def _vectors_in_training(self, users, X):
@@ -395,28 +390,17 @@ class BaseRecommender(
 
         return score
 
-    def _init_training(self, components, n_temperatures):
-        """Initialise what all models store about their training: temperatures, steps, curves."""
-        self._inverse_temperatures = np.ones((n_temperatures, 2), dtype=np.float32)
-        self._temperature_state = np.zeros((n_temperatures, 2))
-        self._statistics = np.zeros((n_temperatures, 3))
-        self._codewords = np.zeros((0, 1), dtype=np.float32)
-        self._n_steps = np.zeros(1, dtype=np.int64)
-        self._optimizer_name = type(components.optimizer).__name__
+    def _init_curves(self):
+        """Initialise the records of a new model's epochs."""
         self.loss_curve_ = np.zeros(0)
         self.validation_scores_ = np.zeros(0)
         self.n_iter_ = 0
 
+    def _check_states(self, components):
+        """Raise unless training can continue with what the model keeps besides its vectors."""
+
     def _check_continues(self, X, components, partial):
         """Raise if parameters differ from those that the model to continue was trained with."""
-        self._refuse_another("optimizer", components.optimizer, self._optimizer_name)
-
-    def _refuse_another(self, parameter, component, name):
-        if type(component).__name__ != name:
-            raise ValueError(
-                f"{parameter}={getattr(self, parameter)!r} differs from {name} of the model "
-                f"to continue; set it back, or fit a new model with warm_start=False."
-            )
 
     def _remember(self, X, more):
         """Store which users have which items; with ``more``, added to the known ones."""
@@ -424,40 +408,12 @@ class BaseRecommender(
             X = self._history.plus(pad_rows(X, self._n_users))
         self._history = InteractionHistory.of(X, self._keeps_weights)
         self.item_counts_ = count_columns(X)
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
 
     def _check_trainable(self):
         """Raise unless the model can be trained further: checks all histories and small arrays."""
         learned = self._check_learned()
         self._history.check_all(learned, self.n_features_in_)
-        n_rows = len(self._inverse_temperatures)
-        for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
-            learned.array(name, shape)
         check_progress(learned)
-        learned.array("_codewords", (None, None))
-
-    def _check_states(self, components):
-        """Raise unless kernels can continue with the optimizer state."""
-        learned = LearnedArrays(self)
-        states = learned.get("_states")
-        for name, table in self._tables().items():
-            fits = isinstance(states, dict) and name in states
-            learned.require(fits, "_states", f"has no {name!r}")
-            width = table.shape[1] if table.ndim == 2 else 1
-            shapes = components.optimizer.state_shapes(len(table), width)
-            learned.arrays(
-                f"_states[{name!r}]",
-                states[name],
-                {
-                    "per_row": shapes["per_row"],
-                    "first": shapes["factors_first"],
-                    "second": shapes["factors_second"],
-                },
-            )
-
-    def _optimizer_arrays(self):
-        """Return the arrays of the optimizer state."""
-        return [array for state in self._states.values() for array in state.values()]
 
     # Predictions.
 
@@ -801,25 +757,6 @@ class BaseRecommender(
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
-
-
-def new_state(optimizer, counts, width):
-    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
-    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
-    return {
-        "per_row": state.per_row,
-        "first": state.factors_first,
-        "second": state.factors_second,
-    }
-
-
-def grow_state(old, new):
-    """Return an optimizer's arrays with new rows at the end; unused arrays are empty."""
-    grown = {}
-    for name, rows in new.items():
-        parts = [part for part in (old[name], rows) if part.size]
-        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
-    return grown
 
 
 def _is_vector_of_int(X):

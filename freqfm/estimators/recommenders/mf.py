@@ -23,8 +23,8 @@ from freqfm._validation import (
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward
-from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
+from freqfm.estimators.recommenders.gradient import GradientRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
@@ -43,7 +43,7 @@ _WORTH_SEVERAL_THREADS = 20_000
 _N_TYPICAL = 4096
 
 
-class MFRecommender(BaseRecommender):
+class MFRecommender(GradientRecommender):
     """Matrix factorization for implicit feedback, by a softmax with adaptive temperatures.
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
@@ -228,7 +228,7 @@ class MFRecommender(BaseRecommender):
         "negative_sampler": {"auto": Uniform, **SAMPLERS},
         "init": INITIALIZERS,
     }
-    _records = {**BaseRecommender._records, "_fold_in": FoldIn}
+    _records = {**GradientRecommender._records, "_fold_in": FoldIn}
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory

@@ -21,7 +21,7 @@ from freqfm._validation import (
     layer_sizes,
 )
 from freqfm.backends.base import Histories
-from freqfm.estimators.recommenders.base import BaseRecommender, grow_state, new_state
+from freqfm.estimators.recommenders.gradient import GradientRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
@@ -40,7 +40,7 @@ _ROWS = 4096
 _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 
 
-class FastVAERecommender(BaseRecommender):
+class FastVAERecommender(GradientRecommender):
     """Variational autoencoder for implicit feedback, by full or sampled softmax.
 
     An encoder maps a user's history to a distribution of latent vectors; a decoder computes the

@@ -13,6 +13,7 @@ from freqfm.backends.base import Backend
 from . import deepfm, streams
 from .autoencoder import AutoencoderEpochs
 from .fm import FMEpochs, backward, forward, scores
+from .least_squares import least_squares
 from .pointwise import expectation, loss_of
 from .propagation import Propagation
 from .ranking import RankingEpochs, fold_in
@@ -80,6 +81,10 @@ class NumpyBackend(Backend):
     def fold_in(self, problem, histories, n_threads, formulas=None):
         """Return unit vectors of users by their histories, items held fixed."""
         return fold_in(problem, formulas or {}, *histories)
+
+    def least_squares(self, problem, histories, rows, n_threads):
+        """Minimise the squared errors of rows of a table."""
+        return least_squares(problem, histories, rows)
 
     # Autoencoders, samplers and metrics.
 

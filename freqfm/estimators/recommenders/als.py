@@ -1,0 +1,427 @@
+"""Matrix factorization for implicit feedback by alternating least squares."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils import Bunch
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from freqfm import backends
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm._memory import as_aligned
+from freqfm._validation import (
+    as_kernel_array,
+    canonical_csr,
+    check_memory,
+    count_threads,
+    take_rows,
+    validate_id,
+)
+from freqfm.backends.base import Histories
+from freqfm.estimators.recommenders.als_trainer import ALSTrainer, Objective
+from freqfm.estimators.recommenders.base import BaseRecommender
+from freqfm.estimators.recommenders.histories import pad_rows
+
+__all__ = ["ALSRecommender"]
+
+# The root mean square length of the vectors that training starts from.
+_INITIAL_LENGTH = 0.1
+
+# Steps that stand for the exact solution.
+_EXACT = 0
+
+
+class Components(NamedTuple):
+    """What a fit needs of the parameters."""
+
+    max_iter: int
+    objective: Objective
+    n_steps: int  #: of conjugate gradients; 0 for the exact solution
+
+
+class ALSRecommender(BaseRecommender):
+    """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
+
+    Users and items get a vector each; scores are their dot products. Observed interactions should
+    score one, and all other pairs zero, with a smaller weight [1]_. With the users fixed, the best
+    vector of each item is the solution of a linear system, and vice versa. Penalties grow with the
+    number of interactions of a user or item, and vectors start short, as in [2]_, which makes the
+    model competitive.
+
+    Parameters
+    ----------
+    n_components : int, default=64
+        Length of the vectors.
+    unobserved_weight : float, default=None
+        The weight alpha_0 of every pair of a user and an item, observed or not, in the loss. The
+        values of ``X`` are the weights of observed interactions, on top of it. None is the mean of
+        these values times the square root of the density of ``X``, the share of pairs observed.
+    regularization : float, default=None
+        The L2 penalty lambda of vectors, before it is scaled by frequencies. None gives a user of
+        average total weight a penalty of five times the mean of the values of ``X``.
+    regularization_exponent : float, default=1.0
+        The exponent nu of the scaling: a penalty is multiplied by the total weight of the pairs of
+        its user or item, to this power. 0 penalises all vectors equally.
+    solver : {"cg", "cholesky"}, default="cg"
+        "cg" makes ``cg_steps`` steps of conjugate gradients from the current vectors, "cholesky"
+        solves every linear system exactly, in several times as long.
+    cg_steps : int, default=3
+        Steps of conjugate gradients. Not used by "cholesky".
+    max_iter : int, default=16
+        Number of epochs; one solves all items, then all users.
+    n_recommendations : int, default=10
+        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
+    early_stopping : bool, default=False
+        Whether to hold out interactions, to find the number of epochs with the best NDCG on them,
+        and then to train on all interactions for as many epochs.
+    validation_fraction : float, default=0.1
+        Share of each user's interactions that early stopping holds out.
+    n_iter_no_change : int, default=5
+        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
+        early stopping.
+    tol : float, default=1e-4
+        Smallest improvement.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the current model.
+    verbose : int, default=0
+        1 prints a line per epoch.
+    n_jobs : int, default=None
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Pass an int for the same model at every call.
+
+    Attributes
+    ----------
+    user_factors_ : ndarray of shape (n_users, n_components), float32
+        Zeros for users without interactions.
+    item_factors_ : ndarray of shape (n_items, n_components), float32
+        Zeros for items without interactions.
+    item_counts_ : ndarray of shape (n_items,)
+        How many users have each item.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        The loss after each epoch, penalties included, divided by the sum of the values of ``X``.
+        Vectors of zeros have a loss of one.
+    validation_scores_ : ndarray
+        NDCG of each epoch, with early stopping.
+    n_iter_, best_iter_ : int
+        Number of epochs trained, and the best one.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Only if X is a DataFrame whose columns are named by strings.
+
+    Raises
+    ------
+    ValueError
+        On data that cannot be learned from.
+    DivergenceError
+        If the loss or a weight stops being finite, as with huge values in ``X``; the last finite
+        epoch is kept.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
+
+    See Also
+    --------
+    MFRecommender : Other losses, trained by gradients.
+    InteractionRecommender : Takes (user, item) pairs with any ids.
+
+    Notes
+    -----
+    With the vectors u of users and v of items, and a_ui the values of ``X``, the loss is ::
+
+        sum_{ui observed} a_ui (1 - u . v)^2 + alpha_0 sum_{all ui} (u . v)^2
+            + lambda sum_u (sum_i a_ui + alpha_0 n_items)^nu |u|^2
+            + lambda sum_i (sum_u a_ui + alpha_0 n_users)^nu |v|^2.
+
+    If all values of ``X`` are one, the sums of a_ui are the numbers of interactions, as in [2]_.
+    Solving for a user, with V the matrix of all items' vectors, means solving ::
+
+        (sum_i a_ui v v^T + alpha_0 V^T V + penalty I) u = sum_i a_ui v.
+
+    ``transform``, and ``recommend`` for the rows of ``X``, solve this exactly in float64 for users
+    that were not trained. As users are solved last in an epoch, a row seen in ``fit`` gets the
+    vector of its user: the same up to rounding with ``solver="cholesky"``, and nearly the same
+    with "cg". ``partial_fit`` adds interactions to those known and makes one epoch over all of
+    them; a repeated interaction gains weight.
+
+    Multiplying ``X`` and ``unobserved_weight`` by the same number changes nothing if
+    ``regularization_exponent`` is one. To tune, search over ``unobserved_weight`` and
+    ``regularization`` on a logarithmic grid, then raise ``n_components``.
+
+    Memory: 4 d (n_users + n_items) bytes of vectors, and a copy of them during training (two with
+    early stopping). An interaction takes 22 bytes in training, 8 more with early stopping, and 4
+    afterwards; if the values of ``X`` are not all one, 4 more each time. A user takes 50 bytes, an
+    item 60, and each thread 400 d + 8 d^2.
+
+    Time per epoch with "cg": about 4 (``cg_steps`` + 1) d multiplications per interaction, and
+    (``cg_steps`` + 2) d^2 per user and item; with "cholesky" d^2 per interaction and d^3 / 6 per
+    user and item.
+
+    References
+    ----------
+    .. [1] Y. Hu, Y. Koren, C. Volinsky. "Collaborative Filtering for Implicit Feedback Datasets".
+       ICDM 2008.
+    .. [2] S. Rendle, W. Krichene, L. Zhang, Y. Koren. "Revisiting the Performance of iALS on Item
+       Recommendation Benchmarks". RecSys 2022, arXiv:2110.14037 (2021).
+
+    Examples
+    --------
+    >>> from freqfm import ALSRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> model = ALSRecommender(n_components=16, random_state=0).fit(X)
+    >>> items, scores = model.recommend(users=[0, 1], n_recommendations=3)
+    >>> items.shape
+    (2, 3)
+    >>> model.transform(X).shape
+    (200, 16)
+    """
+
+    _records = {**BaseRecommender._records, "_objective": Objective}
+    _keeps_weights = True
+    _refits = True
+
+    _parameter_constraints: dict = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        "unobserved_weight": [*POSITIVE, None],
+        "regularization": [*POSITIVE, None],
+        "regularization_exponent": NON_NEGATIVE,
+        "solver": [StrOptions({"cg", "cholesky"})],
+        "cg_steps": POSITIVE_INTEGER,
+        "max_iter": POSITIVE_INTEGER,
+        "n_recommendations": POSITIVE_INTEGER,
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": POSITIVE_INTEGER,
+        "tol": NON_NEGATIVE,
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 64,
+        *,
+        unobserved_weight: float | None = None,
+        regularization: float | None = None,
+        regularization_exponent: float = 1.0,
+        solver: str = "cg",
+        cg_steps: int = 3,
+        max_iter: int = 16,
+        n_recommendations: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+    ):
+        self.n_components = n_components
+        self.unobserved_weight = unobserved_weight
+        self.regularization = regularization
+        self.regularization_exponent = regularization_exponent
+        self.solver = solver
+        self.cg_steps = cg_steps
+        self.max_iter = max_iter
+        self.n_recommendations = n_recommendations
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def partial_fit(self, X, y=None):
+        """Add interactions to those known, and train one epoch on all; users and items may be new.
+
+        New users start where ``transform`` places them by the items that the model knows. New
+        items, and users with only new items, start as in ``fit``. The values of ``X`` are added to
+        the weights of interactions that the model knows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            New interactions. Rows beyond the users of the model are new users, columns beyond its
+            items new items. There may be fewer rows than users, but not fewer columns than items.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        return super().partial_fit(X, y)
+
+    # Training; these methods are called in this order by ``BaseRecommender._train``.
+
+    def _validate_interactions(self, X, reset, partial):
+        X = super()._validate_interactions(X, reset, partial)
+        if not partial or reset:
+            return X
+        # Least squares have no step for a part of the data: an epoch is one over all of it.
+        return self._history.plus(pad_rows(X, self._n_users))
+
+    def _check_size(self, shape):
+        check_memory(
+            sum(shape) * int(self.n_components),
+            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
+            "Take fewer components, or number users and items without gaps.",
+        )
+
+    def _resolve_components(self, X):
+        return Components(
+            max_iter=int(self.max_iter),
+            objective=Objective.of(self, X),
+            n_steps=_EXACT if self.solver == "cholesky" else int(self.cg_steps),
+        )
+
+    def _draw(self, side, n, first=0):
+        """Return initial rows for users or items, from a random stream for each side."""
+        d = int(self.n_components)
+        generator = np.random.default_rng([self._seed, side == "item", first])
+        scale = np.float32(_INITIAL_LENGTH / np.sqrt(d))
+        return scale * generator.standard_normal((n, d), dtype=np.float32)
+
+    def _init_model(self, X, components):
+        self.user_factors_ = self._draw("user", X.shape[0])
+        self.item_factors_ = self._draw("item", X.shape[1])
+        self._init_curves()
+
+    def _check_continues(self, X, components, partial):
+        super()._check_continues(X, components, partial)
+        if self.user_factors_.shape[1] != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
+                f"of the model to continue; set it back, or fit a new model with warm_start=False."
+            )
+        if not partial and X.shape[0] != len(self.user_factors_):
+            raise ValueError(
+                f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
+                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
+            )
+
+    def _grow(self, X, components):
+        n_users, n_items = len(self.user_factors_), len(self.item_factors_)
+        users = self._draw("user", X.shape[0] - n_users, n_users)
+        items = self._draw("item", X.shape[1] - n_items, n_items)
+        if len(users):
+            history = take_rows(X, np.arange(n_users, X.shape[0]))
+            history.resize(len(users), n_items)
+            placed = self._solve_rows(canonical_csr(history), components.objective)
+            # Users without known items stay where they were drawn.
+            has_place = placed.any(axis=1)
+            users[has_place] = placed[has_place]
+        self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
+        self.item_factors_ = as_kernel_array(np.concatenate([self.item_factors_, items]))
+
+    def _remember(self, X, more):
+        # ``_validate_interactions`` has added X to what was known.
+        super()._remember(X, more=False)
+
+    def _keep_settings(self, components, X):
+        self._objective = components.objective
+
+    def _make_trainer(self, components, X, score, n_known):
+        for name in ("user_factors_", "item_factors_"):
+            setattr(self, name, as_aligned(getattr(self, name)))
+        return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
+
+    # Vectors.
+
+    def _check_vectors(self, learned):
+        _, width = learned.array("item_factors_", (self.n_features_in_, None))
+        learned.require(width > 0, "item_factors_", "holds no numbers")
+        learned.array("user_factors_", (self._n_users, width))
+        self._objective.check(learned)
+
+    @property
+    def _unit_columns(self):
+        return 0
+
+    def _item_vectors(self, items=slice(None)):
+        return self.item_factors_[items]
+
+    def _user_vectors(self, users):
+        return self.user_factors_[users]
+
+    def _vectors_in_training(self, users, X):
+        return self.user_factors_[users]
+
+    def _embed(self, users):
+        return self._user_vectors(users)
+
+    def _similarity_table(self, axis):
+        table = self.user_factors_ if axis == "users" else self.item_factors_
+        return table, table.shape[1]
+
+    # Users by their histories.
+
+    def _fold_in_rows(self, X):
+        return self._solve_rows(X, self._objective)
+
+    def _solve_rows(self, X, objective):
+        """Return the vectors that minimise the loss of the rows of a canonical matrix."""
+        items = as_kernel_array(self.item_factors_)
+        rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
+        histories = Histories(X.indptr.astype(np.int64), X.indices, X.data)
+        problem = objective.problem(items, histories, _EXACT)
+        backends.get().least_squares(problem, histories, rows, count_threads(self.n_jobs))
+        return rows
+
+    def explain(self, user, item, X=None):
+        """Return how much each item of a user's history contributes to a score.
+
+        A user's vector is the solution of a linear system, and so a sum over the user's items: item
+        i contributes a_ui v_item^T W v_i to the score, with W the inverse of the user's matrix.
+
+        Parameters
+        ----------
+        user : int
+            A user seen in ``fit``; or, with ``X``, a row of it.
+        item : int
+            The item whose score is explained.
+        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Histories of users to be folded in.
+
+        Returns
+        -------
+        explanation : Bunch
+            ``history``, the user's items in descending order of ``contributions``; ``rest``, what
+            the user's vector lacks to be the exact solution, zero up to rounding with ``X``; and
+            ``score``, the sum of both.
+        """
+        queries, history = self._queries(X, [user] if X is None else None)
+        row = 0 if X is None else validate_id("user", user, len(queries))
+        item = validate_id("item", item, self.n_features_in_)
+        history = take_rows(history, [row])
+        score = float(queries[row] @ self.item_factors_[item])
+        contributions = self._contributions(history, item)
+        order = np.argsort(-contributions, kind="stable")
+        return Bunch(
+            history=history.indices[order].astype(np.int64),
+            contributions=contributions[order],
+            rest=score - float(contributions.sum()),
+            score=score,
+        )
+
+    def _contributions(self, history, item):
+        """Return the contributions of a history's items to the score of an item, float64."""
+        if not history.nnz:
+            return np.zeros(0)
+        items = as_kernel_array(self.item_factors_, np.float64)
+        rows, weights = items[history.indices], history.data.astype(np.float64)
+        (penalty,) = self._objective.penalties(weights.sum(keepdims=True), len(items))
+        matrix = (rows * weights[:, None]).T @ rows + penalty * np.eye(items.shape[1])
+        matrix += self._objective.unobserved_weight * (items.T @ items)
+        return weights * (rows @ np.linalg.solve(matrix, items[item]))

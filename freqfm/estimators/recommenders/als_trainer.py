@@ -1,0 +1,136 @@
+"""The training task of alternating least squares: items are solved first, then users."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm import backends
+from freqfm.backends.base import Histories, LeastSquaresProblem
+
+__all__ = ["ALSTrainer", "Objective"]
+
+
+# The default regularization gives an average user this penalty, in units of an average weight.
+_PENALTY = 5.0
+
+
+class Objective(NamedTuple):
+    """The numbers of the squared error that a fit minimises."""
+
+    unobserved_weight: float
+    regularization: float
+    exponent: float
+
+    @classmethod
+    def of(cls, model, X):
+        """Return the objective of a fit to ``X``; parameters that are None depend on it."""
+        n_users, n_items = X.shape
+        total = float(X.data.sum(dtype=np.float64))
+        weight, exponent = total / X.nnz, float(model.regularization_exponent)
+        unobserved = model.unobserved_weight
+        if unobserved is None:
+            unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
+        regularization = model.regularization
+        if regularization is None:
+            scale = (total / n_users + unobserved * n_items) ** exponent
+            regularization = _PENALTY * weight / scale
+        return cls(float(unobserved), float(regularization), exponent)
+
+    def problem(self, factors, histories, n_steps):
+        """Return the backend's problem for rows with these histories; 0 steps solve exactly."""
+        starts, _, weights = histories
+        totals, filled = np.zeros(len(starts) - 1), starts[:-1] < starts[1:]
+        if filled.any():
+            totals[filled] = np.add.reduceat(weights, starts[:-1][filled], dtype=np.float64)
+        return LeastSquaresProblem(
+            factors=factors,
+            unobserved_weight=self.unobserved_weight,
+            penalties=self.penalties(totals, len(factors)),
+            n_steps=n_steps,
+        )
+
+    def penalties(self, totals, n_others):
+        """Return the penalty of rows by the sums of their weights, float32."""
+        scale = (totals + self.unobserved_weight * n_others) ** self.exponent
+        with np.errstate(over="ignore"):
+            return (self.regularization * scale).astype(np.float32)
+
+    def check(self, learned):
+        """Raise unless this is what a fit has stored."""
+        for name, value in self._asdict().items():
+            learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
+
+
+class ALSTrainer:
+    """A task for the epoch loop; a context manager.
+
+    Parameters
+    ----------
+    model : ALSRecommender
+        Initialised; its factors are updated in place.
+    components : Components
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    optimizer = None
+    divergence_hint = (
+        "scaling the weights in X to about 1, or a larger regularization or unobserved_weight"
+    )
+
+    def __init__(self, model, components, X, score, n_threads):
+        self.model, self.validation_score = model, score
+        self._n_steps, self._n_threads = components.n_steps, n_threads
+        self._objective = components.objective
+        by_item = X.T.tocsr()
+        self._of_users = Histories(X.indptr.astype(np.int64), X.indices, X.data)
+        self._of_items = Histories(
+            by_item.indptr.astype(np.int64), by_item.indices.astype(np.int32), by_item.data
+        )
+        self._total = float(X.data.sum(dtype=np.float64))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def run_epoch(self, epoch):
+        """Solve all items, then all users; return the loss per weight of an interaction."""
+        users, items = self.model.user_factors_, self.model.item_factors_
+        _, penalties = self._solve(items, users, self._of_items)
+        losses, _ = self._solve(users, items, self._of_users)
+        # The losses of users contain their own penalties only.
+        squares = np.einsum("nf,nf->n", items, items, dtype=np.float64)
+        return float(losses.sum() + penalties @ squares) / self._total
+
+    def _solve(self, rows, factors, histories):
+        """Solve the rows of a table; return their losses and their penalties."""
+        problem = self._objective.problem(factors, histories, self._n_steps)
+        losses = backends.get().least_squares(problem, histories, rows, self._n_threads)
+        return losses, problem.penalties.astype(np.float64)
+
+    # Called by the epoch loop.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [self.model.user_factors_, self.model.item_factors_]
+
+    def state(self):
+        """Return all arrays that training changes."""
+        return self.weights()
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        names = "user_factors_", "item_factors_"
+        return {name: getattr(self.model, name).copy() for name in names}
