@@ -90,6 +90,7 @@ class CUDABackend(Backend):
     # Operations that are yet to come.
 
     table_trainer = _cpu_only("Backbones are trained")
+    least_squares = _cpu_only("Least squares are solved")
     propagation = _cpu_only("Graphs are propagated")
     deepfm_trainer = _cpu_only("DeepFM is trained")
     deepfm_scores = _cpu_only("DeepFM is scored")

@@ -92,6 +92,9 @@ class ALSRecommender(BaseRecommender):
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
+    device : str, default="cpu"
+        Where predictions are computed: "cpu", or "auto" for a GPU if one can be used. Least squares
+        are solved on the CPU only: with "cuda", ``fit`` raises. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -204,6 +207,7 @@ class ALSRecommender(BaseRecommender):
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
     }
 
     def __init__(
@@ -225,6 +229,7 @@ class ALSRecommender(BaseRecommender):
         verbose: int = 0,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
     ):
         self.n_components = n_components
         self.unobserved_weight = unobserved_weight
@@ -242,6 +247,7 @@ class ALSRecommender(BaseRecommender):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.device = device
 
     def partial_fit(self, X, y=None):
         """Add interactions to those known, and train one epoch on all; users and items may be new.
@@ -376,7 +382,8 @@ class ALSRecommender(BaseRecommender):
         rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
         histories = Histories(X.indptr.astype(np.int64), X.indices, X.data)
         problem = objective.problem(items, histories, _EXACT)
-        backends.get().least_squares(problem, histories, rows, count_threads(self.n_jobs))
+        operands = problem, histories, rows, count_threads(self.n_jobs)
+        backends.serve(self.device, "least_squares", *operands)
         return rows
 
     def explain(self, user, item, X=None):

@@ -110,8 +110,14 @@ class ALSTrainer:
     def _solve(self, rows, factors, histories):
         """Solve the rows of a table; return their losses and their penalties."""
         problem = self._objective.problem(factors, histories, self._n_steps)
-        losses = backends.get().least_squares(problem, histories, rows, self._n_threads)
+        operands = problem, histories, rows, self._n_threads
+        _, losses = backends.start(self.model.device, "least_squares", *operands)
         return losses, problem.penalties.astype(np.float64)
+
+    @property
+    def device(self):
+        """Name of the device that trains: least squares are solved on the CPU."""
+        return backends.get().name
 
     # Called by the epoch loop.
 
