@@ -47,7 +47,7 @@ from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
 from freqfm.losses import RANKING_LOSSES, Softmax
-from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, Adagrad, Adam
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
 
@@ -100,7 +100,7 @@ def use_everything():
         if cls in (DeepFMClassifier, DeepFMRegressor):
             size["hidden_layer_sizes"] = [(5,), [4, np.int64(3)], ()][i % 3]
             size["fields"] = [None, np.arange(8) // 3][i % 2]
-            size["layer_optimizer"] = ["adam", "sgd", Adagrad(0.1)][i // 2 % 3]
+            size["layer_optimizer"] = ["adam", SGD(0.001), Adagrad(0.1)][i // 2 % 3]
             size["dropout"] = [0, 0.5][i // 2 % 2]
         model = cls(
             **size,

@@ -153,6 +153,12 @@ OUT_OF_RANGE = {
     "rank_sharing": ["both", None],
     "form": ["code", None],
     "dependent_weight": [-1e-9, np.nan, np.inf, None],
+    "device": ["gpu", "cuda:first", 3, None],
+    "hidden_layer_sizes": [(0,), (2.5,), 8, "small", None],
+    "alpha_layers": [-1e-9, np.nan, np.inf, None],
+    "dropout": [1, -0.1, np.nan, None],
+    "layer_optimizer": ["nope", "cf_sgd", 3, None, SGD],
+    "fields": [[1, 2], "all", 8],
 }
 
 
