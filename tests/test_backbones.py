@@ -24,6 +24,8 @@ from freqfm.datasets import make_interactions
 from freqfm.losses import MAWU, RANKING_LOSSES, DirectAU
 from freqfm.optimizers import SGD, Adam
 
+pytestmark = pytest.mark.slow  # compiles or emulates many combinations
+
 
 class Features(Backbone):
     """Vectors are sums of the vectors of features: rows of a sparse matrix times a table."""

@@ -17,6 +17,8 @@ from freqfm.backends.cuda.fm_trainer import EpochSort
 from freqfm.backends.cuda.occurrences import WINDOW
 from freqfm.optimizers import SGD
 
+pytestmark = pytest.mark.slow  # compiles or emulates many combinations
+
 # Relative to the largest number of an array. Adam turns the sign of a gradient near zero, which
 # float32 does not know, into a whole step.
 TOLERANCE = 5e-4

@@ -27,6 +27,8 @@ from freqfm.losses import BPR, BSL, MAWU, Softmax
 from freqfm.optimizers import SGD
 from freqfm.samplers import SAMPLERS, Uniform
 
+pytestmark = pytest.mark.slow  # compiles or emulates many combinations
+
 # Relative to the largest number of an array. Adam turns the sign of a gradient near zero, which
 # float32 does not know, into a whole step.
 TOLERANCE = 5e-4

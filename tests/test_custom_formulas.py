@@ -253,11 +253,13 @@ def test_custom_steps_equal_the_shipped_ones(own, shipped):
 ADAMS = CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False)
 
 
+@pytest.mark.slow
 def test_custom_steps_in_rank_aware_machines():
     models = [regressor(RaFMRegressor, optimizer=adam).fit(X, SCORE) for adam in ADAMS]
     assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1, "weight_decay_scope": "full"}])
 def test_custom_steps_in_recommenders(decay):
     for cls, params, name in (
@@ -320,6 +322,7 @@ class FirstTwo(Popularity):
         return generator.integers(0, 2, shape)
 
 
+@pytest.mark.slow
 def test_an_autoencoder_asks_a_sampler_to_draw():
     def fit(sampler, **params):
         model = recommender(FastVAERecommender, negative_sampler=sampler, n_negatives=5, **params)
@@ -461,6 +464,7 @@ def in_a_process(**env):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_custom_formulas_are_kept_on_disk_and_run_as_plain_python():
     scores, _ = in_a_process()
     again, compiled = in_a_process()
@@ -484,6 +488,7 @@ def sinh(residual):
     return math.sinh(residual)
 
 
+@pytest.mark.slow
 def test_a_formula_calls_others():
     model = regressor(loss=WithHelper(), optimizer="adagrad", max_iter=50).fit(X, SCORE)
     assert model.score(X, SCORE) > 0.5

@@ -153,6 +153,7 @@ def test_scores_of_a_row_depend_on_that_row_alone(fields):
     assert_array_equal(alone, scores[:70])
 
 
+@pytest.mark.slow
 def test_custom_steps_move_what_they_are_given_to():
     X, y = rows()
     shipped = model_of(optimizer=Adagrad(0.05), layer_optimizer=Adam(0.01)).fit(X, y)

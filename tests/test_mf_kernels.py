@@ -235,6 +235,7 @@ def test_bsl_weighs_the_logarithm(data):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "atan", "relu"])
 @pytest.mark.parametrize("sampler", [GivenNegatives(), GivenPopularity(shared=False), "full"])
 def test_psl_gradient(data, activation, sampler):

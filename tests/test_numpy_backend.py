@@ -29,6 +29,8 @@ from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SL
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 
+pytestmark = pytest.mark.slow  # compiles or emulates many combinations
+
 CPU = backends.get()
 
 # Relative to the largest number of an array. Adam is the least exact: the CPU has its 1 - beta_2 in

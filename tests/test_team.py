@@ -419,18 +419,21 @@ def interrupts():
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
 @pytest.mark.parametrize("n_signals", [10, 50])
 def test_no_thread_works_after_an_interrupt(n_signals, interrupts):
-    slots = np.zeros(3 * STRIDE, dtype=np.int64)
+    slots, n_interrupts = np.zeros(3 * STRIDE, dtype=np.int64), 0
     with Team(3) as team:
         team.run(keep_step, slots, 1)
         for i in range(10):
             sender = interrupts(n_signals, 0.0005 * i)
-            with pytest.raises(KeyboardInterrupt):
+            try:
                 while sender.is_alive():
                     team.run(keep_step, slots, 500)
-                time.sleep(1)  # the last signal may arrive after its sender is done
+            except KeyboardInterrupt:
+                n_interrupts += 1
             at_work = team._barrier[team_module._AT_WORK :].any()
             sender.join()
             assert not at_work
+        # Where cores are busy, all signals may arrive before the team runs.
+        assert n_interrupts > 0
         assert team.run(keep_step, slots, 10) == 0
 
 
