@@ -21,7 +21,7 @@ import numpy as np
 from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm.backends.base import FMWeights, Tower, UpdateRule
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
-from freqfm.backends.cpu.fm import first_token, prepare
+from freqfm.backends.cpu.fm import first_token, prepare, sum_of_rows
 from freqfm.backends.cpu.fm_batch import (
     TokenSums,
     begin_step,
@@ -396,21 +396,6 @@ def _learn_chunk(c, rank, n_rows, loss_code, model, batch, scratch):
 
 
 @inlined
-def _sum_of_rows(n_rows, batch, scratch):
-    """Return the loss of the batch, and its sums for the intercept, which all rows hold."""
-    loss = 0.0
-    derivative = 0.0
-    weight = 0.0
-    curvature = 0.0
-    for j in range(n_rows):
-        loss += scratch.losses[j]
-        derivative += scratch.derivatives[j]
-        weight += batch.weights[j]
-        curvature += scratch.curvatures[j]
-    return loss, TokenSums(derivative, weight, curvature)
-
-
-@inlined
 def _sum_token(t, batch, scratch):
     """Return the TokenSums of a token, and the sum of derivative x^2."""
     derivative = 0.0
@@ -562,7 +547,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
         wait(barrier, size)
         number = span.n_steps + b - span.first_batch + 1
         step = begin_step(number, n_rows, problem)
-        batch_loss, summed = _sum_of_rows(n_rows, batch, scratch)
+        batch_loss, summed = sum_of_rows(n_rows, batch, scratch)
         if rank == 0:
             loss += batch_loss
             step_intercept(summed, step, problem, weights, state.tokens)

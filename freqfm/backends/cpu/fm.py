@@ -219,7 +219,7 @@ def _differentiate(begin, end, loss_code, batch, scratch):
 
 
 @inlined
-def _sum_of_rows(n_rows, batch, scratch):
+def sum_of_rows(n_rows, batch, scratch):
     """Return the loss of the batch, and its sums for the intercept, which all rows hold."""
     loss = 0.0
     derivative = 0.0
@@ -382,7 +382,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
 
         step = begin_step(span.n_steps + b - span.first_batch + 1, part.n_rows, problem)
         if rank == 0:
-            batch_loss, summed = _sum_of_rows(part.n_rows, batch, scratch)
+            batch_loss, summed = sum_of_rows(part.n_rows, batch, scratch)
             loss += batch_loss
             step_intercept(summed, step, problem, weights, state)
         _step_scalars(share, step, problem, weights, state, batch, scratch)

@@ -19,6 +19,8 @@ How the parts fit:
     The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
 ``fm``, ``fm_trainer``
     Phases of factorization machines, and what runs them.
+``steps``
+    Steps of the weights of one row, which tokens of machines and rows of tables share.
 ``sorting``, ``tables``, ``products``, ``draws``
     What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
     and moved; matrix products by registers; draws from cells of items.

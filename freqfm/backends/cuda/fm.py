@@ -9,24 +9,23 @@ Every sum has an order that does not depend on the grid. Sums are float32: at mo
 and then at most as many as there are pieces, so that errors grow slowly.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
-from freqfm.backends.cuda.team import first_of_lanes, group_sum
+from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
+from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.codes import (
     COUNT_SAMPLES,
-    EPSILON,
     RATE_CONSTANT,
     RATE_COUNTED,
     RATE_GIVEN,
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
-from freqfm.formulas.steps import present_rate, sgd_step, step_element
+from freqfm.formulas.steps import present_rate, step_element
 
 __all__ = ["SCORE", "SUM_LOSSES", "TRAIN", "FMArgs", "FMRows", "FMScratch", "FMWeightState"]
 
@@ -293,12 +292,9 @@ def _gradient(args, k, scale, shrinkage, source, f, g):
 @inlined
 def rate_of_token(team, b, k, summed, args):
     """Return the learning rate of a token, whose counter advances, to all lanes."""
-    rate, rule, per_row = ZERO, args.rule, args.model.per_row
-    if team.lane == 0:
-        if rule.rate_code == RATE_COUNTED:
-            per_row[k] += summed.weight if rule.count_code == COUNT_SAMPLES else ONE
-        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, summed.curvature)
-    return first_of_lanes(team, rate) / args.steps[b, 1]
+    per_row = args.model.per_row
+    rate = rate_of_row(team, args.rule, per_row, k, summed.weight, summed.curvature)
+    return rate / args.steps[b, 1]
 
 
 @inlined
@@ -331,39 +327,21 @@ def _step_token(team, b, k, summed, source, args):
         for f in range(team.lane, width, team.n_lanes):
             along, _ = _gradient(args, k, scale, shrinkage, source, f, f)
             squares += along * along
-        rate /= _root_of_row(team, k, squares, args)
+        rate /= root_of_row(team, rule, model.factors_first, (k, 0), squares, width)
     for f in range(team.lane, width, 2 * team.n_lanes):
         second = f + team.n_lanes < width
         g = f + team.n_lanes if second else f
         along, more = _gradient(args, k, scale, shrinkage, source, f, g)
-        _step_weight(k, f, along, rate, root, args)
+        _step_factor(k, f, along, rate, root, args)
         if second:
-            _step_weight(k, g, more, rate, root, args)
+            _step_factor(k, g, more, rate, root, args)
 
 
 @inlined
-def _root_of_row(team, k, squares, args):
-    """Add the lanes' squares of a gradient to the state of row-wise Adagrad; return its root."""
-    first = args.model.factors_first
-    total = first[k, 0] + group_sum(team, squares) / np.float32(args.model.factors.shape[1])
-    # All lanes have read the state before the first one writes it.
-    total = first_of_lanes(team, total)
-    if team.lane == 0:
-        first[k, 0] = total
-    return np.float32(math.sqrt(total)) + np.float32(args.rule.hyper[EPSILON])
-
-
-@inlined
-def _step_weight(k, f, along, rate, root, args):
+def _step_factor(k, f, along, rate, root, args):
     """Move one factor along its gradient."""
-    rule, model = args.rule, args.model
-    if rule.step_code == STEP_ROWWISE_ADAGRAD:
-        model.factors[k, f] = sgd_step(model.factors[k, f], along, rate)
-    else:
-        step_element(
-            rule, rate, root, model.factors, (k, f), along, model.factors_first,
-            model.factors_second,
-        )  # fmt: skip
+    first, second = args.model.factors_first, args.model.factors_second
+    move_weight(args.rule, rate, root, args.model.factors, (k, f), along, first, second)
 
 
 @inlined

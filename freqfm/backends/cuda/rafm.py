@@ -6,7 +6,6 @@ follows the loss of the last score; the others are dependent and make B(p) follo
 ``prefix`` levels are parts of one vector, nothing is subtracted, and all vectors follow the loss.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +28,10 @@ from freqfm.backends.cuda.fm import (
     token_of_window,
 )
 from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
-from freqfm.backends.cuda.team import first_of_lanes, group_sum
-from freqfm.formulas.codes import EPSILON, STEP_ROWWISE_ADAGRAD
+from freqfm.backends.cuda.steps import move_weight, root_of_row
+from freqfm.backends.cuda.team import group_sum
+from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.losses import expectation, loss_and_gradient, loss_curvature
-from freqfm.formulas.steps import sgd_step, step_element
 
 __all__ = ["SCORE", "TRAIN", "Levels", "RaFMArgs", "RaFMScratch"]
 
@@ -258,21 +257,14 @@ def _step_level(team, p, k, step, source, args):
             g = scale * (_column(args, source, free, column + f) - own)
             squares += g * g
         place = levels.first_starts[p] + levels.rows[k]
-        total = model.factors_first[place] + group_sum(team, squares) / np.float32(width)
-        total = first_of_lanes(team, total)
-        if team.lane == 0:
-            model.factors_first[place] = total
-        rate /= np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
+        rate /= root_of_row(team, rule, model.factors_first, place, squares, width)
     for f in range(team.lane, width, team.n_lanes):
         own = shrinkage * model.factors[begin + f]
         g = scale * (_column(args, source, free, column + f) - own)
-        if rule.step_code == STEP_ROWWISE_ADAGRAD:
-            model.factors[begin + f] = sgd_step(model.factors[begin + f], g, rate)
-        else:
-            step_element(
-                rule, rate, root, model.factors, begin + f, g, model.factors_first,
-                model.factors_second,
-            )  # fmt: skip
+        move_weight(
+            rule, rate, root, model.factors, begin + f, g, model.factors_first,
+            model.factors_second,
+        )  # fmt: skip
 
 
 @inlined

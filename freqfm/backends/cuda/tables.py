@@ -13,22 +13,20 @@ import numpy as np
 from freqfm._jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
 from freqfm.backends.cuda.sorting import Touched
-from freqfm.backends.cuda.team import first_of_lanes, group_sum, synchronize_group
+from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
+from freqfm.backends.cuda.team import group_sum, synchronize_group
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
     CATCH_UP_FACTOR,
     CATCH_UP_NONE,
-    COUNT_SAMPLES,
     DECAY_BATCH,
     DECAY_NONE,
-    EPSILON,
-    RATE_COUNTED,
     STEP_ADAM,
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.steps import present_rate, sgd_step, step_element
+from freqfm.formulas.steps import present_rate
 
 __all__ = [
     "CATCH_UP_ALL",
@@ -194,19 +192,10 @@ def _step_row(team, side, move, step):
         squares = ZERO
         for f in range(team.lane, width, team.n_lanes):
             squares += _gradient_of(side, move, f) * _gradient_of(side, move, f)
-        squares = group_sum(team, squares) / np.float32(width)
-        total = first_of_lanes(team, table.first[k, 0] + squares)
-        if team.lane == 0:
-            table.first[k, 0] = total
-        rate /= np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
+        rate /= root_of_row(team, rule, table.first, (k, 0), squares, width)
     for f in range(team.lane, width, team.n_lanes):
         gradient = _gradient_of(side, move, f)
-        if rule.step_code == STEP_ROWWISE_ADAGRAD:
-            table.weights[k, f] = sgd_step(table.weights[k, f], gradient, rate)
-        else:
-            step_element(
-                rule, rate, root, table.weights, (k, f), gradient, table.first, table.second
-            )
+        move_weight(rule, rate, root, table.weights, (k, f), gradient, table.first, table.second)
 
 
 @inlined
@@ -313,24 +302,13 @@ def _through_unit_row(team, row, k, n_unit, side):
 
 
 @inlined
-def _advance_rate(team, rule, per_row, k, n_seen):
-    """Return the learning rate of row ``k``, whose counter advances, to all lanes."""
-    rate = ZERO
-    if team.lane == 0:
-        if rule.rate_code == RATE_COUNTED:
-            per_row[k] += np.float32(n_seen) if rule.count_code == COUNT_SAMPLES else ONE
-        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, ZERO)
-    return first_of_lanes(team, rate)
-
-
-@inlined
 def _move_row(team, row, k, n_seen, mean, number, side, step):
     """Step row ``k`` along its gradient, and apply its weight decay.
 
     The penalty on rows that a batch holds is that for each occurrence, times ``mean``.
     """
     table, rule = side.table, step.rule
-    rate = _advance_rate(team, rule, table.per_row, k, n_seen)
+    rate = rate_of_row(team, rule, table.per_row, k, n_seen, ZERO)
     penalty = ZERO
     if rule.decay_code != DECAY_NONE:
         if rule.decoupled:
