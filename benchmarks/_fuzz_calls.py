@@ -41,9 +41,11 @@ def _parameters(component):
 
 _SIZES = {"max_iter": 2, "random_state": 0, "n_jobs": 1}
 _FM, _RAFM = {"n_components": 3, **_SIZES}, {"ranks": (2, 3), "rank_assignment": [9], **_SIZES}
+_DEEP = {"hidden_layer_sizes": (4,), **_FM}
 FM = {"FMClassifier": _FM, "FMRegressor": _FM, "RaFMClassifier": _RAFM, "RaFMRegressor": _RAFM}
+FM |= {"DeepFMClassifier": _DEEP, "DeepFMRegressor": _DEEP}
 _MF, _VAE = {"n_components": 3, **_SIZES}, {"hidden_layer_sizes": (4,), "n_components": 3, **_SIZES}
-RECOMMENDERS = {"MFRecommender": _MF, "FastVAERecommender": _VAE}
+RECOMMENDERS = {"MFRecommender": _MF, "ALSRecommender": _MF, "FastVAERecommender": _VAE}
 
 #: Parameters of components, which errors name too.
 OF_COMPONENTS = {name for made in faults.COMPONENTS for name in _parameters(made)}
@@ -208,6 +210,11 @@ def _recommender_fit(rng, name):
 def mf_fit(rng):
     """Fits of matrix factorization."""
     return _recommender_fit(rng, "MFRecommender")
+
+
+def als_fit(rng):
+    """Fits of matrix factorization by alternating least squares."""
+    return _recommender_fit(rng, "ALSRecommender")
 
 
 def vae_fit(rng):
@@ -616,7 +623,7 @@ def changed_model(rng):
     return Call(change_and_use, {"changed": (holder[key], faults.array, {})}, check[1], names)
 
 
-TARGETS = [fm_fit, fm_use, mf_fit, vae_fit, recommend, recommender_use, table_fit, table_use]
-TARGETS += [sampler, metric, ranking_top_k, splitter, holdout, scorer, made_data, loader]
+TARGETS = [fm_fit, fm_use, mf_fit, als_fit, vae_fit, recommend, recommender_use, table_fit]
+TARGETS += [table_use, sampler, metric, ranking_top_k, splitter, holdout, scorer, made_data, loader]
 TARGETS += [checkpoint, changed_model]
 TARGETS = {target.__name__: target for target in TARGETS}
