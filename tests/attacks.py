@@ -13,6 +13,7 @@ from scipy import sparse
 
 from freqfm import (
     ALSRecommender,
+    DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -28,6 +29,7 @@ WORDS = ValueError, TypeError, AttributeError
 ROWS = sparse.random_array((40, 6), density=0.5, rng=np.random.default_rng(0), dtype=np.float32)
 ROWS = ROWS.tocsr()
 CLASSES = np.arange(40) % 3
+FIELDS = [0, 0, 1, 1, 1, 2]
 HISTORIES = make_interactions(30, 12, 180, random_state=0)
 
 MACHINES = {
@@ -38,6 +40,10 @@ MACHINES = {
     "RaFMRegressor": lambda: (
         RaFMRegressor((2, 3), rank_assignment=[20], rank_sharing="truncate", optimizer="adagrad"),
         CLASSES * 1.0,
+    ),
+    "DeepFMClassifier": lambda: (
+        DeepFMClassifier(3, hidden_layer_sizes=(4,), fields=FIELDS),
+        CLASSES,
     ),
 }
 RECOMMENDERS = {
@@ -55,7 +61,7 @@ RECOMMENDERS = {
 
 # What every use needs, and what only further training needs.
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
-OF_MACHINES |= {"feature_ranks_", "factor_rows_"}
+OF_MACHINES |= {"feature_ranks_", "factor_rows_", "_tower", "_layer_widths", "fields_"}
 OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_history", "layers_"}
 OF_RECOMMENDERS |= {"_inverse_temperatures", "_fold_in", "user_factors_", "input_factors_"}
 OF_RECOMMENDERS |= {f"_history.{field}" for field in ("indptr", "indices", "weights")}

@@ -95,7 +95,7 @@ def test_auto_takes_the_cpu_in_silence(no_gpu, capsys):
     assert_array_equal(model.factors_, fm().fit(X, y).factors_)
 
 
-@pytest.mark.parametrize("device", ["cuda:x", "cuda:", "cuda:-1", "CPU", None, ["cpu"]])
+@pytest.mark.parametrize("device", ["cuda:x", "cuda:", "cuda:-1", "CPU", None, ["cpu"], np.ones(2)])
 def test_unknown_devices(device):
     with pytest.raises(ValueError, match="is unknown; choose 'cpu', 'cuda', 'cuda:1'"):
         backends.get(device)

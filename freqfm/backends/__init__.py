@@ -27,14 +27,15 @@ def get(device="cpu"):
     DeviceUnavailableError
         If the device cannot be used on this machine; the message says what to install.
     """
-    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
-    if device == "cpu":
+    name = device if isinstance(device, str) else ""
+    kind, _, number = name.partition(":")
+    if name == "cpu":
         return _cpu()
-    if device in ("cuda", "auto") or (kind == "cuda" and number.isdecimal()):
+    if name in ("cuda", "auto") or (kind == "cuda" and number.isdecimal()):
         try:
             return _cuda(int(number or 0))
         except DeviceUnavailableError as error:
-            if device == "auto":
+            if name == "auto":
                 return _cpu()
             raise DeviceUnavailableError(f"device={device!r} cannot be used: {error}") from None
     raise ValueError(
