@@ -13,9 +13,13 @@ from sklearn.metrics import log_loss, ndcg_score
 from freqfm import metrics
 from freqfm.metrics import (
     average_precision_at_k,
+    coverage_at_k,
+    diversity_at_k,
+    gini,
     hit_rate_at_k,
     ndcg_at_k,
     normalized_entropy,
+    novelty_at_k,
     precision_at_k,
     ranking_report,
     recall_at_k,
@@ -187,15 +191,23 @@ def test_strata_are_shares_of_the_items():
 def test_report_holds_every_metric():
     relevant, ranked = random_rankings(0)
     counts = np.arange(30)
-    report = ranking_report(relevant, ranked, (3, np.int64(12)), item_counts=counts)
+    vectors = np.random.default_rng(1).normal(size=(30, 4))
+    report = ranking_report(
+        relevant, ranked, (3, np.int64(12)), item_counts=counts, item_vectors=vectors
+    )
     expected = {}
     for k in (3, 12):
         for name, metric in RANKING_METRICS.items():
             expected[f"{name}@{k}"] = metric(relevant, ranked, k)
         for name, part in stratified_ndcg_at_k(relevant, ranked, counts, k).items():
             expected[f"ndcg_{name}@{k}"] = part
+        expected[f"coverage@{k}"] = coverage_at_k(ranked, 30, k)
+        expected[f"gini@{k}"] = gini(ranked, 30, k)
+        expected[f"novelty@{k}"] = novelty_at_k(ranked, counts, k)
+        expected[f"diversity@{k}"] = diversity_at_k(ranked, vectors, k)
     assert report == pytest.approx(expected, rel=1e-12)
-    assert list(ranking_report(relevant, ranked)) == [f"{name}@12" for name in RANKING_METRICS]
+    names = [f"{name}@12" for name in (*RANKING_METRICS, "coverage", "gini")]
+    assert list(ranking_report(relevant, ranked)) == names
     assert ranking_report(relevant, ranked, 5)["ndcg@5"] == ndcg_at_k(relevant, ranked, 5)
 
 
@@ -322,6 +334,76 @@ def test_errors_of_strata(change, error, message):
     for function in (stratified_ndcg_at_k, ranking_report):
         with pytest.raises(error, match=message):
             function(RELEVANT, RANKED, **arguments)
+
+
+# Lists as such.
+
+
+def test_lists_worked_example():
+    # The items are recommended 3, 5, 4, 4, 1, 0 and 1 times.
+    assert coverage_at_k(RANKED, 7) == 6 / 7
+    assert coverage_at_k(RANKED, 7, 1) == 3 / 7
+    counts = np.array([3, 5, 4, 4, 1, 0, 1])
+    pairs = np.abs(np.subtract.outer(counts, counts)).sum()
+    assert gini(RANKED, 7) == pytest.approx(pairs / (2 * 7 * counts.sum()))
+    bits = [4, 3, 2, 1, 4, 4, 4]  # of 16 interactions; the last item has none, as if it had one
+    novelty = novelty_at_k(RANKED, [1, 2, 4, 8, 1, 0, 0], average=False)
+    expected = [np.mean([bits[item] for item in row if item >= 0]) for row in RANKED]
+    assert_allclose(novelty, expected)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_diversity_is_the_mean_over_pairs(kind, monkeypatch):
+    monkeypatch.setattr(metrics._lists, "_USERS_AT_ONCE", 2)
+    vectors = np.random.default_rng(0).normal(size=(7, 3))
+    vectors[6] = 0
+    units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    ranked = np.vstack([RANKED, [[-1, 3, -1, -1]], [[-1] * 4]])
+    expected = []
+    for row in ranked:
+        items = row[row >= 0]
+        pairs = [1 - units[i] @ units[j] for i in items for j in items if i < j]
+        expected.append(np.mean(pairs) if pairs else NAN)
+    found = diversity_at_k(ranked, kind(vectors), average=False)
+    assert_allclose(found, expected, rtol=1e-12)
+    assert diversity_at_k(ranked, kind(vectors)) == pytest.approx(np.nanmean(expected))
+
+
+def test_lists_that_are_too_short():
+    empty = [[-1, -1]]
+    assert coverage_at_k(empty, 3) == 0
+    for metric in (gini, lambda ranked, _: novelty_at_k(ranked, [1, 2, 3])):
+        with pytest.raises(ValueError, match="ranked holds no"):
+            metric(empty, 3)
+    with pytest.raises(ValueError, match="no user with two items"):
+        diversity_at_k([[1]], np.eye(3))
+    report = ranking_report(np.eye(3)[:1], empty, item_counts=[1, 2, 3], item_vectors=np.eye(3))
+    undefined = {name for name, value in report.items() if np.isnan(value)}
+    assert undefined == {"gini@2", "novelty@2", "diversity@2"}
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: coverage_at_k(RANKED, 4), ValueError, "ranked holds 6, but there are 4 items"),
+        (lambda: coverage_at_k(RANKED, 7.0), TypeError, "n_items=7.0 must be an integer"),
+        (lambda: gini(RANKED, 7, 5), ValueError, "k=5, but ranked has 4 columns"),
+        (lambda: gini([[1, 1]], 7), ValueError, "ranked names item 1 twice in row 0"),
+        (lambda: novelty_at_k(RANKED, np.zeros(7)), ValueError, "item_counts are all 0"),
+        (lambda: novelty_at_k(RANKED, np.ones((7, 1))), ValueError, "item_counts must be one-dim"),
+        (lambda: diversity_at_k(RANKED, np.ones(7)), ValueError, "item_vectors must be a matrix"),
+        (lambda: diversity_at_k(RANKED, [["a"]] * 7), TypeError, "item_vectors holds <U1"),
+        (lambda: diversity_at_k(RANKED, [[NAN]] * 7), ValueError, "item_vectors holds NaN"),
+        (
+            lambda: ranking_report(RELEVANT, RANKED, item_vectors=np.eye(8)),
+            ValueError,
+            r"item_vectors has the shape \(8, 8\), but relevant has 7 columns",
+        ),
+    ],
+)
+def test_errors_of_lists(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_report_needs_a_k():

@@ -17,13 +17,24 @@ from sklearn.utils import Bunch
 from freqfm._validation import as_array, check_count
 from freqfm.metrics import _formulas
 from freqfm.metrics._hits import find_hits
+from freqfm.metrics._lists import (
+    coverage_at_k,
+    diversity_at_k,
+    gini,
+    novelty_at_k,
+    report_lists,
+)
 from freqfm.metrics._probabilities import normalized_entropy
 
 __all__ = [
     "average_precision_at_k",
+    "coverage_at_k",
+    "diversity_at_k",
+    "gini",
     "hit_rate_at_k",
     "ndcg_at_k",
     "normalized_entropy",
+    "novelty_at_k",
     "precision_at_k",
     "ranking_report",
     "recall_at_k",
@@ -342,9 +353,10 @@ def ranking_report(
     k: int | Sequence[int] | None = None,
     *,
     item_counts: ArrayLike | None = None,
+    item_vectors=None,
     edges: Sequence[float] = (0.05, 0.2),
 ) -> dict[str, float]:
-    """All ranking metrics at several k, from one pass over the ranking.
+    """All ranking metrics at several k.
 
     Parameters
     ----------
@@ -356,7 +368,9 @@ def ranking_report(
         Numbers of top places; n_ranked if None.
     item_counts : array-like of shape (n_items,), default=None
         How often each item occurs in training. If given, the parts of NDCG by popularity are
-        reported too, see :func:`stratified_ndcg_at_k`.
+        reported too, see :func:`stratified_ndcg_at_k`, and :func:`novelty_at_k`.
+    item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
+        If given, :func:`diversity_at_k` is reported too.
     edges : pair of float, default=(0.05, 0.20)
         As in :func:`stratified_ndcg_at_k`.
 
@@ -365,12 +379,14 @@ def ranking_report(
     report : dict of str to float
         Means over the users with at least one held-out item, under names such as "ndcg@10", for
         "ndcg", "recall", "precision", "average_precision", "hit_rate" and "reciprocal_rank", and
-        with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular".
+        with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular". Of the lists
+        of all users: "coverage" and "gini", and with ``item_counts`` and ``item_vectors`` also
+        "novelty" and "diversity"; NaN where lists are too short for them.
 
     Raises
     ------
     TypeError, ValueError
-        As in :func:`ndcg_at_k` and :func:`stratified_ndcg_at_k`.
+        As in :func:`ndcg_at_k` and the functions named above.
 
     Examples
     --------
@@ -395,6 +411,7 @@ def ranking_report(
         if strata is not None:
             parts = _formulas.stratified_ndcg(part, strata)
             values |= {f"ndcg_{name}": value for name, value in parts.items()}
-        for name, value in values.items():
-            report[f"{name}@{part.places.shape[1]}"] = _formulas.mean(value, True)
+        values = {name: _formulas.mean(value, True) for name, value in values.items()}
+        values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
+        report |= {f"{name}@{part.places.shape[1]}": value for name, value in values.items()}
     return report

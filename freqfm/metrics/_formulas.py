@@ -91,26 +91,38 @@ def strata(item_counts, edges, hits):
         If ``item_counts`` are not one non-negative number per item, or ``edges`` do not increase
         from 0 to 1.
     """
-    item_counts = as_array("item_counts", item_counts)
-    if item_counts.dtype.kind not in "biuf":
-        raise TypeError(f"item_counts holds {item_counts.dtype}; give a number for every item.")
-    if item_counts.shape != (hits.n_items,):
-        hint = ""
-        if item_counts.shape == hits.n_relevant.shape:
-            hint = " They look like counts of users."
-        raise ValueError(
-            f"item_counts has the shape {item_counts.shape}, but relevant has {hits.n_items} "
-            f"columns; give one count for each item.{hint}"
-        )
-    item_counts = item_counts.astype(np.float64)
-    if not (np.isfinite(item_counts).all() and (item_counts >= 0).all()):
-        raise ValueError("item_counts must be finite and not negative; give 0 for unseen items.")
+    item_counts = check_item_counts(item_counts, hits.n_items, len(hits.n_relevant))
     first, second = _check_edges(edges)
     order = np.argsort(-item_counts, kind="stable")
     stratum = np.full(hits.n_items, 2, dtype=np.int8)
     stratum[order[: round(second * hits.n_items)]] = 1
     stratum[order[: round(first * hits.n_items)]] = 0
     return stratum
+
+
+def check_item_counts(item_counts, n_items=None, n_users=None):
+    """Return how often each item occurs, as float64; of ``n_items`` items, unless it is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not a finite non-negative number per item.
+    """
+    item_counts = as_array("item_counts", item_counts)
+    if item_counts.dtype.kind not in "biuf":
+        raise TypeError(f"item_counts holds {item_counts.dtype}; give a number for every item.")
+    if n_items is None and item_counts.ndim != 1:
+        raise ValueError(f"item_counts must be one-dimensional; got the shape {item_counts.shape}.")
+    if n_items is not None and item_counts.shape != (n_items,):
+        hint = " They look like counts of users." if item_counts.shape == (n_users,) else ""
+        raise ValueError(
+            f"item_counts has the shape {item_counts.shape}, but relevant has {n_items} "
+            f"columns; give one count for each item.{hint}"
+        )
+    item_counts = item_counts.astype(np.float64)
+    if not (np.isfinite(item_counts).all() and (item_counts >= 0).all()):
+        raise ValueError("item_counts must be finite and not negative; give 0 for unseen items.")
+    return item_counts
 
 
 def _check_edges(edges):

@@ -43,15 +43,25 @@ def find_hits(relevant, ranked, k=None):
         ``relevant`` is not finite, or ``k`` is out of range.
     """
     relevant = as_csr("relevant", relevant)
-    ranked = _check_ranked(ranked, relevant.shape)
-    k = ranked.shape[1] if k is None else check_count("k", k)
-    if k > ranked.shape[1]:
-        raise ValueError(
-            f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
-            f"with -1 for missing ones."
-        )
-    ranked = ranked[:, :k]
-    return Hits(_compare(relevant, ranked), ranked, np.diff(relevant.indptr), relevant.shape[1])
+    n_users, n_items = relevant.shape
+    ranked = _as_rankings(ranked)
+    _check_users(ranked, n_users, n_items)
+    _check_items(ranked, n_items, f"relevant has {n_items} columns")
+    ranked = _first_places(ranked, k)
+    return Hits(_compare(relevant, ranked), ranked, np.diff(relevant.indptr), n_items)
+
+
+def check_ranked(ranked, n_items, k=None):
+    """Return the first ``k`` places of rankings of ``n_items`` items, as an array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`find_hits`.
+    """
+    ranked = _as_rankings(ranked)
+    _check_items(ranked, n_items, f"there are {n_items} items")
+    return _first_places(ranked, k)
 
 
 def as_csr(name, matrix):
@@ -86,9 +96,8 @@ def as_csr(name, matrix):
         raise ValueError(f"{name} cannot be used: {error}") from None
 
 
-def _check_ranked(ranked, shape):
-    """Return rankings as an array, checked against ``shape``, the numbers of users and items."""
-    n_users, n_items = shape
+def _as_rankings(ranked):
+    """Return rankings as an array of integers with a row per user."""
     ranked = as_array("ranked", ranked)
     if ranked.ndim != 2 or ranked.shape[1] == 0:
         raise ValueError(
@@ -96,26 +105,36 @@ def _check_ranked(ranked, shape):
         )
     if ranked.dtype.kind not in "iu":
         raise TypeError(
-            f"ranked holds {ranked.dtype}; it must hold integers, the column of relevant that "
-            f"stands for an item, and -1 for missing ones."
+            f"ranked holds {ranked.dtype}; it must hold integers, the column that stands for an "
+            f"item in the matrix of users and items, and -1 for missing ones."
         )
-    if len(ranked) != n_users:
-        hint = ""
-        if len(ranked) == n_items:
-            hint = " relevant looks transposed: its shape must be (n_users, n_items)."
-        elif ranked.shape[1] == n_users:
-            hint = " ranked looks transposed: its shape must be (n_users, k)."
-        raise ValueError(
-            f"relevant has {n_users} rows, but ranked has {len(ranked)}; both must have one per "
-            f"user.{hint}"
-        )
+    return ranked
+
+
+def _check_users(ranked, n_users, n_items):
+    """Check that there is a ranking for each row of ``relevant``."""
+    if len(ranked) == n_users:
+        return
+    hint = ""
+    if len(ranked) == n_items:
+        hint = " relevant looks transposed: its shape must be (n_users, n_items)."
+    elif ranked.shape[1] == n_users:
+        hint = " ranked looks transposed: its shape must be (n_users, k)."
+    raise ValueError(
+        f"relevant has {n_users} rows, but ranked has {len(ranked)}; both must have one per "
+        f"user.{hint}"
+    )
+
+
+def _check_items(ranked, n_items, limit):
+    """Check that rankings hold items, each once; ``limit`` says what bounds their numbers."""
     if ranked.size == 0:
-        return ranked
+        return
     low, high = int(ranked.min()), int(ranked.max())
     if low < -1 or high >= n_items:
         raise ValueError(
-            f"ranked holds {low if low < -1 else high}, but relevant has {n_items} columns; items "
-            f"must lie in [0, {n_items - 1}], and -1 stands for a missing one."
+            f"ranked holds {low if low < -1 else high}, but {limit}; items must lie in "
+            f"[0, {n_items - 1}], and -1 stands for a missing one."
         )
     ordered = np.sort(ranked, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
@@ -125,7 +144,17 @@ def _check_ranked(ranked, shape):
             f"ranked names item {ordered[row, place]} twice in row {row}, where it would count "
             f"twice; rank every item once."
         )
-    return ranked
+
+
+def _first_places(ranked, k):
+    """Return the first ``k`` places, all if it is None."""
+    k = ranked.shape[1] if k is None else check_count("k", k)
+    if k > ranked.shape[1]:
+        raise ValueError(
+            f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
+            f"with -1 for missing ones."
+        )
+    return ranked[:, :k]
 
 
 def _compare(relevant, ranked):
