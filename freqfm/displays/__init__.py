@@ -4,10 +4,12 @@
 in the display's attributes. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``.
 """
 
+from freqfm.displays._interactions import InteractionStrengthsDisplay
 from freqfm.displays._popularity import MagnitudePopularityDisplay, StratifiedNDCGDisplay
 from freqfm.displays._training import LossCurveDisplay, TemperatureDisplay
 
 __all__ = [
+    "InteractionStrengthsDisplay",
     "LossCurveDisplay",
     "MagnitudePopularityDisplay",
     "StratifiedNDCGDisplay",

@@ -29,6 +29,7 @@ from freqfm._validation import (
     validate_weights,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
+from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.pointwise import base_score, mean_loss
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
@@ -322,6 +323,64 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             with release_signals():
                 callbacks.end_fit()
         return self
+
+    def interaction_strengths(self, feature_names=None, *, X=None, n_pairs=20):
+        """Return the pairs of features that interact most.
+
+        The strength of a pair is what two ones add to the score together, beyond what each adds
+        alone: <v_i, v_j> in a factorization machine; in RaFM at the lower of their ranks; in
+        DeepFM with the tower's share.
+
+        Parameters
+        ----------
+        feature_names : array-like of shape (n_features,), default=None
+            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
+            "x0", "x1", ... without them.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
+            Rows such as those that the model was trained on; some thousands suffice. With them
+            only pairs that occur together in a row are compared, by their mean effect on a row's
+            score. With None all pairs are, those of one field too, which never meet.
+        n_pairs : int, default=20
+            How many pairs to return, at most.
+
+        Returns
+        -------
+        interactions : Bunch
+            Sorted by decreasing effect:
+
+            features : ndarray of shape (n_pairs, 2)
+                Columns of the two features.
+            names : ndarray of shape (n_pairs, 2)
+                Their names.
+            strengths : ndarray of shape (n_pairs,) or (n_pairs, n_classes)
+                Positive where they raise the score together.
+            effects : ndarray of shape (n_pairs,)
+                Absolute strength, the largest of all classes; with ``X`` times the mean of
+                |x_i x_j| over all rows.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument cannot be used, or ``X`` is None and there are more than 10,000 features.
+
+        Notes
+        -----
+        With ``X`` it takes time and memory for each different pair in its rows, 40 bytes or so.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from freqfm import FMRegressor
+        >>> X = np.random.default_rng(0).integers(0, 2, (2000, 4)).astype(float)
+        >>> y = X[:, 0] * X[:, 2] - 0.5 * X[:, 1] * X[:, 3]
+        >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
+        >>> found = model.interaction_strengths(["a", "b", "c", "d"], n_pairs=2)
+        >>> found.names.tolist()
+        [['a', 'c'], ['b', 'd']]
+        >>> found.strengths.round(1)
+        array([ 1. , -0.5])
+        """
+        return strongest_interactions(self, feature_names, X, n_pairs)
 
     def _train_once(self, X, y, sample_weight, classes=None):
         """Train one epoch for ``partial_fit``."""

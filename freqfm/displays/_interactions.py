@@ -1,0 +1,144 @@
+"""Display of the features that interact most in a factorization machine."""
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+
+from freqfm.displays._common import as_vector, model_with, open_axes
+
+__all__ = ["InteractionStrengthsDisplay"]
+
+
+class InteractionStrengthsDisplay:
+    """The strongest interactions of a factorization machine, as bars.
+
+    Parameters
+    ----------
+    names : array-like of str of shape (n_pairs, 2)
+        Names of the features of each pair, the strongest first.
+    strengths : array-like of shape (n_pairs,)
+        What the two add to the score together, see
+        :meth:`freqfm.FMClassifier.interaction_strengths`.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.datasets import make_clicks
+    >>> from freqfm.displays import InteractionStrengthsDisplay
+    >>> X, y = make_clicks(2000, (50, 20), random_state=0)
+    >>> model = FMClassifier(random_state=0).fit(X, y)
+    >>> display = InteractionStrengthsDisplay.from_estimator(model, X, n_pairs=5)
+    >>> len(display.bars_)
+    5
+    """
+
+    def __init__(self, names, strengths):
+        self.names = np.asarray(names, dtype=object)
+        self.strengths = as_vector("strengths", strengths)
+        if self.names.shape != (len(self.strengths), 2):
+            raise ValueError(
+                f"names has the shape {self.names.shape}, but there are {len(self.strengths)} "
+                f"strengths; give two names for each."
+            )
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X=None,
+        *,
+        feature_names=None,
+        n_pairs=20,
+        class_index=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Draw the strongest interactions of a fitted factorization machine.
+
+        Parameters
+        ----------
+        estimator : estimator of ``freqfm``, Pipeline or search
+            One with the method ``interaction_strengths``. The steps of a pipeline before it
+            transform ``X``, and name the features if they can.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
+            Rows whose pairs are compared; None compares all pairs.
+        feature_names : array-like of str, default=None
+            Names of the features of the machine.
+        n_pairs : int, default=20
+        class_index : int, default=None
+            With three classes or more: place in ``classes_`` of the class whose score is meant.
+        ax : matplotlib Axes, default=None
+        **kwargs : dict
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        display : InteractionStrengthsDisplay
+
+        Raises
+        ------
+        TypeError
+            If there is no factorization machine.
+        ValueError
+            If ``class_index`` is missing, or out of range, or given without need.
+        """
+        model = model_with(estimator, "interaction_strengths")
+        estimator = getattr(estimator, "best_estimator_", estimator)
+        if isinstance(estimator, Pipeline):
+            steps = estimator[:-1]
+            feature_names = _names_after(steps) if feature_names is None else feature_names
+            X = None if X is None else steps.transform(X)
+        found = model.interaction_strengths(feature_names, X=X, n_pairs=n_pairs)
+        strengths = _of_class(found.strengths, class_index)
+        return cls(found.names, strengths).plot(ax=ax, **kwargs)
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the bars.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            For matplotlib's ``barh``.
+
+        Returns
+        -------
+        self : object
+        """
+        self.ax_, self.figure_ = open_axes(ax)
+        places = np.arange(len(self.names))
+        colors = np.where(self.strengths < 0, "tab:red", "tab:blue").tolist()
+        self.bars_ = self.ax_.barh(places, self.strengths, **{"color": colors, **kwargs})
+        self.ax_.set_yticks(places, [f"{one} & {other}" for one, other in self.names])
+        self.ax_.invert_yaxis()
+        self.ax_.axvline(0, color="gray", linewidth=0.8)
+        self.ax_.set(xlabel="added to the score by both together")
+        return self
+
+
+def _names_after(steps):
+    """Return the names of the features after the steps of a pipeline, None if one cannot tell."""
+    try:
+        return steps.get_feature_names_out()
+    except AttributeError:
+        return None
+
+
+def _of_class(strengths, class_index):
+    """Return one strength per pair."""
+    if strengths.ndim == 1:
+        if class_index is not None:
+            raise ValueError(f"class_index={class_index!r}, but the model has one score; leave it.")
+        return strengths
+    n_classes = strengths.shape[1]
+    if class_index is None or not 0 <= class_index < n_classes:
+        raise ValueError(
+            f"class_index={class_index!r} must be the place of a class, from 0 to {n_classes - 1}."
+        )
+    return strengths[:, class_index]

@@ -1,0 +1,121 @@
+"""Which pairs of features a factorization machine has learned to interact."""
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import Bunch
+
+from freqfm._validation import as_array, check_count, validate_rows
+
+__all__ = ["strongest_interactions"]
+
+# Pairs that are scored at once, each taking about 40 bytes.
+_PAIRS_AT_ONCE = 1 << 20
+
+# Without rows all pairs are scored; this many features have 50 million.
+_MOST_FEATURES = 10_000
+
+
+def strongest_interactions(model, feature_names, X, n_pairs):
+    """See ``BaseFM.interaction_strengths``."""
+    n_pairs = check_count("n_pairs", n_pairs)
+    model._check_learned()
+    names = _checked_names(model, feature_names)
+    if X is None:
+        chunks = _all_pairs(model.n_features_in_)
+    else:
+        X, _ = validate_rows(model, X, reset=False)
+        chunks = _pairs_of_rows(X)
+    best = None
+    alone = _alone(model)
+    for pairs, products in chunks:
+        strengths = _strengths(model, pairs, alone)
+        effects = np.abs(strengths).max(axis=1) * products
+        best = _keep_largest(best, (pairs, strengths, effects), n_pairs)
+    pairs, strengths, effects = best or (np.zeros((0, 2), np.int64), np.zeros((0, 1)), np.zeros(0))
+    return Bunch(
+        features=pairs,
+        names=names[pairs],
+        strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
+        effects=effects,
+    )
+
+
+def _checked_names(model, feature_names):
+    """Return the names of all features, as an array of objects."""
+    n = model.n_features_in_
+    if feature_names is None:
+        feature_names = getattr(model, "feature_names_in_", [f"x{k}" for k in range(n)])
+    names = as_array("feature_names", feature_names).astype(object)
+    if names.shape != (n,):
+        raise ValueError(
+            f"feature_names has the shape {names.shape}, but the model has {n} features; give one "
+            f"name for each, as get_feature_names_out of the encoder does."
+        )
+    return names
+
+
+def _all_pairs(n_features):
+    """Yield all pairs in chunks, with ones."""
+    if n_features > _MOST_FEATURES:
+        raise ValueError(
+            f"the model has {n_features} features and X=None, so that all their pairs would be "
+            f"compared; give rows as X, and only pairs that occur in them are."
+        )
+    step = max(1, _PAIRS_AT_ONCE // n_features)
+    for begin in range(0, n_features, step):
+        first = np.arange(begin, min(begin + step, n_features))
+        n_others = n_features - 1 - first
+        starts = np.cumsum(n_others) - n_others
+        second = np.arange(n_others.sum()) - np.repeat(starts - first - 1, n_others)
+        pairs = np.column_stack([np.repeat(first, n_others), second])
+        yield pairs, np.ones(len(pairs))
+
+
+def _pairs_of_rows(X):
+    """Yield the pairs that occur together in rows, with the mean of their |x_i x_j|."""
+    X = sparse.csr_array((np.abs(X.data, dtype=np.float64), X.indices, X.indptr), shape=X.shape)
+    means = sparse.coo_array(sparse.triu(X.T @ X, k=1)) / X.shape[0]
+    for begin in range(0, means.nnz, _PAIRS_AT_ONCE):
+        part = slice(begin, begin + _PAIRS_AT_ONCE)
+        yield np.column_stack([means.row[part], means.col[part]]), means.data[part]
+
+
+def _alone(model):
+    """Return the scores of rows of one feature each, less the score of a row of none."""
+    n = model.n_features_in_
+    rows = sparse.csr_array((np.ones(n), np.arange(n), np.append(np.arange(n + 1), n)), (n + 1, n))
+    scores = model._score_rows(_as_kernel_rows(rows)).T.astype(np.float64)
+    return scores[:-1] - scores[-1], scores[-1]
+
+
+def _strengths(model, pairs, alone):
+    """Return what two features add to the score together, beyond what each adds alone."""
+    n_rows = len(pairs)
+    shape = (n_rows, model.n_features_in_)
+    rows = (np.ones(2 * n_rows), pairs.ravel(), np.arange(0, 2 * n_rows + 1, 2))
+    scores = model._score_rows(_as_kernel_rows(sparse.csr_array(rows, shape)))
+    single, empty = alone
+    return scores.T - empty - single[pairs[:, 0]] - single[pairs[:, 1]]
+
+
+def _as_kernel_rows(rows):
+    """Return rows whose columns ascend already in the types that kernels take."""
+    indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
+    converted = sparse.csr_array(rows.shape, dtype=np.float32)
+    converted.data, converted.indices, converted.indptr = np.float32(rows.data), indices, indptr
+    return converted
+
+
+def _keep_largest(best, new, n):
+    """Return the ``n`` pairs of the largest effects of both; equal ones in order of the features.
+
+    They are tuples of arrays: pairs, strengths and effects.
+    """
+    parts = new if best is None else [np.concatenate(both) for both in zip(best, new, strict=True)]
+    pairs, _, effects = parts
+    if len(effects) > n:
+        least = np.partition(effects, len(effects) - n)[len(effects) - n]
+        parts = [part[effects >= least] for part in parts]
+        pairs, _, effects = parts
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], -effects))[:n]
+    return tuple(part[order] for part in parts)

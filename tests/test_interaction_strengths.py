@@ -1,0 +1,113 @@
+"""Which pairs of features interact: against the dot products, and what is drawn of them."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from freqfm import DeepFMRegressor, FMClassifier, FMRegressor, RaFMRegressor
+from freqfm.displays import InteractionStrengthsDisplay
+from freqfm.estimators.fm import interactions
+
+X = sparse.random_array((60, 9), density=0.4, rng=np.random.default_rng(0)).tocsr()
+Y = np.arange(60) % 3
+PAIRS = np.transpose(np.triu_indices(9, k=1))
+
+
+def fitted(cls=FMRegressor, y=Y, **params):
+    return cls(max_iter=2, init_scale=0.5, n_iter_no_change=None, random_state=0, **params).fit(
+        X, y
+    )
+
+
+def expected_order(effects):
+    return np.lexsort((*PAIRS.T[::-1], -effects))
+
+
+@pytest.mark.parametrize("at_once", [4, 1 << 20])
+def test_strengths_are_dot_products(at_once, monkeypatch):
+    monkeypatch.setattr(interactions, "_PAIRS_AT_ONCE", at_once)
+    model = fitted()
+    dots = (model.factors_ @ model.factors_.T)[tuple(PAIRS.T)]
+    found = model.interaction_strengths(n_pairs=5)
+    best = expected_order(np.abs(dots))[:5]
+    assert_array_equal(found.features, PAIRS[best])
+    assert_allclose(found.strengths, dots[best], atol=1e-5)
+    assert_allclose(found.effects, np.abs(found.strengths))
+    assert found.names.tolist() == [[f"x{i}", f"x{j}"] for i, j in PAIRS[best]]
+
+    means = (np.abs(X.toarray()).T @ np.abs(X.toarray()) / 60)[tuple(PAIRS.T)]
+    found = model.interaction_strengths(X=-X, n_pairs=100)
+    met = expected_order(np.abs(dots) * means)[: np.count_nonzero(means)]
+    assert_array_equal(found.features, PAIRS[met])
+    assert_allclose(found.effects, (np.abs(dots) * means)[met], atol=1e-5)
+
+
+def test_only_pairs_that_meet_are_compared():
+    rows = sparse.csr_array(np.eye(9) + np.eye(9, k=1))
+    found = fitted().interaction_strengths(X=rows, n_pairs=20)
+    assert sorted(found.features.tolist()) == [[k, k + 1] for k in range(8)]
+    assert len(fitted().interaction_strengths(X=np.eye(9)).features) == 0
+
+
+@pytest.mark.parametrize(
+    "cls, params",
+    [
+        (RaFMRegressor, {"ranks": (2, 4), "rank_assignment": [30]}),
+        (DeepFMRegressor, {"hidden_layer_sizes": (4,)}),
+        (FMClassifier, {}),
+    ],
+)
+def test_strengths_by_scores(cls, params):
+    model = fitted(cls, **params)
+    score = getattr(model, "decision_function", model.predict)
+    found = model.interaction_strengths(n_pairs=3)
+    for (i, j), strength in zip(found.features, found.strengths, strict=True):
+        rows = np.zeros((4, 9))
+        rows[[0, 1], i] = rows[[0, 2], j] = 1
+        both, one, other, none = score(rows)
+        assert_allclose(strength, both - one - other + none, atol=1e-5)
+
+
+def test_bad_arguments(monkeypatch):
+    model = fitted()
+    with pytest.raises(ValueError, match=r"feature_names has the shape \(2,\).* 9 features"):
+        model.interaction_strengths(["a", "b"])
+    with pytest.raises(TypeError, match=r"n_pairs=1\.5"):
+        model.interaction_strengths(n_pairs=1.5)
+    with pytest.raises(ValueError, match="X has 3 features"):
+        model.interaction_strengths(X=np.eye(3))
+    with pytest.raises(NotFittedError):
+        FMRegressor().interaction_strengths()
+    monkeypatch.setattr(interactions, "_MOST_FEATURES", 8)
+    with pytest.raises(ValueError, match="9 features and X=None.*give rows as X"):
+        model.interaction_strengths()
+    assert len(model.interaction_strengths(X=X).features)
+
+
+def test_display():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    tokens = np.array([[a, b] for a in "pq" for b in "rst"] * 20)
+    target = (tokens[:, 0] == "p") * (tokens[:, 1] == "s")
+    pipeline = make_pipeline(OneHotEncoder(), FMClassifier(max_iter=5, random_state=0))
+    search = GridSearchCV(pipeline, {"fmclassifier__n_components": [4]}, cv=2).fit(tokens, target)
+    display = InteractionStrengthsDisplay.from_estimator(search, tokens, n_pairs=3)
+    assert len(display.bars_) == 3
+    labels = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert labels == [f"{a} & {b}" for a, b in display.names]
+    assert {a[:2] for a, _ in display.names} == {"x0"} and "x1_s" in display.names[:, 1]
+
+    three = fitted(FMClassifier)
+    with pytest.raises(ValueError, match="class_index=None must be the place of a class"):
+        InteractionStrengthsDisplay.from_estimator(three)
+    display = InteractionStrengthsDisplay.from_estimator(three, class_index=1, n_pairs=2)
+    assert_array_equal(display.strengths, three.interaction_strengths(n_pairs=2).strengths[:, 1])
+    with pytest.raises(ValueError, match="class_index=1, but the model has one score"):
+        InteractionStrengthsDisplay.from_estimator(fitted(), class_index=1)
+    with pytest.raises(ValueError, match="give two names for each"):
+        InteractionStrengthsDisplay([["a", "b"]], [1.0, 2.0])
+    plt.close("all")
