@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "_ids": set(),
     "_interactions": {"_warnings", "_columns", "_ids"},
     "model_selection": {"_ids", "_interactions", "_validation", "exceptions", "metrics"},
-    "displays": {"metrics", "model_selection"},
+    "displays": {"_validation", "metrics", "model_selection"},
     "estimators": {
         *BELOW_AXES,
         *AXES,

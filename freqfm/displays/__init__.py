@@ -1,17 +1,20 @@
 """Plots of fitted models, in the manner of scikit-learn's displays.
 
 ``from_estimator`` and similar methods compute and draw, ``plot`` draws again. The plotted data are
-in the display's attributes. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``.
+in the display's attributes. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``;
+``RankingReport`` is HTML and requires nothing.
 """
 
 from freqfm.displays._interactions import InteractionStrengthsDisplay
 from freqfm.displays._popularity import MagnitudePopularityDisplay, StratifiedNDCGDisplay
+from freqfm.displays._report import RankingReport
 from freqfm.displays._training import LossCurveDisplay, TemperatureDisplay
 
 __all__ = [
     "InteractionStrengthsDisplay",
     "LossCurveDisplay",
     "MagnitudePopularityDisplay",
+    "RankingReport",
     "StratifiedNDCGDisplay",
     "TemperatureDisplay",
 ]

@@ -580,6 +580,12 @@ class InteractionRecommender(
 
     def _rank_held_out(self, X, k):
         """Return relevant items and rankings of the users in held-out interactions."""
+        present, relevant = self._find_held_out(X)
+        ranked, _ = self.estimator_.recommend(users=present, n_recommendations=k)
+        return relevant, ranked
+
+    def _find_held_out(self, X):
+        """Return the rows of the users in held-out interactions, and their relevant items."""
         check_is_fitted(self)
         users, items, values = self._read(X, reset=False)
         users = self._find("user", users, "X's column of users", unknown="-1")
@@ -593,8 +599,7 @@ class InteractionRecommender(
         relevant = self._matrix(users[known], items[known], values[known])
         relevant.eliminate_zeros()
         present = np.flatnonzero(np.diff(relevant.indptr))
-        ranked, _ = self.estimator_.recommend(users=present, n_recommendations=k)
-        return relevant[present], ranked
+        return present, relevant[present]
 
 
 def _match_query(many, ids, scores):

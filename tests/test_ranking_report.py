@@ -1,0 +1,142 @@
+"""The HTML report of a recommender: its figures, its users, its text."""
+
+import itertools
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
+
+from freqfm import InteractionRecommender, MFRecommender
+from freqfm.datasets import make_interactions
+from freqfm.displays import RankingReport
+from freqfm.metrics import ranking_report
+from freqfm.model_selection import holdout_interactions
+
+HISTORY, HELD_OUT = holdout_interactions(
+    make_interactions(50, 40, 700, random_state=0), 0.3, random_state=0
+)
+MODEL = {"n_components": 4, "max_iter": 2, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return MFRecommender(**MODEL).fit(HISTORY)
+
+
+@pytest.fixture(scope="module")
+def report(model):
+    return RankingReport.from_estimator(model, HELD_OUT, k=10, item_vectors=np.eye(40))
+
+
+class TextOf(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(html)
+        assert not self.tags
+
+    def handle_starttag(self, tag, attrs):
+        if tag != "meta":
+            self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.tags.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_figures_are_those_of_the_metrics(model, report):
+    ranked, _ = model.recommend(users=np.arange(50), n_recommendations=10)
+    counts = model.item_counts_
+    expected = ranking_report(HELD_OUT, ranked, item_counts=counts, item_vectors=np.eye(40))
+    assert report.metrics["MFRecommender"] == expected
+
+
+def test_the_most_popular_items_are_new_to_the_user():
+    history = np.array([[1, 1, 0, 0], [0, 0, 0, 1]])
+    relevant, ranked = np.array([[0, 0, 1, 1], [0, 1, 0, 0]]), [[3, 2], [0, 1]]
+    found = RankingReport(relevant, ranked, history, item_counts=[1, 9, 9, 2**24 + 1])
+    # Items 3 and 2 for the first user, 1 and 2 for the second.
+    assert found.metrics["most popular"]["ndcg@2"] == 1
+
+
+def test_parts_add_up(report):
+    parts = report.by_popularity.values()
+    assert sum(part["items"] for part in parts) == 40
+    for name in ("interactions", "held_out", "recommended"):
+        assert sum(part[name] for part in parts) == pytest.approx(1)
+    ndcg = report.metrics["MFRecommender"]["ndcg@10"]
+    assert sum(part["ndcg"] for part in parts) == pytest.approx(ndcg)
+
+    groups = report.by_history
+    assert all(a.longest <= b.shortest for a, b in itertools.pairwise(groups))
+    n_users = [group.n_users for group in groups]
+    assert (
+        sum(n_users) == np.count_nonzero(HELD_OUT.sum(axis=1)) and max(n_users) - min(n_users) < 2
+    )
+    assert np.average([group.ndcg for group in groups], weights=n_users) == pytest.approx(ndcg)
+
+
+def test_examples_from_high_to_low(model, report):
+    values = [example.ndcg for example in report.examples]
+    assert len(values) == 3 and values == sorted(values, reverse=True)
+    for example in report.examples:
+        ranked, _ = model.recommend(users=[example.user], n_recommendations=10)
+        assert_array_equal(example.recommended, ranked[0])
+        assert_array_equal(example.history, np.flatnonzero(HISTORY.toarray()[example.user]))
+        assert_array_equal(example.held_out, np.flatnonzero(HELD_OUT.toarray()[example.user]))
+
+
+def test_html(tmp_path):
+    relevant, history = sparse.csr_array([[0, 0, 1]]), sparse.csr_array([[1, 0, 0]])
+    names = ["a<b", "b & c", "d"]
+    found = RankingReport(
+        relevant, [[2, 1]], history, item_names=names, name="<model>", n_examples=1
+    )
+    html = found._repr_html_()
+    texts = TextOf(html).texts
+    assert html == found.to_html()
+    assert {"<model>: recommendations of 2 items", "a<b", "d", "1.0000"} <= {*texts}
+    assert "<b>d</b>, b &amp; c" in html
+    assert repr(found) == "RankingReport(<model>, ndcg@2=1.0000)"
+    found.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and html in page
+    TextOf(page.removeprefix("<!doctype html>"))
+
+
+def test_histories_given_and_pipelines(report):
+    pipeline = make_pipeline(MaxAbsScaler(), MFRecommender(**MODEL)).fit(HISTORY)
+    found = RankingReport.from_estimator(pipeline, HELD_OUT, history=HISTORY, k=10)
+    assert found.k == 10 and len(found.examples) == 3
+    assert found.by_popularity["popular"]["items"] == 2
+    assert found.metrics["most popular"].items() <= report.metrics["most popular"].items()
+
+
+def test_named_items():
+    table = np.array([[f"u{u}", f"i{i}"] for u, i in np.argwhere(HISTORY.toarray())])
+    held_out = np.array([[f"u{u}", f"i{i}"] for u, i in np.argwhere(HELD_OUT.toarray()[:5])])
+    model = InteractionRecommender(MFRecommender(**MODEL)).fit(table)
+    found = RankingReport.from_estimator(model, held_out, k=5, n_examples=2)
+    assert found.metrics.keys() == {"InteractionRecommender", "most popular"}
+    texts = " ".join(TextOf(found.to_html()).texts)
+    assert all(item in texts for item in model.item_ids_[found.examples[0].recommended])
+    with pytest.raises(ValueError, match="leave history at None"):
+        RankingReport.from_estimator(model, held_out, history=HISTORY)
+
+
+def test_refused(model):
+    ranked = np.zeros((50, 1), dtype=int)
+    with pytest.raises(ValueError, match=r"history has the shape \(3, 40\), but relevant"):
+        RankingReport(HELD_OUT, ranked, HISTORY[:3])
+    with pytest.raises(ValueError, match=r"item_names has the shape \(2,\)"):
+        RankingReport(HELD_OUT, ranked, HISTORY, item_names=["a", "b"])
+    with pytest.raises(TypeError, match=r"n_examples=2\.5"):
+        RankingReport(HELD_OUT, ranked, HISTORY, n_examples=2.5)
+    with pytest.raises(TypeError, match="no method recommend"):
+        RankingReport.from_estimator(MaxAbsScaler(), HELD_OUT)
