@@ -268,7 +268,8 @@ def check_proposal(learned, name, proposal, n_items, width):
             fits = value.dtype == default.dtype
         else:
             fits = isinstance(value, Real) and (isinstance(value, Integral) or field in _FLOATS)
-        learned.require(fits, f"{name}.{field}", f"is {value!r}, of another type than it has to be")
+        found = "" if fits else f"is {value!r}, of another type than it has to be"
+        learned.require(fits, f"{name}.{field}", found)
     shapes = shapes_needed(proposal, width)
     learned.require(
         proposal.code in shapes,

@@ -39,7 +39,7 @@ def mean_loss(loss, of_classes, scores, target, weight):
     scores, target : ndarray of shape (n_outputs, n_rows)
     weight : ndarray of shape (n_rows,)
     """
-    weights = np.broadcast_to(weight, scores.shape)
+    weights = np.tile(weight, (len(scores), 1))
     return _sums(loss, of_classes, scores, target, weights)[0] / weight.sum()
 
 
