@@ -273,8 +273,8 @@ def fit(**params):
 
 
 def test_recommender_uses_what_it_asks_for():
-    of_own = fit(loss=Large(), max_iter=None)
-    assert_array_equal(of_own.item_factors_, fit(loss=BSL(2.0), n_negatives=16).item_factors_)
+    large = fit(loss=Large(), max_iter=None)
+    assert_array_equal(large.item_factors_, fit(loss=BSL(2.0), n_negatives=16).item_factors_)
     near = fit(loss=Near())
     assert_array_equal(near.item_factors_, fit(loss="directau", batch_size=30).item_factors_)
     warm = fit(temperature=Rising())
@@ -338,10 +338,10 @@ class NeedsQueries(Uniform):
 
 @pytest.mark.parametrize("loss", ["softmax", "bpr"])
 def test_a_custom_proposal_is_drawn_from(loss):
-    own = fit(loss=loss, negative_sampler=Largest())
+    custom = fit(loss=loss, negative_sampler=Largest())
     same = fit(loss=loss, negative_sampler=Popularity(exponent=2))
-    assert_array_equal(own.item_factors_, same.item_factors_)
-    assert (own.item_factors_ != fit(loss=loss).item_factors_).any()
+    assert_array_equal(custom.item_factors_, same.item_factors_)
+    assert (custom.item_factors_ != fit(loss=loss).item_factors_).any()
 
 
 def test_laws_that_cannot_be_drawn_from_are_refused():

@@ -37,11 +37,11 @@ CASES = {
     **{name: (make(), negatives_code(make())) for name, make in RANKING_LOSSES.items()},
     "shared, of dot products": (Softmax(), codes.NEGATIVES_SHARED),
     "shared, dropped": (Softmax(), codes.NEGATIVES_SHARED),
-    "own": (BSL(constant=1.3), codes.NEGATIVES_OWN),
+    "separate": (BSL(constant=1.3), codes.NEGATIVES_SEPARATE),
     "in batch": (Softmax(), codes.NEGATIVES_IN_BATCH),
     "full": (Softmax(), codes.NEGATIVES_FULL),
     "drawn": (Softmax(), codes.NEGATIVES_DRAWN),
-    "PSL, drawn": (PSL("atan"), codes.NEGATIVES_DRAWN),
+    "PSL, drawn": (PSL(), codes.NEGATIVES_DRAWN),
     "SL@K, full": (SLatK(weight_temperature=0.5), codes.NEGATIVES_FULL),
 }
 
@@ -80,7 +80,7 @@ def trainer_of(name, average):
         n_negatives=4,
         rule=STORE._replace(average=average),
         seed=3,
-        include_positive=name in ("own", "drawn"),
+        include_positive=name in ("separate", "drawn"),
         formulas=loss.replacements(),
     )
     return backends.get().ranking_trainer(problem, n_threads=2)
@@ -126,7 +126,7 @@ def test_stored_gradients_equal_differences_of_the_loss(name, average):
     with trainer_of(name, average) as trainer:
         trainer.begin_epoch(0, one_batch(trainer.block == 1), tables, 0, np.ones((2, 2)))
         negatives = None
-        if CASES[name][1] in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+        if CASES[name][1] in (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE):
             shape = trainer.lists_shape(0, 1)
             negatives = generator.integers(0, N_ITEMS, shape, dtype=np.int32)
 

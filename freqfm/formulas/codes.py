@@ -7,7 +7,7 @@ short array of hyper-parameters, whose slots are named here.
 # Losses.
 LOG_LOSS = 0
 SQUARED_ERROR = 1
-OWN_LOSS = 2  # a custom formula, compiled into a variant of the kernel
+CUSTOM_LOSS = 2  # a custom formula, compiled into a variant of the kernel
 
 # Steps: how a row moves along its gradient.
 STEP_SGD = 0
@@ -15,7 +15,7 @@ STEP_ADAGRAD = 1
 STEP_ROWWISE_ADAGRAD = 2
 STEP_ADAM = 3
 STEP_STORE = 4  # no step: the gradient is stored as the row's first state
-STEP_OWN = 5  # a custom formula, compiled into a variant of the kernel
+STEP_CUSTOM = 5  # a custom formula, compiled into a variant of the kernel
 
 # Rates: where a row's learning rate comes from.
 RATE_CONSTANT = 0  # the same for every row
@@ -38,7 +38,7 @@ CATCH_UP_REPLAY = 2  # step by step
 
 # Which negatives a batch uses.
 NEGATIVES_SHARED = 0  # one list for the whole batch
-NEGATIVES_OWN = 1  # a list for each positive
+NEGATIVES_SEPARATE = 1  # a list for each positive
 NEGATIVES_IN_BATCH = 2  # the positives of the whole batch
 NEGATIVES_FULL = 3  # every item
 NEGATIVES_DRAWN = 4  # a list for each row, drawn for the row's user

@@ -83,7 +83,7 @@ class Loss(Component):
     def code(self):
         """The code that identifies the loss in kernels."""
         return _SHIPPED.get((self.value_and_derivative, self.curvature, self.expectation),
-                            codes.OWN_LOSS)  # fmt: skip
+                            codes.CUSTOM_LOSS)  # fmt: skip
 
     def replacements(self, of_classes):
         """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``.
@@ -93,7 +93,7 @@ class Loss(Component):
         of_classes : bool
             Whether targets are classes.
         """
-        if self.code != codes.OWN_LOSS:
+        if self.code != codes.CUSTOM_LOSS:
             return {}
         formulas = self.value_and_derivative, self.curvature, self.expectation
         return pointwise_replacements(*formulas, of_classes)

@@ -279,16 +279,16 @@ def _log_of_tanh_plus_one(difference):
     # 2 log(1 + tanh(d / 2)) = 2 log 2 - 2 log(1 + exp(-d)).
     small = exp_of_minus(abs(difference))
     log_of_sigmoid = min(difference, np.float32(0)) - log_of_one_plus(small)
-    slope = (small if difference >= np.float32(0) else np.float32(1)) / (np.float32(1) + small)
-    return np.float32(2) * (_LOG_2 + log_of_sigmoid), np.float32(2) * slope
+    derivative = (small if difference >= np.float32(0) else np.float32(1)) / (np.float32(1) + small)
+    return np.float32(2) * (_LOG_2 + log_of_sigmoid), np.float32(2) * derivative
 
 
 @njit
 def _log_of_atan_plus_one(difference):
     half = np.float32(0.5) * difference
     surrogate = max(np.float32(math.atan(half)) + np.float32(1), _SMALLEST)
-    slope = np.float32(1) / (surrogate * (np.float32(1) + half * half))
-    return np.float32(2) * log_of(surrogate), slope
+    derivative = np.float32(1) / (surrogate * (np.float32(1) + half * half))
+    return np.float32(2) * log_of(surrogate), derivative
 
 
 @njit
@@ -495,8 +495,8 @@ class CCL(PairwiseLoss):
         @njit
         def contrast(positive, negative):
             above = max(negative - margin, np.float32(0))
-            slope = weight if negative > margin else np.float32(0)
-            return np.float32(1) - positive + weight * above, -np.float32(1), slope
+            derivative = weight if negative > margin else np.float32(0)
+            return np.float32(1) - positive + weight * above, -np.float32(1), derivative
 
         return contrast
 

@@ -105,7 +105,7 @@ class Optimizer(Component):
     @property
     def step_code(self):
         """The code of the update from a row's gradient."""
-        return self._step_code if self.step is None else codes.STEP_OWN
+        return self._step_code if self.step is None else codes.STEP_CUSTOM
 
     @property
     def count_code(self):

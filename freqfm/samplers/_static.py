@@ -44,7 +44,7 @@ class Uniform(Sampler):
     @property
     def negatives_code(self):
         """How the negatives of a batch are arranged."""
-        return codes.NEGATIVES_SHARED if self.shared else codes.NEGATIVES_OWN
+        return codes.NEGATIVES_SHARED if self.shared else codes.NEGATIVES_SEPARATE
 
     def proposal(self, counts):
         """Return the distribution over items, see :class:`Sampler`."""

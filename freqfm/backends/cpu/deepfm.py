@@ -34,7 +34,7 @@ from freqfm.backends.cpu.fm_batch import (
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepared_batch
 from freqfm.backends.cpu.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.cpu.team import wait
-from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_OWN
+from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.steps import layer_corrections, step_columns, step_layer
@@ -495,7 +495,7 @@ def _step_tower(rank, size, number, part, objective, layers, weight, by_tower):
     n_weights, n_chunks = by_tower.shape[1], _count_chunks(part.n_rows)
     rate = rule.hyper[LEARNING_RATE]
     root_correction = ONE
-    if rule.step_code == STEP_ADAM or rule.step_code == STEP_OWN:
+    if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
         correction, root = layer_corrections(rule.hyper, number)
         rate /= correction
         root_correction = np.float32(root)

@@ -17,7 +17,7 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, inlined
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
 from freqfm.backends.cpu.ownership import owns
-from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_OWN
+from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import permuted_index, stream_key
 from freqfm.formulas.steps import adam_corrections, row_rate, step_element
@@ -271,7 +271,7 @@ def begin_step(number, n_in_batch, problem):
     rule = problem.rule
     correction = 1.0
     root_correction = ONE
-    if rule.step_code == STEP_ADAM or rule.step_code == STEP_OWN:
+    if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
         correction, root = adam_corrections(rule.hyper, number)
         root_correction = np.float32(root)
     scale = 1.0 / (n_in_batch * problem.objective.mean_weight) if rule.average else 1.0

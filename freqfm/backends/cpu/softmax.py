@@ -24,7 +24,7 @@ from freqfm.backends.cpu.softmax_rows import (
     Tile,
     finish_row,
     gather_negatives,
-    has_own_lists,
+    has_separate_lists,
     score_tile,
 )
 from freqfm.backends.cpu.tables import (
@@ -40,7 +40,7 @@ from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.codes import (
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,
-    NEGATIVES_OWN,
+    NEGATIVES_SEPARATE,
     NEGATIVES_SHARED,
 )
 
@@ -73,7 +73,7 @@ def _list_items(member, batch, softmax, m, occurrences):
     begin, end = part(member, n_pairs)
     for p in range(begin, end):
         occurrences.tokens[p] = batch.data.items[first + p]
-        if code == NEGATIVES_OWN:
+        if code == NEGATIVES_SEPARATE:
             # A row is one positive.
             for j in range(m):
                 item = softmax.negatives[first + p - batch.first_pair_of_call, j]
@@ -146,7 +146,7 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
     """
     member = Member(rank, size, barrier)
     users, items, step = sides.users, sides.items, sides.step
-    own_lists = has_own_lists(softmax.negatives_code)
+    separate_lists = has_separate_lists(softmax.negatives_code)
     most_rows = scratch.scores.shape[0]
     n_unit = items.table.weights.shape[1] if softmax.cosine else 0
     total_loss = 0.0
@@ -156,19 +156,19 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
         now = step_after(step, batch.number + 1)
         n_rows = batch.n_rows
         m = _n_negatives(batch, softmax, items)
-        n_occurrences = batch.n_pairs + (n_rows * m if own_lists else m)
+        n_occurrences = batch.n_pairs + (n_rows * m if separate_lists else m)
         begin, end = part(member, n_rows)
         list_users(begin, end, batch, users.occurrences)
         _list_items(member, batch, softmax, m, items.occurrences)
         catch_up_batch(member, n_rows, users, n_occurrences, items, now)
-        if not own_lists:
+        if not separate_lists:
             _gather_shared_negatives(member, batch, softmax, m, items, scratch)
             synchronize(member)
         for start in range(0, n_rows, most_rows):
             panel = Tile(start, min(start + most_rows, n_rows), start, m)
             _learn_rows(member, panel, batch, softmax, users, items, scratch)
             synchronize(member)
-            if not own_lists:
+            if not separate_lists:
                 _learn_shared_negatives(member, panel, scratch)
                 synchronize(member)
         if rank == 0:
@@ -190,7 +190,7 @@ class SoftmaxFamily(Family):
         super().__init__(problem, n_pairs, size)
         d, width = problem.width, self._list_length()
         panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
-        separate = python_function(has_own_lists)(problem.negatives_code)
+        separate = python_function(has_separate_lists)(problem.negatives_code)
         self.n_listed = n_pairs * width if separate else width
         n_units = size * width if separate else width
         self._scratch = SoftmaxScratch(
@@ -209,7 +209,7 @@ class SoftmaxFamily(Family):
     @staticmethod
     def block_of(problem):
         """See ``Family``; with pairs, or a separate list for each positive, rows are positives."""
-        separate = problem.negatives_code == NEGATIVES_OWN or problem.constants["pairs"]
+        separate = problem.negatives_code == NEGATIVES_SEPARATE or problem.constants["pairs"]
         return 1 if separate else problem.block
 
     def _list_length(self):
@@ -224,13 +224,13 @@ class SoftmaxFamily(Family):
         problem, width = self.problem, self._list_length()
         n = problem.batch_size
         draws = problem.n_negatives or 1
-        if problem.negatives_code == NEGATIVES_OWN:
+        if problem.negatives_code == NEGATIVES_SEPARATE:
             draws = n * width
         return 6 * n * width * problem.width, draws
 
     def lists_shape(self, n_batches, n_pairs):
         """See ``Family``; a batch shares a list unless each positive has a separate one."""
-        separate = self.problem.negatives_code == NEGATIVES_OWN
+        separate = self.problem.negatives_code == NEGATIVES_SEPARATE
         return n_pairs if separate else n_batches, self.problem.n_negatives
 
     def _softmax(self, call):

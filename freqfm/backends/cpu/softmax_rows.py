@@ -17,7 +17,7 @@ from freqfm.backends.cpu.tables import (
     through_normalisation,
     user_of,
 )
-from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_OWN
+from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_SEPARATE
 from freqfm.formulas.losses import log_surrogate, share_of_top, softmax_with_positive
 from freqfm.formulas.special import exp_of_minus
 
@@ -88,9 +88,9 @@ class Tile(NamedTuple):
 
 
 @inlined
-def has_own_lists(negatives_code):
+def has_separate_lists(negatives_code):
     """Return whether each row has a separate list of negatives."""
-    return negatives_code in (NEGATIVES_OWN, NEGATIVES_DRAWN)
+    return negatives_code in (NEGATIVES_SEPARATE, NEGATIVES_DRAWN)
 
 
 @inlined
@@ -180,7 +180,7 @@ def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
 
 
 @inlined
-def _score_own_list(rank, r, tile, batch, softmax, items, scratch):
+def _score_separate_list(rank, r, tile, batch, softmax, items, scratch):
     """Score row ``r`` against its list of negatives, and sum them weighted by exponentials."""
     m = tile.n_negatives
     first = rank * m
@@ -196,7 +196,7 @@ def _score_own_list(rank, r, tile, batch, softmax, items, scratch):
 
 @inlined
 def _score_shared_list(tile, batch, softmax, scratch):
-    """Score the rows of a tile against the batch's negatives; as ``_score_own_list``."""
+    """Score the rows of a tile against the batch's negatives; as ``_score_separate_list``."""
     begin, end, m = tile.begin, tile.end, tile.n_negatives
     scores = scratch.scores[begin - tile.panel : end - tile.panel]
     negatives = scratch.negative_units[:m]
@@ -217,9 +217,9 @@ def score_tile(rank, tile, batch, softmax, users, items, scratch):
         )  # fmt: skip
         if softmax.pairs:
             scratch.positives[r] = _score_of_positive(r, batch, softmax, items, scratch)
-    if has_own_lists(softmax.negatives_code):
+    if has_separate_lists(softmax.negatives_code):
         for r in range(tile.begin, tile.end):
-            _score_own_list(rank, r, tile, batch, softmax, items, scratch)
+            _score_separate_list(rank, r, tile, batch, softmax, items, scratch)
     else:
         _score_shared_list(tile, batch, softmax, scratch)
 
@@ -319,7 +319,7 @@ def finish_row(r, tile, batch, softmax, items, scratch):
     for f in range(width):
         gradients[r, f] += factor * scaled[r, f]
         scaled[r, f] = factor * units[r, f]
-    if has_own_lists(softmax.negatives_code):
+    if has_separate_lists(softmax.negatives_code):
         first = batch.n_pairs + r * tile.n_negatives
         for j in range(tile.n_negatives):
             items.occurrences.multiples[first + j] = factor * scratch.scores[r - tile.panel, j]

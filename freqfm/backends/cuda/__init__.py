@@ -12,7 +12,7 @@ How the parts fit:
     ``device.run(PHASES, args, n_lanes, n_items, (first, last))`` is one launch, which loops over
     batches, and in each over the phases, with a barrier of the whole grid after each. It compiles
     the phases with everything that they call, formulas of ``freqfm.formulas`` too, and replaces
-    the functions of ``team`` by those of a warp, and formulas by a user's own.
+    the functions of ``team`` by those of a warp, and formulas by custom ones.
 ``memory``
     ``Mirror``: arrays of a model that are copied to the GPU and back; rules in float32.
 ``occurrences``

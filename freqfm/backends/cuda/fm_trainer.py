@@ -27,7 +27,7 @@ from freqfm.backends.cuda.occurrences import (
     Occurrences,
     Sorting,
 )
-from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_OWN
+from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.rng import stream_key
 from freqfm.formulas.steps import adam_corrections
 
@@ -335,7 +335,7 @@ class FMEpochs:
         if rule.step_code == STEP_ADAM:
             steps[:, 1] = 1 - rule.hyper[BETA_1] ** numbers
             steps[:, 2] = np.sqrt(1 - rule.hyper[BETA_2] ** numbers)
-        elif rule.step_code == STEP_OWN:
+        elif rule.step_code == STEP_CUSTOM:
             # A user's step may receive its number.
             corrections = problem.formulas[adam_corrections]
             steps[:, 1:] = [corrections(rule.hyper, number) for number in numbers]

@@ -552,8 +552,8 @@ def _score_list(team, r, args, batch):
     """Score row ``r`` against its list, gathered item by item."""
     softmax, scratch, table = args.softmax, args.scratch, args.items.table.weights
     width, n_unit = table.shape[1], table.shape[1] if args.call.cosine else 0
-    own = softmax.negatives_code != NEGATIVES_DRAWN
-    at = batch.first_pair - args.call.first_pair + r if own else r
+    separate = softmax.negatives_code != NEGATIVES_DRAWN
+    at = batch.first_pair - args.call.first_pair + r if separate else r
     for j in range(softmax.n_negatives):
         k = softmax.negatives[at, j]
         dot = ZERO
@@ -564,7 +564,7 @@ def _score_list(team, r, args, batch):
         if team.lane == 0:
             scratch.scores[r, j] = dot
             scratch.scales[r, j] = scale
-            if own and softmax.corrected:
+            if separate and softmax.corrected:
                 scratch.corrections[r, j] = softmax.corrections[k]
     synchronize_group(team)
     return at

@@ -58,7 +58,7 @@ _CHUNKS = 32
 # Losses are summed on the GPU in groups of this size.
 _LOSSES = 4096
 
-_SEPARATE_LISTS = (codes.NEGATIVES_OWN, codes.NEGATIVES_DRAWN)
+_SEPARATE_LISTS = (codes.NEGATIVES_SEPARATE, codes.NEGATIVES_DRAWN)
 
 
 class SoftmaxFamily:
@@ -98,7 +98,7 @@ class SoftmaxFamily:
     @staticmethod
     def block_of(problem):
         """Return how many positives of a user may stand in one row; None for all."""
-        return 1 if problem.negatives_code == codes.NEGATIVES_OWN else problem.block
+        return 1 if problem.negatives_code == codes.NEGATIVES_SEPARATE else problem.block
 
     def _list_length(self, n_pairs):
         if self._problem.negatives_code == codes.NEGATIVES_IN_BATCH:
@@ -130,8 +130,8 @@ class SoftmaxFamily:
 
     def lists_shape(self, n_batches, n_pairs):
         """Return how many lists of negatives batches need, and the length of a list."""
-        own = self._problem.negatives_code == codes.NEGATIVES_OWN
-        return n_pairs if own else n_batches, self._problem.n_negatives
+        separate = self._problem.negatives_code == codes.NEGATIVES_SEPARATE
+        return n_pairs if separate else n_batches, self._problem.n_negatives
 
     def n_negatives(self, n_rows, n_pairs):
         """Return how many negatives batches of some size have."""
@@ -191,7 +191,7 @@ class SoftmaxFamily:
 class PairwiseFamily:
     """Each positive is ranked above each of its negatives; see ``SoftmaxFamily``."""
 
-    n_panels, lists_code = 1, codes.NEGATIVES_OWN
+    n_panels, lists_code = 1, codes.NEGATIVES_SEPARATE
 
     def __init__(self, device, problem, n_pairs):
         self._problem = problem

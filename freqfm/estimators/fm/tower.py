@@ -64,8 +64,8 @@ class TowerTrainer(FMTrainer):
 
     def state(self):
         """Return all arrays that training changes."""
-        own = self.model._tower_state.values() if self.model._has_tower else ()
-        return [*super().state(), *own]
+        of_tower = self.model._tower_state.values() if self.model._has_tower else ()
+        return [*super().state(), *of_tower]
 
 
 class FactorsWithTower(PlainFactors):

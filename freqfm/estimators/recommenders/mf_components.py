@@ -256,5 +256,5 @@ def _refuse_ignored_draws(sampler):
             f"{axis} is a {name} whose negatives_code={sampler.negatives_code!r} is none of those "
             f"in freqfm.formulas.codes."
         )
-    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE):
         refuse_names(axis, sampler, ["draw"], "negatives of this kind are drawn by compiled code")

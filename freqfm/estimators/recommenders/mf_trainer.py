@@ -13,7 +13,7 @@ from freqfm.samplers._base import check_draws, check_static, recall_codewords
 _MARGINS = ("user_margins", "item_margins")
 
 # Codes of samplers whose batches have lists of negatives that do not depend on the user.
-_LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN)
+_LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE)
 
 # Purposes of random streams: the order of an epoch, and negatives. Kernels have a stream for each
 # row of an epoch, numbered from 0 on in int32.

@@ -124,7 +124,7 @@ def _sampler(model, n_items):
         SAMPLERS,
         [("n_codewords", "n_codewords", n_codewords)],
     )
-    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_OWN):
+    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE):
         reason = "negatives of this kind are drawn by compiled code"
         refuse_names("negative_sampler", sampler, ["draw"], reason)
     if isinstance(sampler, InBatch):

@@ -87,9 +87,9 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         self.problem = problem
         self._steps = Steps(problem.rule, problem.formulas)
         softmax = problem.family == "softmax"
-        separate = problem.negatives_code == codes.NEGATIVES_OWN
+        separate = problem.negatives_code == codes.NEGATIVES_SEPARATE
         #: Whether each positive has a list of negatives; a softmax may have one for each batch.
-        self._own_lists = separate or not softmax
+        self._separate_lists = separate or not softmax
         one_positive = separate or problem.constants.get("pairs", False)
         self.block = 1 if one_positive and softmax else problem.block
         self.batches_per_call = 1 << 30
@@ -106,7 +106,7 @@ class RankingEpochs(Trainer, base.RankingTrainer):
     def lists_shape(self, first, last):
         """Return how many lists of negatives the batches take, and the length of a list."""
         pairs = np.diff(self._data.row_starts[self._data.batch_starts[[first, last]]])[0]
-        return (pairs if self._own_lists else last - first), self.problem.n_negatives
+        return (pairs if self._separate_lists else last - first), self.problem.n_negatives
 
     def train(self, first, last, proposal, negatives, inverse_temperatures, statistics):
         """Train on some batches of the epoch; return the sums of the loss and of the weights."""
@@ -118,7 +118,7 @@ class RankingEpochs(Trainer, base.RankingTrainer):
                 batch = batch_of(self._data, b, self._key)
                 lists = negatives
                 if negatives is not None:
-                    at = batch.pairs - start if self._own_lists else [b - first]
+                    at = batch.pairs - start if self._separate_lists else [b - first]
                     lists = negatives[at[0] : at[-1] + 1]
                 self._now = self._corrections[b + 1]
                 loss += self._learn(batch, lists)
