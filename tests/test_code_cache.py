@@ -4,17 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from processes import python
 
-import freqfm
 from freqfm import _code_cache
 from freqfm._jit import JIT_DISABLED, cache_directory
-
-ROOT = Path(freqfm.__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 
@@ -53,6 +48,7 @@ with warnings.catch_warnings(record=True) as told:
 hits = [sum(k.stats.cache_hits.values()) for k in (add, double)]
 warned = [[str(w.message), w.category.__name__, w.filename] for w in told]
 folder = _jit.cache_directory()
+exec(os.environ.get("FINALLY", ""))
 print(json.dumps([x.tolist(), hits, warned, folder and str(folder)]))
 """
 
@@ -80,13 +76,7 @@ def cache(filled, tmp_path):
 
 def run(script, cache, **code):
     """Run the script in a fresh process; return cache hits, warnings and the folder."""
-    done = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(cache), **code},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python(TINY, file=script, timeout=120, NUMBA_CACHE_DIR=str(cache), **code)
     assert done.returncode == 0, done.stderr
     values, hits, warned, folder = json.loads(done.stdout)
     assert values == [2, 4, 6]
@@ -141,18 +131,24 @@ def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage_
     assert run(script, cache)[:2] == ([1, 1], [])
 
 
-FULL_DISK = """
+LIMITED = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
 """
+UNLIMITED = "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)"
+
+
+def full_disk(most):
+    """Return code that lets no file have more than ``most`` bytes, except for what is printed."""
+    return {"BEFORE": LIMITED.format(most=most), "FINALLY": UNLIMITED}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs limits of resources")
 def test_full_disk(script, tmp_path):
     cache = tmp_path / "cache"
     # An index has room, compiled code has none.
-    hits, warned, folder = run(script, cache, BEFORE=FULL_DISK.format(most=2_000))
+    hits, warned, folder = run(script, cache, **full_disk(2_000))
     assert hits == [0, 0]
     assert len(warned) == 1
     assert folder in warned[0] and "cannot be written" in warned[0] and "full" in warned[0]
@@ -165,7 +161,7 @@ def test_full_disk(script, tmp_path):
 def test_damaged_files_on_a_full_disk(script, cache):
     for file in cache.rglob("*.nb?"):
         overwrite(file)
-    hits, warned, _ = run(script, cache, BEFORE=FULL_DISK.format(most=0))
+    hits, warned, _ = run(script, cache, **full_disk(0))
     assert hits == [0, 0]
     assert len(warned) == 1
 

@@ -1,0 +1,88 @@
+"""Fresh processes for tests, which need not import the dependencies: that takes a second or two."""
+
+import importlib.util
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+# The folder that the package is imported from, which finding does not import.
+ROOT = Path(importlib.util.find_spec("freqfm").origin).parents[1]
+TESTS = Path(__file__).parent
+
+# Processes are forked from one that has imported these, and has not imported the package.
+PRELOADED = ["numba", "scipy.sparse.linalg", "scipy.stats", "sklearn.model_selection", "pandas"]
+
+
+class Done(NamedTuple):
+    returncode: int  #: negative: the signal that has killed the process
+    stdout: str
+    stderr: str
+
+
+def _context():
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+_CONTEXT = _context()
+
+
+def python(source, *args, root=ROOT, cwd=None, file="<test>", timeout=600, **env):
+    """Run source code as a script of a process that has not imported the package.
+
+    Parameters
+    ----------
+    source : str
+    *args : str
+        What ``sys.argv`` holds besides the name of the file.
+    root : path
+        Folder from which the package is imported.
+    cwd : path, default=None
+        The working directory.
+    file : str
+        Name of the script, for warnings and tracebacks.
+    timeout : float
+        Seconds after which the process is killed.
+    **env : str
+        Additional environment variables.
+
+    Returns
+    -------
+    done : Done
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [os.path.join(folder, name) for name in ("stdout", "stderr")]
+        for path in outputs:
+            Path(path).touch()
+        env = {**os.environ, "NUMBA_DISABLE_JIT": "0", **env}
+        call = source, [str(file), *args], env, str(root), cwd, outputs
+        process = _CONTEXT.Process(target=_run, args=call)
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        return Done(process.exitcode, *(Path(path).read_text() for path in outputs))
+
+
+def _run(source, argv, env, root, cwd, outputs):
+    """Run the source code in this process, which is a fresh one."""
+    for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream.fileno())
+    os.environ.clear()
+    os.environ.update(env)
+    if cwd is not None:
+        os.chdir(cwd)
+    sys.argv = argv
+    sys.path[:0] = [root, str(TESTS)]
+
+    import numba
+
+    numba.config.reload_config()
+    exec(compile(source, argv[0], "exec"), {"__name__": "__main__", "__file__": argv[0]})
