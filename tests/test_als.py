@@ -92,8 +92,8 @@ def halves(model, X, monkeypatch):
 
 @parametrize_with_checks(
     [
-        ALSRecommender(n_recommendations=1),
-        ALSRecommender(n_recommendations=1, solver="cholesky"),
+        ALSRecommender(n_recommendations=1, max_iter=3),
+        ALSRecommender(n_recommendations=1, max_iter=3, solver="cholesky"),
     ]
 )
 def test_sklearn_compatible(estimator, check):

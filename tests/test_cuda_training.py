@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
-from test_backbones import Features
+from test_mf_backbones import Features
 from test_numpy_backend import (
     STEPS,
     VAE_SAMPLERS,

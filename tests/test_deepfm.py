@@ -47,7 +47,8 @@ def expected_failures(estimator):
 
 
 @parametrize_with_checks(
-    [DeepFMClassifier(), DeepFMRegressor()], expected_failed_checks=expected_failures
+    [DeepFMClassifier(max_iter=10), DeepFMRegressor(max_iter=10)],
+    expected_failed_checks=expected_failures,
 )
 def test_sklearn_compatible(estimator, check):
     check(estimator)

@@ -149,7 +149,10 @@ def test_scores_of_a_row_depend_on_that_row_alone(fields):
     assert_allclose(scores, reference.scores(X.toarray(), weights[0], towers[0]), atol=1e-5)
     for n_threads in (2, 3):
         assert_array_equal(deepfm_trainer.deepfm_scores(X, weights, towers, n_threads)[0], scores)
-    alone = [deepfm_trainer.deepfm_scores(X[[i]], weights, towers, 1)[0, 0] for i in range(70)]
+    alone = [
+        deepfm_trainer.deepfm_scores(canonical_csr(X[[i]]), weights, towers, 1)[0, 0]
+        for i in range(70)
+    ]
     assert_array_equal(alone, scores[:70])
 
 
@@ -157,10 +160,10 @@ def test_scores_of_a_row_depend_on_that_row_alone(fields):
 def test_custom_steps_move_what_they_are_given_to():
     X, y = rows()
     shipped = model_of(optimizer=Adagrad(0.05), layer_optimizer=Adam(0.01)).fit(X, y)
-    for own in ({"optimizer": CustomAdagrad(0.05)}, {"layer_optimizer": CustomAdam(0.01)}):
-        model = clone(shipped).set_params(**own).fit(X, y)
-        for name in model._weight_names:
-            assert_near(getattr(model, name), getattr(shipped, name), name)
+    custom = {"optimizer": CustomAdagrad(0.05), "layer_optimizer": CustomAdam(0.01)}
+    model = clone(shipped).set_params(**custom).fit(X, y)
+    for name in model._weight_names:
+        assert_near(getattr(model, name), getattr(shipped, name), name)
 
 
 def test_a_backend_scores_towers():

@@ -24,7 +24,7 @@ from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, SGD, Adam
 
 
-@parametrize_with_checks([FMClassifier(), FMRegressor()])
+@parametrize_with_checks([FMClassifier(max_iter=20), FMRegressor(max_iter=20)])
 def test_sklearn_compatible(estimator, check):
     check(estimator)
 

@@ -118,7 +118,7 @@ def test_gradient_under_a_head_equals_finite_differences(clicks):
 
 def test_parts_are_the_same_for_any_number_of_threads(log, monkeypatch):
     monkeypatch.setattr("freqfm.backends.cpu.backend._WEIGHTS_PER_CALL", 0)
-    X = canonical_csr(log[0])[:500]
+    X = canonical_csr(log[0][:500])
     weights = random_weights(X.shape[1])
     derivatives = np.random.default_rng(0).standard_normal(X.shape[0])
     results = []
@@ -132,7 +132,7 @@ def test_parts_are_the_same_for_any_number_of_threads(log, monkeypatch):
 
 
 def test_a_batch_without_entries_has_a_gradient_by_the_intercept_alone():
-    X = sparse.csr_array((3, 12), dtype=np.float32)
+    X = canonical_csr(sparse.csr_array((3, 12), dtype=np.float32))
     weights = random_weights(12)
     scores, sums = BACKEND.fm_forward(X, weights, 1)
     assert_array_equal(scores, weights.intercept.repeat(3))

@@ -6,7 +6,7 @@ import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
-from test_backbones import FAMILIES, reference_loss
+from test_mf_backbones import FAMILIES, reference_loss
 from test_mf_kernels import N_ITEMS, N_USERS, data, known_pairs  # noqa: F401
 
 from freqfm import MFRecommender, backends

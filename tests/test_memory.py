@@ -139,7 +139,7 @@ def peak_of(call):
 def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatch):
     for module in (validation, _rows):
         monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
-    n, n_tokens, length, batch_size = 40_000, 1_000, 50, 16
+    n, n_tokens, length, batch_size = 40_000, 1_000, 10, 16
     rng = np.random.default_rng(0)
     indices = rng.integers(n_tokens // length, size=(n, length), dtype=np.int32)
     indices += np.arange(length, dtype=np.int32) * (n_tokens // length)

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference.mf
+from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
@@ -235,29 +236,45 @@ def test_bsl_weighs_the_logarithm(data):
     assert_allclose(dv, gv, atol=2e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "atan", "relu"])
+def test_surrogates_of_psl(activation):
+    # What the kernel calls for each negative, with the difference of two cosines.
+    (formula,) = PSL(activation).replacements().values()
+    log_surrogate, surrogate = njit(formula), reference.mf.SURROGATES[activation]
+    for difference in np.linspace(-1.8, 1.8, 9):
+        logs = [2 * np.log(surrogate((difference + h) / 2)) for h in (-1e-5, 0, 1e-5)]
+        value, derivative = log_surrogate(np.float32(difference))
+        assert value == pytest.approx(logs[1], abs=1e-5)
+        assert derivative == pytest.approx((logs[2] - logs[0]) / 2e-5, abs=1e-4)
+
+
+# Other activations are other formulas in the same kernel.
 @pytest.mark.parametrize("sampler", [GivenNegatives(), GivenPopularity(shared=False), "full"])
-def test_psl_gradient(data, activation, sampler):
+def test_psl_gradient(data, sampler):
     X, U, V = data
-    own = getattr(sampler, "shared", True) is False
+    separate = getattr(sampler, "shared", True) is False
     n_negatives = {} if sampler == "full" else {"n_negatives": 7}
     pairs, (du, dv, model) = known_pairs(
-        data, loss=PSL(activation), temperature=PerUser(), negative_sampler=sampler, **n_negatives
+        data, loss=PSL(), temperature=PerUser(), negative_sampler=sampler, **n_negatives
     )
     lists = [range(N_ITEMS)] * len(pairs)
     if sampler != "full":
-        drawn = GivenNegatives().draw((len(pairs) if own else 1, 7), N_ITEMS, None, None)
-        lists = [drawn[p if own else 0] for p in range(len(pairs))]
+        drawn = GivenNegatives().draw((len(pairs) if separate else 1, 7), N_ITEMS, None, None)
+        lists = [drawn[p if separate else 0] for p in range(len(pairs))]
     log_q = None
-    if own:
+    if separate:
         share = (np.diff(sparse.csc_array(X).indptr) + 1.0) ** 0.75
         log_q = np.log(share / share.sum() * N_ITEMS)
 
     def loss(U, V):
-        surrogate = reference.mf.SURROGATES[activation]
         return reference.mf.psl_loss(
-            U, V, pairs, lists, inverse=INVERSE, log_q=log_q, surrogate=surrogate
+            U,
+            V,
+            pairs,
+            lists,
+            inverse=INVERSE,
+            log_q=log_q,
+            surrogate=reference.mf.SURROGATES["tanh"],
         )
 
     assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)

@@ -10,7 +10,7 @@ from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import estimator_checks as checks
-from test_backbones import Features
+from test_mf_backbones import Features
 
 from freqfm import (
     ALSRecommender,
@@ -259,7 +259,7 @@ def test_other_losses_agree(use, case):
 @pytest.mark.parametrize(
     "case",
     covering(
-        loss=[PSL(), PSL("relu"), SLatK(3, 0.5, refresh=1), SLatK(20, refresh=2), CCL(0.1, 5.0)],
+        loss=[PSL(), SLatK(3, 0.5, refresh=1), SLatK(20, refresh=2), CCL()],
         sampler=["uniform", "popularity"],
         user_dropout=[0.0, 0.2],
     ),
@@ -269,7 +269,7 @@ def test_later_losses_agree(use, case):
     assert_recommenders_agree(use, mf_model(**case, optimizer="sgd"))
 
 
-@pytest.mark.parametrize("loss", [PSL("atan"), SLatK(3)], ids=label)
+@pytest.mark.parametrize("loss", [PSL(), SLatK(3)], ids=label)
 @pytest.mark.parametrize("sampler", ["full", "in_batch", "midx_popularity"])
 def test_later_losses_agree_on_other_negatives(use, loss, sampler):
     assert_recommenders_agree(use, mf_model(loss=loss, sampler=sampler, optimizer="sgd"))
@@ -377,7 +377,7 @@ def test_least_squares_agree(use, solver):
 
 
 @pytest.mark.parametrize(
-    ("own", "shipped"),
+    ("custom", "shipped"),
     [
         ({"loss": CustomLogLoss()}, {"loss": "log"}),
         ({"optimizer": CustomAdam(0.01)}, {"optimizer": Adam(0.01)}),
@@ -386,32 +386,32 @@ def test_least_squares_agree(use, solver):
     ids=label,
 )
 @pytest.mark.parametrize("model", ["binary", "paper"])
-def test_custom_formulas_of_factorization_machines(numpy_backend, model, own, shipped):
+def test_custom_formulas_of_factorization_machines(numpy_backend, model, custom, shipped):
     X, y = rows(model)
     one, other = (
         clone(FM_MODELS[model])
         .set_params(max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **params)
         .fit(X, y)
-        for params in (own, shipped)
+        for params in (custom, shipped)
     )
     for name in (*one._weight_names, "loss_curve_"):
         assert_near(getattr(one, name), getattr(other, name), name)
 
 
 @pytest.mark.parametrize(
-    ("own", "shipped"),
+    ("custom", "shipped"),
     [
         ({"loss": CustomBPR()}, {"loss": BPR()}),
         ({"optimizer": CustomAdagrad(0.05)}, {"optimizer": Adagrad(0.05)}),
     ],
     ids=label,
 )
-def test_custom_formulas_of_recommenders(numpy_backend, own, shipped):
+def test_custom_formulas_of_recommenders(numpy_backend, custom, shipped):
     X = histories()
     params = {"loss": BPR(), "n_negatives": 2, "n_components": 6, "similarity": "dot"}
     one, other = (
         MFRecommender(**{**params, **of_model}, max_iter=2, batch_size=30, random_state=0).fit(X)
-        for of_model in (own, shipped)
+        for of_model in (custom, shipped)
     )
     for name in ("user_factors_", "item_factors_", "loss_curve_"):
         assert_near(getattr(one, name), getattr(other, name), name)
@@ -429,7 +429,7 @@ def test_folding_in_agrees(pairwise):
         items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
     )
     results = [
-        backend.fold_in(problem, (X.indptr, X.indices, X.data), 1)
+        backend.fold_in(problem, (X.indptr.astype(np.int64), X.indices, X.data), 1)
         for backend in (CPU, NumpyBackend())
     ]
     assert_near(results[1], results[0], "vectors")

@@ -22,9 +22,9 @@ from freqfm.optimizers import Adam
 
 @parametrize_with_checks(
     [
-        RaFMClassifier(),
-        RaFMRegressor(),
-        RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=20),
+        RaFMClassifier(max_iter=20),
+        RaFMRegressor(max_iter=20),
+        RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
     ]
 )
 def test_sklearn_compatible(estimator, check):
@@ -47,7 +47,9 @@ def test_in_a_pipeline_and_a_search():
     y = np.where((rows[:, 0] + rows[:, 1]) % 2, "odd", "even")
     pipe = make_pipeline(
         OneHotEncoder(handle_unknown="ignore"),
-        RaFMClassifier(optimizer=Adam(0.02), batch_size=50, init_scale=0.1, random_state=0),
+        RaFMClassifier(
+            optimizer=Adam(0.02), batch_size=50, init_scale=0.1, max_iter=30, random_state=0
+        ),
     )
     grid = {"rafmclassifier__ranks": [(4, 8), [2]], "rafmclassifier__alpha_factors": [0, 0.01]}
     search = GridSearchCV(pipe, grid, cv=3).fit(rows, y)

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from custom_components import Hinge, Momentum
 from joblib.externals.loky import get_reusable_executor
 from numpy.testing import assert_array_equal
 from scipy import sparse
@@ -219,7 +220,10 @@ def test_fit_in_a_forked_child(rows):
 def test_grid_search_in_worker_processes(rows):
     X, y = rows
     model = FMClassifier(8, max_iter=2, batch_size=500, random_state=0)
-    grid = {"optimizer__learning_rate": [0.1, 1.0], "n_jobs": [None, 2]}
+    grid = [
+        {"optimizer__learning_rate": [0.1, 1.0], "n_jobs": [None, 2]},
+        {"loss": [Hinge()], "optimizer": [Momentum(0.05), Momentum(0.5)]},
+    ]
     scores = []
     try:
         for n_jobs in (1, 2):
@@ -228,7 +232,8 @@ def test_grid_search_in_worker_processes(rows):
     finally:
         get_reusable_executor().shutdown(wait=True)
     assert_array_equal(scores[0], scores[1])
-    assert len(scores[0]) == 4
+    assert len(scores[0]) == 6
+    assert scores[0].std() > 0
 
 
 def test_run_returns_only_when_all_members_are_done():

@@ -91,7 +91,7 @@ def test_equals_the_reference(n, m, d, k):
 
 def test_large_random_problem():
     rng = np.random.default_rng(0)
-    n, m, d = (150, 700, 8) if JIT_DISABLED else (1500, 5000, 48)
+    n, m, d = (150, 700, 8) if JIT_DISABLED else (500, 5000, 48)
     queries = rng.standard_normal((n, d), dtype=np.float32)
     items = rng.standard_normal((m, d), dtype=np.float32)
     exclude = random_exclusions(rng, n, m, 0.05)

@@ -44,9 +44,9 @@ def model(log):
 
 @parametrize_with_checks(
     [
-        FastVAERecommender(max_iter=5, n_recommendations=1),
+        FastVAERecommender(max_iter=2, n_recommendations=1),
         FastVAERecommender(
-            max_iter=5, n_recommendations=1, negative_sampler="midx_popularity", n_negatives=5
+            max_iter=2, n_recommendations=1, negative_sampler="midx_popularity", n_negatives=5
         ),
     ]
 )

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.vae import differences, negative_log_likelihood, objective, unit
 from scipy import sparse
+from test_numpy_backend import covering, label
 
 from freqfm import FastVAERecommender, backends
 from freqfm.backends.base import AutoencoderProblem, Histories, Stream, TrainedTable
@@ -28,11 +29,18 @@ def small_log(n_users=9, n_items=13, seed=0):
 # One step of SGD moves every array by minus its gradient.
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("decoder", [(), (5,), (6, 4)])
-@pytest.mark.parametrize("hidden", [(7,), (6, 5)])
-@pytest.mark.parametrize("temperature", [None, 0.4])
-def test_every_gradient_equals_finite_differences(temperature, hidden, decoder, activation):
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        temperature=[None, 0.4],
+        hidden=[(7,), (6, 5)],
+        decoder=[(), (5,), (6, 4)],
+        activation=["tanh", "relu"],
+    ),
+    ids=label,
+)
+def test_every_gradient_equals_finite_differences(case):
+    temperature, hidden, decoder, activation = case.values()
     X = small_log()
     model = FastVAERecommender(
         3,
