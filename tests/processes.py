@@ -33,7 +33,7 @@ def _context():
 _CONTEXT = _context()
 
 
-def python(source, *args, root=ROOT, cwd=None, file="<test>", timeout=600, **env):
+def python(source, *args, root=ROOT, file="<test>", timeout=600, **env):
     """Run source code as a script of a process that has not imported the package.
 
     Parameters
@@ -43,8 +43,6 @@ def python(source, *args, root=ROOT, cwd=None, file="<test>", timeout=600, **env
         What ``sys.argv`` holds besides the name of the file.
     root : path
         Folder from which the package is imported.
-    cwd : path, default=None
-        The working directory.
     file : str
         Name of the script, for warnings and tracebacks.
     timeout : float
@@ -61,7 +59,7 @@ def python(source, *args, root=ROOT, cwd=None, file="<test>", timeout=600, **env
         for path in outputs:
             Path(path).touch()
         env = {**os.environ, "NUMBA_DISABLE_JIT": "0", **env}
-        call = source, [str(file), *args], env, str(root), cwd, outputs
+        call = source, [str(file), *args], env, str(root), outputs
         process = _CONTEXT.Process(target=_run, args=call)
         process.start()
         process.join(timeout)
@@ -71,14 +69,12 @@ def python(source, *args, root=ROOT, cwd=None, file="<test>", timeout=600, **env
         return Done(process.exitcode, *(Path(path).read_text() for path in outputs))
 
 
-def _run(source, argv, env, root, cwd, outputs):
+def _run(source, argv, env, root, outputs):
     """Run the source code in this process, which is a fresh one."""
     for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream.fileno())
     os.environ.clear()
     os.environ.update(env)
-    if cwd is not None:
-        os.chdir(cwd)
     sys.argv = argv
     sys.path[:0] = [root, str(TESTS)]
 

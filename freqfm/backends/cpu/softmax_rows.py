@@ -126,11 +126,11 @@ def _surrogates_of_row(r, s, n, first, inverse, softmax, scratch):
         if not logit <= shift:
             shift = logit
     for j in range(n):
-        value, slope = log_surrogate(scores[s, j] - positive)
+        value, derivative = log_surrogate(scores[s, j] - positive)
         logit = inverse * value - (corrections[first + j] if softmax.corrected else ZERO)
         term = exp_of_minus(max(shift - logit, ZERO))
         terms[s, j] = term
-        scores[s, j] = term * slope
+        scores[s, j] = term * derivative
     # Sums have loops of one array, see ``exponentials``.
     total = ZERO
     for j in range(n):

@@ -179,13 +179,13 @@ class RankingEpochs(Trainer, base.RankingTrainer):
         w, w_others = self._inverse[batch.users].astype(np.float64).T
         scores = np.einsum("rd,rjd->rj", users.vectors, items.vectors[drawn_items])
         s = (users.vectors[r] * items.vectors[batch.items]).sum(axis=1)
-        surrogates, slopes = scores, np.ones(scores.shape)
+        surrogates, derivatives = scores, np.ones(scores.shape)
         if problem.constants["pairs"]:
             # A row is one positive, which is part of the differences.
-            surrogates, slopes = log_surrogate(problem.formulas, scores - s[:, None])
+            surrogates, derivatives = log_surrogate(problem.formulas, scores - s[:, None])
         logits = w_others[:, None] * surrogates - log_q
         log_sums = logsumexp(logits, axis=1)
-        shares = np.exp(logits - log_sums[:, None]) * slopes
+        shares = np.exp(logits - log_sums[:, None]) * derivatives
         if problem.constants["pairs"]:
             w = np.zeros(len(w))
         log_totals, p = log_sums[r], np.zeros(len(s))
