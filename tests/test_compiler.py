@@ -195,7 +195,7 @@ def test_a_numba_without_these_details_compiles_all_the_same(tmp_path):
     model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
     expected = model.fit(X, X.sum(axis=1)).predict(X)
     # Not with the cache of the others, whose code the cheaper compiler has made.
-    # What is optimised is the same.
+    # Types and lowering differ, which optimising does not test.
     done = python(WITHOUT, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == pytest.approx(expected, rel=1e-6)
