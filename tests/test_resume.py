@@ -368,9 +368,10 @@ def _train(model, given, done, output):
 @pytest.mark.parametrize("name", ["rafm", "mf"])
 def test_killed_at_random_moments(name, data, tmp_path):
     given = data_of(MODELS[name], data)
-    # Kernels are loaded, or compiled, before the children are forked.
-    begun = time.monotonic()
+    # Kernels are loaded, or compiled, before a fit is timed and the children are forked.
     expected = clone(MODELS[name]).fit(*given)
+    begun = time.monotonic()
+    clone(MODELS[name]).set_callbacks(Checkpoint(tmp_path / "other")).fit(*given)
     lasted = time.monotonic() - begun
     path, done = tmp_path / "path", tmp_path / "done"
     generator = random.Random(name)
@@ -400,4 +401,5 @@ def test_killed_at_random_moments(name, data, tmp_path):
             model.predict(given[0])
             # An epoch is written before it is reported.
             assert model.n_iter_ >= max(seen, default=0)
+    assert n_kills > 1
     assert_same(pickle.loads(done.read_bytes()), learned(expected))
