@@ -146,6 +146,7 @@ def test_memory_of_a_batch_does_not_grow_with_the_features():
     indices = np.int32([0, 999_999, 5, 999_999])
     indptr = np.int64([0, 2, 4])
     X = sparse.csr_array((np.ones(4, np.float32), indices, indptr), shape=(2, n_features))
+    X = canonical_csr(X)
     weights = random_weights(n_features, 2)
 
     def batch():
