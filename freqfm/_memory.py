@@ -25,6 +25,13 @@ def aligned_zeros(shape, dtype=np.float32):
     return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
 
 
+def aligned_copy(array):
+    """Return a copy that begins with a cache line and is far from other arrays."""
+    copy = aligned_zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
 def as_aligned(array):
     """Return an array that begins with a cache line and is far from others; copied if it is not."""
     memory = array.base
@@ -33,6 +40,4 @@ def as_aligned(array):
         after = memory.nbytes - before - array.nbytes
         if array.ctypes.data % _LINE == 0 and min(before, after) >= _GUARD:
             return array
-    aligned = aligned_zeros(array.shape, array.dtype)
-    aligned[...] = array
-    return aligned
+    return aligned_copy(array)

@@ -8,7 +8,7 @@ from numbers import Integral
 import joblib
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._rows import gather_rows_of
@@ -58,6 +58,34 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         # Check again: scipy converts other formats without checking their indices.
         check_structure(X)
     return canonical_csr(X), y
+
+
+def widen(name, X, n_features):
+    """Return ``X`` as CSR with more columns, all zeros, up to ``n_features``; nothing is copied.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``X`` has more columns, or names them, or if ``n_features`` is not a positive integer.
+    """
+    n_features = check_count("n_features", n_features)
+    if hasattr(X, "columns"):
+        raise TypeError(
+            f"{name} is a DataFrame, whose columns have names; n_features={n_features} is for "
+            f"arrays and sparse matrices. Leave it out, or encode {name} first."
+        )
+    if sparse.issparse(X):
+        check_structure(X, name)
+    else:
+        refuse_dates(name, X)
+        X = check_array(X, dtype=np.float32, input_name=name)
+    X = sparse.csr_array(X)
+    if X.shape[1] > n_features:
+        raise ValueError(
+            f"{name} has {X.shape[1]} features, but n_features={n_features}; give at least that "
+            f"many."
+        )
+    return sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
 
 
 def _check_numbers(name, values):

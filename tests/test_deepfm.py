@@ -126,11 +126,15 @@ def test_epochs_equal_fits_of_one(log, cls, hidden):
     options = {"early_stopping": False, "n_iter_no_change": None, "hidden_layer_sizes": hidden,
                "fields": FIELDS, "layer_optimizer": "adagrad"}  # fmt: skip
     once = model_of(cls, max_iter=3, **options).fit(X, y)
-    warm, part = model_of(cls, max_iter=1, warm_start=True, **options), model_of(cls, **options)
+    warm = model_of(cls, max_iter=1, warm_start=True, **options)
     for _ in range(3):
         warm.fit(X, y)
-        part.partial_fit(X, y, **({"classes": [0, 1]} if cls is DeepFMClassifier else {}))
     assert_same_tower(warm, once)
+    # Penalties per token would be divided by all rows that partial_fit has seen.
+    options |= {"alpha_per": "row", "alpha_factors": 0.01, "alpha_layers": 0.01}
+    once, part = model_of(cls, max_iter=3, **options).fit(X, y), model_of(cls, **options)
+    for _ in range(3):
+        part.partial_fit(X, y, **({"classes": [0, 1]} if cls is DeepFMClassifier else {}))
     assert_array_equal(part._tower, once._tower)
     assert_array_equal(part.factors_, once.factors_)
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import BOTH, FITTED, assert_same_model, model_of, outputs
+from helpers import BOTH, FITTED, assert_same_model, classes_of, model_of, outputs
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn import config_context
@@ -40,26 +40,32 @@ def test_ten_epochs_equal_ten_fits_of_one(log, optimizer):
     options["early_stopping"] = False
     once = FMClassifier(max_iter=10, **options).fit(X, y)
     warm = FMClassifier(max_iter=1, warm_start=True, **options)
-    part = FMClassifier(**options)
     for _ in range(10):
         warm.fit(X, y)
-        part.partial_fit(X, y, classes=[0, 1])
     assert_same_model(warm, once)
-    for name in FITTED:
-        if name != "token_counts_":
-            assert_array_equal(getattr(part, name), getattr(once, name), err_msg=name)
     for state, expected in zip(warm._optimizer_state, once._optimizer_state, strict=True):
         for name in expected:
             assert_array_equal(state[name], expected[name])
 
 
-def test_regressor_continues_too(log):
+@pytest.mark.parametrize(
+    "cls, optimizer", [(FMRegressor, "cf_sgd"), *((FMClassifier, name) for name in OPTIMIZERS)]
+)
+def test_four_epochs_equal_four_calls_of_partial_fit(log, cls, optimizer):
     X, y = log
-    once = FMRegressor(max_iter=4, early_stopping=False, random_state=0).fit(X, y)
-    part = FMRegressor(random_state=0)
+    # A penalty per token depends on how many rows have held it, which four calls count four times.
+    options = {"alpha_per": "row", "alpha_factors": 0.01, "optimizer": optimizer, "random_state": 0}
+    once = cls(max_iter=4, early_stopping=False, **options).fit(X, y)
+    part = cls(**options)
     for _ in range(4):
-        part.partial_fit(X, y)
-    assert_array_equal(part.factors_, once.factors_)
+        part.partial_fit(X, y, **classes_of(cls))
+    assert_array_equal(part.token_counts_, 4 * once.token_counts_)
+    for name in FITTED:
+        if name != "token_counts_":
+            assert_array_equal(getattr(part, name), getattr(once, name), err_msg=name)
+    for state, expected in zip(part._optimizer_state, once._optimizer_state, strict=True):
+        for name in expected:
+            assert_array_equal(state[name], expected[name])
 
 
 def test_cold_fit_forgets(log):

@@ -397,6 +397,22 @@ class Backend(ABC):
 
     # Factorization machines.
 
+    def label_tokens(self, indices):
+        """Return the distinct tokens, in any order, and for each entry the position of its token.
+
+        Parameters
+        ----------
+        indices : ndarray of shape (nnz,), int32
+            The token of each entry.
+
+        Returns
+        -------
+        tokens : ndarray of shape (n_tokens,), int32
+        labels : ndarray of shape (nnz,), int32
+        """
+        tokens, labels = np.unique(indices, return_inverse=True)
+        return tokens, labels.astype(np.int32)
+
     @abstractmethod
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass.

@@ -136,6 +136,8 @@ class Phase(NamedTuple):
     #: if there is one, else of the loss. None never stops.
     patience: int | None = None
     score_name: str | None = None  #: name of the validation score; None without validation
+    #: Whether an epoch that fails is undone. If not, the caller discards what it has changed.
+    restores: bool = True
 
 
 class EpochLoop:
@@ -177,9 +179,7 @@ class EpochLoop:
         self.estimator = estimator
         self.task = task
         self.phase = phase
-        self.losses = estimator.loss_curve_.tolist()
-        self.scores = estimator.validation_scores_.tolist()
-        self.epoch = self._first_epoch = len(self.losses)
+        self.epoch = self._first_epoch = len(estimator.loss_curve_)
         self._best = Snapshot(task.state()) if phase.score_name else None
         self._best_epoch = -1
         self._best_score = self._to_beat = -np.inf
@@ -193,7 +193,7 @@ class EpochLoop:
         trial : Attempt
         callbacks : FitCallbacks, optional
         """
-        last = Snapshot(self.task.state())
+        last = Snapshot(self.task.state() if self.phase.restores else [])
         started, n_before = time.perf_counter(), self.epoch
         while not self.is_over():
             last.save()
@@ -247,22 +247,19 @@ class EpochLoop:
 
     def _record(self, loss, score):
         self.epoch += 1
-        self.losses.append(loss)
-        value = -loss
+        estimator, value = self.estimator, -loss
+        estimator.loss_curve_ = np.append(estimator.loss_curve_, loss)
         if score is not None:
-            self.scores.append(score)
+            estimator.validation_scores_ = np.append(estimator.validation_scores_, score)
             value = score
             if score > self._best_score or self._best_epoch < 0:
                 self._best_score, self._best_epoch = score, self.epoch
                 self._best.save()
         if value > self._to_beat:
-            self._to_beat = value + self.estimator.tol
+            self._to_beat = value + estimator.tol
             self._since_best = 0
         else:
             self._since_best += 1
-        estimator = self.estimator
-        estimator.loss_curve_ = np.array(self.losses)
-        estimator.validation_scores_ = np.array(self.scores)
         estimator.n_iter_ = estimator.best_iter_ = self.epoch
 
     def progress(self):
@@ -315,10 +312,10 @@ class EpochLoop:
             return
         last = self._first_epoch + self.phase.n_epochs
         left = seconds / (self.epoch - n_before) * (last - self.epoch)
-        name = self.phase.score_name
-        score = f"  validation {name} {self.scores[-1]:.5f}" if name else ""
+        name, estimator = self.phase.score_name, self.estimator
+        score = f"  validation {name} {estimator.validation_scores_[-1]:.5f}" if name else ""
         print(
-            f"epoch {self.epoch:3d}/{last}  loss {self.losses[-1]:.5f}{score}"
+            f"epoch {self.epoch:3d}/{last}  loss {estimator.loss_curve_[-1]:.5f}{score}"
             f"  {seconds:.1f} s, at most {left:.1f} s left"
         )
 

@@ -9,6 +9,7 @@ from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
+from freqfm.backends.cpu.labels import label_tokens
 from freqfm.backends.cpu.least_squares import least_squares
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
@@ -30,6 +31,8 @@ class CPUBackend(Backend):
     name = "cpu"
 
     # Factorization machines.
+
+    label_tokens = staticmethod(label_tokens)
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""

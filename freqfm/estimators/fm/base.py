@@ -27,12 +27,15 @@ from freqfm._validation import (
     draw_seed,
     validate_rows,
     validate_weights,
+    widen,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
-from freqfm.estimators.fm.pointwise import base_score, mean_loss
+from freqfm.estimators.fm.parts import ModelPart, WholeModel
+from freqfm.estimators.fm.pointwise import RunningBaseScore, base_score, mean_loss
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
+    Attempt,
     CallbackSupportMixin,
     FitCallbacks,
     Phase,
@@ -382,20 +385,50 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """
         return strongest_interactions(self, feature_names, X, n_pairs)
 
-    def _train_once(self, X, y, sample_weight, classes=None):
+    def _train_once(self, X, y, sample_weight, classes=None, n_features=None):
         """Train one epoch for ``partial_fit``."""
         reset = not hasattr(self, "coef_")
         with attempt(self) as trial:
             self.__dict__.pop("_unfinished", None)
             with release_signals():
+                if n_features is not None:
+                    X = widen("X", X, n_features)
+                    if not reset:
+                        self._grow(int(n_features))
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
+                if reset:
+                    counts = count_columns(rows.X, rows.weight, rows.trained)
+                    self._init_model(rows, counts, optimizer)
+                    self.token_counts_ = np.zeros_like(counts)
+                else:
+                    self._prepare_to_continue(optimizer)
+                part = self._part_of(rows, optimizer)
                 if not reset:
-                    LearnedArrays(self).array("token_counts_", (self.n_features_in_,))
-                counts = 0 if reset else self.token_counts_
-                task = self._begin(rows, optimizer, reset)
-            self.token_counts_ = counts + self.token_counts_
-            train(task, Phase(1), trial)
+                    self._refine_intercept(part)
+                total_weight = part.estimator._target_sums[0, 1]
+                task = self._trainer(part.estimator, optimizer, part.rows, total_weight)
+            # The model counts as trained once the part is written back.
+            train(task, Phase(1, restores=part.restores), Attempt())
+            part.write_back()
+            trial.kept = True
         return self
+
+    def _part_of(self, rows, optimizer):
+        """Return the ``ModelPart`` that some rows train: their tokens, or all if need be."""
+        if self._token_axes is None or not optimizer.lazy:
+            return WholeModel(self, rows)
+        return ModelPart(self, rows)
+
+    def _refine_intercept(self, part):
+        """Add to the intercepts by how much the targets of a chunk change their base scores."""
+        rows, sums = part.rows, self._target_sums.copy()
+        part.estimator._target_sums = sums
+        weight = rows.of_trained(rows.weight)
+        for k, target in enumerate(rows.target):
+            base = RunningBaseScore(self._loss, self._of_classes, sums[k])
+            change = base.add(rows.of_trained(target), weight)
+            if self.fit_intercept:
+                part.estimator.intercept_[k] += change
 
     def _begin(self, rows, optimizer, reset):
         """Return the task that trains on ``rows``: a new model if ``reset``, else this one."""
@@ -456,16 +489,27 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
             labels = None if labels is None else rows.of_trained(labels)
-        optimizer = resolve(
+        if reset:
+            self._seed = draw_seed(self.random_state)
+        return rows, labels, self._resolved_optimizer()
+
+    def _resolved_optimizer(self):
+        return resolve(
             "optimizer",
             self.optimizer,
             Optimizer,
             OPTIMIZERS,
             [("learning_rate", "learning_rate", self.learning_rate)],
         )
-        if reset:
-            self._seed = draw_seed(self.random_state)
-        return rows, labels, optimizer
+
+    def _resolved_initializer(self):
+        return resolve(
+            "init",
+            self.init,
+            Initializer,
+            INITIALIZERS,
+            [("scale", "init_scale", self.init_scale)],
+        )
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""
@@ -543,24 +587,23 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return n_folds, 1 / n_folds
 
     def _init_model(self, rows, counts, optimizer):
-        n_outputs, n_tokens = len(rows.target), self.n_features_in_
-        initializer = resolve(
-            "init",
-            self.init,
-            Initializer,
-            INITIALIZERS,
-            [("scale", "init_scale", self.init_scale)],
-        )
+        """Draw a new model, whose intercepts start at the best constant scores of the rows."""
+        weight, sums = rows.of_trained(rows.weight), np.zeros((len(rows.target), 3))
+        for target, of_output in zip(rows.target, sums, strict=True):
+            target = rows.of_trained(target)
+            score = base_score(self._loss, self._of_classes, target, weight)
+            of_output[:] = (target * weight).sum(), weight.sum(), score
+        self._draw_model(sums, counts, optimizer)
+
+    def _draw_model(self, target_sums, counts, optimizer):
+        """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
+        n_outputs, n_tokens = len(target_sums), self.n_features_in_
+        initializer = self._resolved_initializer()
         generator = np.random.default_rng(self._seed)
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
-        intercept = np.zeros(n_outputs)
-        if self.fit_intercept:
-            weight = rows.of_trained(rows.weight)
-            loss = self._loss
-            intercept[:] = [
-                base_score(loss, self._of_classes, rows.of_trained(t), weight) for t in rows.target
-            ]
+        intercept = target_sums[:, 2] if self.fit_intercept else np.zeros(n_outputs)
         self.intercept_ = intercept.astype(np.float32)
+        self._target_sums = target_sums
         self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A dict of arrays, which skops and joblib can store without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
@@ -589,11 +632,35 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         for name in self._weight_names:
             setattr(self, name, as_kernel_array(getattr(self, name)))
         self._n_steps = as_kernel_array(self._n_steps, np.int64)
+        self.token_counts_ = as_kernel_array(self.token_counts_, np.float64)
         self._optimizer_state = [
             {name: as_kernel_array(array) for name, array in state.items()}
             for state in self._optimizer_state
         ]
         self._check_same_shape()
+
+    def _grow(self, n_features):
+        """Give the model more features; what is new starts as in a new model."""
+        self._check_learned()
+        n_before = self.n_features_in_
+        if n_features == n_before:
+            return
+        if n_features < n_before:
+            raise ValueError(
+                f"n_features={n_features} is less than the {n_before} features of the model; a "
+                f"model cannot lose features."
+            )
+        self._refuse_growth(n_features)
+        if hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                f"n_features={n_features} would add features without names to a model whose "
+                f"features have names; fit it to arrays or sparse matrices from the start."
+            )
+        optimizer = self._resolved_optimizer()
+        self._prepare_to_continue(optimizer)
+        self.n_features_in_ = n_features
+        self._check_size(len(self.intercept_))
+        self._grow_tables(n_before, optimizer)
 
     def _check_learned(self):
         """Return the ``LearnedArrays``; raise unless kernels can read the model's arrays."""
@@ -613,6 +680,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         check_progress(learned)
         check_steps(learned)
         learned.array("token_counts_", (self.n_features_in_,))
+        learned.array("_target_sums", (len(self.intercept_), 3))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
         learned.require(

@@ -2,6 +2,7 @@
 
 from numbers import Integral
 
+import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._memory import aligned_zeros
@@ -16,6 +17,14 @@ class PlainFactors:
 
     _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
     _weight_names = ("intercept_", "coef_", "factors_")
+    _token_axes = {"coef_": -1, "factors_": -2}
+    _whole_names = ("intercept_", "_n_steps")
+
+    def _finish_part(self, part, tokens):
+        """Set what else a part of the model with some tokens needs, see ``ModelPart``."""
+
+    def _finish_write_back(self, part):
+        """Take over what else was trained in a part of the model."""
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         shape = self.n_features_in_, int(self.n_components)
@@ -24,6 +33,32 @@ class PlainFactors:
             table[:] = initializer.table(shape, generator, counts)
         self.factors_ = squeeze_outputs(factors)
         return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
+
+    def _refuse_growth(self, n_features):
+        """Raise if the model cannot get more features."""
+
+    def _grow_tables(self, n_before, optimizer):
+        """Extend the arrays to the present number of features."""
+        n_features, width = self.n_features_in_, self.factors_.shape[-1]
+        counts = np.append(self.token_counts_, np.zeros(n_features - n_before))
+        factors = aligned_zeros((*self.factors_.shape[:-2], n_features, width))
+        factors[..., :n_before, :] = self.factors_
+        generator = np.random.default_rng([self._seed, n_before])
+        shape, initializer = (n_features - n_before, width), self._resolved_initializer()
+        for table in factors.reshape(-1, n_features, width):
+            # As tokens that occur for the first time.
+            table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]))
+        coef = np.zeros((*self.coef_.shape[:-1], n_features), dtype=np.float32)
+        coef[..., :n_before] = self.coef_
+        states = []
+        for old in self._optimizer_state:
+            state = optimizer.init_state(n_features, width, counts)._asdict()
+            for name, array in state.items():
+                array[: len(old[name])] = old[name]
+            states.append(dict(state))
+        self.factors_, self.coef_, self.token_counts_ = factors, coef, counts
+        self._optimizer_state = states
+        self.optimizer_state_nbytes_ = sum(state.nbytes for state in self._optimizer_states())
 
     def _check_factors(self, learned, outputs, n_features):
         *_, width = learned.array("factors_", (*outputs, n_features, None))

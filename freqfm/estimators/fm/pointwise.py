@@ -58,8 +58,7 @@ def base_score(loss, of_classes, target, weight):
         scores = np.full(len(target), score, dtype=np.float32)
         return _sums(loss, of_classes, scores, target, weight)[1] < 0
 
-        # The bracket grows from the smallest score that the data have.
-
+    # The bracket grows from 0.
     sign, bound = (1.0 if falls(0.0) else -1.0), 1.0
     while bound < _LARGEST_SCORE and falls(sign * bound) == (sign > 0):
         bound *= 2
@@ -68,3 +67,44 @@ def base_score(loss, of_classes, target, weight):
         middle = (low + high) / 2
         low, high = (middle, high) if falls(middle) else (low, middle)
     return (low + high) / 2
+
+
+class RunningBaseScore:
+    """The constant score with the smallest loss on all targets of one output so far.
+
+    For classes it is exact. For real targets it is exact if the loss has a formula that depends on
+    their mean alone, as those of this package do; without a formula it is the mean of the chunks'.
+
+    Parameters
+    ----------
+    loss : Loss
+    of_classes : bool
+        Whether targets are classes.
+    sums : ndarray of shape (3,), float64
+        The weighted sum of the targets, the sum of the weights, and the score; updated in place.
+    """
+
+    def __init__(self, loss, of_classes, sums):
+        self._loss, self._of_classes, self._sums = loss, of_classes, sums
+
+    def add(self, target, weight):
+        """Add a chunk's targets; return by how much the score changes."""
+        sums = self._sums
+        before = sums[2]
+        sums[0] += (target * weight).sum()
+        sums[1] += weight.sum()
+        sums[2] = self._score(target, weight)
+        return sums[2] - before
+
+    def _score(self, target, weight):
+        total, n, before = self._sums
+        if self._of_classes:
+            share = np.clip(total / n, 0.0, 1.0)
+            known = np.array([1 - share, share]) > 0
+            both = np.array([0.0, 1.0])[known], n * np.array([1 - share, share])[known]
+            return base_score(self._loss, True, *both)
+        known = self._loss.base_score(np.array([total / n]), np.array([n]))
+        if known is not None:
+            return known
+        of_chunk = base_score(self._loss, False, target, weight)
+        return before + (of_chunk - before) * (weight.sum() / n)

@@ -26,6 +26,7 @@ class RankedFactors:
         "dependent_weight": NON_NEGATIVE,
     }
     _weight_names = ("intercept_", "coef_", "_factors")
+    _token_axes = None
 
     @property
     def factors_(self):
@@ -61,7 +62,7 @@ class RankedFactors:
         model.ranks = tuple(model.ranks_.tolist())
         model.rank_assignment = model.feature_ranks_
         layout = model._layout()
-        for name in ("intercept_", "coef_", "_n_steps"):
+        for name in ("intercept_", "coef_", "_n_steps", "token_counts_", "_target_sums"):
             setattr(model, name, getattr(self, name).copy())
         model._factors = self._factors[..., : layout.n_weights].copy()
         model.n_parameters_ = len(self.intercept_) * (layout.n_weights + len(layout.levels))
@@ -169,6 +170,13 @@ class RankedFactors:
                 f"{self.ranks_.tolist()} with {before!r} of the model to continue; set them back, "
                 f"or fit a new model with warm_start=False."
             )
+
+    def _refuse_growth(self, n_features):
+        raise ValueError(
+            f"n_features={n_features} would add features to a model of {self.n_features_in_}, "
+            f"whose ranks were given out by frequency in the first call; hash new tokens into the "
+            f"known features."
+        )
 
     def _fewest_factors(self):
         return int(self._checked_ranks()[0])

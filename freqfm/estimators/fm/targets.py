@@ -34,22 +34,28 @@ class ClassTargets(ClassifierMixin):
     _of_classes = True
     _scored_loss, _score = codes.LOG_LOSS, "neg_log_loss"
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None, *, n_features=None):
         """Train one epoch on these rows, continuing from the present model.
 
-        Counters and optimizer state are kept between calls: ten calls on the same rows equal one
-        ``fit`` of ten epochs. There is no early stopping.
+        Counters and optimizer state are kept between calls. The intercept moves with the best
+        constant score of all targets so far, and penalties per token are divided by all rows so
+        far. There is no early stopping. A call takes time and memory for the features that its rows
+        hold, not for all features of the model; one that fails changes nothing.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            As many features as in the first call.
+            As many features as in the first call, or up to ``n_features``.
         y : array-like of shape (n_samples,)
             Class labels.
         classes : array-like of shape (n_classes,), default=None
             All classes that will ever occur; required in the first call.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows.
+        n_features : int, default=None
+            Number of features of the model from this call on. Features that ``X`` lacks count as
+            zeros; if they are more than before, the model grows: the new ones start as in a new
+            model. That copies the model, so let it grow by large steps. None keeps the number.
 
         Returns
         -------
@@ -61,7 +67,7 @@ class ClassTargets(ClassifierMixin):
                 "occur, for instance classes=[0, 1]."
             )
         self._validate_params()
-        return self._train_once(X, y, sample_weight, classes)
+        return self._train_once(X, y, sample_weight, classes, n_features)
 
     def _encode_target(self, y, classes, reset):
         y = _check_labels("y", y)
@@ -214,27 +220,33 @@ class RealTargets(RegressorMixin):
     _of_classes = False
     _scored_loss, _score = codes.SQUARED_ERROR, "r2"
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, *, n_features=None):
         """Train one epoch on these rows, continuing from the present model.
 
-        Counters and optimizer state are kept between calls: ten calls on the same rows equal one
-        ``fit`` of ten epochs. There is no early stopping.
+        Counters and optimizer state are kept between calls. The intercept moves with the best
+        constant score of all targets so far, and penalties per token are divided by all rows so
+        far. There is no early stopping. A call takes time and memory for the features that its rows
+        hold, not for all features of the model; one that fails changes nothing.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            As many features as in the first call.
+            As many features as in the first call, or up to ``n_features``.
         y : array-like of shape (n_samples,)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows.
+        n_features : int, default=None
+            Number of features of the model from this call on. Features that ``X`` lacks count as
+            zeros; if they are more than before, the model grows: the new ones start as in a new
+            model. That copies the model, so let it grow by large steps. None keeps the number.
 
         Returns
         -------
         self : object
         """
         self._validate_params()
-        return self._train_once(X, y, sample_weight)
+        return self._train_once(X, y, sample_weight, n_features=n_features)
 
     def _encode_target(self, y, classes, reset):
         with np.errstate(over="ignore"):

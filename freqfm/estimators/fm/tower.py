@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import Interval
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
 from freqfm._ids import check_present, unique_codes
-from freqfm._memory import aligned_zeros
+from freqfm._memory import aligned_copy, aligned_zeros
 from freqfm._validation import (
     LearnedArrays,
     as_array,
@@ -45,7 +45,7 @@ class TowerTrainer(FMTrainer):
         optimizer = model._checked_layer_optimizer()
         per_weight = model.alpha_layers
         if model.alpha_per == "token":
-            per_weight = per_weight / self._weight_sum
+            per_weight = per_weight / self._total_weight
         training = TowerTraining(
             towers=model._towers(),
             states=list(zip(*model._tower_state.values(), strict=True)),
@@ -88,6 +88,19 @@ class FactorsWithTower(PlainFactors):
     @property
     def _weight_names(self):
         return (*PlainFactors._weight_names, *(("_tower",) if self._has_tower else ()))
+
+    @property
+    def _whole_names(self):
+        return (*PlainFactors._whole_names, "_tower")
+
+    def _finish_part(self, part, tokens):
+        part._tower_state = {n: aligned_copy(a) for n, a in self._tower_state.items()}
+        if self.fields_ is not None:
+            part.fields_ = self.fields_[tokens]
+
+    def _finish_write_back(self, part):
+        for name, array in self._tower_state.items():
+            array[...] = part._tower_state[name]
 
     @property
     def layers_(self):
@@ -202,6 +215,14 @@ class FactorsWithTower(PlainFactors):
         return backends.serve(self.device, "deepfm_scores", *operands)
 
     # Models to continue, and models from files.
+
+    def _refuse_growth(self, n_features):
+        if self.fields_ is not None:
+            raise ValueError(
+                f"n_features={n_features} would add features to a model of "
+                f"{len(self.fields_)}, whose fields are given one by one; hash new tokens into "
+                f"the known features, or set fields=None."
+            )
 
     def _prepare_to_continue(self, optimizer):
         name = type(self._checked_layer_optimizer()).__name__

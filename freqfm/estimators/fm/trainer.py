@@ -67,16 +67,19 @@ class FMTrainer:
         Initialised; its arrays are updated in place.
     optimizer : Optimizer
     rows : TrainingRows
+    total_weight : float, default=None
+        Weight of all rows that the model is trained on, if ``rows`` are a part of them.
     """
 
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "scale the features (and a regression target) to about 1"
 
-    def __init__(self, model, optimizer, rows):
+    def __init__(self, model, optimizer, rows, total_weight=None):
         self.model = model
         self.optimizer = optimizer
         self._held_out = rows.held_out
         self._weight_sum = rows.of_trained(rows.weight).sum()
+        self._total_weight = self._weight_sum if total_weight is None else total_weight
         batch_size = min(int(model.batch_size), rows.n_trained)
         self._n_batches = -(-rows.n_trained // batch_size)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0

@@ -1,0 +1,123 @@
+"""Training on streams: chunks by ``partial_fit``, and memory and time of fits on a ``RowStream``.
+
+Rows are generated on the fly, always the same ones: 39 tokens each, in fields of very different
+sizes, by a power law within each field; the label depends on some of them.
+
+    python benchmarks/streams.py chunks                  # partial_fit against fit, in turns
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from freqfm import FMClassifier
+
+N_FIELDS = 39
+EXPONENT = 1.1
+
+
+def field_sizes(n_tokens):
+    """Return the numbers of tokens of the fields, from 4 on, in a geometric series."""
+    sizes = np.geomspace(4, n_tokens / 5, N_FIELDS)
+    return np.maximum(2, sizes * n_tokens / sizes.sum()).astype(np.int64)
+
+
+class Rows:
+    """Chunks of rows by their numbers: the same number gives the same rows."""
+
+    def __init__(self, n_tokens, seed=0):
+        sizes = field_sizes(n_tokens)
+        self.n_tokens = int(sizes.sum())
+        self.seed = seed
+        self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+        self._ranges = (sizes ** (1 - EXPONENT) - 1).astype(np.float32)
+        self._effects = np.random.default_rng(seed).normal(0, 0.3, 1 << 16).astype(np.float32)
+
+    def chunk(self, number, n_rows):
+        """Return X and y of a chunk."""
+        rng = np.random.default_rng([self.seed, number])
+        ranks = rng.random((n_rows, N_FIELDS), dtype=np.float32)
+        ranks *= self._ranges
+        ranks += 1
+        np.power(ranks, np.float32(1 / (1 - EXPONENT)), out=ranks)
+        tokens = self._starts + ranks.astype(np.int32) - 1
+        tokens = np.minimum(tokens, self.n_tokens - 1)
+        scores = self._effects[tokens[:, ::4] & 0xFFFF].sum(axis=1) - 1
+        y = rng.random(n_rows, dtype=np.float32) < 1 / (1 + np.exp(-scores))
+        X = sparse.csr_array((n_rows, self.n_tokens), dtype=np.float32)
+        X.data = np.ones(tokens.size, dtype=np.float32)
+        X.indices = tokens.ravel()
+        X.indptr = np.arange(0, tokens.size + 1, N_FIELDS, dtype=np.int64)
+        return X, y.astype(np.int64)
+
+
+def joined(chunks):
+    """Return chunks as one X and y."""
+    X = sparse.csr_array((sum(c[0].shape[0] for c in chunks), chunks[0][0].shape[1]), dtype="f4")
+    X.data = np.concatenate([c[0].data for c in chunks])
+    X.indices = np.concatenate([c[0].indices for c in chunks])
+    lengths = np.concatenate([np.diff(c[0].indptr) for c in chunks])
+    X.indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return X, np.concatenate([c[1] for c in chunks])
+
+
+def model(args, **params):
+    return FMClassifier(
+        args.components,
+        max_iter=1,
+        early_stopping=False,
+        n_jobs=args.jobs,
+        random_state=0,
+        **params,
+    )
+
+
+def chunks_against_fit(args):
+    """Print the rows a second of fit, of its epochs alone, and of chunks by partial_fit."""
+    rows = Rows(args.tokens)
+    chunks = [rows.chunk(i, args.chunk) for i in range(max(2, args.rows // args.chunk))]
+    X, y = joined(chunks)
+    two = model(args).set_params(max_iter=2, n_iter_no_change=None)
+    online = model(args).partial_fit(*chunks[0], classes=[0, 1])
+    seconds = {"fit, one epoch": [], "fit, an epoch more": [], "partial_fit": []}
+    for _ in range(args.repeats):
+        for name, call in (
+            ("fit, one epoch", lambda: model(args).fit(X, y)),
+            ("fit, an epoch more", lambda: two.fit(X, y)),
+            ("partial_fit", lambda: [online.partial_fit(*chunk) for chunk in chunks]),
+        ):
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+        seconds["fit, an epoch more"][-1] -= seconds["fit, one epoch"][-1]
+    medians = {name: float(np.median(taken)) for name, taken in seconds.items()}
+    print(f"{len(y)} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
+    for name, median in medians.items():
+        ratio = medians["fit, one epoch"] / median
+        print(f"  {name:20}{len(y) / median:12,.0f} rows/s   {ratio:.2f} of fit")
+    return medians
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=["chunks"])
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--chunk", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--components", type=int, default=16)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="folder for results")
+    args = parser.parse_args()
+    results = {"chunks": chunks_against_fit}[args.case](args)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / f"streams_{args.case}.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
