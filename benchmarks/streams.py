@@ -8,13 +8,16 @@ sizes, by a power law within each field; the label depends on some of them.
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import numpy as np
+from fm_speed import quartiles
 from scipy import sparse
 
 from freqfm import FMClassifier
+from freqfm._validation import canonical_csr
+from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
+from freqfm.optimizers import CFSGD
 
 N_FIELDS = 39
 EXPONENT = 1.1
@@ -66,35 +69,32 @@ def joined(chunks):
 
 
 def model(args, **params):
-    return FMClassifier(
-        args.components,
-        max_iter=1,
-        early_stopping=False,
-        n_jobs=args.jobs,
-        random_state=0,
-        **params,
-    )
+    """Return a classifier that trains one epoch on everything."""
+    params = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0, **params}
+    return FMClassifier(args.components, max_iter=1, n_jobs=args.jobs, **params)
 
 
 def chunks_against_fit(args):
-    """Print the rows a second of fit, of its epochs alone, and of chunks by partial_fit."""
+    """Print the rows a second of an epoch in memory, of a fit, and of chunks by partial_fit.
+
+    All continue with a model, so that none of them draws one.
+    """
     rows = Rows(args.tokens)
     chunks = [rows.chunk(i, args.chunk) for i in range(max(2, args.rows // args.chunk))]
     X, y = joined(chunks)
-    two = model(args).set_params(max_iter=2, n_iter_no_change=None)
-    online = model(args).partial_fit(*chunks[0], classes=[0, 1])
-    seconds = {"fit, one epoch": [], "fit, an epoch more": [], "partial_fit": []}
-    for _ in range(args.repeats):
-        for name, call in (
-            ("fit, one epoch", lambda: model(args).fit(X, y)),
-            ("fit, an epoch more", lambda: two.fit(X, y)),
-            ("partial_fit", lambda: [online.partial_fit(*chunk) for chunk in chunks]),
-        ):
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-        seconds["fit, an epoch more"][-1] -= seconds["fit, one epoch"][-1]
-    medians = {name: float(np.median(taken)) for name, taken in seconds.items()}
+    warm, online = model(args, warm_start=True), model(args)
+    online.partial_fit(*chunks[0], classes=[0, 1])
+    warm.fit(X, y)
+    weights = np.ones(len(y))
+    in_memory = TrainingRows(canonical_csr(X), y, y[np.newaxis].astype(np.float32), weights)
+    epochs = FMTrainer(model(args).partial_fit(X, y, classes=[0, 1]), CFSGD(), in_memory)
+    calls = {
+        "an epoch in memory": lambda: epochs.run_epoch(1),
+        "fit, one epoch": lambda: warm.fit(X, y),
+        "partial_fit": lambda: [online.partial_fit(*chunk) for chunk in chunks],
+    }
+    with epochs:
+        medians = {name: median for name, (_, median, _) in quartiles(calls, args.repeats).items()}
     print(f"{len(y)} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
     for name, median in medians.items():
         ratio = medians["fit, one epoch"] / median

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "_components": set(),
     "_versions": {"_jit", "_threads"},
     "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
-    "datasets": {"_columns", "exceptions"},
+    "datasets": {"_columns", "_ids", "exceptions"},
     "formulas": {"_jit"},
     "backends": {"_jit", "_memory", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
@@ -75,7 +75,7 @@ MAY_IMPORT = {
 }
 
 # Heavy or optional; they are imported inside the functions that need them.
-NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals"}
+NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals", "pyarrow"}
 
 # What fits one screen. Not counted are docstrings, parameters that have a default and are described
 # in a section "Parameters", and constructors that do nothing but keep their parameters.

@@ -2,10 +2,35 @@
 
 import bz2
 import gzip
+import io
 import os
 import zlib
 
-_OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
+
+def _open_zstd(path, mode):
+    """Open a file compressed by zstd, with whichever library is installed."""
+    try:
+        from compression import zstd  # Python 3.14 and later
+
+        return zstd.open(path, mode)
+    except ImportError:
+        pass
+    try:
+        import zstandard
+
+        return zstandard.open(path, mode)
+    except ImportError:
+        pass
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError(
+            f"reading {path} takes zstandard or pyarrow: pip install zstandard."
+        ) from None
+    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
+
+
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
@@ -17,7 +42,7 @@ def read_lines(path):
     Parameters
     ----------
     path : str or path-like
-        Files that end in ".gz" or ".bz2" are decompressed.
+        Files that end in ".gz", ".bz2" or ".zst" are decompressed.
 
     Raises
     ------
@@ -34,13 +59,17 @@ def read_lines(path):
                         raise ValueError(f"{path} is encoded in UTF-16; save it as UTF-8.")
                     line = line.removeprefix(_UTF8_MARK)
                 yield number, line
-        except (EOFError, OSError, zlib.error) as error:
-            # Only errors of the operating system have an errno.
+        except Exception as error:
+            # zstd's error has a class in each library. Only errors of the operating system have an
+            # errno.
+            known = isinstance(error, (EOFError, OSError, zlib.error))
+            if not known and type(error).__name__ != "ZstdError":
+                raise
             if opener is open or getattr(error, "errno", None) is not None:
                 raise
             raise ValueError(
                 f"{path} cannot be decompressed ({error}); pass a complete file, or one whose name "
-                f"does not end in .gz or .bz2 if it is not compressed."
+                f"does not end in .gz, .bz2 or .zst if it is not compressed."
             ) from error
 
 

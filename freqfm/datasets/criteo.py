@@ -37,8 +37,8 @@ def load_criteo_tsv(
     Parameters
     ----------
     path : str, path-like, or list or tuple of these
-        File or files to read; those that end in ".gz" or ".bz2" are decompressed. The rows of
-        several files are concatenated.
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed. The
+        rows of several files are concatenated.
     min_frequency : int, default=10
         Tokens with fewer occurrences than this share one column per field. Unused if
         `encoder` is given.
@@ -96,7 +96,7 @@ def load_criteo_tsv(
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     labels, rows = [], []
     for one in paths:
-        for label, tokens in _read_rows(one):
+        for label, tokens in read_rows(one):
             labels.append(label)
             rows.append(tokens)
     if not rows:
@@ -119,7 +119,7 @@ def load_criteo_tsv(
     )
 
 
-def _read_rows(path):
+def read_rows(path):
     """Yield the label and the list of 39 tokens for every line of one file."""
     for number, line in read_lines(path):
         # Undecodable bytes are kept in a readable form, so that errors can name their line.

@@ -51,7 +51,7 @@ def load_interactions(
         - "auto": "npz" if the path ends in ".npz", otherwise what the first lines look like. It is
           an error if they are ambiguous.
 
-        Text files that end in ".gz" or ".bz2" are decompressed.
+        Text files that end in ".gz", ".bz2" or ".zst" are decompressed.
     shape : tuple of int (n_users, n_items), default=None
         Shape of the result. None takes the shape of the matrix in the file or, with text files,
         the largest ids found plus one. Pass the shape to give several files of one data set the

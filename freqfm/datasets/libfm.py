@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
-from sklearn.datasets import load_svmlight_files
+from sklearn.datasets import load_svmlight_file, load_svmlight_files
 
 from ._lines import at_line, read_lines
 
@@ -30,7 +31,7 @@ def load_libfm(
     Parameters
     ----------
     path : str, path-like, or list or tuple of these
-        File or files to read; those that end in ".gz" or ".bz2" are decompressed.
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed.
     n_features : int, default=None
         Number of columns. None takes the largest column number found in the files.
     zero_based : bool or "auto", default="auto"
@@ -101,6 +102,63 @@ def load_libfm(
         _check_rows(file.path, X, y)
         loaded[position] = _canonical(X)
     return (loaded[0], loaded[1]) if one else loaded
+
+
+def read_block(path, lines, n_rows, zero_based):
+    """Return X and y of the next lines of a file, or None at its end.
+
+    Parameters
+    ----------
+    path : str or path-like
+        For error messages.
+    lines : iterator
+        Of the numbers and the bytes of lines.
+    n_rows : int
+        Number of lines.
+    zero_based : bool
+
+    Raises
+    ------
+    ValueError
+        The message names the line.
+    """
+    block = [pair for pair in islice(lines, n_rows) if pair[1].partition(b"#")[0].strip()]
+    if not block:
+        # Comments only, or nothing.
+        rest = next(lines, None)
+        return None if rest is None else read_block(path, chain([rest], lines), n_rows, zero_based)
+    numbers, texts = zip(*block, strict=True)
+    file = _Block(numbers, texts)
+    try:
+        X, y = load_svmlight_file(file, zero_based=zero_based, dtype=np.float32)
+    except (OverflowError, ValueError, IndexError) as error:
+        raise at_line(path, file.number, f"{error}; {_ADVICE}") from error
+    for kind, values, row_of in (
+        ("the target", y, lambda place: place),
+        ("a value", X.data, lambda place: np.searchsorted(X.indptr, place, side="right") - 1),
+    ):
+        if not np.isfinite(values).all():
+            place = int(np.flatnonzero(~np.isfinite(values))[0])
+            problem = f"found {values[place]} as {kind}; give finite numbers only."
+            raise at_line(path, numbers[row_of(place)], problem)
+    return _canonical(X), y
+
+
+class _Block:
+    """A file object for scikit-learn's reader, of some lines."""
+
+    def __init__(self, numbers, texts):
+        self._numbers, self._texts = numbers, texts
+        self.number = numbers[0]
+
+    def __iter__(self):
+        for number, text in zip(self._numbers, self._texts, strict=True):
+            self.number = number
+            yield text
+
+    def read(self):
+        """Mark this as a file for scikit-learn, which never calls the method."""
+        raise NotImplementedError
 
 
 class _Lines:

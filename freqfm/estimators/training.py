@@ -56,6 +56,7 @@ __all__ = [
     "FitCallbacks",
     "Phase",
     "attempt",
+    "check_finite",
     "check_progress",
     "check_steps",
     "refit",
@@ -289,23 +290,10 @@ class EpochLoop:
                 copy[...] = array
 
     def _check_finite(self, loss):
-        # The maximum of NumPy, unlike that of Python, is NaN if any number is NaN.
-        largest = np.max([np.maximum(w.max(), -w.min()) for w in self.task.weights()])
-        if np.isfinite(loss) and largest < _LARGEST:
-            return
         kept = f"The model of epoch {self.epoch} is kept."
         if self.epoch == self._first_epoch:
             kept = "The estimator is as it was before the call."
-        by, advice = "", self.task.divergence_hint
-        optimizer = self.task.optimizer
-        if optimizer is not None:
-            rate = optimizer.learning_rate
-            by = f", with {optimizer!r} (learning rate {rate:g})"
-            advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
-        raise DivergenceError(
-            f"{type(self.estimator).__name__} diverged in epoch {self.epoch + 1}: the loss is "
-            f"{loss:g} and the largest weight {largest:g}{by}. {kept} Try {advice}."
-        )
+        check_finite(self.task, loss, self.epoch, kept)
 
     def _report(self, n_before, seconds):
         if not self.estimator.verbose:
@@ -318,6 +306,35 @@ class EpochLoop:
             f"epoch {self.epoch:3d}/{last}  loss {estimator.loss_curve_[-1]:.5f}{score}"
             f"  {seconds:.1f} s, at most {left:.1f} s left"
         )
+
+
+def check_finite(task, loss, epoch, kept):
+    """Raise a DivergenceError if the loss is not finite, or a weight is too large.
+
+    Parameters
+    ----------
+    task : object
+        See :class:`EpochLoop`.
+    loss : float
+    epoch : int
+        Number of the epoch, from 0.
+    kept : str
+        A sentence that says what model the caller keeps.
+    """
+    # The maximum of NumPy, unlike that of Python, is NaN if any number is NaN.
+    largest = np.max([np.maximum(w.max(), -w.min()) for w in task.weights()])
+    if np.isfinite(loss) and largest < _LARGEST:
+        return
+    by, advice = "", task.divergence_hint
+    optimizer = task.optimizer
+    if optimizer is not None:
+        rate = optimizer.learning_rate
+        by = f", with {optimizer!r} (learning rate {rate:g})"
+        advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
+    raise DivergenceError(
+        f"{type(task.model).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} and the "
+        f"largest weight {largest:g}{by}. {kept} Try {advice}."
+    )
 
 
 class FitCallbacks:

@@ -33,6 +33,7 @@ from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, base_score, mean_loss
+from freqfm.estimators.fm.streaming import StreamTrainer, is_stream, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
     Attempt,
@@ -259,21 +260,22 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return target, labels
 
     @with_callbacks
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
+    def fit(self, X, y=None, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
         """Fit the model.
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows; usually one-hot encoded tokens. Converted to float32 CSR.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or RowStream
+            Rows; usually one-hot encoded tokens. Converted to float32 CSR. Or a
+            :class:`freqfm.datasets.RowStream`, see :doc:`/streams`.
         y : array-like of shape (n_samples,)
-            Targets.
+            Targets; None with a stream, which holds them.
         sample_weight : array-like of shape (n_samples,), default=None
             A row of weight w counts as w rows, in the loss and in the tokens' counts.
         X_val : {array-like, sparse matrix} of shape (n_val, n_features), default=None
             Validation rows for early stopping, in place of a random part of ``X``: rows that are
             later in time, for instance. They are not trained on. A ``Pipeline`` transforms them
-            with ``transform_input=["X_val"]``.
+            with ``transform_input=["X_val"]``. With a stream in ``X``, this may be a stream too.
         y_val : array-like of shape (n_val,), default=None
             Their targets.
         sample_weight_val : array-like of shape (n_val,), default=None
@@ -302,6 +304,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             # With held-out rows, a second phase trains on all rows.
             in_refit = unfinished is not None and unfinished["phase"] == 1
             reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
+            if is_stream(X):
+                given = y, sample_weight, X_val, y_val, sample_weight_val
+                return self._fit_stream(X, given, trial, unfinished, reset)
             with release_signals():
                 rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
                 given = self._with_given_validation(rows, X_val, y_val, sample_weight_val)
@@ -312,7 +317,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 refits = validates and not (given or self.warm_start)
                 callbacks = self._callbacks(rows, folds, unfinished)
                 score_name = self._score_name if validates else None
-                phase = Phase(self.max_iter, self._patience(folds[0]), score_name)
+                patience = self._patience(folds[0].n_trained, validates)
+                phase = Phase(self.max_iter, patience, score_name)
                 task = None if in_refit else self._begin_folds(folds, optimizer, reset)
             # The task holds a copy of the rows.
             folds = given = None
@@ -385,6 +391,59 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """
         return strongest_interactions(self, feature_names, X, n_pairs)
 
+    def _fit_stream(self, stream, given, trial, unfinished, reset):
+        """Do what ``fit`` does for a stream; ``given`` are the other arguments of ``fit``."""
+        with release_signals():
+            validation = self._validation_of_stream(*given)
+            optimizer = self._resolved_optimizer()
+            survey = survey_stream(self, stream)
+            sums = survey.targets.finish(reset)
+            if reset:
+                self.n_features_in_ = survey.n_features
+                self._seed = draw_seed(self.random_state)
+                self._check_size(len(sums))
+                self.token_counts_ = survey.counts
+                self._draw_model(sums, survey.counts, optimizer)
+            else:
+                self._check_learned()
+                self.token_counts_ = survey.counts_for(self.n_features_in_)
+                self._prepare_to_continue(optimizer)
+            hashed, data = survey.hashed(), {"X": stream, "y": None}
+            callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
+            score_name = None if validation is None else self._score_name
+            task = StreamTrainer(self, optimizer, stream, survey, validation, trial)
+            patience = self._patience(survey.n_rows, validation is not None)
+            phase = Phase(self.max_iter, patience, score_name, task.restores)
+        train(task, phase, trial, callbacks)
+        with release_signals():
+            callbacks.end_fit()
+        return self
+
+    def _validation_of_stream(self, y, sample_weight, X_val, y_val, sample_weight_val):
+        """Return the validation rows of a fit on a stream: a stream, a chunk or None."""
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(
+                    f"fit was given {name} beside a stream, whose chunks hold it; leave it out."
+                )
+        if X_val is None and self.early_stopping is True:
+            raise ValueError(
+                "early_stopping=True with a stream needs a validation stream, X_val; a stream "
+                "has no random part to hold out. Give X_val, or set early_stopping='auto'."
+            )
+        if X_val is None:
+            return None
+        if not self.early_stopping:
+            raise ValueError(
+                "fit was given X_val, but early_stopping=False would ignore it; set "
+                "early_stopping='auto' or True, or give no validation rows."
+            )
+        if is_stream(X_val):
+            return X_val
+        if y_val is None:
+            raise ValueError("fit was given X_val, but no y_val; give both, or a stream as X_val.")
+        return X_val, y_val, sample_weight_val
+
     def _train_once(self, X, y, sample_weight, classes=None, n_features=None):
         """Train one epoch for ``partial_fit``."""
         reset = not hasattr(self, "coef_")
@@ -410,14 +469,19 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             # The model counts as trained once the part is written back.
             train(task, Phase(1, restores=part.restores), Attempt())
             part.write_back()
+            for name in ("loss_curve_", "n_iter_", "best_iter_"):
+                setattr(self, name, getattr(part.estimator, name))
             trial.kept = True
         return self
 
-    def _part_of(self, rows, optimizer):
-        """Return the ``ModelPart`` that some rows train: their tokens, or all if need be."""
-        if self._token_axes is None or not optimizer.lazy:
-            return WholeModel(self, rows)
-        return ModelPart(self, rows)
+    def _has_parts(self, optimizer):
+        """Return whether rows can be trained on in a ``ModelPart`` that holds their tokens."""
+        return self._token_axes is not None and bool(optimizer.lazy)
+
+    def _part_of(self, rows, optimizer, counted=False):
+        """Return the part of the model that some rows train: a ``ModelPart`` if possible."""
+        kind = ModelPart if self._has_parts(optimizer) else WholeModel
+        return kind(self, rows, counted)
 
     def _refine_intercept(self, part):
         """Add to the intercepts by how much the targets of a chunk change their base scores."""
@@ -466,12 +530,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         }
         return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
 
-    def _patience(self, rows):
+    def _patience(self, n_rows, validates):
         """Return the number of epochs without improvement after which training stops."""
         if self.n_iter_no_change != "auto":
             return self.n_iter_no_change
-        n_batches = -(-rows.n_trained // int(self.batch_size))
-        n_steps = 0 if rows.held_out is None else _PATIENCE_STEPS
+        n_batches = -(-n_rows // int(self.batch_size))
+        n_steps = _PATIENCE_STEPS if validates else 0
         return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
@@ -697,6 +761,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             f"{width - 1} factors and a weight for each of {self.n_features_in_} features",
             "Hash X into fewer columns, or take fewer factors.",
         )
+
+    def _trained_arrays(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        weights = [getattr(self, name) for name in self._weight_names]
+        states = [array for state in self._optimizer_states() for array in state]
+        return [*weights, self._n_steps, *states]
 
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]

@@ -25,12 +25,13 @@ class WholeModel:
 
     restores = True
 
-    def __init__(self, model, rows):
+    def __init__(self, model, rows, counted=False):
         self.estimator, self.rows = model, rows
-        counts = count_columns(rows.X, rows.weight, rows.trained)
-        model.token_counts_ = model.token_counts_ + counts
-        # Whoever undoes this only has the old array.
-        model.intercept_ = model.intercept_.copy()
+        if not counted:
+            counts = count_columns(rows.X, rows.weight, rows.trained)
+            model.token_counts_ = model.token_counts_ + counts
+            # The intercept is refined before training, and whoever undoes that has the old array.
+            model.intercept_ = model.intercept_.copy()
 
     def write_back(self):
         """Do nothing: the model itself was trained."""
@@ -44,6 +45,8 @@ class ModelPart:
     model : BaseFM
         Its arrays must be ready to be trained further.
     rows : TrainingRows
+    counted : bool, default=False
+        Whether the model's ``token_counts_`` include ``rows`` already.
 
     Attributes
     ----------
@@ -55,7 +58,7 @@ class ModelPart:
 
     restores = False
 
-    def __init__(self, model, rows):
+    def __init__(self, model, rows, counted=False):
         self._model = model
         X = rows.X
         self._tokens, labels = backends.get().label_tokens(X.indices)
@@ -74,7 +77,9 @@ class ModelPart:
             {name: self._part_of_state(name, array) for name, array in state.items()}
             for state in model._optimizer_state
         ]
-        part.token_counts_ = model.token_counts_[self._tokens] + self._counts()
+        part.token_counts_ = model.token_counts_[self._tokens]
+        if not counted:
+            part.token_counts_ += self._counts()
         model._finish_part(part, self._tokens)
 
     def _part_of_state(self, name, array):
@@ -104,9 +109,8 @@ class ModelPart:
                 else:
                     array[...] = trained[name]
         model.token_counts_[tokens] = part.token_counts_
+        model._target_sums = part._target_sums
         model._finish_write_back(part)
-        for name in ("loss_curve_", "n_iter_", "best_iter_", "_target_sums"):
-            setattr(model, name, getattr(part, name))
 
 
 def _is_by_token(name, array):

@@ -96,15 +96,24 @@ class RunningBaseScore:
         sums[2] = self._score(target, weight)
         return sums[2] - before
 
+    def update(self):
+        """Set the score of classes from the sums."""
+        self._sums[2] = self._score_of_classes()
+
     def _score(self, target, weight):
         total, n, before = self._sums
         if self._of_classes:
-            share = np.clip(total / n, 0.0, 1.0)
-            known = np.array([1 - share, share]) > 0
-            both = np.array([0.0, 1.0])[known], n * np.array([1 - share, share])[known]
-            return base_score(self._loss, True, *both)
+            return self._score_of_classes()
+        if n == 0:
+            return before
         known = self._loss.base_score(np.array([total / n]), np.array([n]))
         if known is not None:
             return known
         of_chunk = base_score(self._loss, False, target, weight)
         return before + (of_chunk - before) * (weight.sum() / n)
+
+    def _score_of_classes(self):
+        total, n, _ = self._sums
+        weights = np.array([n - total, total])
+        occurs = weights > 0
+        return base_score(self._loss, True, np.array([0.0, 1.0])[occurs], weights[occurs])

@@ -69,18 +69,39 @@ class ClassTargets(ClassifierMixin):
         self._validate_params()
         return self._train_once(X, y, sample_weight, classes, n_features)
 
+    def _set_classes(self, known):
+        """Set the classes of a new model, sorted."""
+        if len(known) < 2:
+            raise ValueError(
+                f"y holds one class only, {known.tolist()}; a classifier needs at least two "
+                f"classes to tell apart."
+            )
+        self.classes_ = known
+
+    def _checked_labels(self, y):
+        return _check_labels("y", y)
+
+    def _factors_of_classes(self, labels):
+        """Return by what ``class_weight`` multiplies the weights of rows with some labels."""
+        if self.class_weight is None:
+            return np.ones(len(labels))
+        if isinstance(self.class_weight, str):
+            raise self._balanced_error()
+        return np.array([self.class_weight.get(label, 1.0) for label in labels.tolist()])
+
+    def _balanced_error(self):
+        return ValueError(
+            "class_weight='balanced' needs all rows, which neither partial_fit nor a stream has at "
+            "once; compute the weights with sklearn.utils.compute_class_weight and pass them as a "
+            "dict."
+        )
+
     def _encode_target(self, y, classes, reset):
         y = _check_labels("y", y)
         if classes is not None:
             classes = _check_labels("classes", column_or_1d(classes))
         if reset:
-            known = np.unique(y if classes is None else classes)
-            if len(known) < 2:
-                raise ValueError(
-                    f"y holds one class only, {known.tolist()}; a classifier needs at least two "
-                    f"classes to tell apart."
-                )
-            self.classes_ = known
+            self._set_classes(np.unique(y if classes is None else classes))
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise ValueError(
                 f"classes={np.unique(classes).tolist()} differs from the "
@@ -105,10 +126,7 @@ class ClassTargets(ClassifierMixin):
         if self.class_weight is None:
             return weight
         if partial and self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows, which partial_fit does not see; compute "
-                "the weights with sklearn.utils.compute_class_weight and pass them as a dict."
-            )
+            raise self._balanced_error()
         per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y_train)
         return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
 

@@ -62,11 +62,6 @@ class TowerTrainer(FMTrainer):
             return super()._score_rows(X, n_threads)
         return self._backend.deepfm_scores(X, model._outputs(), model._towers(), n_threads)
 
-    def state(self):
-        """Return all arrays that training changes."""
-        of_tower = self.model._tower_state.values() if self.model._has_tower else ()
-        return [*super().state(), *of_tower]
-
 
 class FactorsWithTower(PlainFactors):
     """One vector for each feature, and dense layers on top of the vectors of a row."""
@@ -92,6 +87,10 @@ class FactorsWithTower(PlainFactors):
     @property
     def _whole_names(self):
         return (*PlainFactors._whole_names, "_tower")
+
+    def _trained_arrays(self):
+        of_tower = self._tower_state.values() if self._has_tower else ()
+        return [*super()._trained_arrays(), *of_tower]
 
     def _finish_part(self, part, tokens):
         part._tower_state = {n: aligned_copy(a) for n, a in self._tower_state.items()}

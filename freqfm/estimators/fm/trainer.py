@@ -67,19 +67,21 @@ class FMTrainer:
         Initialised; its arrays are updated in place.
     optimizer : Optimizer
     rows : TrainingRows
-    total_weight : float, default=None
-        Weight of all rows that the model is trained on, if ``rows`` are a part of them.
+    total_weight, mean_weight : float, default=None
+        Of all rows that the model is trained on, if ``rows`` are a part of them.
     """
 
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "scale the features (and a regression target) to about 1"
 
-    def __init__(self, model, optimizer, rows, total_weight=None):
+    def __init__(self, model, optimizer, rows, total_weight=None, mean_weight=None):
         self.model = model
         self.optimizer = optimizer
         self._held_out = rows.held_out
         self._weight_sum = rows.of_trained(rows.weight).sum()
         self._total_weight = self._weight_sum if total_weight is None else total_weight
+        if mean_weight is None:
+            mean_weight = self._weight_sum / rows.n_trained
         batch_size = min(int(model.batch_size), rows.n_trained)
         self._n_batches = -(-rows.n_trained // batch_size)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
@@ -95,7 +97,7 @@ class FMTrainer:
             block_bits=block_bits,
             batch_size=batch_size,
             seed=model._seed,
-            objective=self._objective(rows),
+            objective=self._objective(rows, float(mean_weight)),
             # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
             ranked=model._ranked_training(),
@@ -112,7 +114,7 @@ class FMTrainer:
     def _start(self, problem, n_threads):
         return backends.start(self.model.device, "fm_trainer", problem, n_threads)
 
-    def _objective(self, rows):
+    def _objective(self, rows, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
             # A token in no row has no gradient; any number will do.
@@ -123,7 +125,7 @@ class FMTrainer:
             alpha_factors=float(model.alpha_factors),
             fit_intercept=bool(model.fit_intercept),
             fit_linear=bool(model.fit_linear),
-            mean_weight=float(self._weight_sum / rows.n_trained),
+            mean_weight=mean_weight,
             shares=shares,
         )
 
@@ -166,8 +168,7 @@ class FMTrainer:
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        states = [array for state in self.model._optimizer_states() for array in state]
-        return [*self.weights(), self.model._n_steps, *states]
+        return self.model._trained_arrays()
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""

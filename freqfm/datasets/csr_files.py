@@ -1,0 +1,187 @@
+"""Sparse rows in a folder of plain binary files, which can be mapped into memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+from sklearn.utils import Bunch
+
+__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
+
+_FORMAT = "freqfm csr 1"
+_HEADER = "header.json"
+
+
+def as_csr(X):
+    """Return rows as a float32 CSR matrix with int32 indices and int64 indptr."""
+    if not issparse(X):
+        X = np.asarray(X, dtype=np.float32)
+    X = csr_array(X)
+    return _csr(
+        X.data.astype(np.float32, copy=False),
+        X.indices.astype(np.int32, copy=False),
+        X.indptr.astype(np.int64, copy=False),
+        X.shape[1],
+    )
+
+
+def slice_csr(X, begin, end):
+    """Return a range of rows; entries are views, so that of a mapped file only these are read."""
+    first, last = X.indptr[begin], X.indptr[end]
+    indptr = np.asarray(X.indptr[begin : end + 1], dtype=np.int64) - first
+    return _csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
+
+
+def _csr(data, indices, indptr, n_features):
+    X = csr_array((len(indptr) - 1, n_features), dtype=np.float32)
+    # Assigned, as the constructor would cast indptr and indices to one type.
+    X.data, X.indices, X.indptr = data, indices, indptr
+    return X
+
+
+def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> None:
+    """Save sparse rows in a folder, from which they can be mapped into memory.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder; it is created if need be, and files of an earlier call in it are replaced.
+    X : {array-like, sparse matrix} of shape (n_samples, n_features), or RowStream
+        Rows; of a stream, one chunk is in memory at a time.
+    y : array-like of shape (n_samples,), default=None
+        Targets, numbers. A stream holds them itself.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights of the rows. A stream holds them itself.
+
+    Raises
+    ------
+    TypeError
+        If targets are not numbers.
+    ValueError
+        If ``y`` is given beside a stream.
+
+    See Also
+    --------
+    load_csr : Reads the folder.
+    RowStream.from_csr : A stream of the rows in it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from freqfm.datasets import load_csr, make_clicks, save_csr
+    >>> X, y = make_clicks(100, (20, 10), random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_csr(folder, X, y)
+    ...     bunch = load_csr(folder)
+    >>> bunch.data.shape, bunch.target.shape
+    ((100, 30), (100,))
+    """
+    if hasattr(X, "epoch"):
+        if y is not None or sample_weight is not None:
+            raise ValueError("y and sample_weight are part of a stream; leave them out.")
+        chunks = X.epoch(0)
+    else:
+        chunks = [(X, y, sample_weight)]
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _HEADER).unlink(missing_ok=True)
+    files, header = {}, {"format": _FORMAT, "n_features": 0, "arrays": {}}
+    try:
+        end = 0
+        _append(folder, files, header, "indptr", np.zeros(1, dtype=np.int64))
+        for rows, *others in chunks:
+            rows = as_csr(rows)
+            header["n_features"] = max(header["n_features"], rows.shape[1])
+            _append(folder, files, header, "indptr", rows.indptr[1:] + end)
+            _append(folder, files, header, "indices", rows.indices)
+            _append(folder, files, header, "data", rows.data)
+            for name, values in zip(("target", "sample_weight"), others, strict=False):
+                if values is not None:
+                    _append(folder, files, header, name, np.asarray(values))
+            end += int(rows.indptr[-1])
+    finally:
+        for file in files.values():
+            file.close()
+    # Written last: a folder without it is not complete.
+    (folder / _HEADER).write_text(json.dumps(header))
+
+
+def _append(folder, files, header, name, array):
+    """Append an array to its file."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{name} holds {array.dtype}; save_csr stores numbers: encode targets first, for "
+            f"instance with sklearn's LabelEncoder."
+        )
+    known = header["arrays"].setdefault(name, {"dtype": array.dtype.str, "size": 0})
+    if name not in files:
+        files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115
+    np.ascontiguousarray(array, dtype=known["dtype"]).tofile(files[name])
+    known["size"] += len(array)
+
+
+def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
+    """Load sparse rows that ``save_csr`` has saved.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder.
+    mmap : bool, default=False
+        Whether to map the files into memory, read-only, instead of reading them: the system reads
+        the pages that are used, and drops them when memory is short.
+
+    Returns
+    -------
+    bunch : Bunch
+        - data : csr_array of shape (n_samples, n_features), dtype float32
+        - target : ndarray of shape (n_samples,), or None
+        - sample_weight : ndarray of shape (n_samples,), or None
+
+    Raises
+    ------
+    ValueError
+        If the folder is not complete, or of another format.
+
+    See Also
+    --------
+    save_csr : Writes the folder, with an example.
+    """
+    folder = Path(path)
+    try:
+        header = json.loads((folder / _HEADER).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{os.fspath(path)} is not a folder that save_csr has written completely ({error})."
+        ) from None
+    if header.get("format") != _FORMAT:
+        raise ValueError(
+            f"{os.fspath(path)} has the format {header.get('format')!r}; this version reads "
+            f"{_FORMAT!r}. Save it again."
+        )
+    arrays = {
+        name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
+    }
+    X = _csr(arrays["data"], arrays["indices"], arrays["indptr"], header["n_features"])
+    return Bunch(data=X, target=arrays.get("target"), sample_weight=arrays.get("sample_weight"))
+
+
+def _read(folder, name, dtype, size, mmap):
+    """Return an array of a folder."""
+    path, dtype = folder / f"{name}.bin", np.dtype(dtype)
+    found = path.stat().st_size if path.exists() else 0
+    if found != size * dtype.itemsize:
+        raise ValueError(
+            f"{path} holds {found} bytes, not the {size * dtype.itemsize} of its header; save the "
+            f"rows again."
+        )
+    if size == 0:
+        return np.empty(0, dtype=dtype)
+    if mmap:
+        # As a plain array: slices of memmap objects are slow.
+        return np.asarray(np.memmap(path, dtype, "r"))
+    return np.fromfile(path, dtype)

@@ -1,0 +1,145 @@
+"""A one-hot encoder that grows with a stream."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm._ids import check_present, natural
+
+__all__ = ["IncrementalOneHotEncoder"]
+
+
+class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
+    """One-hot encoder of categories, which gets a new column for each category that is new.
+
+    ``partial_fit`` adds the categories of a chunk; columns keep their numbers, and new ones follow:
+    those of the first field in the order in which they occur, then those of the next. A category
+    that is not known when rows are transformed is in no column.
+
+    Parameters
+    ----------
+    max_features : int, default=None
+        Number of columns after which no more are added; later categories are then in no column.
+        None sets no limit. To keep memory bounded without a list of categories, hash them
+        (``sklearn.feature_extraction.FeatureHasher``).
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of fields, the columns of ``X``.
+    n_features_out_ : int
+        Number of columns so far.
+    columns_ : list of dict
+        For each field, the column of each category.
+
+    See Also
+    --------
+    RowStream : Streams of chunks, which can encode by it.
+
+    Examples
+    --------
+    >>> from freqfm.datasets import IncrementalOneHotEncoder
+    >>> encoder = IncrementalOneHotEncoder()
+    >>> encoder.partial_fit([["ann", "tea"], ["bob", "tea"]]).n_features_out_
+    3
+    >>> encoder.partial_fit([["eve", "tea"]]).transform([["eve", "tea"]]).indices
+    array([2, 3], dtype=int32)
+    """
+
+    def __init__(self, max_features: int | None = None):
+        self.max_features = max_features
+
+    def fit(self, X, y=None):
+        """Forget all categories and learn those of some rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_fields)
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        self : object
+        """
+        for name in ("n_features_in_", "n_features_out_", "columns_"):
+            self.__dict__.pop(name, None)
+        return self.partial_fit(X)
+
+    def partial_fit(self, X, y=None):
+        """Add the categories of some rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_fields)
+            Strings or numbers, none of them missing.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        self : object
+        """
+        X = _as_fields(X)
+        if not hasattr(self, "columns_"):
+            self.n_features_in_, self.n_features_out_ = X.shape[1], 0
+            self.columns_ = [{} for _ in range(X.shape[1])]
+        self._check_width(X)
+        most = np.iinfo(np.int32).max if self.max_features is None else int(self.max_features)
+        for j, columns in enumerate(self.columns_):
+            for value in dict.fromkeys(_values(X, j)):
+                if value not in columns and self.n_features_out_ < most:
+                    columns[value] = self.n_features_out_
+                    self.n_features_out_ += 1
+        return self
+
+    def transform(self, X):
+        """Return rows with a 1 in the column of each category.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_fields)
+
+        Returns
+        -------
+        rows : csr_array of shape (n_samples, n_features_out_), dtype float32
+        """
+        check_is_fitted(self, "columns_")
+        X = _as_fields(X)
+        self._check_width(X)
+        found = np.empty(X.shape, dtype=np.int32)
+        for j, columns in enumerate(self.columns_):
+            found[:, j] = [columns.get(value, -1) for value in _values(X, j)]
+        found.sort(axis=1)
+        known = found >= 0
+        rows = csr_array((len(X), self.n_features_out_), dtype=np.float32)
+        rows.indices = found[known]
+        rows.data = np.ones(len(rows.indices), dtype=np.float32)
+        rows.indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int64)
+        return rows
+
+    def _check_width(self, X):
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} fields, but IncrementalOneHotEncoder has learned "
+                f"{self.n_features_in_}; give the same fields in every call."
+            )
+
+
+def _as_fields(X):
+    """Return rows as an array of two dimensions."""
+    X = X.to_numpy() if hasattr(X, "to_numpy") else X
+    X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields).")
+    return X
+
+
+def _values(X, j):
+    """Return the categories of a field as a list."""
+    values = natural(X[:, j])
+    check_present(values, f"field {j} of X")
+    return values.tolist()

@@ -1,0 +1,163 @@
+"""The parts of data sets that streams read: row groups of Parquet files, and text files."""
+
+import os
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from ._lines import read_lines
+from .criteo import FEATURE_NAMES, read_rows
+from .libfm import read_block
+
+__all__ = ["Columns", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
+
+
+class Columns(NamedTuple):
+    """Names of the columns of a table; ``features`` None is all others."""
+
+    target: str
+    features: list | None
+    sample_weight: str | None
+
+    def resolved(self, names):
+        """Return the columns with the features by name; raise if one does not exist."""
+        wanted = [self.target, *(self.features or ()), self.sample_weight]
+        missing = [name for name in wanted if name is not None and name not in names]
+        if missing:
+            raise ValueError(
+                f"there is no column {missing[0]!r} in the Parquet files, which have {names}; name "
+                f"one of these."
+            )
+        others = [name for name in names if name not in (self.target, self.sample_weight)]
+        return self._replace(features=list(self.features or others))
+
+    def block(self, column):
+        """Return X, y and maybe weights by a function that returns a column as an array."""
+        arrays = [column(name) for name in self.features]
+        numbers = all(array.dtype.kind in "biuf" for array in arrays)
+        X = np.empty((len(arrays[0]), len(arrays)), dtype=np.float32 if numbers else object)
+        for j, array in enumerate(arrays):
+            X[:, j] = array
+        weight = () if self.sample_weight is None else (column(self.sample_weight),)
+        return X, column(self.target), *weight
+
+    def all(self):
+        """Return all names."""
+        return [name for name in (*self.features, self.target, self.sample_weight) if name]
+
+
+def parquet_parts(path, columns, n_rows):
+    """Return a list of functions that read parts, names of the features, and the number of rows."""
+    if type(path).__module__.split(".")[0] == "polars":
+        return _polars_parts(path, columns, n_rows)
+    data = open_parquet(path)
+    columns = columns.resolved(data.schema.names)
+
+    def part(fragment):
+        def read():
+            for batch in fragment.to_batches(columns=columns.all(), batch_size=n_rows):
+                if batch.num_rows:
+                    yield columns.block(partial(_to_numpy, batch))
+
+        return read
+
+    groups = [g for f in data.get_fragments() for g in f.split_by_row_group()]
+    return [part(group) for group in groups], columns.features, data.count_rows()
+
+
+def open_parquet(path):
+    """Return the pyarrow Dataset of a path, of several, or of a Dataset itself."""
+    try:
+        import pyarrow.dataset
+    except ImportError:
+        raise ImportError(
+            "reading Parquet files takes pyarrow: pip install pyarrow; or give a "
+            "polars.scan_parquet(...)."
+        ) from None
+    if isinstance(path, pyarrow.dataset.Dataset):
+        return path
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    paths = [os.fspath(one) for one in paths]
+    for one in paths:
+        if not os.path.exists(one):
+            raise FileNotFoundError(f"there is no file or folder {one!r}.")
+    return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
+
+
+def _to_numpy(batch, name):
+    return batch.column(name).to_numpy(zero_copy_only=False)
+
+
+def _polars_parts(frame, columns, n_rows):
+    """Return what ``parquet_parts`` does, of a LazyFrame."""
+    import polars
+
+    if isinstance(frame, polars.DataFrame):
+        frame = frame.lazy()
+    columns = columns.resolved(frame.collect_schema().names())
+    frame = frame.select(columns.all())
+    total = frame.select(polars.len()).collect().item()
+
+    def part(begin):
+        def read():
+            table = frame.slice(begin, n_rows).collect()
+            yield columns.block(lambda name: table.get_column(name).to_numpy())
+
+        return read
+
+    return [part(begin) for begin in range(0, total, n_rows)], columns.features, total
+
+
+def _paths(path):
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not paths:
+        raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
+    for one in paths:
+        if not os.path.exists(one):
+            raise FileNotFoundError(f"there is no file {os.fspath(one)!r}.")
+    return paths
+
+
+def libfm_parts(path, zero_based, n_rows):
+    """Return a list of functions that read the files of the format of libFM, block by block."""
+    if not isinstance(zero_based, bool):
+        raise ValueError(
+            f"zero_based={zero_based!r} must be True or False: a stream cannot look at all column "
+            f"numbers first."
+        )
+
+    def part(one):
+        def read():
+            lines = read_lines(one)
+            while (block := read_block(one, lines, n_rows, zero_based)) is not None:
+                yield block
+
+        return read
+
+    return [part(one) for one in _paths(path)]
+
+
+def criteo_parts(path, n_rows):
+    """Return a list of functions that read files of Criteo's format, and names of the fields."""
+
+    def part(one):
+        def read():
+            rows = read_rows(one)
+            while block := list(islice(rows, n_rows)):
+                labels, tokens = zip(*block, strict=True)
+                yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)
+
+        return read
+
+    return [part(one) for one in _paths(path)], list(FEATURE_NAMES)
+
+
+def as_strings(X, names):
+    """Return rows of fields as lists of "name=value", which FeatureHasher takes."""
+    if not isinstance(X, np.ndarray):
+        return X
+    names = range(X.shape[1]) if names is None else names
+    prefixes = [f"{name}=" for name in names]
+    return [[a + str(b) for a, b in zip(prefixes, row, strict=True)] for row in X.tolist()]

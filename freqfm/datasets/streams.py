@@ -1,0 +1,442 @@
+"""Streams of chunks of rows, for data that do not fit into memory."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from . import stream_sources
+from .csr_files import as_csr, load_csr, slice_csr
+
+__all__ = ["RowStream"]
+
+# Progress is printed after so many seconds.
+_SECONDS = 5.0
+
+
+class RowStream:
+    """Chunks of rows that can be read again and again, for ``fit`` and ``partial_fit``.
+
+    ``FMClassifier.fit(stream)`` and its relatives train on it epoch by epoch; iterating gives pairs
+    ``(X, y)``, or triples ``(X, y, sample_weight)`` if there are weights. ``from_parquet``,
+    ``from_libfm``, ``from_criteo_tsv`` and ``from_csr`` make streams of files.
+
+    Parameters
+    ----------
+    source : callable or list of callable
+        A function without arguments that returns an iterator of blocks of rows, ``(X, y)`` or
+        ``(X, y, sample_weight)``, from the start each time it is called. Several ones are the
+        parts of one data set, whose order ``shuffle`` changes.
+    encoder : transformer, default=None
+        Its ``transform`` turns the ``X`` of a block into numbers: a fitted ``OneHotEncoder``, a
+        ``FeatureHasher(input_type="string")``, which hashes "name=value" of each field, a
+        ``HashingVectorizer`` for a column of texts, or an :class:`IncrementalOneHotEncoder`. One
+        with ``partial_fit`` learns from each block first, in iterations and in the first pass of
+        ``fit``. None if the blocks are numbers.
+    n_features : int, default=None
+        Number of columns of all chunks. None leaves it to the blocks; ``fit`` finds the largest.
+    chunk_size : int, default=32768
+        Rows of a chunk; the last one may be smaller. For the batches that a fit in memory would
+        have, it must be a multiple of ``batch_size``.
+    shuffle : bool, default=False
+        Whether every epoch visits the parts in a new random order and shuffles the rows within a
+        buffer. Besides, ``fit`` shuffles the rows of a chunk if the estimator's ``shuffle`` is set.
+    buffer_size : int, default=None
+        Rows of the buffer; None is four chunks.
+    prefetch : int, default=2
+        Chunks that a thread reads ahead; 0 reads them when they are asked for.
+    n_rows : int, default=None
+        Number of rows, to tell the time left. None is what the source knows, or else what the first
+        pass has found.
+    random_state : int, default=0
+        Seed of the shuffling. The order depends on it and on the number of the epoch.
+    verbose : int, default=0
+        1 prints the rows read so far, their rate and the time left, every few seconds.
+
+    See Also
+    --------
+    save_csr : Saves a stream in a form that is read fastest.
+
+    Notes
+    -----
+    A chunk takes 8 bytes per entry and 8 to 16 per row. ``prefetch`` + 2 of them are in memory,
+    and with ``shuffle`` two buffers.
+
+    Examples
+    --------
+    >>> from freqfm import FMClassifier
+    >>> from freqfm.datasets import RowStream, make_clicks
+    >>> def blocks():
+    ...     for day in range(3):
+    ...         yield make_clicks(500, (200, 100), random_state=day)
+    >>> stream = RowStream(blocks, chunk_size=1024)
+    >>> [X.shape for X, y in stream]
+    [(1024, 300), (476, 300)]
+    >>> model = FMClassifier(8, max_iter=2, n_iter_no_change=None, random_state=0).fit(stream)
+    >>> model.factors_.shape
+    (300, 8)
+    """
+
+    #: By this estimators know a stream.
+    is_row_stream = True
+
+    def __init__(
+        self,
+        source: Callable[[], Iterator] | list,
+        *,
+        encoder: Any = None,
+        n_features: int | None = None,
+        chunk_size: int = 32_768,
+        shuffle: bool = False,
+        buffer_size: int | None = None,
+        prefetch: int = 2,
+        n_rows: int | None = None,
+        random_state: int = 0,
+        verbose: int = 0,
+    ):
+        self._parts = list(source) if isinstance(source, (list, tuple)) else [source]
+        for part in self._parts:
+            if not callable(part):
+                raise TypeError(
+                    f"source holds {type(part).__name__}, which can be read only once or not at "
+                    f"all; give a function that returns a new iterator of blocks (X, y)."
+                )
+        counts = {"chunk_size": chunk_size, "buffer_size": buffer_size, "n_features": n_features}
+        for name, value in counts.items():
+            if value is not None and (int(value) != value or value < 1):
+                raise ValueError(f"{name}={value!r} must be a positive integer.")
+        self.encoder = encoder
+        self.n_features = n_features
+        self.chunk_size = int(chunk_size)
+        self.shuffle = shuffle
+        self.buffer_size = 4 * self.chunk_size if buffer_size is None else int(buffer_size)
+        self.prefetch = prefetch
+        self.n_rows = n_rows
+        self.random_state = random_state
+        self.verbose = verbose
+        self._names = None
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: Any,
+        target: str,
+        *,
+        features: list | None = None,
+        sample_weight: str | None = None,
+        **options: Any,
+    ) -> RowStream:
+        """Return a stream of the rows of Parquet files.
+
+        Parameters
+        ----------
+        path : str, path-like, list of these, pyarrow Dataset or polars LazyFrame
+            A file, a folder, several of them, or what a library has opened. Paths and data sets are
+            read by pyarrow, row group by row group; a ``polars.scan_parquet(...)`` by Polars.
+        target : str
+            Column of the targets.
+        features : list of str, default=None
+            Columns of ``X``; None is all others. Without an encoder they must be numbers.
+        sample_weight : str, default=None
+            Column of the weights.
+        **options
+            Parameters of :class:`RowStream`.
+
+        Returns
+        -------
+        stream : RowStream
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        ValueError
+            If a column does not exist.
+        """
+        size = options.get("chunk_size", 32_768)
+        columns = stream_sources.Columns(target, features, sample_weight)
+        parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
+        stream = cls(parts, **{"n_rows": n_rows, **options})
+        stream._names = names
+        return stream
+
+    @classmethod
+    def from_libfm(
+        cls, path: str | os.PathLike[str] | list, *, zero_based: bool = True, **options: Any
+    ) -> RowStream:
+        """Return a stream of the rows of files in the format of libFM and libsvm.
+
+        Parameters
+        ----------
+        path : str, path-like or list of these
+            Files that end in ".gz", ".bz2" or ".zst" are decompressed.
+        zero_based : bool, default=True
+            Whether columns are numbered from 0, as usual for libFM, or from 1, as for libsvm. A
+            stream cannot look at all numbers first, as :func:`load_libfm` does.
+        **options
+            Parameters of :class:`RowStream`; give ``n_features`` if the number of columns is known.
+
+        Returns
+        -------
+        stream : RowStream
+        """
+        parts = stream_sources.libfm_parts(path, zero_based, options.get("chunk_size", 32_768))
+        return cls(parts, **options)
+
+    @classmethod
+    def from_criteo_tsv(
+        cls, path: str | os.PathLike[str] | list, *, encoder: Any = None, **options: Any
+    ) -> RowStream:
+        """Return a stream of the rows of Criteo's click logs.
+
+        Parameters
+        ----------
+        path : str, path-like or list of these
+            Files that end in ".gz", ".bz2" or ".zst" are decompressed; :func:`load_criteo_tsv`
+            describes the format and what becomes of counts.
+        encoder : transformer, default=None
+            See :class:`RowStream`; the encoder of :func:`load_criteo_tsv` is one. None hashes the
+            tokens to 2^20 columns.
+        **options
+            Parameters of :class:`RowStream`.
+
+        Returns
+        -------
+        stream : RowStream
+        """
+        if encoder is None:
+            encoder = FeatureHasher(input_type="string", alternate_sign=False, dtype=np.float32)
+        parts, names = stream_sources.criteo_parts(path, options.get("chunk_size", 32_768))
+        stream = cls(parts, encoder=encoder, **options)
+        stream._names = names
+        return stream
+
+    @classmethod
+    def from_csr(
+        cls, X: Any, y: Any = None, sample_weight: Any = None, **options: Any
+    ) -> RowStream:
+        """Return a stream of the rows of a matrix, or of a folder of ``save_csr``.
+
+        Parameters
+        ----------
+        X : sparse matrix, or path of a folder
+            A matrix may be mapped, ``load_csr(path, mmap=True)``, as a folder always is.
+        y, sample_weight : array-like of shape (n_samples,), default=None
+            Targets and weights, with a matrix.
+        **options
+            Parameters of :class:`RowStream`.
+
+        Returns
+        -------
+        stream : RowStream
+        """
+        if isinstance(X, (str, os.PathLike)):
+            bunch = load_csr(X, mmap=True)
+            X, y, sample_weight = bunch.data, bunch.target, bunch.sample_weight
+        else:
+            X = as_csr(X)
+        if y is None:
+            raise ValueError("y=None: a stream for fit needs targets; give y, or save it with X.")
+        arrays = [np.asarray(a) for a in (y, sample_weight) if a is not None]
+        for array in arrays:
+            if len(array) != X.shape[0]:
+                raise ValueError(f"X has {X.shape[0]} rows, but y or sample_weight {len(array)}.")
+        size = options.get("chunk_size", 32_768)
+
+        def part(begin):
+            end = min(begin + size, X.shape[0])
+            return lambda: iter([(slice_csr(X, begin, end), *(a[begin:end] for a in arrays))])
+
+        parts = [part(begin) for begin in range(0, X.shape[0], size)]
+        return cls(parts, **{"n_rows": X.shape[0], **options})
+
+    def __iter__(self):
+        return self.epoch()
+
+    def epoch(self, number: int = 0, *, learn: bool = True) -> Iterator:
+        """Return an iterator over the chunks of an epoch.
+
+        Parameters
+        ----------
+        number : int, default=0
+            Number of the epoch, on which the order depends with ``shuffle``.
+        learn : bool, default=True
+            Whether an encoder with ``partial_fit`` learns from each block first.
+
+        Returns
+        -------
+        chunks : iterator
+            Of ``(X, y)`` or ``(X, y, sample_weight)``, ``X`` in CSR format.
+        """
+        chunks = self._chunks(number, learn)
+        if self.prefetch:
+            chunks = _prefetched(chunks, self.prefetch)
+        return self._counted(chunks)
+
+    def _chunks(self, number, learn):
+        """Yield the chunks."""
+        parts, rng = self._parts, np.random.default_rng([self.random_state, number])
+        if self.shuffle:
+            parts = [parts[i] for i in rng.permutation(len(parts))]
+        blocks = (self._encoded(block, learn) for part in parts for block in part())
+        if not self.shuffle:
+            yield from _rechunked(blocks, self.chunk_size)
+            return
+        for X, *others in _rechunked(blocks, self.buffer_size):
+            order = rng.permutation(X.shape[0])
+            X, others = as_csr(X[order]), [values[order] for values in others]
+            for begin in range(0, X.shape[0], self.chunk_size):
+                end = min(begin + self.chunk_size, X.shape[0])
+                yield (slice_csr(X, begin, end), *(values[begin:end] for values in others))
+
+    def _encoded(self, block, learn):
+        """Return a block with X in CSR format."""
+        X, y, *weight = block
+        encoder = self.encoder
+        if encoder is not None:
+            if isinstance(encoder, FeatureHasher):
+                X = stream_sources.as_strings(X, self._names)
+            elif isinstance(encoder, HashingVectorizer) and np.ndim(X) == 2:
+                X = np.asarray(X)[:, 0]
+            if learn and hasattr(encoder, "partial_fit"):
+                encoder.partial_fit(X)
+            X = encoder.transform(X)
+        try:
+            X = as_csr(X)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"a block of the stream holds X that are not numbers ({error}); give an encoder."
+            ) from None
+        if self.n_features is not None:
+            if X.shape[1] > self.n_features:
+                raise ValueError(
+                    f"a block of the stream has {X.shape[1]} features, but "
+                    f"n_features={self.n_features}; give at least that many."
+                )
+            X = _wide(X, self.n_features)
+        weight = [w for w in weight if w is not None]
+        return X, *(np.asarray(values) for values in (y, *weight))
+
+    def _counted(self, chunks):
+        """Yield chunks; print progress, and remember the number of rows."""
+        started = printed = time.perf_counter()
+        n_rows = 0
+        for chunk in chunks:
+            n_rows += chunk[0].shape[0]
+            yield chunk
+            now = time.perf_counter()
+            if self.verbose and now - printed > _SECONDS:
+                printed = now
+                self._report(n_rows, now - started)
+        self.n_rows = n_rows
+        if self.verbose:
+            self._report(n_rows, time.perf_counter() - started)
+
+    def _report(self, n_rows, seconds):
+        rate = n_rows / max(seconds, 1e-9)
+        of, left = "", ""
+        if self.n_rows:
+            of = f" of {self.n_rows:,}"
+            left = f", {max(0, self.n_rows - n_rows) / rate:.0f} s left"
+        print(f"{n_rows:,}{of} rows, {rate:,.0f} rows/s, {seconds:.0f} s{left}")
+
+
+def _wide(X, n_features):
+    """Return a matrix with more columns, of the same arrays."""
+    X = slice_csr(X, 0, X.shape[0])
+    X.resize(X.shape[0], n_features)
+    return X
+
+
+def _rechunked(blocks, size):
+    """Yield chunks of ``size`` rows, and a last one of at least one row."""
+    waiting, n_waiting = [], 0
+    for block in blocks:
+        n = block[0].shape[0]
+        if any(len(values) != n for values in block[1:]):
+            raise ValueError(
+                f"a block of the stream has {n} rows of X, but {[len(v) for v in block[1:]]} of y "
+                f"and sample_weight; give one for each row."
+            )
+        begin = 0
+        while n_waiting + n - begin >= size:
+            end = begin + size - n_waiting
+            yield _joined([*waiting, _part(block, begin, end)])
+            waiting, n_waiting, begin = [], 0, end
+        if begin < n:
+            waiting.append(_part(block, begin, n))
+            n_waiting += n - begin
+    if waiting:
+        yield _joined(waiting)
+
+
+def _part(block, begin, end):
+    X, *others = block
+    return slice_csr(X, begin, end), *(values[begin:end] for values in others)
+
+
+def _joined(blocks):
+    """Return blocks as one; the widest has the number of columns."""
+    if len(blocks) == 1:
+        return blocks[0]
+    rows = [block[0] for block in blocks]
+    ends = np.cumsum([X.indptr[-1] for X in rows])
+    indptr = [X.indptr[1:] + end - X.indptr[-1] for X, end in zip(rows, ends, strict=True)]
+    joined = _wide(rows[0], max(X.shape[1] for X in rows))
+    joined = slice_csr(joined, 0, 0)
+    joined.resize(sum(X.shape[0] for X in rows), joined.shape[1])
+    joined.data = np.concatenate([X.data for X in rows])
+    joined.indices = np.concatenate([X.indices for X in rows])
+    joined.indptr = np.concatenate([np.zeros(1, dtype=np.int64), *indptr])
+    if len({len(block) for block in blocks}) > 1:
+        raise ValueError(
+            "some blocks of the stream have sample_weight and others have none; give it in all."
+        )
+    return joined, *(np.concatenate(v) for v in zip(*(b[1:] for b in blocks), strict=True))
+
+
+def _prefetched(items, depth):
+    """Yield what an iterator yields, read ahead by a thread."""
+    ready, stopped = queue.Queue(depth), threading.Event()
+
+    def put(item):
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def read():
+        try:
+            for item in items:
+                if not put((item, None)):
+                    return
+            put((None, None))
+        except BaseException as error:
+            put((None, error))
+        finally:
+            items.close()
+
+    thread = threading.Thread(target=read, name="freqfm-stream", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stopped.set()
+        thread.join()

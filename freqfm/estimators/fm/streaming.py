@@ -1,0 +1,259 @@
+"""Fits on streams of chunks: a pass that counts, then epochs that train chunk by chunk."""
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import is_regressor
+
+from freqfm import backends
+from freqfm._signals import hold_signals
+from freqfm._validation import validate_rows, validate_weights, widen
+from freqfm.estimators.fm.pointwise import RunningBaseScore
+from freqfm.estimators.fm.trainer import FMTrainer
+from freqfm.estimators.training import check_finite
+
+__all__ = ["StreamSurvey", "StreamTrainer", "is_stream", "survey_stream"]
+
+
+def is_stream(X):
+    """Return whether ``X`` is a stream of chunks, such as ``freqfm.datasets.RowStream``."""
+    return bool(getattr(type(X), "is_row_stream", False))
+
+
+def as_triple(chunk):
+    """Return X, y and the weights of a chunk, which may lack the weights."""
+    X, y, *weight = chunk
+    return X, y, weight[0] if weight else None
+
+
+class StreamSurvey(NamedTuple):
+    """What a pass over a stream has counted."""
+
+    n_rows: int  #: of positive weight
+    n_chunks: int
+    weight: float  #: of all rows
+    n_features: int  #: of the widest chunk
+    counts: np.ndarray  #: (n_features,), float64, weight of the rows that hold each feature
+    targets: object  #: a collector of targets
+
+    def counts_for(self, n_features):
+        """Return the counts of a model that has so many features."""
+        if self.n_features > n_features:
+            raise ValueError(
+                f"X is a stream of {self.n_features} features, but the model to continue has "
+                f"{n_features}; hash new tokens into the known features, or fit a new model with "
+                f"warm_start=False."
+            )
+        return np.append(self.counts, np.zeros(n_features - self.n_features))
+
+    def hashed(self):
+        """Return what tells one stream from another, for checkpoints."""
+        sizes = [self.n_rows, self.n_chunks, float(self.weight)]
+        return {"X": [*sizes, self.counts], "y": self.targets.summary()}
+
+
+class _Classes:
+    """The weight of every class label that has occurred."""
+
+    def __init__(self, model):
+        self._model = model
+        self._weights = {}
+
+    def add(self, y, weight):
+        """Add labels; return the weights of the rows times those of their classes."""
+        labels, codes = np.unique(self._model._checked_labels(y), return_inverse=True)
+        weight = weight * self._model._factors_of_classes(labels)[codes]
+        for label, total in zip(labels, np.bincount(codes, weights=weight), strict=True):
+            self._weights[label] = self._weights.get(label, 0.0) + total
+        return weight
+
+    def summary(self):
+        """Return labels and weights as arrays."""
+        labels = np.array(sorted(self._weights))
+        return [labels, np.array([self._weights[label] for label in labels])]
+
+    def finish(self, reset):
+        """Set or check the model's classes; return the sums and base score of every output."""
+        model, (labels, weights) = self._model, self.summary()
+        if not reset:
+            model._encode_target(labels, None, False)
+            return None
+        model._set_classes(labels)
+        outputs = [1] if len(labels) == 2 else range(len(labels))
+        sums = np.array([[weights[k], weights.sum(), 0.0] for k in outputs])
+        for of_output in sums:
+            RunningBaseScore(model._loss, True, of_output).update()
+        return sums
+
+
+class _Numbers:
+    """The sum of the real targets, and their base score."""
+
+    def __init__(self, model):
+        self._model = model
+        self._sums = np.zeros(3)
+        self._base = RunningBaseScore(model._loss, False, self._sums)
+
+    def add(self, y, weight):
+        """Add targets; return the weights."""
+        target, _ = self._model._encode_and_check(y, None, True)
+        kept = weight != 0
+        self._base.add(target[0][kept], weight[kept])
+        return weight
+
+    def summary(self):
+        """Return the sums as arrays."""
+        return [self._sums.copy()]
+
+    def finish(self, reset):
+        """Return the sums and the base score of the output."""
+        return self._sums[np.newaxis].copy()
+
+
+def survey_stream(model, stream):
+    """Return the ``StreamSurvey`` of a pass over a stream, whose encoder learns meanwhile."""
+    targets = (_Classes if model._of_classes else _Numbers)(model)
+    probe, counts = copy.copy(model), np.zeros(0)
+    n_rows = n_chunks = total = 0
+    for chunk in stream.epoch(0, learn=True):
+        X, y, weight = as_triple(chunk)
+        X, y = validate_rows(probe, X, y, reset=True, y_numeric=is_regressor(model))
+        weight = targets.add(y, _weights_of(weight, X))
+        if X.shape[1] > len(counts):
+            counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
+        tokens, labels = backends.get().label_tokens(X.indices)
+        weights = np.repeat(weight, np.diff(X.indptr))
+        counts[tokens] += np.bincount(labels, weights=weights, minlength=len(tokens))
+        n_rows += int(np.count_nonzero(weight))
+        n_chunks += 1
+        total += float(weight.sum())
+    if not n_rows:
+        raise ValueError(
+            "X is a stream without a row of positive weight; give one with rows that can be read "
+            "again: a function that returns a new iterator every time, not an iterator."
+        )
+    return StreamSurvey(n_rows, n_chunks, total, len(counts), counts, targets)
+
+
+def _weights_of(weight, X):
+    """Return the weights of a chunk's rows; unlike those of a data set all may be zero."""
+    if weight is not None and not np.any(weight):
+        return np.zeros(X.shape[0])
+    return validate_weights(weight, X)
+
+
+class StreamTrainer:
+    """The training task of a model and a stream: an epoch is a pass over all chunks.
+
+    Each chunk trains a part of the model that is then written back. So an epoch that fails leaves
+    the model of the last chunk before, without a copy of the model.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised, with the counts of the whole stream.
+    optimizer : Optimizer
+    stream : RowStream
+    survey : StreamSurvey
+    validation : RowStream or tuple, optional
+        A stream, or one chunk.
+    trial : Attempt
+        Kept once a chunk is trained, if chunks are trained as parts.
+    """
+
+    divergence_hint = FMTrainer.divergence_hint
+
+    def __init__(self, model, optimizer, stream, survey, validation, trial):
+        self.model = model
+        self.optimizer = optimizer
+        self.restores = not model._has_parts(optimizer)
+        self._stream, self._survey, self._trial = stream, survey, trial
+        self._validation = validation
+        self._device = backends.get(model.device)
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._device.name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def run_epoch(self, epoch):
+        """Train on every chunk once; return the mean loss."""
+        total = 0.0
+        for number, chunk in enumerate(self._stream.epoch(epoch, learn=False)):
+            rows = self._rows_of(chunk)
+            if rows is not None:
+                total += self._train(rows, epoch, number)
+        return total / self._survey.weight
+
+    def _rows_of(self, chunk):
+        """Return the TrainingRows of a chunk, or None if all their weights are zero."""
+        X, y, weight = as_triple(chunk)
+        if weight is not None and not np.any(weight):
+            return None
+        model = self.model
+        X = widen("X", X, model.n_features_in_)
+        return model._prepare(X, y, weight, None, reset=False, partial=True)[0]
+
+    def _train(self, rows, epoch, number):
+        """Train on a chunk; return the sum of its losses."""
+        model, survey = self.model, self._survey
+        part = model._part_of(rows, self.optimizer, counted=True)
+        mean_weight = survey.weight / survey.n_rows
+        task = model._trainer(part.estimator, self.optimizer, part.rows, survey.weight, mean_weight)
+        # Chunks differ in the order of their rows too.
+        with task:
+            loss = task.run_epoch(epoch * survey.n_chunks + number)
+        check_finite(task, loss, epoch, "The model of the chunk before is kept.")
+        with hold_signals():
+            part.write_back()
+            self._trial.kept = self._trial.kept or not self.restores
+        return loss * rows.of_trained(rows.weight).sum()
+
+    def validation_score(self):
+        """Return the model's score on the validation rows, chunk by chunk."""
+        model, chunks = self.model, [self._validation]
+        if is_stream(self._validation):
+            chunks = self._validation.epoch(0, learn=False)
+        found = []
+        for chunk in chunks:
+            rows = self._rows_of(chunk)
+            if rows is not None:
+                found.append((rows.target, model._score_rows(rows.X), rows.weight))
+        if not found:
+            raise ValueError(
+                "X_val is a stream without a row of positive weight; give one with rows."
+            )
+        target, scores, weight = (
+            np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True)
+        )
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                "X_val holds values so large that scores of its rows overflow float32; scale them."
+            )
+        return float(model._validation_score(target, scores, weight))
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [getattr(self.model, name) for name in self.model._weight_names]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self.model._trained_arrays()
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""

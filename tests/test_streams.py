@@ -1,0 +1,414 @@
+"""Streams of chunks: what they read, and fits on them."""
+
+import gzip
+import threading
+
+import numpy as np
+import pytest
+from helpers import BOTH, fitted, model_of
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import is_classifier
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.preprocessing import OneHotEncoder
+
+from freqfm import DivergenceError, FMClassifier, FMRegressor
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.datasets import (
+    IncrementalOneHotEncoder,
+    RowStream,
+    load_csr,
+    load_libfm,
+    make_clicks,
+    save_csr,
+)
+from freqfm.optimizers import Adam
+
+FM = {"n_components": 3, "batch_size": 100, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    X, y = make_clicks(1050, (100, 40), random_state=0)
+    return X, y, np.random.default_rng(0).integers(1, 9, 1050) / 8
+
+
+def stream_of(X, y, *weight, **options):
+    """Return a stream of blocks of 170 rows, in chunks of 300."""
+
+    def blocks():
+        for begin in range(0, len(y), 170):
+            rows = slice(begin, begin + 170)
+            yield X[rows], y[rows], *(w[rows] for w in weight)
+
+    return RowStream(blocks, **{"chunk_size": 300, **options})
+
+
+def rows_of(chunks):
+    """Return the chunks of a stream as one dense X, and the other arrays."""
+    X, *others = zip(*chunks, strict=True)
+    width = max(one.shape[1] for one in X)
+    X = [np.pad(one.toarray(), ((0, 0), (0, width - one.shape[1]))) for one in X]
+    return np.concatenate(X), *map(np.concatenate, others)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_chunks_hold_the_rows_in_order(clicks, prefetch):
+    stream = stream_of(*clicks, prefetch=prefetch)
+    for _ in range(2):
+        chunks = list(stream)
+        assert [X.shape for X, *_ in chunks] == [(300, 140)] * 3 + [(150, 140)]
+        for found, given in zip(rows_of(chunks), clicks, strict=True):
+            assert_array_equal(found, given.toarray() if sparse.issparse(given) else given)
+    assert stream.n_rows == 1050
+
+
+def test_shuffling_moves_parts_and_rows(clicks):
+    X, y, _ = clicks
+    number = np.arange(len(y))
+    parts = [lambda a=a: iter([(X[a : a + 350], number[a : a + 350])]) for a in (0, 350, 700)]
+    stream = RowStream(parts, shuffle=True, chunk_size=100, buffer_size=350, random_state=1)
+    orders = []
+    for epoch in (0, 1, 0):
+        found, rows = rows_of(stream.epoch(epoch))
+        assert_array_equal(found, X.toarray()[rows])
+        assert_array_equal(np.sort(rows), number)
+        orders.append(rows)
+    assert_array_equal(orders[0], orders[2])
+    assert (orders[0] != orders[1]).any() and (np.diff(orders[0][:350]) != 1).any()
+    for order in orders:
+        assert len(set((order[:350] // 350).tolist())) == 1
+
+
+def test_errors_and_early_ends_reach_the_reader_thread(clicks):
+    X, y, _ = clicks
+
+    def blocks():
+        yield X[:300], y[:300]
+        raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="disk on fire"):
+        list(RowStream(blocks, chunk_size=100))
+    chunks = iter(stream_of(X, y))
+    next(chunks)
+    chunks.close()
+    assert not [t for t in threading.enumerate() if t.name == "freqfm-stream"]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda X, y: RowStream(iter([(X, y)])), "source holds .*iterator.* read only once"),
+        (lambda X, y: stream_of(X, y, chunk_size=0), "chunk_size=0 must be a positive integer"),
+        (lambda X, y: stream_of(X, y[:-1]), r"30 rows of X, but \[29\] of y"),
+        (lambda X, y: stream_of(X, y, n_features=7), "140 features, but n_features=7"),
+        (lambda X, y: stream_of(np.full((1050, 1), "a"), y), "not numbers.*give an encoder"),
+        (lambda X, y: RowStream.from_csr(X), "y=None"),
+        (lambda X, y: RowStream.from_csr(X, y[:3]), "X has 1050 rows, but y .* 3"),
+        (lambda X, y: RowStream.from_libfm(__file__, zero_based="auto"), "zero_based='auto'"),
+        (lambda X, y: RowStream.from_libfm("nowhere"), "no file 'nowhere'"),
+    ],
+)
+def test_malformed_streams(clicks, make, message):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        list(make(*clicks[:2]))
+
+
+def test_progress_tells_the_time_left(clicks, capsys, monkeypatch):
+    monkeypatch.setattr("freqfm.datasets.streams._SECONDS", 0)
+    list(stream_of(*clicks, verbose=1, n_rows=1050))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("300 of 1,050 rows, ") and lines[0].endswith(" s left")
+
+
+def test_csr_files(clicks, tmp_path):
+    X, y, weight = clicks
+    save_csr(tmp_path / "whole", X, y, weight)
+    save_csr(tmp_path / "stream", stream_of(X, y, weight))
+    for name in ("whole", "stream"):
+        for mmap in (False, True):
+            bunch = load_csr(tmp_path / name, mmap=mmap)
+            assert_array_equal(bunch.data.toarray(), X.toarray())
+            assert_array_equal(bunch.target, y)
+            assert_array_equal(bunch.sample_weight, weight)
+            assert bunch.data.data.flags.writeable != mmap
+        found = rows_of(RowStream.from_csr(tmp_path / name, chunk_size=256))
+        assert_array_equal(found[0], X.toarray())
+        assert_array_equal(found[2], weight)
+    (tmp_path / "whole" / "data.bin").write_bytes(b"123")
+    with pytest.raises(ValueError, match="data.bin holds 3 bytes"):
+        load_csr(tmp_path / "whole")
+    with pytest.raises(ValueError, match="not a folder that save_csr has written"):
+        load_csr(tmp_path)
+    with pytest.raises(TypeError, match="target holds <U1; save_csr stores numbers"):
+        save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize("name", ["rows", "rows.gz", "rows.zst"])
+def test_libfm_files(tmp_path, name):
+    lines = [f"{i % 2} {i % 7}:1 {10 + i % 5}:{i}.5\n" for i in range(50)]
+    lines.insert(3, "# a comment\n")
+    text = "".join(lines).encode()
+    if name.endswith("zst"):
+        pyarrow = pytest.importorskip("pyarrow")
+        with pyarrow.output_stream(tmp_path / name, compression="zstd") as file:
+            file.write(text)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    X, y = load_libfm(tmp_path / name, zero_based=True)
+    found, target = rows_of(RowStream.from_libfm(tmp_path / name, n_features=15, chunk_size=20))
+    assert_array_equal(found, X.toarray())
+    assert_array_equal(target, y)
+    if name == "rows":
+        (tmp_path / name).write_bytes(text + b"1 2:x\n")
+        with pytest.raises(ValueError, match="rows, line 52: "):
+            list(RowStream.from_libfm(tmp_path / name, chunk_size=20))
+
+
+def test_criteo_files_are_hashed_or_encoded(tmp_path):
+    lines = ["\t".join([str(i % 2), *["1"] * 13, *[f"c{i % 3}"] * 26]) for i in range(7)]
+    path = tmp_path / "day.tsv"
+    path.write_text("\n".join(lines))
+    (X, y), (rest, _) = RowStream.from_criteo_tsv(path, chunk_size=4)
+    assert X.shape == (4, 1 << 20) and rest.shape[0] == 3
+    assert_array_equal(y, [0, 1, 0, 1])
+    assert_allclose(X.sum(axis=1), 39)
+    assert_array_equal(X[[0]].indices, X[[3]].indices)
+    encoder = IncrementalOneHotEncoder()
+    widths = [X.shape[1] for X, _ in RowStream.from_criteo_tsv(path, encoder=encoder, chunk_size=2)]
+    assert widths == [13 + 2 * 26, *[13 + 3 * 26] * 3]
+
+
+@pytest.mark.parametrize("reader", ["pyarrow", "polars"])
+def test_parquet_files(tmp_path, reader):
+    pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {"user": [f"u{i % 9}" for i in range(90)], "item": [i % 4 for i in range(90)],
+         "click": [i % 2 for i in range(90)], "w": [1.0 + i for i in range(90)]}
+    )  # fmt: skip
+    for i in range(2):
+        part = frame[45 * i : 45 * (i + 1)]
+        part.write_parquet(tmp_path / f"part{i}.parquet", row_group_size=20)
+    source = tmp_path if reader == "pyarrow" else polars.scan_parquet(tmp_path / "*.parquet")
+    options = {"features": ["user", "item"], "sample_weight": "w", "chunk_size": 32}
+    encoder = OneHotEncoder().fit(frame.select("user", "item").to_numpy())
+    stream = RowStream.from_parquet(source, "click", encoder=encoder, **options)
+    assert stream.n_rows == 90
+    X, y, weight = rows_of(stream)
+    assert_array_equal(X, encoder.transform(frame.select("user", "item").to_numpy()).toarray())
+    assert_array_equal(y, frame["click"])
+    assert_array_equal(weight, frame["w"])
+    hasher = FeatureHasher(16, input_type="string", alternate_sign=False)
+    X, *_ = rows_of(RowStream.from_parquet(source, "click", encoder=hasher, **options))
+    rows = [[f"user={u}", f"item={i}"] for u, i in frame.select("user", "item").rows()]
+    assert_array_equal(X, hasher.transform(rows).toarray())
+    X, _ = rows_of(RowStream.from_parquet(source, "click", features=["item", "w"]))
+    assert_array_equal(X, frame.select("item", "w").to_numpy())
+    with pytest.raises(ValueError, match="no column 'clik' in the Parquet files"):
+        RowStream.from_parquet(source, "clik")
+
+
+def test_texts_are_hashed():
+    texts = np.array([["red tea"], ["green tea"]], dtype=object)
+    hasher = HashingVectorizer(n_features=8)
+    stream = RowStream(lambda: iter([(texts, [0, 1])]), encoder=hasher)
+    X, _ = rows_of(stream)
+    assert_allclose(X, hasher.transform(texts[:, 0]).toarray(), rtol=1e-6)
+
+
+def test_incremental_encoder_keeps_columns():
+    rows = np.array([["a", 1], ["b", 2], ["a", 3]], dtype=object)
+    encoder = IncrementalOneHotEncoder().partial_fit(rows[:2])
+    before = encoder.transform(rows).toarray()
+    assert_array_equal(before, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 0, 0]])
+    after = encoder.partial_fit(rows).transform(rows).toarray()
+    assert_array_equal(after, np.column_stack([before, [0, 0, 1]]))
+    assert encoder.fit(rows[:1]).n_features_out_ == 2
+    assert IncrementalOneHotEncoder(max_features=3).fit(rows).transform(rows).shape == (3, 3)
+    with pytest.raises(ValueError, match="field 1 of X holds None"):
+        encoder.partial_fit([["a", None]])
+    with pytest.raises(ValueError, match="X has 1 fields, but .* 2"):
+        encoder.transform([["a"]])
+
+
+# Fits
+
+
+def params_of(cls, **params):
+    return model_of(cls, batch_size=100, shuffle=False, early_stopping=False, **params)
+
+
+@BOTH
+def test_fit_on_a_stream_equals_the_fit_in_memory(clicks, cls):
+    X, y, weight = clicks
+    params = {"dropout": 0} if "DeepFM" in cls.__name__ else {}
+    in_memory = params_of(cls, **params).fit(X, y, weight)
+    streamed = params_of(cls, **params).fit(stream_of(X, y, weight))
+    for name, expected in fitted(in_memory).items():
+        assert_allclose(fitted(streamed)[name], expected, rtol=2e-5, atol=1e-6, err_msg=name)
+    if is_classifier(streamed):
+        assert_array_equal(streamed.classes_, [0, 1])
+    # Weights of 1 are summed exactly: equal to the bit.
+    in_memory, streamed = params_of(cls).fit(X, y), params_of(cls).fit(stream_of(X, y))
+    if params == {}:
+        for name in ("factors_", "coef_", "intercept_", "token_counts_"):
+            assert_array_equal(fitted(streamed)[name], fitted(in_memory)[name], err_msg=name)
+
+
+def test_classes_and_their_weights(clicks):
+    X, y, weight = clicks
+    labels = np.array(["no", "yes", "maybe"])[y + (X.indices[::2] % 3 == 0)]
+    params = {"class_weight": {"no": 2, "yes": 0.5}}
+    in_memory = params_of(FMClassifier, **params).fit(X, labels, weight)
+    streamed = params_of(FMClassifier, **params).fit(stream_of(X, labels, weight))
+    assert_array_equal(streamed.classes_, in_memory.classes_)
+    assert_allclose(streamed.factors_, in_memory.factors_, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
+        params_of(FMClassifier, class_weight="balanced").fit(stream_of(X, y))
+    with pytest.raises(ValueError, match="y holds one class only"):
+        params_of(FMClassifier).fit(stream_of(X, np.zeros(1050)))
+
+
+def test_widths_may_grow_and_rows_weigh_nothing(clicks):
+    X, y, weight = clicks
+    weight = np.where(np.arange(1050) < 300, 0, weight)
+    widths = np.where(np.arange(1050) < 400, 120, 140)
+
+    def blocks():
+        for a in range(0, 1050, 50):
+            block = sparse.csr_array(X[a : a + 50, : widths[a]])
+            yield block, y[a : a + 50], weight[a : a + 50]
+
+    model = params_of(FMRegressor).fit(RowStream(blocks, chunk_size=100))
+    assert model.n_features_in_ == 140
+    narrow = X.tolil()
+    narrow[:400, 120:] = 0
+    expected = params_of(FMRegressor).fit(sparse.csr_array(narrow)[300:], y[300:], weight[300:])
+    assert_allclose(model.factors_, expected.factors_, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("as_stream", [True, False])
+def test_validation_stream_stops_early(clicks, as_stream):
+    X, y, weight = clicks
+    train, held = stream_of(X[:900], y[:900]), (X[900:], y[900:], weight[900:])
+    params = {**FM, "max_iter": 30, "n_iter_no_change": 3, "learning_rate": 5.0, "shuffle": False}
+    val = {"X_val": stream_of(*held)}
+    if not as_stream:
+        val = {"X_val": held[0], "y_val": held[1], "sample_weight_val": held[2]}
+    model = FMClassifier(**params).fit(train, **val)
+    given = dict(zip(("X_val", "y_val", "sample_weight_val"), held, strict=True))
+    expected = FMClassifier(**params).fit(X[:900], y[:900], **given)
+    assert model.best_iter_ == expected.best_iter_ < model.n_iter_ < 30
+    assert_allclose(model.validation_scores_, expected.validation_scores_, rtol=1e-5)
+    assert_array_equal(model.factors_, expected.factors_)
+
+
+def test_rows_are_shuffled_within_chunks(clicks):
+    X, y, _ = clicks
+    params = {"max_iter": 2, "n_iter_no_change": None}
+    ordered = FMClassifier(**FM, **params, shuffle=False).fit(stream_of(X, y))
+    shuffled = FMClassifier(**FM, **params).fit(stream_of(X, y))
+    assert (ordered.factors_ != shuffled.factors_).any()
+    again = FMClassifier(**FM, **params, n_jobs=2).fit(stream_of(X, y))
+    assert_array_equal(again.factors_, shuffled.factors_)
+
+
+def test_warm_start_continues(clicks):
+    X, y, _ = clicks
+    params = {**FM, "shuffle": False, "n_iter_no_change": None}
+    once = FMClassifier(**params, max_iter=4).fit(stream_of(X, y))
+    warm = FMClassifier(**params, max_iter=2, warm_start=True).fit(stream_of(X, y))
+    warm.fit(stream_of(X, y))
+    assert_array_equal(warm.factors_, once.factors_)
+    assert_allclose(warm.loss_curve_, once.loss_curve_)
+    with pytest.raises(ValueError, match="X is a stream of 141 features, but the model .* 140"):
+        warm.fit(stream_of(sparse.hstack([X, X[:, [0]]], format="csr"), y))
+    assert_array_equal(warm.factors_, once.factors_)
+
+
+@pytest.mark.parametrize("optimizer", ["cf_sgd", Adam(lazy=False)])
+def test_failure_in_a_chunk_keeps_the_model_of_the_one_before(clicks, optimizer):
+    X, y, _ = clicks
+    passes = []
+
+    def blocks():
+        passes.append(0)
+        for begin in range(0, 1000, 100):
+            # In the third pass, the second epoch, the fourth chunk cannot be learned.
+            factor = np.float32(1e25 if len(passes) == 3 and begin == 300 else 1)
+            yield X[begin : begin + 100] * factor, y[begin : begin + 100]
+
+    params = {**FM, "optimizer": optimizer, "early_stopping": False}
+    model = FMClassifier(**params)
+    with pytest.raises(DivergenceError, match="epoch 2.*The model of (the chunk before|epoch 1)"):
+        model.fit(RowStream(blocks, chunk_size=100))
+    assert model.n_iter_ == len(model.loss_curve_) == 1
+    assert np.isfinite(model.factors_).all()
+    one = FMClassifier(**params, max_iter=1, n_iter_no_change=None)
+    one.fit(RowStream(lambda: iter([(X[:1000], y[:1000])]), chunk_size=100))
+    in_place = optimizer == "cf_sgd"
+    assert (model.factors_ != one.factors_).any() == in_place
+    model.predict_proba(X)
+
+
+def test_checkpoint_resumes(clicks, tmp_path):
+    X, y, _ = clicks
+    path = tmp_path / "fm.checkpoint"
+    params = {**FM, "max_iter": 4, "n_iter_no_change": None}
+    expected = FMClassifier(**params).fit(stream_of(X, y, shuffle=True))
+    passes = []
+
+    def dying():
+        passes.append(0)
+        if len(passes) == 4:
+            raise OSError("gone")
+        yield from stream_of(X, y).epoch()
+
+    model = FMClassifier(**params).set_callbacks(Checkpoint(path))
+    with pytest.raises(OSError, match="gone"):
+        model.fit(RowStream(dying, chunk_size=300, shuffle=True))
+    resumed = resume(path)
+    assert resumed.n_iter_ == 2
+    with pytest.raises(ValueError, match="y is not that of the fit to be resumed|X is not"):
+        resume(path).fit(stream_of(X, 1 - y))
+    resumed.fit(stream_of(X, y, shuffle=True))
+    assert_array_equal(resumed.factors_, expected.factors_)
+    assert_array_equal(resumed.loss_curve_, expected.loss_curve_)
+
+
+@pytest.mark.parametrize(
+    "params, given, message",
+    [
+        ({}, {"y": [1]}, "fit was given y beside a stream"),
+        ({}, {"sample_weight": [1]}, "fit was given sample_weight beside a stream"),
+        ({"early_stopping": True}, {}, "early_stopping=True with a stream needs .* X_val"),
+        ({"early_stopping": False}, {"X_val": [[1]], "y_val": [1]}, "would ignore it"),
+        ({}, {"X_val": [[1]]}, "X_val, but no y_val"),
+    ],
+)
+def test_fits_that_cannot_be(clicks, params, given, message):
+    with pytest.raises(ValueError, match=message):
+        FMClassifier(**params).fit(stream_of(*clicks), **given)
+    with pytest.raises(ValueError, match="X is a stream without a row"):
+        FMClassifier().fit(RowStream(lambda: iter(())))
+
+
+def test_chunks_train_by_partial_fit_with_an_encoder_that_grows():
+    rng = np.random.default_rng(0)
+    rows = rng.zipf(1.5, (400, 2)).astype(str).astype(object)
+    y = (rows[:, 0] == "1").astype(int)
+    blocks = [(rows[a : a + 50], y[a : a + 50]) for a in range(0, 400, 50)]
+    encoder = IncrementalOneHotEncoder()
+    model = FMClassifier(**FM)
+    for X, y_chunk in RowStream(lambda: iter(blocks), encoder=encoder, chunk_size=50):
+        model.partial_fit(X, y_chunk, classes=[0, 1], n_features=X.shape[1])
+    assert model.n_features_in_ == encoder.n_features_out_ > 20
+    model.predict_proba(encoder.transform(rows))
+    stream = RowStream(lambda: iter(blocks), encoder=IncrementalOneHotEncoder(), chunk_size=50)
+    assert FMClassifier(**FM, max_iter=2).fit(stream).n_features_in_ == model.n_features_in_
