@@ -3,19 +3,27 @@
 Rows are generated on the fly, always the same ones: 39 tokens each, in fields of very different
 sizes, by a power law within each field; the label depends on some of them.
 
-    python benchmarks/streams.py chunks                  # partial_fit against fit, in turns
+    python benchmarks/streams.py chunks                      # partial_fit against fit, in turns
+    python benchmarks/streams.py stream --rows 1000000 --chunk 32768   # memory, time, log loss
 """
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 from fm_speed import quartiles
 from scipy import sparse
+from sklearn.metrics import log_loss
 
 from freqfm import FMClassifier
 from freqfm._validation import canonical_csr
+from freqfm.datasets import RowStream, save_csr
 from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
 from freqfm.optimizers import CFSGD
 
@@ -102,9 +110,104 @@ def chunks_against_fit(args):
     return medians
 
 
+def log_loss_on(fitted, rows):
+    """Return the log loss of rows that no model was trained on."""
+    X, y = rows.chunk(10**9, 50_000)
+    return log_loss(y, fitted.predict_proba(X))
+
+
+class AnonymousMemory:
+    """The peak of resident memory without pages of files, which the system can drop (Linux)."""
+
+    def __init__(self):
+        self._done = threading.Event()
+        self.before = self.peak = self._now()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _now(self):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+
+    def _watch(self):
+        while not self._done.wait(0.02):
+            self.peak = max(self.peak, self._now())
+
+    def rise(self):
+        """Stop watching; return by how much the peak is above the start."""
+        self._done.set()
+        self._thread.join()
+        return self.peak - self.before
+
+
+def generated(rows, n_rows, chunk):
+    """Return a stream of rows that are generated when they are read."""
+    numbers = range(n_rows // chunk)
+    return RowStream(lambda: (rows.chunk(i, chunk) for i in numbers), chunk_size=chunk)
+
+
+def stream_fit(args, rows):
+    """Fit on rows of a source; return memory and times."""
+    if args.source == "generated":
+        data = (generated(rows, args.rows, args.chunk),)
+    elif args.source == "mapped":
+        data = (RowStream.from_csr(args.folder, chunk_size=args.chunk),)
+    else:
+        data = joined([rows.chunk(i, args.chunk) for i in range(args.rows // args.chunk)])
+    # Compiles, and loads what is compiled.
+    model(args).fit(*rows.chunk(0, 2000))
+    results = {}
+    for n_epochs in (1, 2):
+        memory, start = AnonymousMemory(), time.perf_counter()
+        fitted = model(args, shuffle=False).set_params(max_iter=n_epochs).fit(*data)
+        results[f"seconds of {n_epochs}"] = time.perf_counter() - start
+        if n_epochs == 1:
+            arrays = [*fitted._trained_arrays(), fitted.token_counts_]
+            results["above the model"] = memory.rise() - sum(array.nbytes for array in arrays)
+            results["log loss"] = log_loss_on(fitted, rows)
+            del arrays
+        del fitted
+    return results
+
+
+def stream_against_memory(args):
+    """Compare fits on streams with one in memory, each in a process of its own."""
+    if args.source:
+        print(json.dumps(stream_fit(args, Rows(args.tokens))))
+        return {}
+    results = {}
+    cases = [("generated", args.rows // 2), ("generated", args.rows)]
+    if not args.generated_only:
+        cases += [("mapped", args.rows), ("in memory", args.rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        if not args.generated_only:
+            save_csr(folder, generated(Rows(args.tokens), args.rows, args.chunk))
+        for source, n_rows in cases:
+            call = [sys.executable, __file__, "stream", "--source", source, "--rows", str(n_rows)]
+            for name in ("chunk", "tokens", "components"):
+                call += [f"--{name}", str(getattr(args, name))]
+            done = subprocess.run([*call, "--folder", folder], capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found = json.loads(done.stdout.splitlines()[-1])
+            results[f"{source}, {n_rows} rows"] = found
+            first, second = found["seconds of 1"], found["seconds of 2"]
+            print(
+                f"{source:10}{n_rows:12,} rows: fit of one epoch {n_rows / first:9,.0f} rows/s, "
+                f"epoch {n_rows / (second - first):9,.0f} rows/s, "
+                f"{found['above the model'] / 1e6:6,.0f} MB above the model, "
+                f"log loss {found['log loss']:.8f}",
+                flush=True,
+            )
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=["chunks"])
+    parser.add_argument("case", choices=["chunks", "stream"])
+    parser.add_argument("--source", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--generated-only", action="store_true", help="no other sources")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--chunk", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=10_000_000)
@@ -113,7 +216,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="folder for results")
     args = parser.parse_args()
-    results = {"chunks": chunks_against_fit}[args.case](args)
+    results = {"chunks": chunks_against_fit, "stream": stream_against_memory}[args.case](args)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"streams_{args.case}.json").write_text(json.dumps(results, indent=1))

@@ -16,6 +16,9 @@ _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 # Integers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
+# Rows of a lazy table that are read at a time.
+_ROWS_OF_CHUNK = 1 << 18
+
 # Warnings already given in this process; a search would repeat them in every fit.
 _warned_of = set()
 
@@ -30,6 +33,8 @@ class Table:
     Attributes
     ----------
     shape : tuple of int
+    given : array or DataFrame
+        What it was made from.
     names : list or None
         Names of a DataFrame's columns; None for an array, and for a DataFrame whose names only
         number the columns.
@@ -42,7 +47,7 @@ class Table:
     """
 
     def __init__(self, X):
-        self.names, self._X = None, X
+        self.names, self.given = None, X
         if is_dataframe(X):
             names, self._columns, n_rows = _open_dataframe(X)
             self.shape = n_rows, len(names)
@@ -220,11 +225,11 @@ class Table:
 
     def take(self, rows):
         """Return some rows, as a table of the type that was given."""
-        if isinstance(self._X, (list, tuple)):
-            return [self._X[row] for row in rows.tolist()]
-        if hasattr(self._X, "iloc"):
-            return self._X.iloc[rows]
-        return self._X.take(rows) if hasattr(self._X, "column_names") else self._X[rows]
+        if isinstance(self.given, (list, tuple)):
+            return [self.given[row] for row in rows.tolist()]
+        if hasattr(self.given, "iloc"):
+            return self.given.iloc[rows]
+        return self.given.take(rows) if hasattr(self.given, "column_names") else self.given[rows]
 
     def ids(self, role, place):
         """Return a column of ids; see :func:`as_ids`."""
@@ -274,6 +279,49 @@ class Table:
         values = natural(self._columns[place])
         check_present(values, "X's column of times")
         return unique_codes(values, "X's column of times")[1]
+
+
+class LazyTable:
+    """A table that is read chunk by chunk: a pyarrow Dataset, or a Polars LazyFrame.
+
+    Parameters
+    ----------
+    X : pyarrow.dataset.Dataset or polars.LazyFrame
+    """
+
+    def __init__(self, X):
+        self._X = X
+        schema = X.collect_schema().names() if hasattr(X, "collect_schema") else X.schema.names
+        self.names = list(schema)
+
+    def chunks(self, columns=None):
+        """Yield a ``Table`` for each chunk that has rows, of some columns by name or of all."""
+        frames = self._slices(columns) if hasattr(self._X, "collect") else self._batches(columns)
+        for frame in frames:
+            if frame.shape[0]:
+                yield Table(frame)
+
+    def _batches(self, columns):
+        import pyarrow
+
+        for batch in self._X.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK):
+            yield pyarrow.Table.from_batches([batch])
+
+    def _slices(self, columns):
+        import polars
+
+        X = self._X if columns is None else self._X.select(columns)
+        n_rows = X.select(polars.len()).collect().item()
+        for begin in range(0, n_rows, _ROWS_OF_CHUNK):
+            yield X.slice(begin, _ROWS_OF_CHUNK).collect()
+
+
+def is_lazy(X):
+    """Return whether X is a table that can be read chunk by chunk."""
+    library, name = type(X).__module__.split(".")[0], type(X).__name__
+    return (library == "polars" and name == "LazyFrame") or (
+        library == "pyarrow" and name.endswith("Dataset")
+    )
 
 
 def _is_auto(key):

@@ -126,10 +126,11 @@ def test_pandas_without_narwhals(monkeypatch):
         model.fit(X["polars"])
 
 
-def test_lazy_frames_are_an_error():
+def test_lazy_frames_are_an_error_outside_of_fit():
     polars = pytest.importorskip("polars")
+    model = InteractionRecommender(Counting()).fit(polars.DataFrame(COLUMNS))
     with pytest.raises(TypeError, match="X of type LazyFrame is not a DataFrame in memory"):
-        InteractionRecommender(Counting()).fit(polars.LazyFrame(COLUMNS))
+        model.score(polars.LazyFrame(COLUMNS))
 
 
 @pytest.mark.parametrize(

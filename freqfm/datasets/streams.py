@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,9 @@ class RowStream:
     #: By this estimators know a stream.
     is_row_stream = True
 
+    #: Names of the fields, by which they are hashed.
+    _names = None
+
     def __init__(
         self,
         source: Callable[[], Iterator] | list,
@@ -102,27 +106,16 @@ class RowStream:
         random_state: int = 0,
         verbose: int = 0,
     ):
-        self._parts = list(source) if isinstance(source, (list, tuple)) else [source]
-        for part in self._parts:
-            if not callable(part):
-                raise TypeError(
-                    f"source holds {type(part).__name__}, which can be read only once or not at "
-                    f"all; give a function that returns a new iterator of blocks (X, y)."
-                )
-        counts = {"chunk_size": chunk_size, "buffer_size": buffer_size, "n_features": n_features}
-        for name, value in counts.items():
-            if value is not None and (int(value) != value or value < 1):
-                raise ValueError(f"{name}={value!r} must be a positive integer.")
+        self.source = source
         self.encoder = encoder
         self.n_features = n_features
-        self.chunk_size = int(chunk_size)
+        self.chunk_size = chunk_size
         self.shuffle = shuffle
-        self.buffer_size = 4 * self.chunk_size if buffer_size is None else int(buffer_size)
+        self.buffer_size = buffer_size
         self.prefetch = prefetch
         self.n_rows = n_rows
         self.random_state = random_state
         self.verbose = verbose
-        self._names = None
 
     @classmethod
     def from_parquet(
@@ -261,7 +254,9 @@ class RowStream:
     def __iter__(self):
         return self.epoch()
 
-    def epoch(self, number: int = 0, *, learn: bool = True) -> Iterator:
+    def epoch(
+        self, number: int = 0, *, learn: bool = True, prepare: Callable | None = None
+    ) -> Iterator:
         """Return an iterator over the chunks of an epoch.
 
         Parameters
@@ -270,16 +265,38 @@ class RowStream:
             Number of the epoch, on which the order depends with ``shuffle``.
         learn : bool, default=True
             Whether an encoder with ``partial_fit`` learns from each block first.
+        prepare : callable, default=None
+            A function of a chunk, which the reading thread calls; what it returns is yielded in
+            place of the chunk.
 
         Returns
         -------
         chunks : iterator
             Of ``(X, y)`` or ``(X, y, sample_weight)``, ``X`` in CSR format.
         """
-        chunks = self._chunks(number, learn)
+        self._check()
+        prepare = prepare or (lambda chunk: chunk)
+        chunks = ((len(c[1]), prepare(c)) for c in self._chunks(number, learn))
         if self.prefetch:
             chunks = _prefetched(chunks, self.prefetch)
         return self._counted(chunks)
+
+    @property
+    def _parts(self):
+        return list(self.source) if isinstance(self.source, (list, tuple)) else [self.source]
+
+    def _check(self):
+        """Raise unless the parameters can be used."""
+        for part in self._parts:
+            if not callable(part):
+                raise TypeError(
+                    f"source holds a {type(part).__name__}, which can be read only once or not at "
+                    f"all; give a function that returns a new iterator of blocks (X, y)."
+                )
+        for name in ("chunk_size", "buffer_size", "n_features", "prefetch"):
+            value, least = getattr(self, name), 0 if name == "prefetch" else 1
+            if value is not None and (not isinstance(value, Integral) or value < least):
+                raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
 
     def _chunks(self, number, learn):
         """Yield the chunks."""
@@ -290,7 +307,7 @@ class RowStream:
         if not self.shuffle:
             yield from _rechunked(blocks, self.chunk_size)
             return
-        for X, *others in _rechunked(blocks, self.buffer_size):
+        for X, *others in _rechunked(blocks, self.buffer_size or 4 * self.chunk_size):
             order = rng.permutation(X.shape[0])
             X, others = as_csr(X[order]), [values[order] for values in others]
             for begin in range(0, X.shape[0], self.chunk_size):
@@ -329,8 +346,8 @@ class RowStream:
         """Yield chunks; print progress, and remember the number of rows."""
         started = printed = time.perf_counter()
         n_rows = 0
-        for chunk in chunks:
-            n_rows += chunk[0].shape[0]
+        for n_in_chunk, chunk in chunks:
+            n_rows += n_in_chunk
             yield chunk
             now = time.perf_counter()
             if self.verbose and now - printed > _SECONDS:

@@ -6,6 +6,7 @@ the model, and one that fails has changed nothing.
 """
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -13,8 +14,9 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._memory import aligned_copy, aligned_zeros
 from freqfm._validation import count_columns
+from freqfm.estimators.fm.trainer import TrainingRows
 
-__all__ = ["ModelPart", "WholeModel"]
+__all__ = ["LabelledRows", "ModelPart", "WholeModel"]
 
 
 class WholeModel:
@@ -37,6 +39,23 @@ class WholeModel:
         """Do nothing: the model itself was trained."""
 
 
+class LabelledRows(NamedTuple):
+    """Rows whose tokens are replaced by labels from 0 on, and the token of each label."""
+
+    rows: TrainingRows
+    tokens: np.ndarray
+
+    @classmethod
+    def of(cls, rows):
+        """Return labelled rows; their indices do not increase, which training does not need."""
+        X = rows.X
+        tokens, labels = backends.get().label_tokens(X.indices)
+        labelled = sparse.csr_array((X.shape[0], len(tokens)), dtype=np.float32)
+        # Assigned, as scipy would cast the indices.
+        labelled.data, labelled.indices, labelled.indptr = X.data, labels, X.indptr
+        return cls(rows._replace(X=labelled), tokens)
+
+
 class ModelPart:
     """A copy of a model that holds the tokens of some rows only, and these rows relabelled.
 
@@ -44,7 +63,7 @@ class ModelPart:
     ----------
     model : BaseFM
         Its arrays must be ready to be trained further.
-    rows : TrainingRows
+    rows : TrainingRows or LabelledRows
     counted : bool, default=False
         Whether the model's ``token_counts_`` include ``rows`` already.
 
@@ -60,13 +79,8 @@ class ModelPart:
 
     def __init__(self, model, rows, counted=False):
         self._model = model
-        X = rows.X
-        self._tokens, labels = backends.get().label_tokens(X.indices)
-        relabelled = sparse.csr_array((X.shape[0], len(self._tokens)), dtype=np.float32)
-        # Assigned, as scipy would cast the indices. They do not increase within a row any more,
-        # which training does not need.
-        relabelled.data, relabelled.indices, relabelled.indptr = X.data, labels, X.indptr
-        self.rows = rows._replace(X=relabelled)
+        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
+        self.rows, self._tokens = labelled
         self.estimator = part = copy.copy(model)
         part.n_features_in_ = len(self._tokens)
         for name in model._whole_names:

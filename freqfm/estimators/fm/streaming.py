@@ -1,5 +1,6 @@
 """Fits on streams of chunks: a pass that counts, then epochs that train chunk by chunk."""
 
+import contextlib
 import copy
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from sklearn.base import is_regressor
 from freqfm import backends
 from freqfm._signals import hold_signals
 from freqfm._validation import validate_rows, validate_weights, widen
+from freqfm.estimators.fm.parts import LabelledRows
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.trainer import FMTrainer
 from freqfm.estimators.training import check_finite
@@ -186,11 +188,19 @@ class StreamTrainer:
     def run_epoch(self, epoch):
         """Train on every chunk once; return the mean loss."""
         total = 0.0
-        for number, chunk in enumerate(self._stream.epoch(epoch, learn=False)):
-            rows = self._rows_of(chunk)
-            if rows is not None:
-                total += self._train(rows, epoch, number)
+        chunks = self._stream.epoch(epoch, learn=False, prepare=self._prepared)
+        with contextlib.closing(chunks):
+            for number, rows in enumerate(chunks):
+                if rows is not None:
+                    total += self._train(rows, epoch, number)
         return total / self._survey.weight
+
+    def _prepared(self, chunk):
+        """Return the rows of a chunk, labelled if parts of the model are trained, or None."""
+        rows = self._rows_of(chunk)
+        if rows is None or self.restores:
+            return rows
+        return LabelledRows.of(rows)
 
     def _rows_of(self, chunk):
         """Return the TrainingRows of a chunk, or None if all their weights are zero."""
@@ -214,7 +224,7 @@ class StreamTrainer:
         with hold_signals():
             part.write_back()
             self._trial.kept = self._trial.kept or not self.restores
-        return loss * rows.of_trained(rows.weight).sum()
+        return loss * part.rows.of_trained(part.rows.weight).sum()
 
     def validation_score(self):
         """Return the model's score on the validation rows, chunk by chunk."""

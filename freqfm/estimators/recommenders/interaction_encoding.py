@@ -5,7 +5,7 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 
 from freqfm._ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
-from freqfm._interactions import Table
+from freqfm._interactions import LazyTable, Table
 from freqfm._validation import LearnedArrays
 
 __all__ = ["InteractionEncodingMixin"]
@@ -72,15 +72,64 @@ class InteractionEncodingMixin:
     def _matrix(self, users, items, values):
         shape = len(self.user_ids_), len(self.item_ids_)
         # Duplicates are summed here, in float64.
-        X = sparse.csr_array((values, (users, items)), shape=shape)
-        with np.errstate(over="ignore"):
-            X = X.astype(np.float32)
-        if not np.isfinite(X.data).all():
-            raise ValueError(
-                f"X's column of values holds numbers up to {np.abs(values).max():g}, whose sums "
-                f"overflow float32; scale them."
+        return _as_float32(sparse.csr_array((values, (users, items)), shape=shape))
+
+    def _read_lazily(self, X):
+        """Learn the ids of a table that is read chunk by chunk, and return its matrix.
+
+        A first pass finds the ids and how many interactions each user has, a second one writes them
+        to where they belong: what grows with the table is the matrix alone.
+        """
+        table = LazyTable(X)
+        first = next(table.chunks(), None)
+        if first is None:
+            raise ValueError("X has 0 rows; give at least one interaction.")
+        validate_data(self, first.given, reset=True, skip_check_array=True)
+        places = first.find(user=self.user, item=self.item, value=self.value)
+        wanted = {role: table.names[place] for role, place in places.items() if place is not None}
+        lengths = self._learn_ids_lazily(table, wanted)
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        indices = np.empty(indptr[-1], dtype=np.int32)
+        values = np.ones(indptr[-1], dtype=np.float64 if "value" in wanted else np.float32)
+        free = indptr[:-1].copy()
+        # Chunks have the columns in the order of the roles: users, items and maybe values.
+        for chunk in table.chunks(list(wanted.values())):
+            users, items = (
+                self._find(role, chunk.ids(role, place), f"X's column of {role}s")
+                for place, role in enumerate(("user", "item"))
             )
-        return X
+            order = np.argsort(users, kind="stable")
+            users = users[order]
+            # Where in the chunk the interactions of each user begin.
+            begins = np.searchsorted(users, users, side="left")
+            at = free[users] + np.arange(len(users)) - begins
+            indices[at] = items[order]
+            if "value" in wanted:
+                values[at] = chunk.numbers("value", 2)[order]
+            free += np.bincount(users, minlength=len(free))
+        shape = len(self.user_ids_), len(self.item_ids_)
+        matrix = sparse.csr_array((values, indices, indptr), shape=shape)
+        matrix.sum_duplicates()
+        return _as_float32(matrix)
+
+    def _learn_ids_lazily(self, table, wanted):
+        """Learn the ids, sorted; return how many interactions each user has."""
+        found, lengths = {}, np.zeros(0, dtype=np.int64)
+        for chunk in table.chunks([wanted["user"], wanted["item"]]):
+            for place, role in enumerate(("user", "item")):
+                name, ids = f"X's column of {role}s", chunk.ids(role, place)
+                if role not in found:
+                    known, codes = unique_codes(ids, name)
+                    found[role] = known, np.arange(len(known))
+                else:
+                    codes, *found[role] = extend_ids(*found[role], ids, name)
+                if role == "user":
+                    n = np.bincount(codes, minlength=len(found[role][0]))
+                    n[: len(lengths)] += lengths
+                    lengths = n
+        for role, (known, order) in found.items():
+            self._keep_ids(role, known[order], np.arange(len(known)))
+        return lengths[found["user"][1]]
 
     def _find(self, role, ids, name, unknown="raise"):
         """Return codes of ids; unknown ones are -1, or an error."""
@@ -89,3 +138,15 @@ class InteractionEncodingMixin:
         if unknown == "raise":
             check_known(ids, codes, name)
         return codes
+
+
+def _as_float32(X):
+    """Return a matrix in float32; raise if a sum of values is too large for it."""
+    with np.errstate(over="ignore"):
+        converted = X.astype(np.float32)
+    if not np.isfinite(converted.data).all():
+        raise ValueError(
+            f"X's column of values holds numbers whose sums are up to {np.abs(X.data).max():g} and "
+            f"overflow float32; scale them."
+        )
+    return converted

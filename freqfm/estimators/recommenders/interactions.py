@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._interactions import is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
 from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
@@ -151,7 +152,9 @@ class InteractionRecommender(
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame. Columns
-            of users, items and maybe values; see the parameters for which is which.
+            of users, items and maybe values; see the parameters for which is which. A pyarrow
+            Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk,
+            twice: it may be larger than memory, if the matrix is not.
         y : object
             Ignored.
 
@@ -198,12 +201,9 @@ class InteractionRecommender(
         """
         with attempt(self) as trial:
             with release_signals():
-                users, items, values = self._read(X, reset)
-                number = self._learn_ids if reset else self._add_ids
-                users, items = number("user", users), number("item", items)
+                X = self._encoded(X, reset)
                 if reset:
                     self.estimator_ = self._new_recommender()
-                X = self._matrix(users, items, values)
             recommender = self.estimator_
             n_before = getattr(recommender, "n_iter_", 0)
             try:
@@ -216,6 +216,19 @@ class InteractionRecommender(
                 trial.kept = recommender.n_iter_ > n_before if counts else diverged
                 raise
         return self
+
+    def _encoded(self, X, reset):
+        """Return the matrix of a table, whose ids are learned."""
+        if is_lazy(X):
+            if not reset:
+                raise TypeError(
+                    f"partial_fit was given a {type(X).__name__}; give it interactions in memory, "
+                    f"chunk by chunk if need be."
+                )
+            return self._read_lazily(X)
+        users, items, values = self._read(X, reset)
+        number = self._learn_ids if reset else self._add_ids
+        return self._matrix(number("user", users), number("item", items), values)
 
     def _new_recommender(self):
         if hasattr(self.estimator, "_unfinished"):

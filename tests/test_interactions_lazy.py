@@ -1,0 +1,64 @@
+"""Tables of interactions that are read chunk by chunk, twice."""
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from numpy.testing import assert_array_equal
+
+from freqfm import InteractionRecommender, _interactions
+
+polars = pytest.importorskip("polars")
+pytest.importorskip("pyarrow")
+dataset = pytest.importorskip("pyarrow.dataset")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 7)
+    rng = np.random.default_rng(0)
+    frame = polars.DataFrame(
+        {"when": np.arange(60), "item_id": rng.integers(0, 9, 60),
+         "user_id": [f"u{i}" for i in rng.integers(0, 20, 60)], "count": rng.random(60)}
+    )  # fmt: skip
+    for i in range(3):
+        frame[20 * i : 20 * (i + 1)].write_parquet(tmp_path / f"{i}.parquet")
+    return tmp_path, frame
+
+
+READERS = {
+    "pyarrow": lambda path: dataset.dataset(path),
+    "polars": lambda path: polars.scan_parquet(path / "*.parquet"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("value", ["auto", None])
+def test_matrix_of_a_folder_is_that_of_the_table(folder, reader, value):
+    path, frame = folder
+    expected = InteractionRecommender(Seeing(), value=value).fit(frame)
+    model = InteractionRecommender(Seeing(), value=value).fit(READERS[reader](path))
+    for name in ("user_ids_", "item_ids_", "feature_names_in_"):
+        assert_array_equal(getattr(model, name), getattr(expected, name))
+    for name in ("indptr", "indices", "data"):
+        found = getattr(model.estimator_.X, name)
+        np.testing.assert_allclose(found, getattr(expected.estimator_.X, name), rtol=1e-6)
+    assert model.estimator_.X.dtype == np.float32
+    with pytest.raises(TypeError, match="partial_fit was given .*chunk by chunk"):
+        model.partial_fit(READERS[reader](path))
+
+
+def test_empty_folder_and_missing_columns(folder):
+    path, frame = folder
+    with pytest.raises(ValueError, match="X has 0 rows"):
+        InteractionRecommender(Seeing()).fit(frame.clear().lazy())
+    with pytest.raises(ValueError, match="user='nobody' is not a column of X"):
+        InteractionRecommender(Seeing(), user="nobody").fit(READERS["pyarrow"](path))
+    assert not hasattr(InteractionRecommender(Seeing()), "user_ids_")
+
+
+class Seeing(Counting):
+    """A recommender that keeps its matrix."""
+
+    def fit(self, X, y=None):
+        self.X = X
+        return super().fit(X)
