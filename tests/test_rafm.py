@@ -179,6 +179,7 @@ def test_the_smallest_rank_keeps_learning_as_a_plain_fm(clicks):
 def test_ten_calls_of_partial_fit_are_ten_epochs(clicks):
     X, y = clicks
     params = {"ranks": (2, 4), "rank_assignment": [10], "batch_size": 20, "random_state": 0}
+    params |= {"alpha_per": "row", "alpha_factors": 0.01}
     whole = RaFMRegressor(max_iter=10, n_iter_no_change=None, **params).fit(X, y)
     parts = RaFMRegressor(**params)
     for _ in range(10):
