@@ -104,6 +104,17 @@ def test_chunk_takes_no_memory_that_grows_with_the_model():
     assert peak < 1e6
 
 
+@pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier])
+def test_rows_without_entries_train_the_intercept(chunks, cls):
+    model = trained(model_of(cls), chunks[:1])
+    factors, counts = model.factors_.copy(), model.token_counts_.copy()
+    before = model.intercept_.copy()
+    model.partial_fit(sparse.csr_array((5, 3000), dtype=np.float32), [1, 0, 1, 1, 1])
+    assert (model.intercept_ != before).all()
+    assert_array_equal(model.factors_, factors)
+    assert_array_equal(model.token_counts_, counts)
+
+
 # Base score
 
 

@@ -25,7 +25,7 @@ def _open_zstd(path, mode):
         import pyarrow
     except ImportError:
         raise ImportError(
-            f"reading {path} takes zstandard or pyarrow: pip install zstandard."
+            f"reading {path} takes zstandard or pyarrow: pip install 'freqfm[streams]'."
         ) from None
     return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
 

@@ -73,7 +73,7 @@ def open_parquet(path):
         import pyarrow.dataset
     except ImportError:
         raise ImportError(
-            "reading Parquet files takes pyarrow: pip install pyarrow; or give a "
+            "reading Parquet files takes pyarrow: pip install 'freqfm[streams]'; or give a "
             "polars.scan_parquet(...)."
         ) from None
     if isinstance(path, pyarrow.dataset.Dataset):

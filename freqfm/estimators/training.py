@@ -293,7 +293,7 @@ class EpochLoop:
         kept = f"The model of epoch {self.epoch} is kept."
         if self.epoch == self._first_epoch:
             kept = "The estimator is as it was before the call."
-        check_finite(self.task, loss, self.epoch, kept)
+        check_finite(self.estimator, self.task, loss, self.epoch, kept)
 
     def _report(self, n_before, seconds):
         if not self.estimator.verbose:
@@ -308,11 +308,12 @@ class EpochLoop:
         )
 
 
-def check_finite(task, loss, epoch, kept):
+def check_finite(estimator, task, loss, epoch, kept):
     """Raise a DivergenceError if the loss is not finite, or a weight is too large.
 
     Parameters
     ----------
+    estimator : estimator
     task : object
         See :class:`EpochLoop`.
     loss : float
@@ -332,7 +333,7 @@ def check_finite(task, loss, epoch, kept):
         by = f", with {optimizer!r} (learning rate {rate:g})"
         advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
     raise DivergenceError(
-        f"{type(task.model).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} and the "
+        f"{type(estimator).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} and the "
         f"largest weight {largest:g}{by}. {kept} Try {advice}."
     )
 

@@ -50,6 +50,9 @@ class LabelledRows(NamedTuple):
         """Return labelled rows; their indices do not increase, which training does not need."""
         X = rows.X
         tokens, labels = backends.get().label_tokens(X.indices)
+        if not len(tokens):
+            # Rows without entries train the intercept; a table must have a row.
+            tokens = np.zeros(1, dtype=np.int32)
         labelled = sparse.csr_array((X.shape[0], len(tokens)), dtype=np.float32)
         # Assigned, as scipy would cast the indices.
         labelled.data, labelled.indices, labelled.indptr = X.data, labels, X.indptr

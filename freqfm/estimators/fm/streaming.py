@@ -220,7 +220,7 @@ class StreamTrainer:
         # Chunks differ in the order of their rows too.
         with task:
             loss = task.run_epoch(epoch * survey.n_chunks + number)
-        check_finite(task, loss, epoch, "The model of the chunk before is kept.")
+        check_finite(model, task, loss, epoch, "The model of the chunk before is kept.")
         with hold_signals():
             part.write_back()
             self._trial.kept = self._trial.kept or not self.restores
