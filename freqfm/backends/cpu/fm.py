@@ -37,7 +37,13 @@ from freqfm.backends.cpu.fm_columns import (
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.fm_scores import score_of_row
-from freqfm.backends.cpu.prefetch import prefetch_columns, prefetch_element
+from freqfm.backends.cpu.prefetch import (
+    EARLY,
+    SOON,
+    prefetch_columns,
+    prefetch_columns_early,
+    prefetch_element_early,
+)
 from freqfm.backends.cpu.team import wait
 from freqfm.backends.cpu.vectors import LANES
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
@@ -50,9 +56,7 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 # change to any sum.
 _BLOCK, _LANES = np.uint64(BLOCK), np.uint64(LANES)
 
-# How many entries and tokens ahead vectors are prefetched.
-_ENTRIES_AHEAD = np.uint64(32)
-_TOKENS_AHEAD = np.uint64(16)
+_EARLY, _SOON = np.uint64(EARLY), np.uint64(SOON)
 
 
 class CSRRows(NamedTuple):
@@ -160,7 +164,7 @@ def _sum_rows(n_rows, share, factors, batch, scratch):
     ):
         row = np.uint64(starts[j]), np.uint64(starts[j + _ONE])
         for p in range(row[0], row[1]):
-            prefetch_columns(factors, tokens[min(p + _ENTRIES_AHEAD, last_entry)], begin, end)
+            prefetch_columns_early(factors, tokens[min(p + _EARLY, last_entry)], begin, end)
         for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
             column = block * _BLOCK
             if column + _BLOCK <= end:
@@ -190,8 +194,8 @@ def _score(begin, end, weights, batch, scratch):
         score = weights.intercept[0]
         reach = ONE
         for p in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + _ONE])):
-            ahead = min(p + _ENTRIES_AHEAD, last_entry)
-            prefetch_element(weights.linear, batch.entry_tokens[ahead])
+            ahead = min(p + _EARLY, last_entry)
+            prefetch_element_early(weights.linear, batch.entry_tokens[ahead])
             x = batch.entry_values[p]
             score += x * weights.linear[np.uint64(batch.entry_tokens[p])]
             reach += abs(x)
@@ -267,10 +271,10 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
         np.uint64(first_token(share.rank, share.size, batch)),
         np.uint64(first_token(share.rank + 1, share.size, batch)),
     ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
-        prefetch_element(weights.linear, ahead)
-        prefetch_element(objective.shares, ahead)
-        prefetch_element(state.per_row, ahead)
+        ahead = batch.tokens[min(t + _EARLY, n_tokens - _ONE)]
+        prefetch_element_early(weights.linear, ahead)
+        prefetch_element_early(objective.shares, ahead)
+        prefetch_element_early(state.per_row, ahead)
         k = np.uint64(batch.tokens[t])
         derivative = 0.0
         factor = 0.0
@@ -318,10 +322,13 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
         np.uint64(first_token(share.group, share.n_groups, batch)),
         np.uint64(first_token(share.group + 1, share.n_groups, batch)),
     ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
-        prefetch_columns(factors, ahead, *columns)
-        prefetch_columns(state.factors_first, ahead, *_columns_of(share, state.factors_first))
-        prefetch_columns(state.factors_second, ahead, *_columns_of(share, state.factors_second))
+        prefetch_columns(factors, batch.tokens[min(t + _SOON, n_tokens - _ONE)], *columns)
+        ahead = batch.tokens[min(t + _EARLY, n_tokens - _ONE)]
+        prefetch_columns_early(factors, ahead, *columns)
+        prefetch_columns_early(state.factors_first, ahead, *_columns_of(share, state.factors_first))
+        prefetch_columns_early(
+            state.factors_second, ahead, *_columns_of(share, state.factors_second)
+        )
         rate = scratch.rates[t]
         if math.isnan(rate):
             continue
