@@ -157,6 +157,23 @@ def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_com
             assert_array_equal(getattr(model, name), getattr(models[0], name))
 
 
+@pytest.mark.slow
+def test_large_tables_are_reproducible_for_any_number_of_threads():
+    # Factors of more than 64 MB are shared out among threads by rows and tokens.
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array(rng.random((900, 300)) * (rng.random((900, 300)) < 0.05))
+    X = sparse.csr_array((X.data, X.indices * 1760, X.indptr), shape=(900, 528_000))
+    y = rng.integers(0, 2, 900)
+    one, two = (
+        FMClassifier(
+            33, batch_size=300, max_iter=2, early_stopping=False, random_state=0, n_jobs=n
+        ).fit(X, y)
+        for n in (1, 2)
+    )
+    assert_array_equal(two.factors_, one.factors_)
+    assert_array_equal(two.coef_, one.coef_)
+
+
 def test_fa_sgd_with_uniform_counts_is_sgd_to_the_bit(clicks):
     X, y = clicks
     sgd = estimator(FMClassifier, SGD(0.3)).fit(X, y)

@@ -2,15 +2,16 @@
 
 A batch passes four stages, and threads wait for each other between them:
 
-1. Sums of x v of the rows. Each thread works on some columns of all vectors, see ``Share``.
+1. Sums of x v of the rows. Each thread takes some columns of all vectors, or rows, see ``Share``.
 2. Scores, losses and derivatives; each thread takes a part of the rows.
 3. Sums over the rows of each token, its learning rate, and the step of its linear weight; each
    thread takes a part of the tokens.
-4. Gradients and steps of the factors, by columns again.
+4. Gradients and steps of the factors, by columns again, or by tokens.
 
-Vectors are most of the memory, and each column of them is read and written by one thread alone:
-what one core writes and another reads costs 2 to 10 times as much as the core's own cache. Every
-sum has a fixed order that does not depend on the number of threads, so results do not either.
+Vectors are most of the memory. If the caches hold them, each column is read and written by one
+thread alone: what one core writes and another reads costs 2 to 10 times as much as the core's own
+cache. Vectors from memory are shared out whole, by rows and tokens. Every sum has a fixed order
+that does not depend on the number of threads, so results do not either.
 """
 
 import math
@@ -37,7 +38,14 @@ from freqfm.backends.cpu.fm_columns import (
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.fm_scores import score_of_row
-from freqfm.backends.cpu.prefetch import prefetch_columns, prefetch_element
+from freqfm.backends.cpu.prefetch import (
+    EARLY,
+    SOON,
+    prefetch_columns,
+    prefetch_columns_early,
+    prefetch_element,
+    prefetch_element_early,
+)
 from freqfm.backends.cpu.team import wait
 from freqfm.backends.cpu.vectors import LANES
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
@@ -50,9 +58,13 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 # change to any sum.
 _BLOCK, _LANES = np.uint64(BLOCK), np.uint64(LANES)
 
-# How many entries and tokens ahead vectors are prefetched.
+# Factors of more bytes than this are in memory, others in the caches.
+_CACHED = 1 << 26
+
+# How many entries and tokens ahead vectors are prefetched from the caches, and from memory.
 _ENTRIES_AHEAD = np.uint64(32)
 _TOKENS_AHEAD = np.uint64(16)
+_EARLY, _SOON = np.uint64(EARLY), np.uint64(SOON)
 
 
 class CSRRows(NamedTuple):
@@ -97,7 +109,8 @@ class Share(NamedTuple):
 
     Scalars of rows and tokens are shared out among all threads. For vectors threads form groups:
     groups share out rows and tokens, and the members of a group share out columns. Who works on
-    some columns of all vectors writes no vector that another thread reads.
+    some columns of all vectors writes no vector that another thread reads. If vectors come from
+    memory, few are in the other's cache anyway, and whole ones are fetched faster.
     """
 
     rank: int
@@ -106,14 +119,16 @@ class Share(NamedTuple):
     n_groups: int
     first_block: int  #: of columns
     last_block: int  #: exclusive
+    far: bool  #: whether vectors come from memory
 
 
 @inlined
-def _share_of(rank, size, n_blocks, step_code):
+def _share_of(rank, size, n_blocks, factors, step_code):
     """Return the Share of a thread, in groups as large as blocks of columns allow."""
     n_members = size
+    far = factors.size * factors.itemsize > _CACHED
     # Row-wise Adagrad needs the squared norm of all columns.
-    n_parts = 1 if step_code == STEP_ROWWISE_ADAGRAD else n_blocks
+    n_parts = 1 if far or step_code == STEP_ROWWISE_ADAGRAD else n_blocks
     while n_parts % n_members != 0 or size % n_members != 0:
         n_members -= 1
     member = rank % n_members
@@ -124,7 +139,26 @@ def _share_of(rank, size, n_blocks, step_code):
         size // n_members,
         n_blocks * member // n_members,
         n_blocks * (member + 1) // n_members,
+        far,
     )
+
+
+@inlined
+def _prefetch_number(array, k, far):
+    """Prefetch a token's element of an array."""
+    if far:
+        prefetch_element_early(array, k)
+    else:
+        prefetch_element(array, k)
+
+
+@inlined
+def _prefetch_vector(table, k, begin, end, far):
+    """Prefetch columns of a token's row of a table."""
+    if far:
+        prefetch_columns_early(table, k, begin, end)
+    else:
+        prefetch_columns(table, k, begin, end)
 
 
 @inlined
@@ -154,13 +188,15 @@ def _sum_rows(n_rows, share, factors, batch, scratch):
     starts = batch.row_starts
     tokens = batch.entry_tokens
     last_entry = np.uint64(starts[n_rows] - 1)
+    distance = _EARLY if share.far else _ENTRIES_AHEAD
     for j in range(
         np.uint64(n_rows * share.group // share.n_groups),
         np.uint64(n_rows * (share.group + 1) // share.n_groups),
     ):
         row = np.uint64(starts[j]), np.uint64(starts[j + _ONE])
         for p in range(row[0], row[1]):
-            prefetch_columns(factors, tokens[min(p + _ENTRIES_AHEAD, last_entry)], begin, end)
+            ahead = tokens[min(p + distance, last_entry)]
+            _prefetch_vector(factors, ahead, begin, end, share.far)
         for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
             column = block * _BLOCK
             if column + _BLOCK <= end:
@@ -172,7 +208,7 @@ def _sum_rows(n_rows, share, factors, batch, scratch):
 
 
 @inlined
-def _score(begin, end, weights, batch, scratch):
+def _score(begin, end, far, weights, batch, scratch):
     """Score rows, and bound the curvature of the score by the weights of tokens.
 
     The score's gradient by the weights of token k is about x_k (1, s), s = sum of x v. For any
@@ -186,12 +222,13 @@ def _score(begin, end, weights, batch, scratch):
     squares = scratch.squares
     curvatures = scratch.curvatures
     last_entry = np.uint64(batch.row_starts[end] - 1)
+    distance = _EARLY if far else _ENTRIES_AHEAD
     for j in range(begin, end):
         score = weights.intercept[0]
         reach = ONE
         for p in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + _ONE])):
-            ahead = min(p + _ENTRIES_AHEAD, last_entry)
-            prefetch_element(weights.linear, batch.entry_tokens[ahead])
+            ahead = min(p + distance, last_entry)
+            _prefetch_number(weights.linear, batch.entry_tokens[ahead], far)
             x = batch.entry_values[p]
             score += x * weights.linear[np.uint64(batch.entry_tokens[p])]
             reach += abs(x)
@@ -263,14 +300,15 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
     rule = problem.rule
     objective = problem.objective
     n_tokens = np.uint64(batch.n_tokens[0])
+    distance = _EARLY if share.far else _TOKENS_AHEAD
     for t in range(
         np.uint64(first_token(share.rank, share.size, batch)),
         np.uint64(first_token(share.rank + 1, share.size, batch)),
     ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
-        prefetch_element(weights.linear, ahead)
-        prefetch_element(objective.shares, ahead)
-        prefetch_element(state.per_row, ahead)
+        ahead = batch.tokens[min(t + distance, n_tokens - _ONE)]
+        _prefetch_number(weights.linear, ahead, share.far)
+        _prefetch_number(objective.shares, ahead, share.far)
+        _prefetch_number(state.per_row, ahead, share.far)
         k = np.uint64(batch.tokens[t])
         derivative = 0.0
         factor = 0.0
@@ -312,16 +350,21 @@ def _step_factors(share, step, problem, weights, state, batch, scratch):
     """Update the columns of the factors that are this thread's."""
     factors = weights.factors
     columns = _columns_of(share, factors)
+    of_first = _columns_of(share, state.factors_first)
+    of_second = _columns_of(share, state.factors_second)
     n_tokens = np.uint64(batch.n_tokens[0])
+    distance = _EARLY if share.far else _TOKENS_AHEAD
     gradient = scratch.gradients[share.rank]
     for t in range(
         np.uint64(first_token(share.group, share.n_groups, batch)),
         np.uint64(first_token(share.group + 1, share.n_groups, batch)),
     ):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - _ONE)]
-        prefetch_columns(factors, ahead, *columns)
-        prefetch_columns(state.factors_first, ahead, *_columns_of(share, state.factors_first))
-        prefetch_columns(state.factors_second, ahead, *_columns_of(share, state.factors_second))
+        if share.far:
+            prefetch_columns(factors, batch.tokens[min(t + _SOON, n_tokens - _ONE)], *columns)
+        ahead = batch.tokens[min(t + distance, n_tokens - _ONE)]
+        _prefetch_vector(factors, ahead, *columns, share.far)
+        _prefetch_vector(state.factors_first, ahead, *of_first, share.far)
+        _prefetch_vector(state.factors_second, ahead, *of_second, share.far)
         rate = scratch.rates[t]
         if math.isnan(rate):
             continue
@@ -360,7 +403,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
     """
     rows = problem.rows
     order = order_of_epoch(rows, span.epoch)
-    share = _share_of(rank, size, scratch.norms.shape[0], problem.rule.step_code)
+    share = _share_of(rank, size, scratch.norms.shape[0], weights.factors, problem.rule.step_code)
     loss = 0.0
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
@@ -376,7 +419,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
         wait(barrier, size)
 
         begin, end = np.uint64(part.begin), np.uint64(part.end)
-        _score(begin, end, weights, batch, scratch)
+        _score(begin, end, share.far, weights, batch, scratch)
         _differentiate(begin, end, problem.objective.loss_code, batch, scratch)
         wait(barrier, size)
 
