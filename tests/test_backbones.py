@@ -27,7 +27,7 @@ from freqfm.optimizers import SGD, Adam
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations
 
 
-class Features(Backbone):
+class OwnFeatures(Backbone):
     """Vectors are sums of the vectors of features: rows of a sparse matrix times a table."""
 
     def __init__(self, user_features, item_features):
@@ -68,7 +68,7 @@ def features():
 
 
 def identity():
-    return Features(
+    return OwnFeatures(
         *(sparse.eye_array(n, format="csr", dtype=np.float32) for n in (N_USERS, N_ITEMS))
     )
 
@@ -102,7 +102,7 @@ def reference_loss(family, X, pairs, U, V):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_by_features(data, features, family):  # noqa: F811
     X, tables_of_users, tables_of_items = data
-    backbone = Features(*features)
+    backbone = OwnFeatures(*features)
     pairs, (_, _, model) = known_pairs(data, backbone=backbone, **FAMILIES[family])
 
     def loss(of_users, of_items):
@@ -112,7 +112,7 @@ def test_gradient_by_features(data, features, family):  # noqa: F811
     assert_allclose(model.loss_curve_[0], loss(tables_of_users, tables_of_items), rtol=1e-5)
     expected = reference.mf.gradients(loss, tables_of_users, tables_of_items)
     for name, before, gradient in zip(
-        Features._names, (tables_of_users, tables_of_items), expected, strict=True
+        OwnFeatures._names, (tables_of_users, tables_of_items), expected, strict=True
     ):
         assert_allclose(before - model.backbone_tables_[name], gradient, atol=3e-5)
     # What recommendations use is what the backbone makes of its tables.
@@ -151,7 +151,7 @@ def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F8
 
 def test_model_goes_on(data, features):  # noqa: F811
     X = data[0]
-    params = {"backbone": Features(*features), "random_state": 0, "optimizer": "adagrad"}
+    params = {"backbone": OwnFeatures(*features), "random_state": 0, "optimizer": "adagrad"}
     whole = MFRecommender(WIDTH, max_iter=4, **params).fit(X)
     parts = MFRecommender(WIDTH, max_iter=2, warm_start=True, **params).fit(X).fit(X)
     assert_array_equal(parts.item_factors_, whole.item_factors_)
@@ -191,7 +191,7 @@ def test_gradient_by_dense_layers(data, backbone, family):  # noqa: F811
         assert_allclose(found, gradient, atol=4e-5 * max(1, np.abs(gradient).max()), err_msg=name)
 
 
-OTHERS = [name for name in BACKBONES if name != "linear"]
+OTHERS = [name for name in BACKBONES if name not in ("linear", "features")]
 
 
 @pytest.mark.parametrize("loss", RANKING_LOSSES)
@@ -218,13 +218,13 @@ def test_invalid_layers_are_refused(data, sizes):  # noqa: F811
         MFRecommender(backbone=MLP(sizes)).fit(data[0])
 
 
-class Wrong(Features):
+class Wrong(OwnFeatures):
     def forward(self, tables, users, items):
         Q, V, context = super().forward(tables, users, items)
         return Q[:, :2], V, context
 
 
-class Alien(Features):
+class Alien(OwnFeatures):
     def backward(self, tables, context, user_gradients, item_gradients):
         return {"nothing": ([0], user_gradients[:1])}
 

@@ -417,10 +417,15 @@ def move_row(k, n_seen, share, gradient, table, step):
 
 
 @kernel
-def step_rows(rank, size, barrier, rows, gradients, table, step):
-    """Move ``rows`` of a table, each once, along their gradients, which are overwritten."""
+def step_rows(rank, size, barrier, rows, gradients, counts, mean, table, step):
+    """Move ``rows`` of a table, each once, along their gradients, which are overwritten.
+
+    A batch holds the rows ``counts`` times; the penalty on touched rows is multiplied by that
+    times ``mean``.
+    """
     for p in range(rank, rows.shape[0], size):
-        move_row(np.uint64(rows[p]), 1, 1.0, gradients[p], table, step)
+        n_seen = counts[p]
+        move_row(np.uint64(rows[p]), n_seen, n_seen * mean, gradients[p], table, step)
 
 
 @inlined

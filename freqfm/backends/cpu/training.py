@@ -79,11 +79,13 @@ class TableTrainer:
         """Return the step after ``n`` batches of the epoch."""
         return Step(self.rule, int(self._first_step + n), self._first_step, self._corrections)
 
-    def step_rows(self, name, rows, gradients, n):
-        """Move rows of a table, each once, along their gradients, in the ``n``-th step."""
+    def step_rows(self, name, rows, gradients, n, counts=None, mean=1.0):
+        """Move rows of a table in the ``n``-th step, see ``Backend.table_trainer``."""
         gradients = np.array(gradients, dtype=np.float32, order="C")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
-        self.team.run(step_rows, rows, gradients, self.tables[name], self.step(n))
+        counts = np.ones(len(rows)) if counts is None else np.array(counts, dtype=np.float64)
+        mean = np.float64(mean)
+        self.team.run(step_rows, rows, gradients, counts, mean, self.tables[name], self.step(n))
 
     def catch_up_tables(self, n_batches):
         """Let all rows catch up on the steps that they have missed, after ``n_batches``."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm.backbones._base import backward, forward
+from freqfm.backbones._base import backward, forward, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
@@ -246,8 +246,8 @@ class BackboneTrainer(MFTrainer):
 
     In each batch the backbone computes the vectors of its users and items, the backend computes the
     gradient of the loss with respect to these, and the optimizer updates the tables by the gradient
-    that the backbone computes from it. An optimizer that counts how often a row occurs counts one
-    per batch.
+    that the backbone computes from it. How often a row occurs in the batch follows from how often
+    users and items do, if the backbone says so; otherwise it is once.
     """
 
     _batches_per_call = 1
@@ -260,6 +260,10 @@ class BackboneTrainer(MFTrainer):
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._vectors().items()
+        }
+        self._counters = {
+            name: np.zeros(len(gradient), dtype=np.float32)
+            for name, gradient in self._gradients.items()
         }
 
     def __enter__(self):
@@ -292,7 +296,7 @@ class BackboneTrainer(MFTrainer):
         stores = {
             name: TrainedTable(
                 weights.reshape(len(weights), -1),
-                np.zeros(0, np.float32),
+                self._counters[name],
                 self._gradients[name],
                 empty,
             )
@@ -316,16 +320,23 @@ class BackboneTrainer(MFTrainer):
         # Clear them: rows that the batch skips, such as known positives, are not written to.
         for name, rows in rows_of.items():
             gradients[name][rows] = 0
+            self._counters[name][rows] = 0
         result = super()._train(data, first, last, negatives)
         found = backward(
             backbone, tables, context, gradients["user_factors"][users],
             gradients["item_factors"][items],
         )  # fmt: skip
+        counts = occurrences(
+            backbone, tables, context, self._counters["user_factors"][users],
+            self._counters["item_factors"][items],
+        )  # fmt: skip
         for name in _MARGINS:
             if name in gradients:
-                found[name] = rows_of[name], gradients[name][rows_of[name]]
+                rows = rows_of[name]
+                found[name] = rows, gradients[name][rows]
+                counts[name] = rows, self._counters[name][rows]
         for name, (rows, values) in found.items():
-            self._tables.step_rows(name, rows, values, first + 1)
+            self._step(name, rows, values, counts.get(name), first + 1, 1 / result[1])
         # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
         for name in _MARGINS:
@@ -333,6 +344,22 @@ class BackboneTrainer(MFTrainer):
                 margins = model._tables()[name]
                 np.clip(margins, 0, 1, out=margins)
         return result
+
+    def _step(self, name, rows, values, counted, n, mean):
+        """Move rows of a table in the ``n``-th step; those that do not occur stay as they are."""
+        if counted is None:
+            self._tables.step_rows(name, rows, values, n)
+            return
+        counted_rows, counts = counted
+        if not np.array_equal(rows, counted_rows):
+            raise ValueError(
+                f"occurrences of {type(self.components.backbone).__name__} must return the rows of "
+                f"{name!r} that backward returns, in the same order."
+            )
+        seen = counts > 0
+        if not seen.all():
+            rows, values, counts = rows[seen], values[seen], counts[seen]
+        self._tables.step_rows(name, rows, values, n, counts, mean)
 
     def _rows_of(self, data, batch, negatives):
         """Return the users and the items that a batch reads, each once."""
