@@ -15,6 +15,7 @@ from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, data, known_pairs  # noqa: 
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm.backbones import Features
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders import mf_trainer
 from freqfm.initializers import Initializer
 from freqfm.losses import MAWU
 from freqfm.optimizers import CFSGD, FASGD
@@ -169,6 +170,28 @@ def test_users_and_items_without_interactions_are_sums_of_features(groups):
     assert share_of_group(items, np.arange(90, 100) % 4) > 0.95
     similar, _ = model.similar_items([70], 3)
     assert share_of_group(similar, [70 % 4]) == 1
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "popularity"])
+def test_items_without_interactions_are_not_drawn(groups, sampler):
+    X, _, item_features = groups
+    cold = np.arange(80) >= 64
+    described = item_features * (np.arange(80) != 79)[:, None]
+    X = sparse.csr_array(X.toarray() * ~cold)
+    model = MFRecommender(4, backbone=Features(item_features=described), max_iter=1,
+                          negative_sampler=sampler, n_jobs=1)  # fmt: skip
+    drawn = []
+    negatives = mf_trainer.MFTrainer._negatives
+
+    def spy(*args):
+        drawn.append(negatives(*args))
+        return drawn[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mf_trainer.MFTrainer, "_negatives", spy)
+        model.fit(X)
+    # Item 79 has no features, and is drawn as in plain matrix factorization.
+    assert_array_equal(np.unique(np.concatenate(drawn)), [*range(64), 79])
 
 
 def test_partial_fit_adds_users_and_items(groups):

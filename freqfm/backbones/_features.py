@@ -29,9 +29,11 @@ class Features(Backbone):
 
     A user or item without interactions has no identity, unless it has no features either: its
     vector is the sum of its features' vectors alone. Such users get recommendations of their own
-    from ``recommend``, and such items are recommended. Users and items that are not part of the
-    model at all are given to ``recommend`` by their features (``user_features=``,
-    ``item_features=``), or added by ``partial_fit`` once these matrices have more rows.
+    from ``recommend``, and such items are recommended; "uniform" and "popularity" do not draw them
+    as negatives, which would teach that items with their features are liked less. Users and items
+    that are not part of the model at all are given to ``recommend`` by their features
+    (``user_features=``, ``item_features=``), or added by ``partial_fit`` once these matrices have
+    more rows.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, Tra
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
-from freqfm.samplers._base import check_draws, check_static, recall_codewords
+from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
 
@@ -43,6 +43,7 @@ class MFTrainer(RecommenderTrainer):
             self._proposal = self._checked(proposal, model.item_factors_.shape[1])
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
+                self._leave_out_new_items()
         shape = np.count_nonzero(degrees), X.shape[1], X.nnz
         constants, self._thresholds = loss.constants(*shape), None
         if loss.k is not None:
@@ -78,6 +79,16 @@ class MFTrainer(RecommenderTrainer):
             proposal_code=getattr(sampler, "proposal_code", None),
             formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
+
+    def _leave_out_new_items(self):
+        """Draw no items that have features but no interactions.
+
+        As negatives they would teach that items with their features are liked less.
+        """
+        described = self.components.backbone.described()
+        if described is not None:
+            new = described[1] & (self.model.item_counts_ == 0)
+            self._proposal = leave_out(self._proposal, new)
 
     # One epoch.
 
