@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "estimators": {
         *BELOW_AXES,
         *AXES,
+        "_columns",
         "_ids",
         "_interactions",
         "_signals",
