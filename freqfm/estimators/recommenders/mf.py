@@ -59,7 +59,8 @@ class MFRecommender(GradientRecommender):
         Length of the vectors.
     backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
-        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers.
+        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers, and
+        ``Features(user_features=..., item_features=...)`` sums vectors of features.
     loss : str or RankingLoss, default="bsl"
         Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
         :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
