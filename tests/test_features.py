@@ -239,6 +239,10 @@ def test_model_is_copied_searched_and_stopped(groups):
     model.fit(X)
     again = pickle.loads(pickle.dumps(model))
     assert_array_equal(again.recommend(X[:3])[0], model.recommend(X[:3])[0])
+    skops = pytest.importorskip("skops.io")
+    file = skops.dumps(model)
+    read = skops.loads(file, trusted=skops.get_untrusted_types(data=file))
+    assert_array_equal(read.recommend(X[:3])[0], model.recommend(X[:3])[0])
     assert_array_equal(clone(model).fit(X).item_factors_, model.item_factors_)
     assert_allclose(
         model.item_factors_,

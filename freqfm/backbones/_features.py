@@ -228,8 +228,14 @@ class Features(Backbone):
                 f"now has {', '.join(sorted(wanted))}: set identity and the features back, or call "
                 f"fit for a new model."
             )
-        for name in _SIDES:
-            _check_columns(name, self._sides[name].features, tables)
+        for name, side in self._sides.items():
+            _check_columns(name, side.features, tables)
+            n_rows = len(tables.get(f"{name}_factors", side.counts))
+            if n_rows != len(side.counts):
+                raise ValueError(
+                    f"the model has the identities of {n_rows} {name}s, but X has "
+                    f"{len(side.counts)}."
+                )
 
 
 class _Side(NamedTuple):

@@ -463,6 +463,13 @@ class MFRecommender(GradientRecommender):
                 f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
             )
 
+    def _check_trainable(self):
+        super()._check_trainable()
+        learned, tables = LearnedArrays(self), getattr(self, "backbone_tables_", {})
+        learned.require(isinstance(tables, dict), "backbone_tables_", "is not a dict of tables")
+        for name, table in tables.items():
+            learned.array(f"backbone_tables_[{name!r}]", (None, None), "f", value=table)
+
     def _check_states(self, components):
         learned = LearnedArrays(self)
         for side in ("user", "item") if components.margins else ():
@@ -593,6 +600,8 @@ class MFRecommender(GradientRecommender):
         learned.array("user_factors_", (n_users, width))
         learned.array("_inverse_temperatures", (n_users, 2))
         if self._described is not None:
+            fits = isinstance(self._described, tuple) and len(self._described) == 2
+            learned.require(fits, "_described", "is not a pair of arrays")
             for described, n in zip(self._described, (n_users, n_items), strict=True):
                 learned.array("_described", (n,), "b", value=described)
         self._fold_in.check(learned, n_users, n_items)
