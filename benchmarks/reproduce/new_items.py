@@ -18,9 +18,10 @@ LightFM is compared if it is installed (``pip install lightfm-next``). Finished 
 import importlib.util
 import itertools
 import time
+from pathlib import Path
 
 import numpy as np
-from _runs import Results, require_data, run_parser, table
+from _runs import Results, data_parser, require_data, table
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
@@ -29,7 +30,7 @@ from freqfm.backbones import Features
 from freqfm.metrics import ndcg_at_k
 
 K = 10
-GRID = {"n_components": (16, 64), "epochs": (5, 20, 60), "identity": (True, False)}
+GRID = {"n_components": (16, 64), "epochs": (5, 20), "identity": (True, False)}
 LOSSES = {"freqfm": ("bpr", "softmax"), "LightFM": ("bpr", "warp")}
 
 
@@ -131,8 +132,11 @@ def popularities(X, features, known, new):
 
 
 def main():
-    parser = run_parser(__doc__, epochs=30, every=1, patience=1)
+    parser = data_parser(__doc__)
+    parser.add_argument("--results", type=Path, help="JSON lines of finished fits (in --out)")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--n-jobs", type=int, default=None)
+    parser.add_argument("--quick", action="store_true", help="one seed, small models: a test")
     args = parser.parse_args()
     results = Results(args.results or args.out / "new_items.jsonl")
     X, features = movielens(require_data(args))
@@ -162,7 +166,10 @@ def main():
     rows = []
     for name, of_seeds in found.items():
         valid, test, choices = zip(*of_seeds, strict=True)
-        cells = [f"{np.mean(scores):.4f} +- {np.std(scores):.4f}" for scores in (valid, test)]
+        cells = [
+            "" if np.isnan(scores).any() else f"{np.mean(scores):.4f} +- {np.std(scores):.4f}"
+            for scores in (valid, test)
+        ]
         rows.append([name, *cells, "; ".join(filter(None, choices))])
     header = ["", f"valid N@{K}", f"test N@{K}", f"loss, {', '.join(grid)}"]
     table(
