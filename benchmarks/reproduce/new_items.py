@@ -30,8 +30,8 @@ from freqfm.backbones import Features
 from freqfm.metrics import ndcg_at_k
 
 K = 10
-GRID = {"n_components": (16, 64), "epochs": (5, 20), "identity": (True, False)}
-LOSSES = {"freqfm": ("bpr", "softmax"), "LightFM": ("bpr", "warp")}
+GRID = {"n_components": (8, 32), "epochs": (1, 5, 20), "identity": (True, False)}
+LOSSES = {"freqfm": ("bpr", "bsl"), "LightFM": ("bpr", "warp")}
 
 
 def movielens(data):
@@ -68,7 +68,6 @@ def ours(X, known, new, *, n_components, epochs, identity, loss, seed, n_jobs):
         n_components,
         backbone=Features(item_features=known, identity=identity),
         loss=loss,
-        similarity="dot",
         max_iter=epochs,
         random_state=seed,
         n_jobs=n_jobs,
