@@ -1,7 +1,7 @@
 """Vectors that are sums of the vectors of features."""
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -80,7 +80,12 @@ class Features(Backbone):
     }
 
     def __init__(
-        self, user_features=None, item_features=None, *, identity: bool = True, normalize=False
+        self,
+        user_features: Any = None,
+        item_features: Any = None,
+        *,
+        identity: bool = True,
+        normalize: bool = False,
     ):
         self.user_features = user_features
         self.item_features = item_features
