@@ -145,6 +145,8 @@ def test_new_users_and_items_are_recommended_by_features(groups):
     items, _ = model.recommend(user_features=user_features[80:], n_recommendations=5)
     assert items.shape == (20, 5) and items.max() < 64
     assert share_of_group(items, np.arange(80, 100) % 4) > 0.95
+    assert model.recommend(users=[], item_features=item_features[64:])[0].shape == (0, 10)
+    assert model.recommend(users=[])[0].shape == (0, 10)
     # New items take part with all others, and single users and histories do too.
     found, _ = model.recommend(
         user_features=user_features[80:], item_features=item_features[64:], n_recommendations=80

@@ -9,9 +9,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from purchases import FRAMES, frame
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
+from test_resume import Killed, Killing
 
 from freqfm import InteractionRecommender, MFRecommender
 from freqfm.backbones import Features, LightGCN
+from freqfm.callbacks import resume
 from freqfm.model_selection import WarmStartKFold
 
 pd = pytest.importorskip("pandas")
@@ -171,6 +173,16 @@ def test_model_is_searched():
     again = pickle.loads(pickle.dumps(search.best_estimator_))
     assert_array_equal(again.recommend("u00")[0], search.best_estimator_.recommend("u00")[0])
     assert clone(model).item_features.equals(items())
+
+
+def test_fit_is_resumed(tmp_path):
+    model = MFRecommender(4, max_iter=4, random_state=0)
+    features = {"item_features": items(), "user_features": users()}
+    expected = InteractionRecommender(model, **features).fit(log())
+    with pytest.raises(Killed):
+        clone(expected).set_callbacks(Killing(tmp_path / "model", 2)).fit(log())
+    found = InteractionRecommender(resume(tmp_path / "model"), **features).fit(log())
+    assert_array_equal(found.estimator_.item_factors_, expected.estimator_.item_factors_)
 
 
 def test_what_features_need_is_reported():

@@ -64,7 +64,9 @@ MODELS = {
     "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),
     "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),
     "mf_features": MFRecommender(
-        **MF, backbone=Features(item_features=sparse.eye_array(60, 5)), optimizer="cf_sgd"
+        **MF,
+        backbone=Features(item_features=sparse.eye_array(60, 5, format="csc")),
+        optimizer="cf_sgd",
     ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),

@@ -163,6 +163,8 @@ def _encode(value, arrays, name):
         return _encode_array(value, arrays, name)
     if sparse.issparse(value):
         value = sparse.csr_array(value)
+        # As it is built when it is loaded, in the smallest type of indices.
+        value = sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
         parts = [value.data, value.indices, value.indptr]
         return {"csr": _encode(parts, arrays, name), "shape": list(value.shape)}
     if isinstance(value, (list, tuple)):

@@ -454,6 +454,13 @@ class BaseRecommender(
         users = validate_ids("users", users, self._n_users)
         return self._user_vectors(users), self._histories_of(users)
 
+    def _have_vectors(self, users, history):
+        """Return which users have a learned vector, or one by their history, as ``_queries``."""
+        learned = np.diff(history.indptr) > 0
+        if users is not None:
+            learned |= self._is_learned("users")[validate_ids("users", users, self._n_users)]
+        return learned
+
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""
         return self._history.rows_of(users, self.n_features_in_, LearnedArrays(self))
@@ -511,9 +518,7 @@ class BaseRecommender(
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
         queries, history = self._queries(X, users)
-        learned = np.diff(history.indptr) > 0
-        if users is not None:
-            learned |= self._is_learned("users")[np.atleast_1d(users)]
+        learned = self._have_vectors(users, history)
         items, scores = self._rank(
             queries,
             history,

@@ -701,9 +701,7 @@ class MFRecommender(GradientRecommender):
             return super().recommend(X, users=users, **options)
         if user_features is None:
             queries, history = self._queries(X, users)
-            learned = np.diff(history.indptr) > 0
-            if users is not None:
-                learned |= self._is_learned("users")[np.atleast_1d(users)]
+            learned = self._have_vectors(users, history)
         elif X is None and users is None:
             self._check_learned()
             queries, learned = self._vectors_by_features("user", user_features)
