@@ -21,6 +21,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.backbones import Features
 from freqfm.datasets import make_interactions
 from freqfm.samplers import SAMPLERS
 
@@ -50,6 +51,9 @@ RECOMMENDERS = {
     "MFRecommender": lambda: MFRecommender(4),
     "MFRecommender by mawu": lambda: MFRecommender(4, loss="mawu", optimizer="cf_sgd"),
     "MFRecommender by bpr": lambda: MFRecommender(4, loss="bpr", negative_sampler="dns"),
+    "MFRecommender by features": lambda: MFRecommender(
+        4, backbone=Features(np.eye(30)[:, :4], np.eye(12)[:, :3]), optimizer="adagrad"
+    ),
     "ALSRecommender": lambda: ALSRecommender(4),
     "FastVAERecommender": lambda: FastVAERecommender(
         4, hidden_layer_sizes=(5, 3), decoder_layer_sizes=(4,), early_stopping=False

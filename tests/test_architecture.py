@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "formulas": {"_jit"},
     "backends": {"_jit", "_memory", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
+    "backbones": {*BELOW_AXES, "_validation", "_warnings"},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
     "_columns": set(),
@@ -51,6 +52,7 @@ MAY_IMPORT = {
     "estimators": {
         *BELOW_AXES,
         *AXES,
+        "_columns",
         "_ids",
         "_interactions",
         "_signals",

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
-from test_mf_backbones import Features
 from test_numpy_backend import (
     STEPS,
     VAE_SAMPLERS,
@@ -20,6 +19,7 @@ from test_numpy_backend import (
 )
 
 from freqfm import FastVAERecommender, MFRecommender, backends
+from freqfm.backbones import Features
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda import ranking_trainer, vae_trainer
 from freqfm.backends.cuda.backend import CUDABackend

@@ -39,7 +39,7 @@ from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
 from freqfm._validation import canonical_csr
-from freqfm.backbones import BACKBONES, Linear
+from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
@@ -136,8 +136,9 @@ def use_recommenders():
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
     ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
     ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
-    ways += [{"backbone": name, "early_stopping": True} for name in BACKBONES]
-    ways += [{"backbone": name} for name in BACKBONES]
+    backbones = [Features(item_features=X.T)] + [n for n in BACKBONES if n != "features"]
+    ways += [{"backbone": backbone, "early_stopping": True} for backbone in backbones]
+    ways += [{"backbone": backbone} for backbone in backbones]
     ways += [{"similarity": "dot"}, {"init": "prism"}, {"early_stopping": True}]
     ways += [{"optimizer": o, "weight_decay": 1} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
     for i, way in enumerate(always + ways[::every]):

@@ -78,8 +78,8 @@ def one_step(data, **params):
     X, U, V = data
     model = MFRecommender(
         WIDTH,
-        init=GivenTables(U, V),
         **{
+            "init": GivenTables(U, V),
             "loss": "softmax",
             "optimizer": SGD(learning_rate=1.0),
             "batch_size": 10_000,

@@ -10,7 +10,6 @@ from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import estimator_checks as checks
-from test_mf_backbones import Features
 
 from freqfm import (
     ALSRecommender,
@@ -23,7 +22,7 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
-from freqfm.backbones import MLP, LightGCN
+from freqfm.backbones import MLP, Features, LightGCN
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
@@ -307,7 +306,7 @@ def mf_model(loss, optimizer, sampler="auto", decay=(0.0, "full"), **params):
 @pytest.mark.parametrize(
     "case",
     covering(
-        optimizer=["sgd", "adagrad", "dense adam"],
+        optimizer=["sgd", "adagrad", "dense adam", "cf_sgd"],
         loss=[BSL(1.2), BPR(), MAWU(0.5, 0.5)],
         decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
     ),

@@ -14,6 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from scipy import sparse
 from sklearn.base import clone
 
 from freqfm import (
@@ -27,7 +28,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
-from freqfm.backbones import LightGCN
+from freqfm.backbones import Features, LightGCN
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.callbacks import _storage as storage
 from freqfm.datasets import make_clicks, make_interactions
@@ -60,6 +61,11 @@ MODELS = {
     "mf_bpr": MFRecommender(**MF, loss="bpr", negative_sampler=DNS(refresh=3)),
     "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),
     "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),
+    "mf_features": MFRecommender(
+        **MF,
+        backbone=Features(item_features=sparse.eye_array(60, 5, format="csc")),
+        optimizer="cf_sgd",
+    ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(**MF, loss=Softmax(True), negative_sampler=MIDX(refresh=2)),

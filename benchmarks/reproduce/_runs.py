@@ -18,6 +18,7 @@ from _data import click_parts, data_parser, require_data
 __all__ = [
     "Results",
     "click_parts",
+    "data_parser",
     "epochs_of",
     "evaluate",
     "rank_correlation",

@@ -34,9 +34,9 @@ class Backbone(Component):
     def bind(self, X, n_threads):
         """Return the backbone that computes vectors for the interactions of a fit.
 
-        It is called before ``forward`` and ``backward``, and its result is kept only while the
-        estimator trains. The default is this object itself; one whose vectors depend on the
-        interactions returns a copy that knows them.
+        Its result starts, computes vectors and gradients, and is kept only while the estimator
+        trains. The default is this object itself; one whose vectors depend on the interactions
+        returns a copy that knows them.
 
         Parameters
         ----------
@@ -61,7 +61,8 @@ class Backbone(Component):
         draw : callable
             ``draw(side, n_rows)`` returns a table of shape (n_rows, n_components) drawn by the
             estimator's initializer; ``side`` is "user" or "item". Without ``n_rows`` there is a row
-            for each user or item.
+            for each user or item. An array in its place holds how often each row occurs, for
+            initializers that depend on it.
 
         Returns
         -------
@@ -112,6 +113,86 @@ class Backbone(Component):
             For each table to update: its rows, each once, and the gradient of each, of shape
             (len(rows), width).
         """
+
+    def occurrences(self, context, user_counts, item_counts):
+        """Return how often rows of the tables occur, by how often users and items do.
+
+        Optimizers whose rates depend on counts use it, and ``weight_decay_scope="batch"``. Rows
+        that do not occur are not updated. The default is an empty dict.
+
+        Parameters
+        ----------
+        context : object
+            The third value that ``forward`` returned.
+        user_counts, item_counts : ndarray
+            How often the users and items given to ``forward`` occur: in a batch, as positives or
+            negatives; or in all interactions.
+
+        Returns
+        -------
+        occurrences : dict of str to (rows, counts)
+            For some of the tables, the rows that ``backward`` returns, in the same order, and how
+            often each occurs. Rows of other tables occur once in each batch.
+        """
+        return {}
+
+    def new_rows(self, tables, known, user_vectors, draw):
+        """Return the rows of tables that new users and items add; None if it takes no new ones.
+
+        It is called for the backbone that ``bind`` has returned for all interactions, new ones
+        among them. The default is None.
+
+        Parameters
+        ----------
+        tables : dict of str to ndarray
+        known : tuple of int
+            Numbers of users and items of the model so far.
+        user_vectors : ndarray of shape (n_new_users, n_components)
+            Where histories place the new users; zeros for users without known items.
+        draw : callable
+            As in ``start``, for the new users and items.
+
+        Returns
+        -------
+        rows : dict of str to ndarray of shape (n_new_rows, width), or None
+        """
+        return None
+
+    def described(self):
+        """Return which users and which items have a vector even without interactions.
+
+        Returns
+        -------
+        described : tuple of ndarray of bool, or None
+            For each user and for each item; None, the default, if there are none.
+        """
+        return None
+
+    def vectors_of(self, tables, side, features):
+        """Return the vectors of new users or items that are known by features alone.
+
+        Parameters
+        ----------
+        tables : dict of str to ndarray
+        side : {"user", "item"}
+        features : {array-like, sparse matrix} of shape (n_rows, n_features)
+
+        Returns
+        -------
+        vectors : ndarray of shape (n_rows, n_components), float32
+        known : ndarray of bool of shape (n_rows,)
+            Which of them have any feature.
+
+        Raises
+        ------
+        ValueError
+            If the backbone has no features of users or items, which is the default.
+        """
+        raise ValueError(
+            f"{side}_features needs a model that was trained with features of {side}s; "
+            f"backbone={type(self).__name__} has none: fit with "
+            f"backbone=Features({side}_features=...)."
+        )
 
 
 def check_tables(backbone, tables):
@@ -196,4 +277,28 @@ def backward(backbone, tables, context, user_gradients, item_gradients):
             )
         shape = len(rows), table.shape[1]
         checked[name] = rows.astype(np.int64), _numbers(call, name, values, shape)
+    return checked
+
+
+def occurrences(backbone, tables, context, user_counts, item_counts):
+    """Return how often rows of the tables occur, checked: {name: (rows, counts)}.
+
+    Raises
+    ------
+    ValueError
+        If the backbone returns anything but one count for each row.
+    """
+    call = f"occurrences of {type(backbone).__name__}"
+    found = backbone.occurrences(context, user_counts, item_counts)
+    if not isinstance(found, dict) or not set(found) <= set(tables):
+        raise ValueError(f"{call} must return a dict by names of its tables, {sorted(tables)}.")
+    checked = {}
+    for name, (rows, counts) in found.items():
+        rows, counts = np.asarray(rows), np.asarray(counts, dtype=np.float64)
+        if rows.shape != counts.shape or not (counts >= 0).all():
+            raise ValueError(
+                f"{call} must return a count, at least 0, for each row of {name!r}; got "
+                f"{len(rows)} rows and counts of shape {counts.shape}."
+            )
+        checked[name] = rows, counts
     return checked

@@ -34,3 +34,8 @@ class Linear(Backbone):
         """Return the gradients unchanged, see :class:`Backbone`."""
         users, items = context
         return {"user_factors": (users, user_gradients), "item_factors": (items, item_gradients)}
+
+    def occurrences(self, context, user_counts, item_counts):
+        """Return the counts unchanged, see :class:`Backbone`."""
+        users, items = context
+        return {"user_factors": (users, user_counts), "item_factors": (items, item_counts)}

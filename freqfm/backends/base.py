@@ -199,10 +199,11 @@ class TowerTraining(NamedTuple):
 
 
 #: A rule that moves no row: the gradient of each row, summed over the batch, is stored as its first
-#: state. With it the training kernels compute gradients by vectors that a backbone returns.
+#: state, and how often the batch holds the row is added to its counter. With it the training
+#: kernels compute gradients by vectors that a backbone returns.
 STORE = UpdateRule(
     step_code=codes.STEP_STORE,
-    rate_code=codes.RATE_CONSTANT,
+    rate_code=codes.RATE_COUNTED,
     count_code=codes.COUNT_SAMPLES,
     catch_up=codes.CATCH_UP_NONE,
     decay_code=codes.DECAY_NONE,
@@ -211,7 +212,7 @@ STORE = UpdateRule(
     average=True,
     decay=0.0,
     idle_decay=0.0,
-    hyper=np.zeros(codes.N_HYPER),
+    hyper=np.ones(codes.N_HYPER),  # of rates that are not used
 )
 
 
@@ -541,8 +542,10 @@ class Backend(ABC):
         It has the methods
 
         - ``begin_tables(tables, first_step, corrections)``, as ``RankingTrainer.begin_epoch``;
-        - ``step_rows(name, rows, gradients, n)``: in the ``n``-th step of the epoch, from 1 on,
-          some rows of a table, each once, move along their gradients, (n_rows, d) float32;
+        - ``step_rows(name, rows, gradients, n, counts=None, mean=1.0)``: in the ``n``-th step of
+          the epoch, from 1 on, some rows of a table, each once, move along their gradients,
+          (n_rows, d) float32; a batch holds each of them ``counts`` times, or once, and the
+          penalty of a decay of touched rows is multiplied by that times ``mean``;
         - ``catch_up_tables(n)``: all rows catch up on the steps they missed, up to the ``n``-th.
 
         Parameters

@@ -1,8 +1,8 @@
 """Values and arrays in one file: JSON and NumPy arrays in a zip archive, without pickle.
 
 A file can hold what estimators of this package consist of: numbers, strings, lists, dicts, arrays,
-random generators, and the package's estimators and components. Loading a file runs no code from it:
-classes are looked up by name among the public ones of the package.
+sparse matrices, random generators, and the package's estimators and components. Loading a file runs
+no code from it: classes are looked up by name among the public ones of the package.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
 from sklearn import config_context
 from sklearn.base import BaseEstimator
 
@@ -160,6 +161,12 @@ def _encode(value, arrays, name):
         return {"scalar": _encode(value.item(), arrays, name), "dtype": value.dtype.str}
     if isinstance(value, np.ndarray):
         return _encode_array(value, arrays, name)
+    if sparse.issparse(value):
+        value = sparse.csr_array(value)
+        # As it is built when it is loaded, in the smallest type of indices.
+        value = sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
+        parts = [value.data, value.indices, value.indptr]
+        return {"csr": _encode(parts, arrays, name), "shape": list(value.shape)}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, arrays, f"an item of {name}") for item in value]}
@@ -174,7 +181,7 @@ def _encode(value, arrays, name):
         return _encode_object(value, arrays, name)
     raise TypeError(
         f"a checkpoint cannot hold {name}={value!r} of type {type(value).__name__}; it holds "
-        f"numbers, strings, lists, dicts, arrays and the classes of freqfm."
+        f"numbers, strings, lists, dicts, arrays, sparse matrices and the classes of freqfm."
     )
 
 
@@ -229,6 +236,8 @@ def _decode(value, arrays):
         array = np.empty(len(content), dtype=object)
         array[:] = [_decode(item, arrays) for item in content]
         return array.reshape(value["shape"])
+    if kind == "csr":
+        return sparse.csr_array(tuple(_decode(content, arrays)), shape=tuple(value["shape"]))
     if kind in ("list", "tuple"):
         items = [_decode(item, arrays) for item in content]
         return items if kind == "list" else tuple(items)

@@ -20,7 +20,13 @@ from freqfm._validation import (
 )
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import STATIC, Proposal, check_values, shapes_needed
+from freqfm.formulas.sampling_laws import (
+    PROPOSAL_GIVEN,
+    STATIC,
+    Proposal,
+    check_values,
+    shapes_needed,
+)
 
 # Fields of a proposal that need not be integers.
 _FLOATS = ("alpha", "temperature")
@@ -245,6 +251,29 @@ def check_static(sampler, proposal):
             f"lists that do not depend on the user are drawn from PROPOSAL_UNIFORM or "
             f"PROPOSAL_GIVEN of freqfm.formulas.sampling_laws. Take one of these, or override draw."
         )
+
+
+def leave_out(proposal, absent):
+    """Return a proposal that needs no queries, without some items: they are never drawn.
+
+    Parameters
+    ----------
+    proposal : Proposal
+    absent : ndarray of bool of shape (n_items,)
+    """
+    if not absent.any():
+        return proposal
+    shares = np.ones(proposal.n_items)
+    if proposal.code == PROPOSAL_GIVEN:
+        shares = np.diff(proposal.cumulative, prepend=0.0)
+    shares = np.where(absent, 0, shares)
+    present = np.flatnonzero(shares)
+    log_q = np.zeros(proposal.n_items, dtype=np.float32)
+    shares /= shares.sum()
+    log_q[present] = np.log(shares[present] * len(present))
+    cumulative = np.cumsum(shares)
+    cumulative[present[-1] :] = 1
+    return Proposal(cumulative, log_q, PROPOSAL_GIVEN, proposal.n_items)
 
 
 def check_proposal(learned, name, proposal, n_items, width):

@@ -416,11 +416,22 @@ def move_row(k, n_seen, share, gradient, table, step):
     _step_along(k, gradient, rate, table, step)
 
 
+class MovedRows(NamedTuple):
+    """Rows of a table and their gradients, see ``Backend.table_trainer``."""
+
+    rows: np.ndarray  #: (n,), int64, each once
+    gradients: np.ndarray  #: (n, d), float32; overwritten
+    counts: np.ndarray  #: (n,), float64
+    mean: float
+
+
 @kernel
-def step_rows(rank, size, barrier, rows, gradients, table, step):
-    """Move ``rows`` of a table, each once, along their gradients, which are overwritten."""
-    for p in range(rank, rows.shape[0], size):
-        move_row(np.uint64(rows[p]), 1, 1.0, gradients[p], table, step)
+def step_rows(rank, size, barrier, moved, table, step):
+    """Move rows of a table along their gradients."""
+    for p in range(rank, moved.rows.shape[0], size):
+        n_seen = moved.counts[p]
+        share = n_seen * moved.mean
+        move_row(np.uint64(moved.rows[p]), n_seen, share, moved.gradients[p], table, step)
 
 
 @inlined

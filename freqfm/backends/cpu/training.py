@@ -6,7 +6,14 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.cpu.tables import Step, Table, catch_up_all, row_scratch, step_rows
+from freqfm.backends.cpu.tables import (
+    MovedRows,
+    Step,
+    Table,
+    catch_up_all,
+    row_scratch,
+    step_rows,
+)
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.codes import CATCH_UP_NONE
 
@@ -79,11 +86,15 @@ class TableTrainer:
         """Return the step after ``n`` batches of the epoch."""
         return Step(self.rule, int(self._first_step + n), self._first_step, self._corrections)
 
-    def step_rows(self, name, rows, gradients, n):
-        """Move rows of a table, each once, along their gradients, in the ``n``-th step."""
-        gradients = np.array(gradients, dtype=np.float32, order="C")
-        rows = np.ascontiguousarray(rows, dtype=np.int64)
-        self.team.run(step_rows, rows, gradients, self.tables[name], self.step(n))
+    def step_rows(self, name, rows, gradients, n, counts=None, mean=1.0):
+        """Move rows of a table in the ``n``-th step, see ``Backend.table_trainer``."""
+        moved = MovedRows(
+            rows=np.ascontiguousarray(rows, dtype=np.int64),
+            gradients=np.array(gradients, dtype=np.float32, order="C"),
+            counts=np.ones(len(rows)) if counts is None else np.array(counts, dtype=np.float64),
+            mean=np.float64(mean),
+        )
+        self.team.run(step_rows, moved, self.tables[name], self.step(n))
 
     def catch_up_tables(self, n_batches):
         """Let all rows catch up on the steps that they have missed, after ``n_batches``."""

@@ -454,6 +454,13 @@ class BaseRecommender(
         users = validate_ids("users", users, self._n_users)
         return self._user_vectors(users), self._histories_of(users)
 
+    def _have_vectors(self, users, history):
+        """Return which users have a learned vector, or one by their history, as ``_queries``."""
+        learned = np.diff(history.indptr) > 0
+        if users is not None:
+            learned |= self._is_learned("users")[validate_ids("users", users, self._n_users)]
+        return learned
+
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""
         return self._history.rows_of(users, self.n_features_in_, LearnedArrays(self))
@@ -461,6 +468,13 @@ class BaseRecommender(
     @property
     def _n_users(self):
         return self._history.n_users
+
+    def _is_learned(self, axis):
+        """Return which "users" or "items" have a vector that training has moved.
+
+        Without interactions a vector keeps its initial values, which mean nothing.
+        """
+        return (self.item_counts_ if axis == "items" else self._history.counts) > 0
 
     def recommend(
         self,
@@ -504,17 +518,55 @@ class BaseRecommender(
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
         queries, history = self._queries(X, users)
+        learned = self._have_vectors(users, history)
+        items, scores = self._rank(
+            queries,
+            history,
+            learned,
+            n_recommendations=n_recommendations,
+            exclude_seen=exclude_seen,
+            candidates=candidates,
+            exclude=exclude,
+        )
+        if users is not None and np.ndim(users) == 0:
+            return items[0], scores[0]
+        return items, scores
+
+    def _rank(
+        self,
+        queries,
+        history,
+        learned,
+        new_items=None,
+        *,
+        n_recommendations,
+        exclude_seen,
+        candidates,
+        exclude,
+    ):
+        """Return items and scores for query vectors; see ``recommend``.
+
+        Users whose vector is not ``learned`` get popular items. ``new_items`` are vectors of items
+        that follow those of the model.
+        """
         if n_recommendations is None:
             n_recommendations = self.n_recommendations
         k = check_count("n_recommendations", n_recommendations)
+        targets, counts = self.item_factors_, self.item_counts_
+        if new_items is not None:
+            targets = np.concatenate([targets, new_items])
+            counts = np.concatenate([counts, np.zeros(len(new_items), counts.dtype)])
+            history = _csr(
+                history.data, history.indices, history.indptr, (len(queries), len(counts))
+            )
         hidden = history if check_flag("exclude_seen", exclude_seen) else None
         for_all = None
         if sparse.issparse(exclude):
             hidden = self._with_excluded(hidden, exclude, history.shape)
         elif exclude is not None:
-            for_all = validate_ids("exclude", exclude, self.n_features_in_)
+            for_all = validate_ids("exclude", exclude, len(counts))
         if candidates is not None:
-            candidates = validate_ids("candidates", candidates, self.n_features_in_)
+            candidates = validate_ids("candidates", candidates, len(counts))
         options = {
             "exclude_for_all": for_all,
             "candidates": candidates,
@@ -522,28 +574,20 @@ class BaseRecommender(
             "device": self.device,
         }
         items, scores = top_k(
-            queries,
-            self.item_factors_,
-            k,
-            exclude=hidden,
-            unit_columns=self._unit_columns,
-            **options,
+            queries, targets, k, exclude=hidden, unit_columns=self._unit_columns, **options
         )
         if (items < 0).any():
-            self._check_finite(queries, candidates)
-        cold = np.flatnonzero(np.diff(history.indptr) == 0)
+            self._check_finite(queries, targets, candidates)
+        cold = np.flatnonzero(~learned)
         if len(cold):
             # One number per item ranks by popularity.
-            share = (self.item_counts_ / max(1, self._n_users)).astype(np.float32)
+            share = (counts / max(1, self._n_users)).astype(np.float32)
             ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
                 ones, share[:, None], k, exclude=cold_hidden, **options
             )
-        items = items.astype(np.int64)
-        if users is not None and np.ndim(users) == 0:
-            return items[0], scores[0]
-        return items, scores
+        return items.astype(np.int64), scores
 
     @staticmethod
     def _with_excluded(hidden, exclude, shape):
@@ -556,10 +600,10 @@ class BaseRecommender(
             )
         return exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
 
-    def _check_finite(self, queries, candidates):
+    def _check_finite(self, queries, targets, candidates):
         """Raise if users lack items because scores are not finite."""
         rows = slice(None) if candidates is None else candidates
-        if not (np.isfinite(queries).all() and np.isfinite(self.item_factors_[rows]).all()):
+        if not (np.isfinite(queries).all() and np.isfinite(targets[rows]).all()):
             raise ValueError(
                 f"the vectors of this {type(self).__name__} hold NaN or infinity, so nothing can "
                 f"be ranked; fit it again, or restore the arrays that fit has learned."
@@ -732,8 +776,7 @@ class BaseRecommender(
         k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
-        # Without interactions a vector keeps its initial values, which mean nothing.
-        n_interactions = self.item_counts_ if axis == "items" else self._history.counts
+        learned = self._is_learned(axis)
         itself = _csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
@@ -748,12 +791,12 @@ class BaseRecommender(
             table,
             k,
             exclude=itself,
-            candidates=None if n_interactions.all() else n_interactions > 0,
+            candidates=None if learned.all() else learned,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
             device=self.device,
         )
-        cold = n_interactions[chosen] == 0
+        cold = ~learned[chosen]
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)

@@ -24,10 +24,11 @@ class InteractionEncodingMixin:
         self._keep_ids(role, known, np.arange(len(known)))
         return codes
 
-    def _add_ids(self, role, ids):
-        """Return codes of ids; new ids get codes after all others."""
+    def _add_ids(self, role, ids, name=None):
+        """Return codes of ids; new ids get codes after all others. ``name`` is for errors."""
         known, order = self._ids(role)
-        codes, known, order = extend_ids(known, order, ids, f"X's column of {role}s")
+        name = name or f"X's column of {role}s"
+        codes, known, order = extend_ids(known, order, ids, name)
         self._keep_ids(role, known, order)
         return codes
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._interactions import is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
+from freqfm.estimators.recommenders.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
@@ -30,7 +31,11 @@ def _if_estimator_has(name):
 
 
 class InteractionRecommender(
-    InteractionEncodingMixin, CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator
+    FeatureEncodingMixin,
+    InteractionEncodingMixin,
+    CallbackSupportMixin,
+    MetaEstimatorMixin,
+    BaseEstimator,
 ):
     """Recommender for a table of interactions, whose users and items have ids of any kind.
 
@@ -61,6 +66,17 @@ class InteractionRecommender(
         `UserWarning`, once.
     k : int, default=10
         Length of the rankings that ``score`` evaluates.
+    user_features : DataFrame, default=None
+        Features of users: a row for each id, which is the index or a column named as in the
+        interactions. Users then have vectors that are sums over their features, see
+        :class:`backbones.Features`, which replaces the backbone of an :class:`MFRecommender` and
+        whose ``identity`` and ``normalize`` can be set there (``backbone=Features(...)`` without
+        features). Strings and pandas' categories are one feature for each value, lists one for each
+        element, dicts give numbers by name, and numbers are used as they are. Missing cells are no
+        feature.
+    item_features : DataFrame, default=None
+        Features of items, likewise. Ids without interactions become users and items of the model,
+        so that new items are recommended; ids without features are reported by a `UserWarning`.
 
     Attributes
     ----------
@@ -70,7 +86,10 @@ class InteractionRecommender(
     user_ids_ : ndarray of shape (n_users,)
         Ids of the users. Sorted by ``fit``; ids that are new in ``partial_fit`` follow.
     item_ids_ : ndarray of shape (n_items,)
-        Ids of the items, likewise.
+        Ids of the items, likewise. Ids that only have features follow those with interactions.
+    user_encoder_, item_encoder_ : DictVectorizer
+        Only with ``user_features`` or ``item_features``: what their columns are, by
+        ``get_feature_names_out()``.
     n_features_in_ : int
         Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -121,6 +140,8 @@ class InteractionRecommender(
         "item": [str, Integral],
         "value": [str, Integral, None],
         "k": [Interval(Integral, 1, None, closed="left")],
+        "user_features": "no_validation",  # see FeatureTable
+        "item_features": "no_validation",
     }
 
     def __init__(
@@ -131,12 +152,16 @@ class InteractionRecommender(
         item: int | str = "auto",
         value: int | str | None = "auto",
         k: int = 10,
+        user_features: Any = None,
+        item_features: Any = None,
     ):
         self.estimator = estimator
         self.user = user
         self.item = item
         self.value = value
         self.k = k
+        self.user_features = user_features
+        self.item_features = item_features
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -201,9 +226,12 @@ class InteractionRecommender(
         """
         with attempt(self) as trial:
             with release_signals():
-                X = self._encoded(X, reset)
+                X = self._numbered(X, reset)
                 if reset:
                     self.estimator_ = self._new_recommender()
+                self._pass_features(reset)
+                # Features may name users and items without interactions.
+                X.resize(len(self.user_ids_), len(self.item_ids_))
             recommender = self.estimator_
             n_before = getattr(recommender, "n_iter_", 0)
             try:
@@ -217,7 +245,7 @@ class InteractionRecommender(
                 raise
         return self
 
-    def _encoded(self, X, reset):
+    def _numbered(self, X, reset):
         """Return the matrix of a table, whose ids are learned."""
         if is_lazy(X):
             if not reset:
@@ -249,6 +277,8 @@ class InteractionRecommender(
         exclude_seen=True,
         candidates=None,
         exclude=None,
+        user_features=None,
+        item_features=None,
     ):
         """Recommend items to users.
 
@@ -270,6 +300,11 @@ class InteractionRecommender(
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
             Ids of items to exclude, for all users, or for each user in the order of ``users`` or
             ``history``. Those that fit has not seen are skipped.
+        user_features : DataFrame, default=None
+            Features of users that are not in the model, by id, in place of ``users``. Needs a model
+            with features of users.
+        item_features : DataFrame, default=None
+            Features of items that are not in the model, by id; these items may be recommended too.
 
         Returns
         -------
@@ -282,8 +317,9 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If ids are of another kind than those of fit, no candidate is known, both ``users``
-            and ``history`` are given, or there is not one list of ``exclude`` for each user.
+            If ids are of another kind than those of fit, no candidate is known, two of ``users``,
+            ``history`` and ``user_features`` are given, there is not one list of ``exclude`` for
+            each user, or features are of ids that the model knows.
 
         Examples
         --------
@@ -299,20 +335,32 @@ class InteractionRecommender(
             "n_recommendations": check_count("n_recommendations", n_recommendations),
             "exclude_seen": check_flag("exclude_seen", exclude_seen),
         }
+        named = {"users": users, "history": history, "user_features": user_features}
+        named = [name for name, value in named.items() if value is not None]
+        if len(named) > 1:
+            raise ValueError(f"recommend takes either {' or '.join(named)}; both were given.")
+        model = self
+        if item_features is not None:
+            model, options["item_features"] = self._with_new_items(item_features)
         if candidates is not None:
-            options["candidates"] = self._known_items("candidates", candidates)
+            options["candidates"] = model._known_items("candidates", candidates)
             if not len(options["candidates"]):
                 raise ValueError(
                     "candidates holds no item that fit has seen; give ids out of item_ids_."
                 )
+        if user_features is not None:
+            _, options["user_features"] = self._encoded("user", user_features)
+            n_users = options["user_features"].shape[0]
+            found, scores = self.estimator_.recommend(
+                **options, **model._excluded(exclude, n_users)
+            )
+            return model._named("item", found), scores
         if history is None:
-            return self._recommend_to(users, exclude, options)
-        if users is not None:
-            raise ValueError("recommend takes either users or history; both were given.")
+            return model._recommend_to(users, exclude, options)
         histories = self._histories("history", history)
-        options |= self._excluded(exclude, histories.shape[0])
+        options |= model._excluded(exclude, histories.shape[0])
         found, scores = self.estimator_.recommend(histories, **options)
-        return _match_query(_is_nested("history", history), self._named("item", found), scores)
+        return _match_query(_is_nested("history", history), model._named("item", found), scores)
 
     def _recommend_to(self, users, exclude, options):
         """Recommend to users by their ids, or to all."""
@@ -333,7 +381,8 @@ class InteractionRecommender(
             # All unknown users have the same, empty history.
             query = {"users": codes[rows]}
             if not known:
-                query = {"X": sparse.csr_array((len(rows), len(self.item_ids_)), dtype=np.float32)}
+                shape = len(rows), len(self.item_ids_) - _n_new_items(options)
+                query = {"X": sparse.csr_array(shape, dtype=np.float32)}
             items[rows], scores[rows] = self.estimator_.recommend(
                 **query, **exclude_here, **options
             )
@@ -613,6 +662,11 @@ class InteractionRecommender(
         relevant.eliminate_zeros()
         present = np.flatnonzero(np.diff(relevant.indptr))
         return present, relevant[present]
+
+
+def _n_new_items(options):
+    """Return how many items are not part of the model."""
+    return options["item_features"].shape[0] if "item_features" in options else 0
 
 
 def _match_query(many, ids, scores):

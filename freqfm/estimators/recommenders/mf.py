@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -22,7 +23,7 @@ from freqfm._validation import (
     validate_id,
 )
 from freqfm.backbones import BACKBONES, Backbone
-from freqfm.backbones._base import check_tables, forward
+from freqfm.backbones._base import check_tables, forward, occurrences
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender, grow_state, new_state
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
@@ -58,7 +59,8 @@ class MFRecommender(GradientRecommender):
         Length of the vectors.
     backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
-        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers.
+        user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers, and
+        ``Features(user_features=..., item_features=...)`` sums vectors of features.
     loss : str or RankingLoss, default="bsl"
         Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
         :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
@@ -229,6 +231,8 @@ class MFRecommender(GradientRecommender):
         "init": INITIALIZERS,
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
+    #: Which users and items have features: two arrays of bool; None without features.
+    _described = None
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
@@ -370,30 +374,46 @@ class MFRecommender(GradientRecommender):
         return tables | arrays
 
     def _start_backbone(self, components, X, counts):
-        """Set the tables of a new model, and the vectors that its backbone computes from them."""
-        backbone = components.backbone
+        """Set the tables of a new model, and the vectors that its backbone computes from them.
 
-        def draw(side, n_rows=None):
-            rows = counts[side] if n_rows is None else np.ones(n_rows)
+        Returns how often rows of the backbone's tables occur in X, as far as it knows.
+        """
+        backbone = components.backbone
+        self._backbone_name = type(backbone).__name__
+
+        def draw(side, rows=None):
+            rows = counts[side] if rows is None else rows
+            rows = np.ones(rows) if np.ndim(rows) == 0 else rows
+            check_memory(
+                len(rows) * int(self.n_components),
+                f"n_components={self.n_components} for {len(rows)} vectors of {side}s",
+                "Take fewer components or features.",
+            )
             return self._draw(components, side, rows)
 
-        tables = backbone.start(len(counts["user"]), len(counts["item"]), draw)
-        self._backbone_name = type(backbone).__name__
+        shape = len(counts["user"]), len(counts["item"])
         if backbone.is_linear:
+            tables = backbone.start(*shape, draw)
             self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
-            return
-        self.backbone_tables_ = check_tables(backbone, tables)
+            return {}
+        backbone = backbone.bind(X, count_threads(self.n_jobs))
+        self.backbone_tables_ = check_tables(backbone, backbone.start(*shape, draw))
+        context = self._compute_vectors(backbone, shape)
+        return occurrences(backbone, self.backbone_tables_, context, *counts.values())
+
+    def _compute_vectors(self, backbone, shape):
+        """Set the vectors of as many users and items; return the backbone's context."""
         self.user_factors_, self.item_factors_ = (
-            np.empty((len(count), int(self.n_components)), dtype=np.float32)
-            for count in counts.values()
+            np.empty((n, int(self.n_components)), dtype=np.float32) for n in shape
         )
-        self._refresh_vectors(backbone.bind(X, count_threads(self.n_jobs)))
+        return self._refresh_vectors(backbone)
 
     def _refresh_vectors(self, backbone):
         """Compute the vectors of all users and items from the backbone's tables."""
         vectors = self.user_factors_, self.item_factors_
         all_rows = (np.arange(len(table)) for table in vectors)
-        forward(backbone, self.backbone_tables_, *all_rows, *vectors)
+        self._described = backbone.described()
+        return forward(backbone, self.backbone_tables_, *all_rows, *vectors)
 
     def _draw(self, components, side, counts, first=0):
         """Return initial rows for users or items, from a random stream for each side."""
@@ -409,17 +429,20 @@ class MFRecommender(GradientRecommender):
 
     def _init_model(self, X, components):
         counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
-        for name in ("user_margins_", "item_margins_", "backbone_tables_"):
+        for name in ("user_margins_", "item_margins_", "backbone_tables_", "_described"):
             self.__dict__.pop(name, None)
-        self._start_backbone(components, X, counts)
+        occurring = self._start_backbone(components, X, counts)
         if components.margins:
             for side, count in counts.items():
                 setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
         self._states = {}
         for name, table in self._tables().items():
-            # Rows of other backbones' tables are not users or items, and all get the same count.
+            # Rows of other backbones' tables are not users or items; most do not count them.
             of_backbone = name in getattr(self, "backbone_tables_", {})
             count = np.ones(len(table)) if of_backbone else counts[name.split("_")[0]]
+            if name in occurring:
+                rows, of_rows = occurring[name]
+                count[rows] = of_rows
             width = table.shape[1] if table.ndim == 2 else 1
             self._states[name] = new_state(components.optimizer, count, width)
         self._loss_name = type(components.loss).__name__
@@ -440,6 +463,13 @@ class MFRecommender(GradientRecommender):
                 f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
             )
 
+    def _check_trainable(self):
+        super()._check_trainable()
+        learned, tables = LearnedArrays(self), getattr(self, "backbone_tables_", {})
+        learned.require(isinstance(tables, dict), "backbone_tables_", "is not a dict of tables")
+        for name, table in tables.items():
+            learned.array(f"backbone_tables_[{name!r}]", (None, None), "f", value=table)
+
     def _check_states(self, components):
         learned = LearnedArrays(self)
         for side in ("user", "item") if components.margins else ():
@@ -457,13 +487,25 @@ class MFRecommender(GradientRecommender):
             states[name] = grow_state(self._states[name], more)
         if hasattr(self, "backbone_tables_"):
             self.backbone_tables_ = {name: tables.pop(name) for name in self.backbone_tables_}
-            for name in ("user_factors", "item_factors"):
-                tables[name] = as_kernel_array(getattr(self, f"{name}_")).copy()
+            self._grow_vectors(X, components)
         for name, table in tables.items():
             setattr(self, f"{name}_", table)
         self._states = states
         self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
+
+    def _grow_vectors(self, X, components):
+        """Make the vectors that a backbone computes writable, with those of new users and items."""
+        if X.shape != (len(self.user_factors_), len(self.item_factors_)):
+            self._compute_vectors(self._bound(X, components), X.shape)
+            return
+        for name in ("user_factors_", "item_factors_"):
+            setattr(self, name, as_kernel_array(getattr(self, name)).copy())
+
+    def _bound(self, X, components):
+        """Return the backbone for all interactions, those of X among them."""
+        known = self._history.plus(pad_rows(X, self._n_users))
+        return components.backbone.bind(known, count_threads(self.n_jobs))
 
     def _new_rows(self, X, components):
         """Return rows for new users and items and their numbers of interactions, by table.
@@ -474,27 +516,34 @@ class MFRecommender(GradientRecommender):
             If there are new users or items and the backbone takes none.
         """
         shape = len(self.user_factors_), len(self.item_factors_)
-        if hasattr(self, "backbone_tables_"):
-            if X.shape != shape:
+        of_backbone = hasattr(self, "backbone_tables_")
+        if of_backbone and X.shape == shape:
+            return {}
+        counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
+        n_known = dict(zip(counts, shape, strict=True))
+
+        def draw(side):
+            return self._draw(components, side, counts[side], n_known[side])
+
+        # Users without known items stay where they were drawn.
+        placed = self._place_new_users(X)
+        if of_backbone:
+            bound = self._bound(X, components)
+            rows = bound.new_rows(self.backbone_tables_, shape, placed, draw)
+            if rows is None:
                 raise ValueError(
                     f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} "
                     f"items, and backbone={self.backbone!r} takes no new ones; call fit for a new "
                     f"model."
                 )
-            return {}
-        counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
-        found = {}
-        for side, known in zip(counts, shape, strict=True):
-            rows = self._draw(components, side, counts[side], known)
-            found[f"{side}_factors"] = rows, counts[side]
+        else:
+            rows = {f"{side}_factors": draw(side) for side in counts}
+            has_place = placed.any(axis=1)
+            rows["user_factors"][has_place] = placed[has_place]
+        for side in counts:
             if hasattr(self, f"{side}_margins_"):
-                margins = self._draw_margins(side, len(rows))
-                found[f"{side}_margins"] = margins, counts[side]
-        # Users without known items stay where they were drawn.
-        placed = self._place_new_users(X)
-        has_place = placed.any(axis=1)
-        found["user_factors"][0][has_place] = placed[has_place]
-        return found
+                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]))
+        return {name: (new, counts[name.split("_")[0]]) for name, new in rows.items()}
 
     def _grow_temperatures(self, n_new):
         """Add rows for new users, at the mean temperature."""
@@ -550,6 +599,11 @@ class MFRecommender(GradientRecommender):
         learned.require(width > 0, "item_factors_", "holds no numbers")
         learned.array("user_factors_", (n_users, width))
         learned.array("_inverse_temperatures", (n_users, 2))
+        if self._described is not None:
+            fits = isinstance(self._described, tuple) and len(self._described) == 2
+            learned.require(fits, "_described", "is not a pair of arrays")
+            for described, n in zip(self._described, (n_users, n_items), strict=True):
+                learned.array("_described", (n,), "b", value=described)
         self._fold_in.check(learned, n_users, n_items)
 
     @property
@@ -573,6 +627,106 @@ class MFRecommender(GradientRecommender):
     def _similarity_table(self, axis):
         table = self.user_factors_ if axis == "users" else self.item_factors_
         return table, table.shape[1]
+
+    def _is_learned(self, axis):
+        learned = super()._is_learned(axis)
+        if self._described is None:
+            return learned
+        return learned | self._described[0 if axis == "users" else 1]
+
+    # Users and items by their features.
+
+    def recommend(
+        self,
+        X=None,
+        *,
+        users=None,
+        n_recommendations=None,
+        exclude_seen=True,
+        candidates=None,
+        exclude=None,
+        user_features=None,
+        item_features=None,
+    ):
+        """Recommend items to users.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Histories; each row is folded in as a new user.
+        users : int or array-like of int of shape (n_users,), default=None
+            Users seen in ``fit``, by their rows. One of ``X``, ``users`` and ``user_features`` must
+            be given.
+        n_recommendations : int, default=None
+            Items per user; None takes the constructor's.
+        exclude_seen : bool, default=True
+            Whether to exclude the items of a user's history.
+        candidates : array-like of int, default=None
+            Items that may be recommended; None allows all.
+        exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+            Items to exclude: for all users, or for each user.
+        user_features : {array-like, sparse matrix} of shape (n_users, n_user_features), \
+                default=None
+            Features of new users without a history, with the columns that
+            :class:`backbones.Features` had in ``fit``.
+        item_features : {array-like, sparse matrix} of shape (n_new_items, n_item_features), \
+                default=None
+            Features of items that are not in the model. They may be recommended too: the first one
+            is item ``n_items``, the next ``n_items + 1``, and so on, in ``candidates`` and
+            ``exclude`` as well.
+
+        Returns
+        -------
+        items : ndarray of shape (n_users, n_recommendations), int64
+            In descending order of scores; -1 where there are too few. One-dimensional if ``users``
+            is a single number.
+        scores : ndarray of the same shape, float32
+            Dot products, or cosines if the model ranks by these; -inf where there is no item. A
+            user without history and features gets popular items, scored by the share of users that
+            have them.
+
+        Raises
+        ------
+        ValueError
+            If not exactly one of ``X``, ``users`` and ``user_features`` is given, indices are out
+            of range, or the model was not trained with features.
+        """
+        options = {
+            "n_recommendations": n_recommendations,
+            "exclude_seen": exclude_seen,
+            "candidates": candidates,
+            "exclude": exclude,
+        }
+        if user_features is None and item_features is None:
+            return super().recommend(X, users=users, **options)
+        if user_features is None:
+            queries, history = self._queries(X, users)
+            learned = self._have_vectors(users, history)
+        elif X is None and users is None:
+            self._check_learned()
+            queries, learned = self._vectors_by_features("user", user_features)
+            history = canonical_csr(sparse.csr_array((len(queries), self.n_features_in_)))
+        else:
+            raise ValueError("recommend takes one of X, users and user_features; two were given.")
+        new_items = None
+        if item_features is not None:
+            new_items, known = self._vectors_by_features("item", item_features)
+            if not known.all():
+                raise ValueError(
+                    f"item_features has no feature at row {np.argmin(known)}; there is nothing to "
+                    f"recommend it by: leave it out."
+                )
+        items, scores = self._rank(queries, history, learned, new_items, **options)
+        return (
+            (items[0], scores[0]) if np.ndim(users) == 0 and users is not None else (items, scores)
+        )
+
+    def _vectors_by_features(self, side, features):
+        """Return vectors for rankings of users or items by their features, and which have any."""
+        backbone = resolve("backbone", self.backbone, Backbone, BACKBONES)
+        tables = getattr(self, "backbone_tables_", {})
+        vectors, known = backbone.vectors_of(tables, side, features)
+        return unit_rows(vectors) if self._rank_by_cosine else vectors, known
 
     # Users by their histories.
 

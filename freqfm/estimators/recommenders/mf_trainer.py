@@ -3,12 +3,12 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm.backbones._base import backward, forward
+from freqfm.backbones._base import backward, forward, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
-from freqfm.samplers._base import check_draws, check_static, recall_codewords
+from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
 
@@ -43,6 +43,7 @@ class MFTrainer(RecommenderTrainer):
             self._proposal = self._checked(proposal, model.item_factors_.shape[1])
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
+                self._leave_out_new_items()
         shape = np.count_nonzero(degrees), X.shape[1], X.nnz
         constants, self._thresholds = loss.constants(*shape), None
         if loss.k is not None:
@@ -78,6 +79,16 @@ class MFTrainer(RecommenderTrainer):
             proposal_code=getattr(sampler, "proposal_code", None),
             formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
+
+    def _leave_out_new_items(self):
+        """Draw no items that have features but no interactions.
+
+        As negatives they would teach that items with their features are liked less.
+        """
+        described = self.components.backbone.described()
+        if described is not None:
+            new = described[1] & (self.model.item_counts_ == 0)
+            self._proposal = leave_out(self._proposal, new)
 
     # One epoch.
 
@@ -246,8 +257,8 @@ class BackboneTrainer(MFTrainer):
 
     In each batch the backbone computes the vectors of its users and items, the backend computes the
     gradient of the loss with respect to these, and the optimizer updates the tables by the gradient
-    that the backbone computes from it. An optimizer that counts how often a row occurs counts one
-    per batch.
+    that the backbone computes from it. How often a row occurs in the batch follows from how often
+    users and items do, if the backbone says so; otherwise it is once.
     """
 
     _batches_per_call = 1
@@ -260,6 +271,10 @@ class BackboneTrainer(MFTrainer):
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._vectors().items()
+        }
+        self._counters = {
+            name: np.zeros(len(gradient), dtype=np.float32)
+            for name, gradient in self._gradients.items()
         }
 
     def __enter__(self):
@@ -292,7 +307,7 @@ class BackboneTrainer(MFTrainer):
         stores = {
             name: TrainedTable(
                 weights.reshape(len(weights), -1),
-                np.zeros(0, np.float32),
+                self._counters[name],
                 self._gradients[name],
                 empty,
             )
@@ -316,16 +331,23 @@ class BackboneTrainer(MFTrainer):
         # Clear them: rows that the batch skips, such as known positives, are not written to.
         for name, rows in rows_of.items():
             gradients[name][rows] = 0
+            self._counters[name][rows] = 0
         result = super()._train(data, first, last, negatives)
         found = backward(
             backbone, tables, context, gradients["user_factors"][users],
             gradients["item_factors"][items],
         )  # fmt: skip
+        counts = occurrences(
+            backbone, tables, context, self._counters["user_factors"][users],
+            self._counters["item_factors"][items],
+        )  # fmt: skip
         for name in _MARGINS:
             if name in gradients:
-                found[name] = rows_of[name], gradients[name][rows_of[name]]
+                rows = rows_of[name]
+                found[name] = rows, gradients[name][rows]
+                counts[name] = rows, self._counters[name][rows]
         for name, (rows, values) in found.items():
-            self._tables.step_rows(name, rows, values, first + 1)
+            self._step(name, rows, values, counts.get(name), first + 1, 1 / result[1])
         # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
         for name in _MARGINS:
@@ -333,6 +355,22 @@ class BackboneTrainer(MFTrainer):
                 margins = model._tables()[name]
                 np.clip(margins, 0, 1, out=margins)
         return result
+
+    def _step(self, name, rows, values, counted, n, mean):
+        """Move rows of a table in the ``n``-th step; those that do not occur stay as they are."""
+        if counted is None:
+            self._tables.step_rows(name, rows, values, n)
+            return
+        counted_rows, counts = counted
+        if not np.array_equal(rows, counted_rows):
+            raise ValueError(
+                f"occurrences of {type(self.components.backbone).__name__} must return the rows of "
+                f"{name!r} that backward returns, in the same order."
+            )
+        seen = counts > 0
+        if not seen.all():
+            rows, values, counts = rows[seen], values[seen], counts[seen]
+        self._tables.step_rows(name, rows, values, n, counts, mean)
 
     def _rows_of(self, data, batch, negatives):
         """Return the users and the items that a batch reads, each once."""

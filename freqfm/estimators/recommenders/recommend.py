@@ -25,7 +25,8 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
         users. With None nothing is transformed.
     **options : dict
         Passed on: ``n_recommendations``, ``exclude_seen``, ``candidates``, ``exclude`` and
-        ``users``; to an :class:`InteractionRecommender` also ``history``.
+        ``users``; to an :class:`InteractionRecommender` also ``history``; and ``user_features`` and
+        ``item_features`` to models with features.
 
     Returns
     -------

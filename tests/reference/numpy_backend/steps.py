@@ -118,13 +118,13 @@ class TableEpochs(Trainer):
         self._tables, self._corrections = tables, corrections
         self._n_steps = dict.fromkeys(tables, 0)
 
-    def step_rows(self, name, rows, gradients, n):
+    def step_rows(self, name, rows, gradients, n, counts=None, mean=1.0):
         """Move rows of a table along their gradients in the ``n``-th step of the epoch."""
         self._idle_until(name, n - 1)
         table = self._tables[name]
         gradient, n_seen = np.zeros(table.weights.shape), np.zeros(len(table.weights))
-        gradient[rows], n_seen[rows] = gradients, 1
-        self._move(name, gradient, n_seen)
+        gradient[rows], n_seen[rows] = gradients, 1 if counts is None else counts
+        self._move(name, gradient, n_seen, n_seen * mean)
 
     def catch_up_tables(self, n):
         """Move tables that were not stepped."""
@@ -136,7 +136,7 @@ class TableEpochs(Trainer):
         while self._n_steps[name] < n:
             self._move(name, np.zeros(table.weights.shape), np.zeros(len(table.weights)))
 
-    def _move(self, name, gradient, n_seen):
+    def _move(self, name, gradient, n_seen, share=1.0):
         self._n_steps[name] += 1
         corrections = self._corrections[self._n_steps[name]]
-        self._steps.move(self._tables[name], gradient, n_seen, 1.0, corrections)
+        self._steps.move(self._tables[name], gradient, n_seen, share, corrections)

@@ -1,0 +1,358 @@
+"""Vectors that are sums of the vectors of features."""
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_array
+
+from freqfm._validation import canonical_csr, check_structure, count_columns, take_rows
+from freqfm._warnings import warn_user
+from freqfm.backbones._base import Backbone
+
+_SIDES = "user", "item"
+
+
+class Features(Backbone):
+    """Vectors are sums of the vectors of features: users and items may be new.
+
+    A user or item is described by a row of numbers, one for each feature, most of them zero. Its
+    vector is the sum of the features' vectors, each times its number, and of a vector of its own,
+    that of its identity [1]_::
+
+        vector_r = identity_r + sum_f features[r, f] vector_f
+
+    What many rows share is learned from all of them, and a row that training has never seen has a
+    vector as soon as its features are known. Numbers are used as they are: scale large ones, such
+    as years or prices, or make categories of them.
+
+    A user or item without interactions has no identity, unless it has no features either: its
+    vector is the sum of its features' vectors alone. Such users get recommendations of their own
+    from ``recommend``, and such items are recommended; "uniform" and "popularity" do not draw them
+    as negatives, which would teach that items with their features are liked less. Users and items
+    that are not part of the model at all are given to ``recommend`` by their features
+    (``user_features=``, ``item_features=``), or added by ``partial_fit`` once these matrices have
+    more rows.
+
+    Parameters
+    ----------
+    user_features : {array-like, sparse matrix} of shape (n_users, n_user_features), default=None
+        A row of finite numbers for each row of ``X``; with None, a user has the vector of its
+        identity. A DataFrame of numbers will do; categories are encoded by scikit-learn's
+        encoders, or by :class:`~freqfm.InteractionRecommender`, which takes features by id.
+    item_features : {array-like, sparse matrix} of shape (n_items, n_item_features), default=None
+        Likewise, a row for each column of ``X``.
+    identity : bool, default=True
+        Whether users and items with features have a vector of their own too.
+    normalize : bool, default=False
+        Whether a row is divided by the sum of its absolute numbers, in which the identity counts
+        as 1, as LightFM does by default.
+
+    References
+    ----------
+    .. [1] M. Kula. "Metadata Embeddings for User and Item Cold-start Recommendations".
+       CBRecSys 2015. There a feature also has a bias; here it has none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.backbones import Features
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> kinds = np.eye(10)[np.arange(100) % 10]
+    >>> model = MFRecommender(16, backbone=Features(item_features=kinds), max_iter=5)
+    >>> model = model.set_params(random_state=0).fit(X)
+    >>> model.backbone_tables_["item_features"].shape
+    (10, 16)
+    >>> new = np.eye(10)[[3, 7]]
+    >>> items, _ = model.recommend(users=[0], item_features=new, candidates=[100, 101])
+    >>> sorted(items[0, :2].tolist())
+    [100, 101]
+    """
+
+    _parameter_constraints = {
+        "user_features": "no_validation",  # see _matrix
+        "item_features": "no_validation",
+        "identity": ["boolean"],
+        "normalize": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        user_features: Any = None,
+        item_features: Any = None,
+        *,
+        identity: bool = True,
+        normalize: bool = False,
+    ):
+        self.user_features = user_features
+        self.item_features = item_features
+        self.identity = identity
+        self.normalize = normalize
+
+    def bind(self, X, n_threads):
+        """Return this backbone with its features checked, see :class:`Backbone`."""
+        if self.user_features is None and self.item_features is None:
+            raise ValueError(
+                "backbone='features' has no features: give "
+                "backbone=Features(user_features=..., item_features=...), with a row for each user "
+                "or item, or give them to InteractionRecommender by id."
+            )
+        bound = copy.copy(self)
+        counts = np.diff(X.indptr), count_columns(X)
+        bound._sides = dict(zip(_SIDES, map(self._bind_side, _SIDES, counts), strict=True))
+        return bound
+
+    def _bind_side(self, side, counts):
+        """Return what training reads of one side, by how many interactions each row has."""
+        given = getattr(self, f"{side}_features")
+        if given is None:
+            return _Side(counts, np.ones(len(counts), dtype=np.float32))
+        name = f"{side}_features"
+        features = _matrix(name, given)
+        if features.shape[0] != len(counts):
+            raise ValueError(
+                f"{name} of Features has {features.shape[0]} rows, but X has {len(counts)} {side}s;"
+                f" give a row for each, set_params(backbone__{name}=...)."
+            )
+        own = np.zeros(len(counts), dtype=np.float32)
+        if self.identity:
+            own[(counts > 0) | (np.diff(features.indptr) == 0)] = 1
+        return _Side(counts, *self._normalized(own, features))
+
+    def _normalized(self, own, features):
+        """Return weights of identities and features, divided by their sums if that is wanted."""
+        if not self.normalize:
+            return own, features
+        lengths = np.diff(features.indptr)
+        sums = own.astype(np.float64)
+        np.add.at(sums, np.repeat(np.arange(len(own)), lengths), np.abs(features.data))
+        scale = (1 / np.where(sums > 0, sums, 1)).astype(np.float32)
+        features = features.copy()
+        features.data = features.data * np.repeat(scale, lengths)
+        return own * scale, features
+
+    def start(self, n_users, n_items, draw):
+        """Return tables of identities and of features, see :class:`Backbone`."""
+        tables = {}
+        for name, side in self._sides.items():
+            counts = side.counts if self._has_identity(name) else np.zeros(0, np.int64)
+            n_own = len(counts)
+            if side.features is not None:
+                if not n_own:
+                    _warn_of_nothing(name, side.n_features)
+                counts = np.concatenate([counts, side.feature_counts()])
+            table = draw(name, counts)
+            if n_own:
+                # Those that are not used yet start at zero once they are.
+                tables[f"{name}_factors"] = table[:n_own] * (side.own > 0)[:, None]
+            if side.features is not None:
+                tables[f"{name}_features"] = table[n_own:].copy()
+        return tables
+
+    def _has_identity(self, side):
+        return bool(self.identity) or getattr(self, f"{side}_features") is None
+
+    def forward(self, tables, users, items):
+        """Return sums of rows, see :class:`Backbone`."""
+        self._check_tables(tables)
+        vectors, context = [], {}
+        for (name, side), rows in zip(self._sides.items(), (users, items), strict=True):
+            part = side.part(rows)
+            vectors.append(part.sums(tables.get(f"{name}_factors"), tables.get(f"{name}_features")))
+            context[name] = part
+        return *vectors, context
+
+    def backward(self, tables, context, user_gradients, item_gradients):
+        """Return the gradients by identities and by features, see :class:`Backbone`."""
+        found = {}
+        for name, gradient in zip(_SIDES, (user_gradients, item_gradients), strict=True):
+            part = context[name]
+            if self._has_identity(name):
+                found[f"{name}_factors"] = part.owners, part.by_owner(gradient)
+            if part.features is not None:
+                found[f"{name}_features"] = part.columns, part.features.T @ gradient
+        return found
+
+    def occurrences(self, context, user_counts, item_counts):
+        """Return how often identities and features occur, see :class:`Backbone`."""
+        found = {}
+        for name, counts in zip(_SIDES, (user_counts, item_counts), strict=True):
+            part = context[name]
+            if self._has_identity(name):
+                found[f"{name}_factors"] = part.owners, counts[part.own > 0]
+            if part.features is not None:
+                found[f"{name}_features"] = part.columns, part.column_sums(counts)
+        return found
+
+    def new_rows(self, tables, known, user_vectors, draw):
+        """Return identities of new users and items, see :class:`Backbone`.
+
+        Users start where their histories place them; items, and users without known items, at the
+        sum of their features, or where they are drawn if they have none.
+        """
+        found = {}
+        for (name, side), n_known in zip(self._sides.items(), known, strict=True):
+            if not self._has_identity(name):
+                continue
+            part = side.part(np.arange(n_known, len(side.counts)))
+            rows = draw(name) * (part.n_features == 0)[:, None]
+            if name == "user":
+                placed = user_vectors.any(axis=1) & (part.own > 0)
+                if part.features is not None:
+                    user_vectors = user_vectors - part.sums(None, tables["user_features"])
+                rows[placed] = user_vectors[placed] / part.own[placed, None]
+            found[f"{name}_factors"] = rows.astype(np.float32)
+        return found
+
+    def described(self):
+        """Return which users and items have features, see :class:`Backbone`."""
+        return tuple(side.n_features > 0 for side in self._sides.values())
+
+    def vectors_of(self, tables, side, features):
+        """Return sums of the vectors of features, see :class:`Backbone`."""
+        name = f"{side}_features"
+        if getattr(self, name) is None:
+            return super().vectors_of(tables, side, features)
+        features = _matrix(name, features)
+        _check_columns(side, features, tables)
+        own = np.zeros(features.shape[0], dtype=np.float32)
+        found = _Side(own, *self._normalized(own, features))
+        part = found.part(np.arange(len(own)))
+        return part.sums(None, tables[name]), found.n_features > 0
+
+    def _check_tables(self, tables):
+        """Raise unless tables are those that ``start`` makes."""
+        wanted = {f"{name}_factors" for name in _SIDES if self._has_identity(name)}
+        wanted |= {f"{name}_features" for name in _SIDES if self._sides[name].features is not None}
+        if wanted != set(tables):
+            raise ValueError(
+                f"the model was trained with the tables {', '.join(sorted(tables))}, but Features "
+                f"now has {', '.join(sorted(wanted))}: set identity and the features back, or call "
+                f"fit for a new model."
+            )
+        for name, side in self._sides.items():
+            _check_columns(name, side.features, tables)
+            n_rows = len(tables.get(f"{name}_factors", side.counts))
+            if n_rows != len(side.counts):
+                raise ValueError(
+                    f"the model has the identities of {n_rows} {name}s, but X has "
+                    f"{len(side.counts)}."
+                )
+
+
+class _Side(NamedTuple):
+    """The users or the items, and what each vector is the sum of."""
+
+    counts: np.ndarray  #: (n,), how many interactions each has
+    own: np.ndarray  #: (n,), the factor of its identity, 0 without one; float32
+    features: sparse.csr_array | None = None  #: (n, n_features), canonical
+
+    @property
+    def n_features(self):
+        """How many features each row has."""
+        return np.diff(self.features.indptr) if self.features is not None else 0 * self.counts
+
+    def feature_counts(self):
+        """Return how many interactions have each feature."""
+        counts = np.repeat(self.counts, self.n_features)
+        n_columns = self.features.shape[1]
+        return np.bincount(self.features.indices, weights=counts, minlength=n_columns)
+
+    def part(self, rows):
+        """Return some of the rows."""
+        own = self.own[rows]
+        if self.features is None:
+            return _Part(rows, own)
+        features = take_rows(self.features, rows)
+        columns, places = np.unique(features.indices, return_inverse=True)
+        shape = len(rows), len(columns)
+        compact = sparse.csr_array((features.data, places, features.indptr), shape=shape)
+        return _Part(rows, own, compact, columns)
+
+
+class _Part(NamedTuple):
+    """Some rows of a side, with the columns of the features that they have."""
+
+    rows: np.ndarray
+    own: np.ndarray  #: (n_rows,), factors of identities
+    features: sparse.csr_array | None = None  #: (n_rows, n_columns)
+    columns: np.ndarray | None = None
+
+    @property
+    def owners(self):
+        """The rows that have an identity."""
+        return self.rows[self.own > 0]
+
+    @property
+    def n_features(self):
+        """How many features each row has."""
+        return np.diff(self.features.indptr) if self.features is not None else 0 * self.rows
+
+    def sums(self, identities, vectors):
+        """Return the sums of rows of both tables, of which one may be None."""
+        if self.features is None:
+            return self.own[:, None] * identities[self.rows]
+        of_features = self.features @ vectors[self.columns]
+        if identities is None:
+            return of_features
+        return self.own[:, None] * identities[self.rows] + of_features
+
+    def by_owner(self, gradients):
+        """Return the gradients by the identities of the rows that have one."""
+        has_own = self.own > 0
+        return self.own[has_own, None] * gradients[has_own]
+
+    def column_sums(self, counts):
+        """Return the sums of counts of the rows that have each column."""
+        of_entries = np.repeat(counts.astype(np.float64), self.n_features)
+        return np.bincount(self.features.indices, weights=of_entries, minlength=len(self.columns))
+
+
+def _matrix(name, features):
+    """Return features as a canonical matrix.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are not a matrix of finite numbers.
+    """
+    if sparse.issparse(features):
+        check_structure(features, name)
+    try:
+        features = check_array(
+            features,
+            accept_sparse="csr",
+            dtype=np.float32,
+            ensure_min_samples=0,
+            input_name=name,
+        )
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{name} of Features must be a matrix of numbers, with a row for each {name[:4]}: "
+            f"{error} Encode categories, for instance with OneHotEncoder or DictVectorizer, or "
+            f"give a DataFrame to InteractionRecommender({name}=...)."
+        ) from None
+    return canonical_csr(features)
+
+
+def _check_columns(side, features, tables):
+    """Raise unless features have a column for each row of their table."""
+    n_trained = len(tables.get(f"{side}_features", ()))
+    if features is not None and features.shape[1] != n_trained:
+        raise ValueError(
+            f"{side}_features has {features.shape[1]} columns, but the model was trained with "
+            f"{n_trained}; give the same features in the same order."
+        )
+
+
+def _warn_of_nothing(name, n_features):
+    """Warn of users or items that have neither features nor an identity."""
+    without = np.flatnonzero(n_features == 0)
+    if len(without):
+        warn_user(
+            f"{len(without)} {name}(s), such as {name} {without[0]}, have no features, and "
+            f"identity=False: their vectors are zero."
+        )

@@ -1,0 +1,109 @@
+"""How InteractionRecommender passes features by id to its recommender."""
+
+import copy
+from numbers import Integral
+
+from sklearn.base import clone
+
+from freqfm._columns import role_of, shorten
+from freqfm._ids import extend_ids, find_codes
+from freqfm.estimators.recommenders.feature_tables import (
+    FeatureTable,
+    encode,
+    new_encoder,
+    place_rows,
+)
+
+__all__ = ["FeatureEncodingMixin"]
+
+_ROLES = "user", "item"
+
+
+class FeatureEncodingMixin:
+    """Encodes ``user_features`` and ``item_features`` in the order of the ids."""
+
+    def _pass_features(self, reset):
+        """Number the ids that have features, and give these to the recommender's backbone."""
+        given = {role: getattr(self, f"{role}_features") for role in _ROLES}
+        given = {role: frame for role, frame in given.items() if frame is not None}
+        if reset:
+            for role in _ROLES:
+                self.__dict__.pop(f"{role}_encoder_", None)
+        if not given:
+            return
+        tables = {
+            role: FeatureTable(role, frame, self._column_of(role)) for role, frame in given.items()
+        }
+        features = {}
+        for role, table in tables.items():
+            codes = self._add_ids(role, table.ids, f"the ids of {table.name}")
+            if reset:
+                setattr(self, f"{role}_encoder_", new_encoder(table))
+            matrix = encode(self._encoder_of(role), table)
+            known, _ = self._ids(role)
+            features[f"{role}_features"] = place_rows(table, matrix, codes, known)
+        self.estimator_.set_params(backbone=self._backbone(features))
+
+    def _backbone(self, features):
+        """Return the backbone of the recommender with these features."""
+        from freqfm.backbones import Features
+
+        backbone = getattr(self.estimator_, "backbone", None)
+        if isinstance(backbone, str) and backbone in ("linear", "features"):
+            backbone = Features()
+        if not isinstance(backbone, Features):
+            raise ValueError(
+                f"{' and '.join(features)} need a recommender whose backbone is Features, such as "
+                f"MFRecommender(); got {self.estimator_!r}."
+            )
+        chosen = getattr(self.estimator, "backbone", None)
+        both = [name for name in features if getattr(chosen, name, None) is not None]
+        if both and not hasattr(self.estimator, "_unfinished"):
+            raise ValueError(
+                f"{both[0]} is given twice, by id and to the backbone of the estimator; leave one "
+                f"of them out."
+            )
+        return clone(backbone).set_params(**features)
+
+    def _column_of(self, role):
+        """Return the name of the interactions' column of users or items, if it has one."""
+        key, names = getattr(self, role), getattr(self, "feature_names_in_", [])
+        if isinstance(key, Integral):
+            return names[key] if len(names) else None
+        if key != "auto":
+            return key
+        found = [name for name in names if role_of(name) == role]
+        return found[0] if len(found) == 1 else None
+
+    def _encoder_of(self, role):
+        """Return the encoder that fit has made, or raise."""
+        encoder = getattr(self, f"{role}_encoder_", None)
+        if encoder is None:
+            raise ValueError(
+                f"{role}_features needs a model that was fitted with features of {role}s: "
+                f"InteractionRecommender(..., {role}_features=...)."
+            )
+        return encoder
+
+    def _encoded(self, role, frame):
+        """Return the ids and the matrix of features of users or items that are not in the model."""
+        encoder = self._encoder_of(role)
+        table = FeatureTable(role, frame, self._column_of(role))
+        codes = find_codes(*self._ids(role), table.ids, f"the ids of {table.name}")
+        known = table.ids[codes >= 0]
+        if len(known):
+            raise ValueError(
+                f"{table.name} holds {role}s that are in the model, such as "
+                f"{shorten(known[:5].tolist())}; leave them out: the model has its own features "
+                f"of them."
+            )
+        return table.ids, encode(encoder, table)
+
+    def _with_new_items(self, frame):
+        """Return a copy that numbers the items of a table too, and the matrix of their features."""
+        ids, features = self._encoded("item", frame)
+        model = copy.copy(self)
+        codes, known, order = extend_ids(*self._ids("item"), ids, "the ids of item_features")
+        model._keep_ids("item", known, order)
+        # New ids are numbered in their sorted order.
+        return model, features[codes.argsort()]

@@ -1,0 +1,178 @@
+"""Tables of features of users or items by id, encoded for ``backbones.Features``."""
+
+from collections.abc import Mapping
+from numbers import Number
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction import DictVectorizer
+
+from freqfm._columns import role_of, shorten
+from freqfm._ids import as_ids, unique_codes
+from freqfm._interactions import Table, _warn_once, is_dataframe
+
+__all__ = ["FeatureTable", "encode", "new_encoder", "place_rows"]
+
+# Numbers beyond this are reported: they are used as they are.
+_LARGE = 100
+
+
+class FeatureTable:
+    """A DataFrame with a row of features for each id.
+
+    Ids are the index of a pandas DataFrame if it has the name of the interactions' column; else a
+    column with that name, or the only one with a usual name; else an index that does not just
+    number the rows.
+
+    Parameters
+    ----------
+    role : {"user", "item"}
+    frame : DataFrame
+    column : str or None
+        Name of the interactions' column of these ids.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (n_rows,)
+        Distinct.
+    rows : list of dict
+        Numbers by the name of the feature, for each id.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is not a DataFrame, has no ids, or holds what cannot be encoded.
+    """
+
+    def __init__(self, role, frame, column):
+        self.role, self.name = role, f"{role}_features"
+        if not is_dataframe(frame):
+            raise TypeError(
+                f"{self.name} must be a DataFrame with a row of features for each id; got "
+                f"{type(frame).__name__}. Matrices go to "
+                f"MFRecommender(backbone=Features({self.name}=...))."
+            )
+        table = Table(frame)
+        names = [str(name) for name in (table.names or range(table.shape[1]))]
+        place = self._place_of_ids(frame, names, column)
+        ids = frame.index.to_numpy() if place is None else table._columns[place]
+        self.ids = as_ids(ids, f"the ids of {self.name}")
+        distinct, codes = unique_codes(self.ids, f"the ids of {self.name}")
+        if len(distinct) < len(codes):
+            twice = distinct[np.bincount(codes) > 1]
+            raise ValueError(
+                f"{self.name} has several rows for {shorten(twice.tolist(), 5)}; give one row for "
+                f"each {role}, with lists for several values."
+            )
+        self.rows = [{} for _ in codes]
+        for k, of_column in enumerate(names):
+            if k != place:
+                self._add(of_column, table._columns[k], _is_category(frame, k))
+
+    def _place_of_ids(self, frame, names, column):
+        """Return the position of the column of ids; None if they are in the index."""
+        index = getattr(frame, "index", None) if hasattr(frame, "iloc") else None
+        name = getattr(index, "name", None)
+        if name is not None and (name == column or role_of(name) == self.role):
+            return None
+        if column in names:
+            return names.index(column)
+        found = [k for k, name in enumerate(names) if role_of(name) == self.role]
+        if len(found) == 1:
+            return found[0]
+        if index is not None and type(index).__name__ not in ("RangeIndex", "MultiIndex"):
+            return None
+        raise ValueError(
+            f"{self.name} has no column of {self.role} ids among {shorten(names)}: name it as in "
+            f"the interactions, or make it the index, set_index(...)."
+        )
+
+    def _add(self, column, values, is_category):
+        """Add a column's features to the rows."""
+        largest = 0.0
+        for row, value in zip(self.rows, values.tolist(), strict=True):
+            found = _features_of(column, value, is_category)
+            if found is None:
+                raise TypeError(
+                    f"{self.name} holds {value!r} in column {column!r}; features are numbers, "
+                    f"strings, lists of these or dicts: convert dates, for instance to strings."
+                )
+            row.update(found)
+            if isinstance(value, Number) and found and not is_category:
+                largest = max(largest, abs(value))
+        if largest > _LARGE:
+            _warn_once(
+                f"column {column!r} of {self.name} holds numbers up to {largest:g}, by which the "
+                f"vector of a single feature is multiplied: scale them, or make categories of them "
+                f"by astype(str)."
+            )
+
+
+def _features_of(column, value, is_category):
+    """Return the features of a cell by name; None if it cannot be encoded."""
+    if isinstance(value, Mapping):
+        return {f"{column}={key}": float(number) for key, number in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
+        return {f"{column}={item}": 1.0 for item in value}
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+        return {}
+    if is_category and isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes floats of integers where some are missing
+    if isinstance(value, str) or (is_category and isinstance(value, Number)):
+        return {f"{column}={value}": 1.0}
+    if isinstance(value, Number):
+        return {column: float(value)} if value else {}
+    return None
+
+
+def _is_category(frame, k):
+    """Return whether a column of a pandas DataFrame is categorical."""
+    return hasattr(frame, "iloc") and str(frame.dtypes.iloc[k]) == "category"
+
+
+def new_encoder(table):
+    """Return a DictVectorizer for the features of a table."""
+    if not any(table.rows):
+        raise ValueError(f"{table.name} holds no features: every cell is missing or zero.")
+    return DictVectorizer(dtype=np.float32).fit(table.rows)
+
+
+def encode(encoder, table):
+    """Return the rows of a table as a matrix; features that the encoder does not know are reported.
+
+    Raises
+    ------
+    ValueError
+        If it knows none of them.
+    """
+    known = encoder.vocabulary_
+    strange = sorted({name for row in table.rows for name in row} - set(known))
+    if strange:
+        some = shorten(strange, 5)
+        if not any(name in known for row in table.rows for name in row):
+            raise ValueError(
+                f"{table.name} has no feature that fit has seen; it has {some}, and fit has seen "
+                f"{shorten(sorted(known), 5)}."
+            )
+        _warn_once(f"{table.name} has features that fit has not seen, which are left out: {some}.")
+    return sparse.csr_array(encoder.transform(table.rows))
+
+
+def place_rows(table, matrix, codes, ids):
+    """Return a matrix with a row for each of ``ids``; those without features are reported.
+
+    ``codes`` are the positions of the rows of ``matrix`` among them.
+    """
+    without = np.ones(len(ids), dtype=bool)
+    without[codes] = False
+    if without.any():
+        some = shorten(ids[without][:5].tolist(), 5)
+        _warn_once(
+            f"{table.name} has no row for {np.count_nonzero(without)} of {len(ids)} {table.role}s, "
+            f"such as {some}; they have no features."
+        )
+    places = sparse.csr_array(
+        (np.ones(len(codes), np.float32), (codes, np.arange(len(codes)))),
+        shape=(len(ids), len(codes)),
+    )
+    return sparse.csr_array(places @ matrix)

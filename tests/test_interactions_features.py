@@ -1,0 +1,228 @@
+"""InteractionRecommender with DataFrames of features by id."""
+
+import pickle
+
+import numpy as np
+import pytest
+from fake_recommender import Counting
+from numpy.testing import assert_allclose, assert_array_equal
+from purchases import FRAMES, frame
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from test_resume import Killed, Killing
+
+from freqfm import InteractionRecommender, MFRecommender
+from freqfm.backbones import Features, LightGCN
+from freqfm.callbacks import resume
+from freqfm.model_selection import WarmStartKFold
+
+pd = pytest.importorskip("pandas")
+
+USERS = [f"u{k:02}" for k in range(40)]
+ITEMS = [f"i{k:02}" for k in range(30)]
+KINDS = ["tea", "rum", "egg"]
+
+
+def log(n_users=36, n_items=24):
+    """Return interactions of users with items of their kind."""
+    pairs = [
+        (USERS[u], ITEMS[i])
+        for u in range(n_users)
+        for i in range(n_items)
+        if u % 3 == i % 3 and (u + i) % 5
+    ]
+    return pd.DataFrame(pairs, columns=["user", "item"])
+
+
+def items(first=0, last=30):
+    rows = range(first, last)
+    return pd.DataFrame(
+        {
+            "item": [ITEMS[k] for k in rows],
+            "kind": [KINDS[k % 3] for k in rows],
+            "tags": [[KINDS[k % 3], f"tag {k % 2}"] for k in rows],
+            "price": [0.1 * (k % 2) for k in rows],
+        }
+    )
+
+
+def users(first=0, last=40):
+    rows = range(first, last)
+    return pd.DataFrame({"user": [USERS[k] for k in rows], "likes": [KINDS[k % 3] for k in rows]})
+
+
+def fitted(X=None, **params):
+    model = MFRecommender(4, max_iter=20, learning_rate=0.03, batch_size=64, random_state=0)
+    return InteractionRecommender(model, **params).fit(log() if X is None else X)
+
+
+def kinds_of(ids, prefix="i"):
+    numbers = np.char.lstrip(np.asarray(ids, dtype=str), prefix).astype(int)
+    return numbers % 3
+
+
+def test_items_that_only_have_features_are_recommended():
+    model = fitted(item_features=items())
+    assert model.item_ids_.tolist() == ITEMS
+    assert model.item_encoder_.get_feature_names_out().tolist() == [
+        "kind=egg", "kind=rum", "kind=tea", "price", "tags=egg", "tags=rum", "tags=tag 0",
+        "tags=tag 1", "tags=tea",
+    ]  # fmt: skip
+    F = model.estimator_.backbone.item_features.toarray()
+    assert_allclose(F[4], [0, 1, 0, 0, 0, 1, 1, 0, 0])
+    assert_allclose(F[5, 3], 0.1)
+    found, _ = model.recommend(USERS[:36], candidates=ITEMS[24:], n_recommendations=2)
+    assert (kinds_of(found) == np.arange(36)[:, None] % 3).mean() > 0.95
+    assert kinds_of(model.similar_items("i29", 3)[0]).tolist() == [2, 2, 2]
+    # Held-out interactions of new items count.
+    held_out = pd.DataFrame({"user": ["u00", "u01"], "item": ["i24", "i25"]})
+    assert model.set_params(k=12).score(held_out) > 0
+
+
+def test_users_that_only_have_features_get_items():
+    model = fitted(user_features=users())
+    found, _ = model.recommend(USERS[36:], n_recommendations=3)
+    assert (kinds_of(found) == np.arange(36, 40)[:, None] % 3).mean() > 0.9
+
+
+def test_users_and_items_out_of_the_model_are_recommended():
+    model = fitted(item_features=items(0, 24), user_features=users(0, 36))
+    assert model.item_ids_.tolist() == ITEMS[:24]
+    new = items(24, 30).iloc[::-1]
+    found, _ = model.recommend(["u00"], item_features=new, candidates=ITEMS[24:])
+    assert set(found[0, :6]) == set(ITEMS[24:]) and found[0, 6] is None
+    assert set(found[0, :2]) == {"i24", "i27"}
+    whole = model.recommend("u01", item_features=new, exclude=["i00", "i29"], n_recommendations=28)
+    assert not {"i00", "i29"} & set(whole[0]) and {"i24", "i28"} <= set(whole[0])
+    found, _ = model.recommend(user_features=users(36, 40), n_recommendations=3)
+    assert (kinds_of(found) == np.arange(36, 40)[:, None] % 3).mean() > 0.9
+    found, _ = model.recommend(
+        user_features=users(36, 38), item_features=new, candidates=ITEMS[24:]
+    )
+    assert set(found[0, :2]) == {"i24", "i27"}
+    found, _ = model.recommend(history=["i00", "i03"], item_features=new, candidates=ITEMS[24:])
+    assert set(found[:2]) == {"i24", "i27"}
+    unknown, _ = model.recommend(["somebody"], item_features=new, n_recommendations=30)
+    assert {*unknown[0]} == set(ITEMS)
+
+
+def test_partial_fit_takes_new_ids_with_features():
+    model = fitted(item_features=items(0, 24))
+    rows = log(40, 30)
+    more = rows[rows["item"].isin(ITEMS[24:27]) | rows["user"].isin(USERS[36:])]
+    with pytest.warns(UserWarning, match=r"item_features has no row for 5 of 29 items, such as"):
+        clone_of = pickle.loads(pickle.dumps(model)).partial_fit(more)
+    assert len(clone_of.item_ids_) == 29
+    model.set_params(item_features=items()).partial_fit(more)
+    assert sorted(model.item_ids_) == ITEMS and model.user_ids_.tolist() == USERS
+    found, _ = model.recommend(USERS[36:], n_recommendations=3, exclude_seen=False)
+    assert (kinds_of(found) == np.arange(36, 40)[:, None] % 3).mean() > 0.9
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_frames_of_any_library(library):
+    columns = {name: items()[name].tolist() for name in items()}
+    columns["price"][3] = None
+    expected = fitted(item_features=items().replace({"price": {0.1: 0.1}}))
+    model = fitted(item_features=frame(library, columns))
+    F, G = (m.estimator_.backbone.item_features.toarray() for m in (model, expected))
+    G[3, 3] = 0
+    assert_array_equal(F, G)
+
+
+@pytest.mark.filterwarnings("ignore:item_features has no row for 12 of 27 items")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f: f.set_index("item"),
+        lambda f: f.rename(columns={"item": "movieId"}),
+        lambda f: f.set_index(pd.Index(f["item"].tolist())).drop(columns="item"),
+        lambda f: f.rename(columns={"item": "item_id"}).iloc[::2].iloc[::-1],
+    ],
+    ids=["index", "usual name", "unnamed index", "some rows"],
+)
+def test_ids_are_found(make):
+    model = InteractionRecommender(MFRecommender(4, max_iter=1), item_features=make(items()))
+    assert set(model.fit(log()).item_ids_) >= set(ITEMS[:30:2])
+
+
+def test_cells():
+    rows = pd.DataFrame(
+        {
+            "item": ["a", "b", "c"],
+            "year": pd.Categorical([1995, 1996, None]),
+            "words": [{"sea": 2.0}, {}, {"sky": 0.5}],
+            "new": [True, False, True],
+        }
+    )
+    X = [("u", "a"), ("v", "b"), ("v", "c")]
+    model = InteractionRecommender(MFRecommender(2, max_iter=1), item_features=rows).fit(X)
+    names = model.item_encoder_.get_feature_names_out().tolist()
+    assert names == ["new", "words=sea", "words=sky", "year=1995", "year=1996"]
+    F = model.estimator_.backbone.item_features.toarray()
+    assert_allclose(F, [[1, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0.5, 0, 0]])
+
+
+def test_model_is_searched():
+    model = InteractionRecommender(
+        MFRecommender(4, max_iter=2, random_state=0, backbone="features"), item_features=items()
+    )
+    grid = {"estimator__backbone": [Features(), Features(identity=False, normalize=True)]}
+    search = GridSearchCV(model, grid, cv=WarmStartKFold(2)).fit(log())
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert_array_equal(again.recommend("u00")[0], search.best_estimator_.recommend("u00")[0])
+    assert clone(model).item_features.equals(items())
+
+
+def test_fit_is_resumed(tmp_path):
+    model = MFRecommender(4, max_iter=4, random_state=0)
+    features = {"item_features": items(), "user_features": users()}
+    expected = InteractionRecommender(model, **features).fit(log())
+    with pytest.raises(Killed):
+        clone(expected).set_callbacks(Killing(tmp_path / "model", 2)).fit(log())
+    found = InteractionRecommender(resume(tmp_path / "model"), **features).fit(log())
+    assert_array_equal(found.estimator_.item_factors_, expected.estimator_.item_factors_)
+
+
+def test_what_features_need_is_reported():
+    with pytest.warns(UserWarning, match=r"item_features has no row for 1 of 24 items.*\['i00'\]"):
+        fitted(item_features=items(1, 24))
+    with pytest.warns(UserWarning, match="column 'year' of item_features holds numbers up to 2000"):
+        fitted(item_features=items().assign(year=2000))
+    model = fitted(item_features=items(0, 24))
+    with pytest.warns(UserWarning, match=r"features that fit has not seen.*'kind=new'"):
+        model.recommend("u00", item_features=items(24, 25).assign(kind="new"))
+
+
+def test_features_that_cannot_be_used_are_refused():
+    def refused(message, error=ValueError, X=None, estimator=None, **features):
+        with pytest.raises(error, match=message):
+            InteractionRecommender(estimator, **features).fit(log() if X is None else X)
+
+    refused("item_features must be a DataFrame", TypeError, item_features=np.eye(24))
+    refused(
+        "item_features has no column of item ids among .'kind'", item_features=items()[["kind"]]
+    )
+    refused(
+        "item_features has several rows for .'i00'", item_features=pd.concat([items(), items()])
+    )
+    refused("holds datetime.* in column 'since'; features are", TypeError,
+            item_features=items().assign(since=pd.Timestamp("2020-01-01")))  # fmt: skip
+    refused("the ids of item_features holds ids such as 0, of another kind", TypeError,
+            item_features=pd.DataFrame({"item": range(30), "kind": "a"}))  # fmt: skip
+    refused("item_features holds no features", item_features=items()[["item"]])
+    both = MFRecommender(backbone=Features(item_features=np.eye(24)))
+    refused("item_features is given twice", estimator=both, item_features=items())
+    for estimator in (Counting(), MFRecommender(backbone=LightGCN())):
+        refused("item_features need a recommender whose backbone is Features",
+                estimator=estimator, item_features=items())  # fmt: skip
+    model = fitted(item_features=items(0, 24))
+    with pytest.raises(ValueError, match="holds items that are in the model, such as .'i23'"):
+        model.recommend("u00", item_features=items(23, 30))
+    with pytest.raises(ValueError, match="user_features needs a model that was fitted with feat"):
+        model.recommend(user_features=users())
+    with pytest.raises(ValueError, match="users or user_features; both were given"):
+        model.recommend("u00", user_features=users())
+    with pytest.raises(ValueError, match="item_features has no feature that fit has seen"):
+        model.recommend("u00", item_features=items(24, 25)[["item"]].assign(colour="red"))
