@@ -24,6 +24,7 @@ OPTIMIZERS = {
     "sgd": SGD(2.0),
     "fa_sgd": FASGD(2.0),
     "cf_sgd": CFSGD(max_step=0.3),
+    "cf_sgd_unbounded": CFSGD(max_step=0.3, curvature_cap=np.inf),
     "rowwise_adagrad": RowwiseAdagrad(),
     "adagrad": Adagrad(),
     "adam": Adam(0.01),
@@ -96,7 +97,7 @@ def test_gradient_of_the_reference_by_finite_differences(cbow):
     positions = pairs_of(problem, a_text(), 0)
     generator = np.random.default_rng(0)
     tables = [generator.normal(0, 0.5, (9, 5)) for _ in range(2)]
-    _, by, _, n_samples = gradients(problem, positions, *tables)
+    _, by, _, n_samples, _ = gradients(problem, positions, *tables)
     assert n_samples > 0
     for side, k, f in [(0, 3, 1), (0, 8, 4), (1, 5, 0), (1, 7, 2)]:
         values = []
@@ -375,6 +376,24 @@ def test_questions_about_unknown_tokens():
         model.most_similar("cat", n=0)
     with pytest.raises(ValueError, match="nothing to score"):
         model.score([["ape", "cat"]])
+
+
+def test_learned_attributes_are_checked():
+    model = Word2Vec(**FEW).fit(sentences(10))
+    model.vocabulary_ = {**model.vocabulary_, "cat": 1 << 40}
+    for call in (lambda: model.similarity("cat", "cat"), lambda: model.transform([["cat"]])):
+        with pytest.raises((ValueError, OverflowError), match="vocabulary_|out of bounds"):
+            call()
+    model.vocabulary_ = {**model.vocabulary_, "cat": 11}
+    for call in (lambda: model.similarity("cat", "cat"), lambda: model.transform([["cat"]])):
+        with pytest.raises(ValueError, match="vocabulary_ of Word2Vec holds"):
+            call()
+    with pytest.raises(ValueError, match="does not number its tokens"):
+        model.partial_fit(sentences(10))
+    model = Word2Vec(**FEW).fit(sentences(10))
+    model.token_counts_ = -model.token_counts_
+    with pytest.raises(ValueError, match="token_counts_ of Word2Vec holds numbers that are not"):
+        model.score(sentences(10))
     model.vectors_ = model.vectors_[1:]
     with pytest.raises(ValueError, match="vectors_ of Word2Vec has shape"):
         model.most_similar("cat")

@@ -60,7 +60,137 @@ class Word2Vec(
     TransformerMixin,
     BaseEstimator,
 ):
-    """Vectors of words by negative sampling: skip-gram or CBOW."""
+    """Word vectors by negative sampling, of skip-gram or CBOW.
+
+    Tokens that stand near the same tokens get similar vectors [1]_. At each position of a document,
+    the input vectors v of the tokens in a window around it are compared with the output vector u of
+    its own token w, and with those of ``n_negatives`` tokens k drawn as noise::
+
+        -log sigmoid(<u_w, h>) - sum_k log sigmoid(-<u_k, h>),
+
+    with h each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words, or
+    any items that stand in sequences, such as those of shopping sessions.
+
+    Parameters
+    ----------
+    n_components : int, default=100
+        Length of the vectors; ``vector_size`` of gensim.
+    architecture : {"skip_gram", "cbow"}, default="skip_gram"
+        CBOW takes a third of the time of skip-gram, which is the better one for little text and for
+        rare tokens.
+    window : int, default=5
+        Largest distance between a position and a token of its window. Windows end with documents.
+    min_count : int, default=5
+        Rarer tokens are left out, before windows are taken.
+    n_negatives : int, default=5
+        Tokens drawn as noise at each position; all tokens of a window are compared with the same.
+    noise_exponent : float, default=0.75
+        Noise is drawn in proportion to a token's count to this power. 1 draws by frequency, 0
+        uniformly; for sessions of items negative numbers may be best.
+    subsample : float or None, default=1e-3
+        A token that makes up the share f of all tokens is kept with the probability
+        sqrt(t / f) + t / f, for t the value given, drawn anew in every epoch; ``sample`` of gensim.
+        None keeps all.
+    shrink_windows : bool, default=True
+        Whether the reach of each window is drawn from 1 to ``window``, so that near tokens count
+        more. For sessions, where order means little, False is better.
+    analyzer : {"word", "whitespace"} or callable, default="word"
+        How a document that is a string is split: into words of letters and digits in lower case, as
+        ``CountVectorizer`` does but with words of one letter; or at white space, as it is. A
+        function is called with each document, string or not, and returns its tokens. Documents that
+        are sequences of tokens are otherwise taken as they are.
+    optimizer : str or Optimizer, default="cf_sgd"
+        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance from
+        :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+    learning_rate : float, default=None
+        The optimizer's learning rate; None is one that suits the architecture, see Notes. Not
+        allowed with an instance.
+    schedule : {"linear", "constant"}, default="linear"
+        Whether the learning rate decays linearly, from batch to batch, to zero at the end of
+        ``fit``. ``partial_fit`` always has a constant one.
+    max_iter : int, default=5
+        Epochs; ``epochs`` of gensim.
+    batch_size : int, default=256
+        Positions per step. A step sums the gradients of a batch for each token, and moves the
+        token once.
+    init : str or Initializer, default="normal"
+        Initial values of the input vectors: "normal", "xavier", "prism", or an instance from
+        :mod:`freqfm.initializers`. Output vectors start at zero.
+    init_scale : float, default=None
+        The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
+        default. Not allowed with an instance.
+    verbose : int, default=0
+        1 prints a line per epoch.
+    n_jobs : int, default=None
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Pass an int for the same model at every call.
+    device : str, default="cpu"
+        "cpu", or "auto". Word vectors are trained on the CPU only: "cuda" raises.
+
+    Attributes
+    ----------
+    vocabulary_ : dict
+        The row of each token in the other attributes; in ``fit`` tokens are sorted.
+    vectors_ : ndarray of shape (n_tokens, n_components), float32
+        The input vectors, which are meant by "word vectors".
+    output_vectors_ : ndarray of shape (n_tokens, n_components), float32
+    token_counts_ : ndarray of shape (n_tokens,)
+        How often each token occurs.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean loss of each epoch, per input that is compared; the loss of each batch is taken before
+        its step.
+    n_iter_ : int
+        Epochs trained, over all calls.
+    optimizer_state_nbytes_ : int
+        Bytes of the optimizer state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On documents or parameters that cannot be used; the message names the argument.
+    DivergenceError
+        If the loss or a weight stops being finite; the model of the last finite epoch is kept.
+
+    See Also
+    --------
+    MFRecommender : Vectors of users and items, where sessions belong to users who come again.
+
+    Notes
+    -----
+    All pairs of a position share its noise, as in [2]_, where word2vec draws for each pair; the
+    expected gradient is the same, and the work is that of small products of matrices. The gradient
+    of CBOW is the exact one [3]_: word2vec and gensim move each token of a window by the gradient
+    by the mean, not divided by the number of tokens.
+
+    Learning rates of "sgd" are of the mean over a batch, as in all estimators here: 0.025 for each
+    pair, the default of word2vec, is about 0.025 * 6 * ``batch_size`` = 38. Default rates of the
+    other optimizers were chosen on WikiText-2, see the user guide.
+
+    Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
+    memory is 8 n_tokens n_components bytes for the model, as much again for a copy of the last
+    whole epoch, 4 bytes for each token of the documents, and the optimizer's state.
+
+    References
+    ----------
+    .. [1] T. Mikolov, I. Sutskever, K. Chen, G. Corrado, J. Dean. "Distributed Representations of
+       Words and Phrases and their Compositionality". NeurIPS 2013.
+    .. [2] S. Ji, N. Satish, S. Li, P. Dubey. "Parallelizing Word2Vec in Shared and Distributed
+       Memory". 2016.
+    .. [3] O. Irsoy, A. Benton, K. Stratos. "Corrected CBOW Performs as well as Skip-gram". 2021.
+
+    Examples
+    --------
+    >>> from freqfm import Word2Vec
+    >>> documents = ["the cat chased the mouse", "the dog chased the cat"] * 50
+    >>> model = Word2Vec(n_components=8, random_state=0).fit(documents)
+    >>> sorted(model.vocabulary_)
+    ['cat', 'chased', 'dog', 'mouse', 'the']
+    >>> model.transform(["a dog and a cat"]).shape
+    (1, 8)
+    >>> len(model.most_similar("dog", n=3))
+    3
+    """
 
     _parameter_constraints: dict = {
         "n_components": POSITIVE_INTEGER,
@@ -363,11 +493,15 @@ class Word2Vec(
             )
         learned.array("output_vectors_", self.vectors_.shape, "f")
         learned.array("token_counts_", (len(self.vocabulary_),))
+        positive = (self.token_counts_ > 0).all()
+        learned.require(positive, "token_counts_", "holds numbers that are not positive")
         return learned
 
     def _check_trainable(self, optimizer):
         """Raise unless the model can be trained further by an optimizer."""
         learned = self._check_outputs()
+        in_order = list(self.vocabulary_.values()) == list(range(len(self.vocabulary_)))
+        learned.require(in_order, "vocabulary_", "does not number its tokens from 0 on")
         if type(optimizer).__name__ != self._optimizer_name:
             raise ValueError(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name} of the model to "
@@ -405,8 +539,7 @@ class Word2Vec(
         means : ndarray of shape (n_documents, n_components), float32
             Zeros for a document without a known token.
         """
-        self._check_learned()
-        corpus = self._read(documents)
+        corpus = self._read(documents, self._check_learned())
         known = corpus.tokens[corpus.tokens >= 0]
         starts = corpus.starts - np.arange(len(corpus.starts))
         lengths = np.diff(starts)
@@ -432,8 +565,7 @@ class Word2Vec(
         -------
         score : float
         """
-        self._check_outputs()
-        corpus = self._read(documents)
+        corpus = self._read(documents, self._check_outputs())
         optimizer = self._resolve_optimizer()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
@@ -443,8 +575,11 @@ class Word2Vec(
             )
         return -float(loss)
 
-    def _read(self, documents):
-        return Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
+    def _read(self, documents, learned):
+        """Return the Corpus of documents."""
+        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
+        learned.indices("vocabulary_", corpus.tokens + 1, len(self.vectors_) + 1)
+        return corpus
 
     # Files.
 

@@ -34,7 +34,6 @@ class TokenSimilarity:
         ValueError
             If a token is not in the vocabulary.
         """
-        self._check_learned()
         n = check_count("n", n)
         added, taken = (self._rows_of(name, tokens) for name, tokens in
                         (("positive", positive), ("negative", negative)))  # fmt: skip
@@ -67,7 +66,6 @@ class TokenSimilarity:
         -------
         cosine : float
         """
-        self._check_learned()
         rows = self._rows_of("first", [first]), self._rows_of("second", [second])
         first, second = (self._unit_rows(row)[0] for row in rows)
         return float(first @ second)
@@ -84,7 +82,6 @@ class TokenSimilarity:
         -------
         token : str or int
         """
-        self._check_learned()
         rows = self._rows_of("tokens", tokens)
         if not len(rows):
             raise ValueError("tokens is empty; give tokens of the vocabulary.")
@@ -93,6 +90,7 @@ class TokenSimilarity:
 
     def _rows_of(self, name, tokens):
         """Return the rows of a token, or of several."""
+        learned = self._check_learned()
         if isinstance(tokens, str) or not hasattr(tokens, "__iter__"):
             tokens = [tokens]
         rows = []
@@ -104,7 +102,9 @@ class TokenSimilarity:
                     f"{name} holds {token!r}, which is not among the {len(self.vocabulary_)} "
                     f"tokens of the vocabulary."
                 ) from None
-        return np.array(rows, dtype=np.int64)
+        rows = np.array(rows, dtype=np.int64)
+        learned.indices("vocabulary_", rows, len(self.vectors_))
+        return rows
 
     def _unit_rows(self, rows):
         """Return vectors at unit length, float64; zeros stay zeros."""

@@ -42,8 +42,11 @@ def pairs_of(problem, tokens, epoch):
 def gradients(problem, positions, vectors, output_vectors):
     """Return the loss of some positions, its gradients, and how often each row occurs in them.
 
-    Losses and gradients are sums over samples, whose number is the last value.
+    Losses and gradients are sums over samples, whose number is the next value. The last one bounds
+    the curvature by each row, for vectors of length one: l'' (|u| + |v|) |v| = 1/2 for each score,
+    or its share in the mean.
     """
+    bounds = [np.zeros(len(vectors)), np.zeros(len(vectors))]
     by = [np.zeros(table.shape) for table in (vectors, output_vectors)]
     n_seen = [np.zeros(len(vectors)), np.zeros(len(vectors))]
     loss, n_samples = 0.0, 0
@@ -53,6 +56,8 @@ def gradients(problem, positions, vectors, output_vectors):
         inputs, token, noise = position
         np.add.at(n_seen[0], inputs, 1)
         np.add.at(n_seen[1], [token, *noise], 1)
+        np.add.at(bounds[0], inputs, (1 + len(noise)) / 2 / (len(inputs) if problem.cbow else 1))
+        np.add.at(bounds[1], [token, *noise], 1 / 2 * (1 if problem.cbow else len(inputs)))
         hidden = vectors[inputs].astype(np.float64)
         if problem.cbow:
             hidden = hidden.mean(axis=0, keepdims=True)
@@ -67,7 +72,7 @@ def gradients(problem, positions, vectors, output_vectors):
         if problem.cbow:
             by_hidden = np.repeat(by_hidden / len(inputs), len(inputs), axis=0)
         np.add.at(by[0], inputs, by_hidden)
-    return loss, by, n_seen, n_samples
+    return loss, by, n_seen, n_samples, bounds
 
 
 class Word2VecEpochs(TableEpochs):
@@ -86,13 +91,15 @@ class Word2VecEpochs(TableEpochs):
         for batch, begin in enumerate(range(0, len(tokens), problem.batch_size), 1):
             positions = pairs[begin : begin + problem.batch_size]
             weights = [table.weights for table in tables]
-            loss, by, n_seen, n_samples = gradients(problem, positions, *weights)
+            loss, by, n_seen, n_samples, bounds = gradients(problem, positions, *weights)
             total, n_total = total + loss, n_total + n_samples
             if not learns:
                 continue
             scale = 1 / max(n_samples, 1) if problem.rule.average else 1.0
-            for table, gradient, of_table in zip(tables, by, n_seen, strict=True):
-                self._steps.move(table, scale * gradient, of_table, 1.0, self._corrections[batch])
+            for table, gradient, *of_table in zip(tables, by, n_seen, bounds, strict=True):
+                seen, bound = of_table
+                corrections = self._corrections[batch]
+                self._steps.move(table, scale * gradient, seen, 1.0, corrections, bound)
         return total, n_total
 
     def catch_up_tables(self, n):
