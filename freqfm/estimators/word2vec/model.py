@@ -49,8 +49,15 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer
 
 __all__ = ["Word2Vec"]
 
-# Default learning rates, where those of the optimizers suit other models.
-_RATES = {}
+# Default learning rates by architecture. Those of SGD are for each position of a batch.
+_RATES = {
+    "skip_gram": {"sgd": 0.25, "cf_sgd": 4.0, "adam": 0.01},
+    "cbow": {"sgd": 0.4, "cf_sgd": 8.0, "adam": 0.01},
+}
+_RATE_OF_ADAGRAD = 0.1
+
+# CF-SGD's bound of a step by default: the gradients of CBOW are shared by the tokens of a window.
+_LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
 
 
 class Word2Vec(
@@ -163,9 +170,12 @@ class Word2Vec(
     of CBOW is the exact one [3]_: word2vec and gensim move each token of a window by the gradient
     by the mean, not divided by the number of tokens.
 
-    Learning rates of "sgd" are of the mean over a batch, as in all estimators here: 0.025 for each
-    pair, the default of word2vec, is about 0.025 * 6 * ``batch_size`` = 38. Default rates of the
-    other optimizers were chosen on WikiText-2, see the user guide.
+    Default learning rates are, for skip-gram and CBOW, 4 and 8 for "cf_sgd", with a ``max_step`` of
+    0.1 and 0.5; 0.25 and 0.4 times ``batch_size`` for "sgd" and "fa_sgd", whose rates are of the
+    mean over a batch, as in all estimators here; 0.01 for "adam" and 0.1 for "adagrad" and
+    "rowwise_adagrad". The 0.025 for each pair of word2vec would be about 0.15 times ``batch_size``
+    for "sgd". CF-SGD's bound by the curvature, see :class:`freqfm.optimizers.CFSGD`, is that for
+    vectors of length one.
 
     Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
     memory is 8 n_tokens n_components bytes for the model, as much again for a copy of the last
@@ -377,16 +387,28 @@ class Word2Vec(
         return self
 
     def _resolve_optimizer(self):
-        rate = self.learning_rate
+        """Return the optimizer; one given by name has rates that suit the architecture."""
+        rate, bound = self.learning_rate, None
+        if is_named(self.optimizer, "cf_sgd"):
+            bound = _LARGEST_STEPS[self.architecture]
         if rate is None and isinstance(self.optimizer, str):
-            rate = _RATES.get(self.optimizer)
+            rate = self._default_rate()
         return resolve(
             "optimizer",
             self.optimizer,
             Optimizer,
             OPTIMIZERS,
-            [("learning_rate", "learning_rate", rate)],
+            [("learning_rate", "learning_rate", rate), ("max_step", "max_step", bound)],
         )
+
+    def _default_rate(self):
+        """Return the learning rate of an optimizer given by name; None is its own."""
+        of_architecture = _RATES[self.architecture]
+        if self.optimizer in ("sgd", "fa_sgd"):
+            return of_architecture["sgd"] * int(self.batch_size)
+        if self.optimizer in ("adagrad", "rowwise_adagrad"):
+            return _RATE_OF_ADAGRAD
+        return of_architecture.get(self.optimizer)
 
     def _checked_corpus(self, read, vocabulary):
         """Return the Corpus of documents; raise if there is nothing to learn from."""
