@@ -16,7 +16,7 @@ import numpy as np
 from freqfm._jit import HALF, ONE, ZERO, inlined, interpreted, kernel
 from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
-from freqfm.backends.cpu.prefetch import LINE
+from freqfm.backends.cpu.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.tables import (
     Side,
     Step,
@@ -33,6 +33,9 @@ from freqfm.formulas.rng import hash64, random_bits, stream_key, uniform
 
 # The score that noise gets if it is the position's own token: no loss, and no gradient.
 _IGNORED = np.float32(-1e4)
+
+# The row of a window's new token is prefetched this many positions before.
+_POSITIONS_AHEAD = 4
 
 # A kernel call makes about so many multiplications, a tenth of a second's work.
 _PRODUCTS_PER_CALL = 500_000_000
@@ -84,6 +87,16 @@ class WordSides(NamedTuple):
     step: Step
 
 
+class Part(NamedTuple):
+    """The positions of a batch that one thread learns from."""
+
+    begin: int
+    end: int
+    first_input: int  #: their first occurrence among the inputs of the batch
+    first_number: int  #: how many positions before them have inputs
+    last_number: int  #: and how many with them
+
+
 class Position(NamedTuple):
     """A position of a batch that has inputs."""
 
@@ -91,6 +104,7 @@ class Position(NamedTuple):
     n_inputs: int
     number: int  #: among the positions that have inputs
     scale: float  #: what gradients are multiplied by; float32
+    last_output: int  #: occurrences of outputs before this one may be prefetched
 
 
 @inlined
@@ -112,10 +126,10 @@ def _window(text, sampling, p):
 
 
 @inlined
-def _count(scratch, begin, end):
-    """Return how many inputs, and how many positions with inputs, there are in a part."""
+def _count(scratch, end):
+    """Return how many inputs, and positions with inputs, there are in the batch before ``end``."""
     n_inputs, n_positions = 0, 0
-    for r in range(begin, end):
+    for r in range(end):
         length = scratch.ends[r] - scratch.begins[r]
         n_inputs += max(length - 1, 0)
         n_positions += length > 0
@@ -157,15 +171,15 @@ def _list_outputs(text, sampling, p, number, occurrences):
 
 
 @inlined
-def _list_part(begin, end, first, places, text, sampling, sides, scratch):
+def _list_part(mine, first, text, sampling, sides, scratch):
     """List the inputs and outputs of a part of a batch; ``first`` is the batch's first position."""
     inputs, outputs = sides.inputs.occurrences, sides.outputs.occurrences
-    at, number = places
-    for r in range(begin, end):
+    at, number = mine.first_input, mine.first_number
+    for r in range(mine.begin, mine.end):
         window_begin, window_end = scratch.begins[r], scratch.ends[r]
         if window_begin == window_end:
             continue
-        position = Position(at, window_end - window_begin - 1, number, ONE)
+        position = Position(at, window_end - window_begin - 1, number, ONE, 0)
         _list_inputs(text, first + r, position, window_begin, window_end, sampling.cbow, inputs)
         _list_outputs(text, sampling, first + r, number, outputs)
         if scratch.input_curvatures.shape[0] > 0:
@@ -225,7 +239,7 @@ def _learn_pairs(rank, position, inputs, outputs, scratch):
     of_inputs, of_outputs = inputs.table.weights, outputs.table.weights
     at, first, row = position.first_input, position.number * k, rank * scratch.transposed.shape[1]
     tokens = inputs.occurrences.tokens
-    listed = Listed(outputs.occurrences.tokens, first, 1, k, first + k)
+    listed = Listed(outputs.occurrences.tokens, first, 1, k, position.last_output)
     for c in range(n):
         token = np.int64(tokens[at + c])
         score_rows(listed, of_outputs, of_inputs, token, scratch.scores, row + c)
@@ -256,7 +270,7 @@ def _learn_mean(rank, position, inputs, outputs, scratch):
     listed = Listed(inputs.occurrences.tokens, at, 1, position.n_inputs, at + position.n_inputs)
     _clear(scratch.by_outputs, number)
     add_rows(listed, inputs.table.weights, scratch.transposed, rank * k, scratch.by_outputs, number)
-    listed = Listed(outputs.occurrences.tokens, first, 1, k, first + k)
+    listed = Listed(outputs.occurrences.tokens, first, 1, k, position.last_output)
     score_rows(listed, of_outputs, scratch.by_outputs, number, scratch.scores, row)
     loss = _differentiate(rank, 1, position, outputs.occurrences.tokens, scratch)
     _clear(scratch.by_inputs, number)
@@ -267,16 +281,20 @@ def _learn_mean(rank, position, inputs, outputs, scratch):
 
 
 @inlined
-def _learn_part(rank, begin, end, places, scale, cbow, sides, scratch):
+def _learn_part(rank, mine, scale, text, cbow, sides, scratch):
     """Find the losses and gradients of a part of a batch."""
     inputs, outputs = sides.inputs, sides.outputs
-    at, number = places
-    for r in range(begin, end):
+    at, number = mine.first_input, mine.first_number
+    last_output = mine.last_number * scratch.scores.shape[1]
+    for r in range(mine.begin, mine.end):
         scratch.losses[r] = 0.0
+        # The last token of a window is new, the others were in the one before.
+        newest = text.tokens[scratch.ends[min(r + _POSITIONS_AHEAD, mine.end - 1)] - 1]
+        prefetch_row(inputs.table.weights, np.uint64(max(newest, 0)))
         n_inputs = scratch.ends[r] - scratch.begins[r] - 1
         if n_inputs < 0:
             continue
-        position = Position(at, n_inputs, number, scale)
+        position = Position(at, n_inputs, number, scale, last_output)
         if cbow:
             scratch.losses[r] = _learn_mean(rank, position, inputs, outputs, scratch)
         else:
@@ -303,16 +321,18 @@ def word2vec_train(rank, size, barrier, text, sampling, sides, scratch):
         for r in range(begin, end):
             scratch.begins[r], scratch.ends[r] = _window(text, sampling, first + r)
         synchronize(member)
-        places = _count(scratch, 0, begin)
-        n_inputs, n_positions = _count(scratch, 0, n)
+        first_input, first_number = _count(scratch, begin)
+        last_number = _count(scratch, end)[1]
+        n_inputs, n_positions = _count(scratch, n)
+        mine = Part(begin, end, first_input, first_number, last_number)
         n_outputs = n_positions * sampling.n_outputs
         n_samples = n_positions if sampling.cbow else n_inputs
         mean = 1.0 / max(n_samples, 1)
-        _list_part(begin, end, first, places, text, sampling, sides, scratch)
+        _list_part(mine, first, text, sampling, sides, scratch)
         if now.rule.catch_up != CATCH_UP_NONE:
             catch_up_batch(member, n_inputs, inputs, n_outputs, outputs, now)
         scale = np.float32(mean if now.rule.average else 1.0)
-        _learn_part(rank, begin, end, places, scale, sampling.cbow, sides, scratch)
+        _learn_part(rank, mine, scale, text, sampling.cbow, sides, scratch)
         synchronize(member)
         if rank == 0:
             total_samples += n_samples
