@@ -19,17 +19,17 @@ from freqfm import Word2Vec
 #
 # A shop has six departments of 50 items; the second item of a department is seen half as often as
 # the first, the third a third as often, and so on. A session looks at two to eight items of a
-# department; one item in six is of any other.
+# department; one item in four is of any.
 
 N_DEPARTMENTS, N_ITEMS = 6, 50
 generator = np.random.default_rng(0)
 popularity = 1 / np.arange(1, N_ITEMS + 1)
 popularity /= popularity.sum()
 sessions = []
-for _ in range(4000):
+for _ in range(1200):
     n = generator.integers(2, 9)
     of_session = np.full(n, generator.integers(N_DEPARTMENTS))
-    stray = generator.random(n) < 1 / 6
+    stray = generator.random(n) < 1 / 4
     of_session[stray] = generator.integers(N_DEPARTMENTS, size=stray.sum())
     items = generator.choice(N_ITEMS, n, p=popularity)
     sessions.append((of_session * N_ITEMS + items).tolist())
