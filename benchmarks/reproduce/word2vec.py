@@ -33,7 +33,7 @@ from _runs import Results
 GRID = {
     "skip_gram": {
         "SGD": [SGD(rate) for rate in (30, 60, 100)],
-        "CF-SGD": [CFSGD(2, 0.05), CFSGD(4, 0.1), CFSGD(8, 0.2)],
+        "CF-SGD": [CFSGD(1, 0.03), CFSGD(2, 0.05), CFSGD(4, 0.1)],
         "Adam": [Adam(rate) for rate in (0.003, 0.01, 0.02)],
     },
     "cbow": {
@@ -42,7 +42,7 @@ GRID = {
         "Adam": [Adam(rate) for rate in (0.003, 0.01, 0.02)],
     },
 }
-# The rates that the paper states, on means over a batch.
+# The rates that the paper states, on means over a batch; tried with one seed.
 PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0), "Adam": Adam(0.025)}
 
 
