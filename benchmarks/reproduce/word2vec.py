@@ -42,7 +42,7 @@ GRID = {
         "Adam": [Adam(rate) for rate in (0.003, 0.01, 0.02)],
     },
 }
-# The rates that the paper states, on means over a batch; tried with one seed.
+# The rates that the paper states, on means over a batch.
 PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0), "Adam": Adam(0.025)}
 
 
