@@ -77,3 +77,28 @@ def click_parts(data, name):
     """
     parts = (sparse.load_npz(data / name / f"{part}.npz") for part in ("train", "valid", "test"))
     return [sparse.csr_array(part).astype(np.float32) for part in parts]
+
+
+def wikitext(data, parts=("valid", "test"), lower=True):
+    """Return the lines of parts of WikiText-2 as lists of tokens, without empty lines.
+
+    Reads ``wikitext2/PART.txt.gz``, tokens between spaces.
+    """
+    lines = []
+    for part in parts:
+        with gzip.open(data / "wikitext2" / f"{part}.txt.gz", "rt", encoding="utf-8") as text:
+            lines += [(line.lower() if lower else line).split() for line in text]
+    return [line for line in lines if line]
+
+
+def similarity_pairs(data):
+    """Return (word, word, score) in lower case of WordSim-353 and SimLex-999, by name.
+
+    Reads ``word-similarity/``: two lines of comments, then words and scores between tabs.
+    """
+    pairs = {}
+    for name, file in (("WordSim-353", "wordsim353.tsv"), ("SimLex-999", "simlex999.txt")):
+        lines = (data / "word-similarity" / file).read_text(encoding="utf-8").splitlines()
+        rows = [line.split("\t")[:3] for line in lines if not line.startswith("#")]
+        pairs[name] = [(one.lower(), two.lower(), float(score)) for one, two, score in rows]
+    return pairs

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
     from freqfm.estimators.recommenders.recommend import recommend as recommend
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
+    from freqfm.estimators.word2vec.model import Word2Vec as Word2Vec
 
 _LAZY = {
     "DeepFMClassifier": "freqfm.estimators.fm.deepfm",
@@ -55,6 +56,7 @@ _LAZY = {
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.recommenders.interactions",
+    "Word2Vec": "freqfm.estimators.word2vec.model",
     "column_fields": "freqfm.estimators.fm.fields",
     "backbones": None,
     "callbacks": None,

@@ -42,6 +42,7 @@ __all__ = [
     "TowerTraining",
     "TrainedTable",
     "UpdateRule",
+    "WordProblem",
 ]
 
 
@@ -387,6 +388,26 @@ class AutoencoderProblem(NamedTuple):
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
+class WordProblem(NamedTuple):
+    """What a trainer of word vectors needs to know before the first epoch."""
+
+    cbow: (
+        bool  #: whether the mean of a window predicts its token, or each of its tokens (skip-gram)
+    )
+    window: int  #: largest distance between a position and its inputs
+    shrink_windows: bool  #: whether the distance is drawn from 1 to ``window``, for each position
+    n_negatives: int
+    batch_size: int  #: positions
+    longest: int  #: most inputs that a position can have, by the length of the documents
+    #: Alias table of the noise: (n_tokens,) float32, and int32; see ``Backend.alias_tables``.
+    thresholds: np.ndarray
+    aliases: np.ndarray
+    width: int  #: of the vectors
+    rule: UpdateRule
+    seed: int
+    formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
+
+
 class Backend(ABC):
     """The operations that a kind of hardware provides to the models.
 
@@ -633,6 +654,34 @@ class Backend(ABC):
         Parameters
         ----------
         problem : AutoencoderProblem
+        n_threads : int
+        """
+
+    @abstractmethod
+    def word2vec_trainer(self, problem, n_threads):
+        """Return a trainer of word vectors by negative sampling; a context manager.
+
+        It has the methods
+
+        - ``begin_tables(tables, first_step, corrections)``, as ``RankingTrainer.begin_epoch``, with
+          TrainedTables "vectors", of inputs, and "output_vectors";
+        - ``train(epoch, tokens, learns=True)``: a pass over tokens, int32, with -1 before, between
+          and after documents; a step for every ``batch_size`` of them, the last one shorter. It
+          returns the sum of the losses before each step, and the number of samples. If not
+          ``learns``, no row moves;
+        - ``catch_up_tables(n)``: rows catch up on the steps they missed, up to the ``n``-th.
+
+        The inputs of position p are the tokens around it within its document, and not further than
+        ``window``, or than 1 + (b >> 33) mod ``window``, with b the bits of number p in the stream
+        of the seed and the epoch. Its outputs are its token and ``n_negatives`` draws of noise: the
+        bits of number j of the stream ``hash64(key + p)`` draw number j, from 1 on, the upper half
+        the slot of the alias table, the lower half the alternative; draws that are the token itself
+        do not count. Every pair of an input (or, with ``cbow``, of the mean of the inputs) and an
+        output adds the log loss of its dot product: of target 1 for the token, 0 for noise.
+
+        Parameters
+        ----------
+        problem : WordProblem
         n_threads : int
         """
 

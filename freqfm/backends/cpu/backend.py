@@ -20,6 +20,7 @@ from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import top_k
 from freqfm.backends.cpu.training import TableTrainer
+from freqfm.backends.cpu.word2vec import Word2VecTrainer
 
 # Below this number of multiplications in a call, starting threads costs more than it saves.
 _WEIGHTS_PER_CALL = 100_000
@@ -116,6 +117,7 @@ class CPUBackend(Backend):
     # Autoencoders, samplers and metrics.
 
     autoencoder_trainer = staticmethod(AutoencoderTrainer)
+    word2vec_trainer = staticmethod(Word2VecTrainer)
     sum_histories = staticmethod(sum_histories)
     draw = staticmethod(draw)
     draw_lists = staticmethod(draw_lists)

@@ -391,16 +391,17 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 
 @inlined
-def move_row(k, n_seen, share, gradient, table, step):
+def move_row(k, n_seen, share, curvature, gradient, table, step):
     """Step row ``k`` along its gradient, and apply its weight decay.
 
     A batch holds the row ``n_seen`` times; the penalty on touched rows is multiplied by ``share``.
+    ``curvature`` bounds a counted learning rate, see ``counted_rate``; 0 does not.
     """
     rule = step.rule
     weights = table.weights
     width = weights.shape[1]
     rate = row_rate(
-        rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), 0.0
+        rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), curvature
     )
     if rule.decay_code != DECAY_NONE:
         if rule.decoupled:
@@ -431,7 +432,7 @@ def step_rows(rank, size, barrier, moved, table, step):
     for p in range(rank, moved.rows.shape[0], size):
         n_seen = moved.counts[p]
         share = n_seen * moved.mean
-        move_row(np.uint64(moved.rows[p]), n_seen, share, moved.gradients[p], table, step)
+        move_row(np.uint64(moved.rows[p]), n_seen, share, 0.0, moved.gradients[p], table, step)
 
 
 @inlined
@@ -470,13 +471,21 @@ def _prefetch_state(token, table):
         prefetch_row_to_write(table.second, k)
 
 
-@subroutine
-def apply_gradients(member, n, side, sources, n_unit, step, mean):
-    """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
+@inlined
+def _sum_curvatures(head, curvatures, nexts):
+    """Return the sum of a token's curvatures, over its occurrences; 0 if there are none."""
+    total = 0.0
+    if curvatures.shape[0] > 0:
+        link = head
+        while link >= 0:
+            total += curvatures[np.uint64(link)]
+            link = nexts[np.uint64(link)]
+    return total
 
-    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``mean`` is
-    one over the weight of the batch, by which the penalty on touched rows is multiplied.
-    """
+
+@inlined
+def _apply(member, n, side, sources, n_unit, step, mean, curvatures):
+    """Do what ``apply_bounded_gradients`` does; without bounds if there are no curvatures."""
     table, occurrences = side.table, side.occurrences
     nexts = occurrences.nexts[member.rank]
     touched = occurrences.touched[member.rank]
@@ -491,5 +500,29 @@ def apply_gradients(member, n, side, sources, n_unit, step, mean):
         head = table.heads[k]
         table.heads[k] = -1
         n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
+        curvature = _sum_curvatures(head, curvatures, nexts)
         through_unit_row(gradient, table.weights, k, n_unit)
-        move_row(k, n_seen, n_seen * mean, gradient, table, step)
+        move_row(k, n_seen, n_seen * mean, curvature, gradient, table, step)
+
+
+_NO_CURVATURES = np.zeros(0, dtype=np.float32)
+
+
+@subroutine
+def apply_gradients(member, n, side, sources, n_unit, step, mean):
+    """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
+
+    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``mean`` is
+    one over the weight of the batch, by which the penalty on touched rows is multiplied.
+    """
+    _apply(member, n, side, sources, n_unit, step, mean, _NO_CURVATURES)
+
+
+@subroutine
+def apply_bounded_gradients(member, n, side, sources, step, mean, curvatures):
+    """Do what ``apply_gradients`` does, with bounds of counted learning rates.
+
+    ``curvatures`` (n,), float32, are those of the occurrences; a row's rate is bounded by their
+    sum, see ``counted_rate``. Without any, rates are not bounded.
+    """
+    _apply(member, n, side, sources, NO_UNIT, step, mean, curvatures)

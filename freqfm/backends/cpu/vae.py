@@ -138,7 +138,7 @@ def step_histories(rank, size, barrier, n, occurrences, gradients, move, scale):
 @inlined
 def _move_row(k, n_seen, gradient, move):
     """Step row ``k`` of a table along its gradient, the mean or sum over ``n_seen`` users."""
-    move_row(np.uint64(k), n_seen, 1.0, gradient, move.table, move.step)
+    move_row(np.uint64(k), n_seen, 1.0, 0.0, gradient, move.table, move.step)
 
 
 @kernel

@@ -94,3 +94,4 @@ class CUDABackend(Backend):
     propagation = _cpu_only("Graphs are propagated")
     deepfm_trainer = _cpu_only("DeepFM is trained")
     deepfm_scores = _cpu_only("DeepFM is scored")
+    word2vec_trainer = _cpu_only("Word vectors are trained")

@@ -19,6 +19,7 @@ from .propagation import Propagation
 from .ranking import RankingEpochs, fold_in
 from .sampling import alias_tables, draw_for_queries
 from .steps import TableEpochs
+from .word2vec import Word2VecEpochs
 
 __all__ = ["NumpyBackend"]
 
@@ -91,6 +92,10 @@ class NumpyBackend(Backend):
     def autoencoder_trainer(self, problem, n_threads):
         """Return what an autoencoder does per item."""
         return AutoencoderEpochs(problem)
+
+    def word2vec_trainer(self, problem, n_threads):
+        """Return a trainer of word vectors."""
+        return Word2VecEpochs(problem)
 
     def sum_histories(self, histories, table, n_threads):
         """Return the sums of weights times rows of a table."""

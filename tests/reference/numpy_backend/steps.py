@@ -80,16 +80,18 @@ class Steps:
                 table.weights, (k, 0, len(along)), along, table.first, table.second,
             )  # fmt: skip
 
-    def move(self, table, gradient, n_seen, share, corrections):
+    def move(self, table, gradient, n_seen, share, corrections, curvatures=None):
         """Step all rows of a TrainedTable: those that a batch holds, and those that it does not.
 
         ``gradient`` (n, d) and ``n_seen`` (n,), how often the batch holds each row, are of the
-        whole table; the penalty on touched rows counts ``share`` times.
+        whole table; the penalty on touched rows counts ``share`` times. ``curvatures`` (n,) bound
+        the rates from counters.
         """
         rule = self.rule
         touched, idle = np.flatnonzero(n_seen), np.flatnonzero(n_seen == 0)
         self.count(table.per_row, touched, n_seen[touched])
-        gradient, rate = gradient[touched], self.rates(table.per_row, touched)
+        bounds = 0.0 if curvatures is None else curvatures[touched]
+        gradient, rate = gradient[touched], self.rates(table.per_row, touched, bounds)
         if rule.decay_code != codes.DECAY_NONE and rule.decoupled:
             table.weights[touched] *= 1 - rate[:, None] * rule.decay
         elif rule.decay_code != codes.DECAY_NONE:

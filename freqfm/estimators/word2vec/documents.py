@@ -1,0 +1,170 @@
+"""Documents, as users give them, as numbers of tokens."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer
+
+__all__ = ["Corpus", "Documents"]
+
+
+class Corpus(NamedTuple):
+    """Documents as indices of tokens in a vocabulary, with -1 after each document."""
+
+    tokens: np.ndarray  #: (n,), int32
+    starts: np.ndarray  #: (n_documents + 1,), where documents begin, int64
+
+    @property
+    def n_documents(self):
+        """The number of documents, empty ones included."""
+        return len(self.starts) - 1
+
+    @property
+    def longest(self):
+        """The number of tokens in the longest document."""
+        return int(np.diff(self.starts).max(initial=1)) - 1
+
+    def counts(self, n_tokens):
+        """Return how often each token occurs, int64."""
+        return np.bincount(self.tokens + 1, minlength=n_tokens + 1)[1:]
+
+    def in_order(self, order):
+        """Return the indices into ``tokens`` of all documents in another order."""
+        lengths = np.diff(self.starts)[order]
+        ends = np.cumsum(lengths)
+        indices = np.repeat(self.starts[order] - (ends - lengths), lengths)
+        indices += np.arange(len(indices))
+        return indices
+
+
+class Documents(NamedTuple):
+    """Documents that have been read once: their distinct tokens, and their numbers."""
+
+    tokens: list  #: distinct, in the order of their first occurrence
+    numbers: np.ndarray  #: (n,), of all documents' tokens, int32
+    lengths: np.ndarray  #: (n_documents,), int64
+
+    @classmethod
+    def read(cls, documents, analyzer):
+        """Read an iterable of documents.
+
+        Parameters
+        ----------
+        documents : iterable
+            Of strings, or of sequences of tokens, which are strings or integers.
+        analyzer : {"word", "whitespace"} or callable
+            See ``Word2Vec``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they cannot be read; the message says which document.
+        """
+        _check_container(documents)
+        split = _splitter(analyzer)
+        numbers, lengths = array("i"), array("q")
+        number_of = defaultdict()
+        number_of.default_factory = number_of.__len__
+        for i, document in enumerate(documents):
+            tokens = split(document, i)
+            before = len(numbers)
+            try:
+                numbers.extend(map(number_of.__getitem__, tokens))
+            except TypeError as error:
+                raise TypeError(
+                    f"documents[{i}] is not a sequence of tokens, strings or integers: {error}."
+                ) from None
+            lengths.append(len(numbers) - before)
+        return cls(
+            _checked_tokens(number_of),
+            np.array(numbers, dtype=np.int32),
+            np.array(lengths, dtype=np.int64),
+        )
+
+    def vocabulary(self, min_count, known=()):
+        """Return the tokens that occur at least so often, sorted, without known ones."""
+        counts = np.bincount(self.numbers, minlength=len(self.tokens))
+        frequent = (self.tokens[i] for i in np.flatnonzero(counts >= min_count))
+        new = [token for token in frequent if token not in known]
+        try:
+            return sorted(new)
+        except TypeError:
+            raise TypeError(
+                "documents holds both strings and integers as tokens; take one of them."
+            ) from None
+
+    def corpus(self, vocabulary):
+        """Return the documents without the tokens that a vocabulary does not have.
+
+        Parameters
+        ----------
+        vocabulary : dict
+            The index of each token.
+        """
+        index_of = np.array([vocabulary.get(token, -1) for token in self.tokens], dtype=np.int32)
+        indices = index_of[self.numbers] if len(self.numbers) else self.numbers
+        kept = indices >= 0
+        ends = np.append(0, np.cumsum(kept))[np.append(0, np.cumsum(self.lengths))]
+        starts = ends + np.arange(len(ends))
+        tokens = np.full(starts[-1], -1, dtype=np.int32)
+        inside = np.ones(len(tokens), dtype=bool)
+        inside[starts[1:] - 1] = False
+        tokens[inside] = indices[kept]
+        return Corpus(tokens, starts)
+
+
+def _check_container(documents):
+    """Raise unless documents can be read one by one."""
+    advice = "give an iterable of strings or of lists of tokens"
+    if isinstance(documents, (str, bytes)):
+        raise ValueError(f"documents is a single {type(documents).__name__}; {advice}.")
+    if sparse.issparse(documents):
+        raise TypeError(
+            f"documents is a sparse matrix; {advice}. The order of tokens is needed, not counts."
+        )
+    if hasattr(documents, "columns"):
+        raise TypeError("documents is a table; give one of its columns, such as documents['text'].")
+    if isinstance(documents, (Mapping, Set)) or not isinstance(documents, Iterable):
+        raise TypeError(f"documents is of type {type(documents).__name__}; {advice}.")
+
+
+def _splitter(analyzer):
+    """Return a function of a document and its number that returns the tokens."""
+    if callable(analyzer):
+        return lambda document, i: analyzer(document)
+    of_string = str.split
+    if analyzer == "word":
+        of_string = CountVectorizer(token_pattern=r"(?u)\b\w+\b").build_analyzer()
+
+    def split(document, i):
+        if isinstance(document, str):
+            return of_string(document)
+        if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
+            raise TypeError(
+                f"documents[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
+                f"string, or a list of tokens."
+            )
+        return document
+
+    return split
+
+
+def _checked_tokens(number_of):
+    """Return tokens as Python's strings and integers, in the order of their numbers."""
+    tokens = list(number_of)
+    for i, token in enumerate(tokens):
+        if isinstance(token, str):
+            tokens[i] = str(token)
+        elif isinstance(token, Integral) and not isinstance(token, bool):
+            tokens[i] = int(token)
+        else:
+            raise TypeError(
+                f"documents holds the token {token!r} of type {type(token).__name__}; tokens are "
+                f"strings or integers."
+            )
+    return tokens

@@ -1,0 +1,651 @@
+"""Word2Vec: vectors of words, or of any tokens that stand in sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm import backends
+from freqfm._components import (
+    NON_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INTEGER,
+    is_named,
+    name_to_instance,
+    resolve,
+)
+from freqfm._memory import as_aligned
+from freqfm._signals import release_signals
+from freqfm._validation import (
+    LearnedArrays,
+    as_kernel_array,
+    check_memory,
+    count_threads,
+    draw_seed,
+)
+from freqfm.backends.base import Histories
+from freqfm.estimators.recommenders.gradient import grow_state, new_state
+from freqfm.estimators.training import (
+    CallbackSupportMixin,
+    FitCallbacks,
+    Phase,
+    attempt,
+    check_progress,
+    check_steps,
+    train,
+    with_callbacks,
+)
+from freqfm.estimators.word2vec.documents import Documents
+from freqfm.estimators.word2vec.files import read_vectors, write_vectors
+from freqfm.estimators.word2vec.similarity import TokenSimilarity
+from freqfm.estimators.word2vec.trainer import Word2VecTrainer, mean_loss
+from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.optimizers import OPTIMIZERS, Optimizer
+
+__all__ = ["Word2Vec"]
+
+# Default learning rates by architecture. Those of SGD are for each position of a batch.
+_RATES = {
+    "skip_gram": {"sgd": 0.25, "cf_sgd": 4.0, "adam": 0.01},
+    "cbow": {"sgd": 0.4, "cf_sgd": 8.0, "adam": 0.01},
+}
+_RATE_OF_ADAGRAD = 0.1
+
+# CF-SGD's bound of a step by default: the gradients of CBOW are shared by the tokens of a window.
+_LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
+
+
+class Word2Vec(
+    TokenSimilarity,
+    CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
+    """Word vectors by negative sampling, of skip-gram or CBOW.
+
+    Tokens that stand near the same tokens get similar vectors [1]_. At each position of a document,
+    the input vectors v of the tokens in a window around it are compared with the output vector u of
+    its own token w, and with those of ``n_negatives`` tokens k drawn as noise::
+
+        -log sigmoid(<u_w, h>) - sum_k log sigmoid(-<u_k, h>),
+
+    with h each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words, or
+    any items that stand in sequences, such as those of shopping sessions.
+
+    Parameters
+    ----------
+    n_components : int, default=100
+        Length of the vectors; ``vector_size`` of gensim.
+    architecture : {"skip_gram", "cbow"}, default="skip_gram"
+        CBOW takes a third of the time of skip-gram, which is the better one for little text and for
+        rare tokens.
+    window : int, default=5
+        Largest distance between a position and a token of its window. Windows end with documents.
+    min_count : int, default=5
+        Rarer tokens are left out, before windows are taken.
+    n_negatives : int, default=5
+        Tokens drawn as noise at each position; all tokens of a window are compared with the same.
+    noise_exponent : float, default=0.75
+        Noise is drawn in proportion to a token's count to this power. 1 draws by frequency, 0
+        uniformly; for sessions of items negative numbers may be best.
+    subsample : float or None, default=1e-3
+        A token that makes up the share f of all tokens is kept with the probability
+        sqrt(t / f) + t / f, for t the value given, drawn anew in every epoch; ``sample`` of gensim.
+        None keeps all.
+    shrink_windows : bool, default=True
+        Whether the reach of each window is drawn from 1 to ``window``, so that near tokens count
+        more. For sessions, where order means little, False is better.
+    analyzer : {"word", "whitespace"} or callable, default="word"
+        How a document that is a string is split: into words of letters and digits in lower case, as
+        ``CountVectorizer`` does but with words of one letter; or at white space, as it is. A
+        function is called with each document, string or not, and returns its tokens. Documents that
+        are sequences of tokens are otherwise taken as they are.
+    optimizer : str or Optimizer, default="cf_sgd"
+        "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance from
+        :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+    learning_rate : float, default=None
+        The optimizer's learning rate; None is one that suits the architecture, see Notes. Not
+        allowed with an instance.
+    schedule : {"linear", "constant"}, default="linear"
+        Whether the learning rate decays linearly, from batch to batch, to zero at the end of
+        ``fit``. ``partial_fit`` always has a constant one.
+    max_iter : int, default=5
+        Epochs; ``epochs`` of gensim.
+    batch_size : int, default=256
+        Positions per step. A step sums the gradients of a batch for each token, and moves the
+        token once.
+    init : str or Initializer, default="normal"
+        Initial values of the input vectors: "normal", "xavier", "prism", or an instance from
+        :mod:`freqfm.initializers`. Output vectors start at zero.
+    init_scale : float, default=None
+        The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
+        default. Not allowed with an instance.
+    verbose : int, default=0
+        1 prints a line per epoch.
+    n_jobs : int, default=None
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Pass an int for the same model at every call.
+    device : str, default="cpu"
+        "cpu", or "auto". Word vectors are trained on the CPU only: "cuda" raises.
+
+    Attributes
+    ----------
+    vocabulary_ : dict
+        The row of each token in the other attributes; in ``fit`` tokens are sorted.
+    vectors_ : ndarray of shape (n_tokens, n_components), float32
+        The input vectors, which are meant by "word vectors".
+    output_vectors_ : ndarray of shape (n_tokens, n_components), float32
+    token_counts_ : ndarray of shape (n_tokens,)
+        How often each token occurs.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean loss of each epoch, per input that is compared; the loss of each batch is taken before
+        its step.
+    n_iter_ : int
+        Epochs trained, over all calls.
+    optimizer_state_nbytes_ : int
+        Bytes of the optimizer state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On documents or parameters that cannot be used; the message names the argument.
+    DivergenceError
+        If the loss or a weight stops being finite; the model of the last finite epoch is kept.
+
+    See Also
+    --------
+    MFRecommender : Vectors of users and items, where sessions belong to users who come again.
+
+    Notes
+    -----
+    All pairs of a position share its noise, as in [2]_, where word2vec draws for each pair; the
+    expected gradient is the same, and the work is that of small products of matrices. The gradient
+    of CBOW is the exact one [3]_: word2vec and gensim move each token of a window by the gradient
+    by the mean, not divided by the number of tokens.
+
+    Default learning rates are, for skip-gram and CBOW, 4 and 8 for "cf_sgd", with a ``max_step`` of
+    0.1 and 0.5; 0.25 and 0.4 times ``batch_size`` for "sgd" and "fa_sgd", whose rates are of the
+    mean over a batch, as in all estimators here; 0.01 for "adam" and 0.1 for "adagrad" and
+    "rowwise_adagrad". The 0.025 for each pair of word2vec would be about 0.15 times ``batch_size``
+    for "sgd". CF-SGD's bound by the curvature, see :class:`freqfm.optimizers.CFSGD`, is that for
+    vectors of length one.
+
+    Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
+    memory is 8 n_tokens n_components bytes for the model, as much again for a copy of the last
+    whole epoch, 4 bytes for each token of the documents, and the optimizer's state.
+
+    References
+    ----------
+    .. [1] T. Mikolov, I. Sutskever, K. Chen, G. Corrado, J. Dean. "Distributed Representations of
+       Words and Phrases and their Compositionality". NeurIPS 2013.
+    .. [2] S. Ji, N. Satish, S. Li, P. Dubey. "Parallelizing Word2Vec in Shared and Distributed
+       Memory". 2016.
+    .. [3] O. Irsoy, A. Benton, K. Stratos. "Corrected CBOW Performs as well as Skip-gram". 2021.
+
+    Examples
+    --------
+    >>> from freqfm import Word2Vec
+    >>> documents = ["the cat chased the mouse", "the dog chased the cat"] * 50
+    >>> model = Word2Vec(n_components=8, random_state=0).fit(documents)
+    >>> sorted(model.vocabulary_)
+    ['cat', 'chased', 'dog', 'mouse', 'the']
+    >>> model.transform(["a dog and a cat"]).shape
+    (1, 8)
+    >>> len(model.most_similar("dog", n=3))
+    3
+    """
+
+    _parameter_constraints: dict = {
+        "n_components": POSITIVE_INTEGER,
+        "architecture": [StrOptions({"skip_gram", "cbow"})],
+        "window": POSITIVE_INTEGER,
+        "min_count": POSITIVE_INTEGER,
+        "n_negatives": POSITIVE_INTEGER,
+        "noise_exponent": [Interval(Real, -10, 10, closed="both")],
+        "subsample": [*POSITIVE, None],
+        "shrink_windows": ["boolean"],
+        "analyzer": [StrOptions({"word", "whitespace"}), callable],
+        "optimizer": "no_validation",  # names and instances are resolved in fit
+        "learning_rate": [*POSITIVE, None],
+        "schedule": [StrOptions({"linear", "constant"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": POSITIVE_INTEGER,
+        "init": "no_validation",
+        "init_scale": [*NON_NEGATIVE, None],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
+    }
+    _writes_checkpoints = True
+
+    # There is no early stopping; the epoch loop compares losses all the same.
+    tol = 0.0
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        architecture: str = "skip_gram",
+        window: int = 5,
+        min_count: int = 5,
+        n_negatives: int = 5,
+        noise_exponent: float = 0.75,
+        subsample: float | None = 1e-3,
+        shrink_windows: bool = True,
+        analyzer: str | Callable = "word",
+        optimizer: str | Optimizer = "cf_sgd",
+        learning_rate: float | None = None,
+        schedule: str = "linear",
+        max_iter: int = 5,
+        batch_size: int = 256,
+        init: str | Initializer = "normal",
+        init_scale: float | None = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        device: str = "cpu",
+    ):
+        self.n_components = n_components
+        self.architecture = architecture
+        self.window = window
+        self.min_count = min_count
+        self.n_negatives = n_negatives
+        self.noise_exponent = noise_exponent
+        self.subsample = subsample
+        self.shrink_windows = shrink_windows
+        self.analyzer = analyzer
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.init = init
+        self.init_scale = init_scale
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.device = device
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    @property
+    def _n_features_out(self):
+        return self.vectors_.shape[1]
+
+    def set_params(self, **params):
+        """Set parameters; those of a component reach it by name too.
+
+        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
+        name, which is replaced by an instance.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+        """
+        name_to_instance(self, {"optimizer": OPTIMIZERS, "init": INITIALIZERS}, params)
+        return super().set_params(**params)
+
+    # Fitting.
+
+    @with_callbacks
+    def fit(self, documents, y=None):
+        """Learn the vocabulary and the vectors of documents.
+
+        Parameters
+        ----------
+        documents : iterable of str, or of sequences of tokens
+            Strings are split by ``analyzer``. Tokens are strings or integers.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        TypeError, ValueError
+            On documents that cannot be read, or in which no two tokens of the vocabulary stand in
+            one document.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        """
+        self._validate_params()
+        with attempt(self) as trial:
+            unfinished = self.__dict__.pop("_unfinished", None)
+            with release_signals():
+                optimizer = self._resolve_optimizer()
+                read = Documents.read(documents, self.analyzer)
+                vocabulary = {token: i for i, token in enumerate(read.vocabulary(self.min_count))}
+                corpus = self._checked_corpus(read, vocabulary)
+                hashed = {"documents": [corpus.tokens, corpus.starts, list(vocabulary)]}
+                data = {"X": documents, "y": y}
+                callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
+                if unfinished is None:
+                    self._init_model(vocabulary, corpus, optimizer)
+                else:
+                    self._check_trainable(optimizer)
+                decays = self.schedule == "linear"
+                trainer = self._trainer_of(optimizer, corpus, decays)
+            train(trainer, Phase(int(self.max_iter)), trial, callbacks)
+            with release_signals():
+                callbacks.end_fit()
+        return self
+
+    def partial_fit(self, documents, y=None):
+        """Train one epoch on more documents, at a learning rate that does not decay.
+
+        Tokens that occur at least ``min_count`` times in these documents join the vocabulary, at
+        its end. All counts grow.
+
+        Parameters
+        ----------
+        documents : iterable of str, or of sequences of tokens
+            See ``fit``.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        with attempt(self) as trial:
+            self.__dict__.pop("_unfinished", None)
+            with release_signals():
+                optimizer = self._resolve_optimizer()
+                is_new = not hasattr(self, "vectors_")
+                vocabulary = {}
+                if not is_new:
+                    self._check_trainable(optimizer)
+                    vocabulary = dict(self.vocabulary_)
+                read = Documents.read(documents, self.analyzer)
+                for token in read.vocabulary(self.min_count, vocabulary):
+                    vocabulary[token] = len(vocabulary)
+                corpus = self._checked_corpus(read, vocabulary)
+                if is_new:
+                    self._init_model(vocabulary, corpus, optimizer)
+                else:
+                    self._grow(vocabulary, corpus, optimizer)
+                trainer = self._trainer_of(optimizer, corpus, False)
+            train(trainer, Phase(1), trial)
+        return self
+
+    def _resolve_optimizer(self):
+        """Return the optimizer; one given by name has rates that suit the architecture."""
+        rate, bound = self.learning_rate, None
+        if is_named(self.optimizer, "cf_sgd"):
+            bound = _LARGEST_STEPS[self.architecture]
+        if rate is None and isinstance(self.optimizer, str):
+            rate = self._default_rate()
+        return resolve(
+            "optimizer",
+            self.optimizer,
+            Optimizer,
+            OPTIMIZERS,
+            [("learning_rate", "learning_rate", rate), ("max_step", "max_step", bound)],
+        )
+
+    def _default_rate(self):
+        """Return the learning rate of an optimizer given by name; None is its own."""
+        of_architecture = _RATES[self.architecture]
+        if self.optimizer in ("sgd", "fa_sgd"):
+            return of_architecture["sgd"] * int(self.batch_size)
+        if self.optimizer in ("adagrad", "rowwise_adagrad"):
+            return _RATE_OF_ADAGRAD
+        return of_architecture.get(self.optimizer)
+
+    def _checked_corpus(self, read, vocabulary):
+        """Return the Corpus of documents; raise if there is nothing to learn from."""
+        corpus = read.corpus(vocabulary)
+        if len(vocabulary) < 2 or corpus.longest < 2:
+            raise ValueError(
+                f"documents holds {len(read.lengths)} documents with {len(read.tokens)} distinct "
+                f"tokens, of which {len(vocabulary)} occur min_count={self.min_count} times or "
+                f"are known; no two of these stand in one document. Give more text, or lower "
+                f"min_count."
+            )
+        check_memory(
+            2 * len(vocabulary) * int(self.n_components),
+            f"n_components={self.n_components} for {len(vocabulary)} tokens",
+            "Take fewer components, or raise min_count.",
+        )
+        return corpus
+
+    def _initial_vectors(self, counts, seeds):
+        """Return the vectors that tokens start with."""
+        scale, n_components = self.init_scale, int(self.n_components)
+        if scale is None and is_named(self.init, "normal"):
+            # As spread as word2vec's uniform numbers.
+            scale = 1 / (np.sqrt(12) * n_components)
+        initializer = resolve(
+            "init", self.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)]
+        )
+        generator = np.random.default_rng(seeds)
+        return initializer.table((len(counts), n_components), generator, counts)
+
+    def _init_model(self, vocabulary, corpus, optimizer):
+        """Set the arrays of a new model."""
+        self._seed = draw_seed(self.random_state)
+        self.vocabulary_ = vocabulary
+        self.token_counts_ = corpus.counts(len(vocabulary))
+        self.vectors_ = self._initial_vectors(self.token_counts_, self._seed)
+        self.output_vectors_ = np.zeros_like(self.vectors_)
+        width = self.vectors_.shape[1]
+        self._states = {
+            name: new_state(optimizer, self.token_counts_, width)
+            for name in ("vectors_", "output_vectors_")
+        }
+        self._optimizer_name = type(optimizer).__name__
+        self._n_steps = np.zeros(1, dtype=np.int64)
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
+    def _grow(self, vocabulary, corpus, optimizer):
+        """Add the documents' counts, and rows for new tokens."""
+        n_old, n_new = len(self.vocabulary_), len(vocabulary)
+        counts = corpus.counts(n_new)
+        self.vocabulary_ = vocabulary
+        if n_new > n_old:
+            rows = self._initial_vectors(counts[n_old:], [self._seed, n_old])
+            self.vectors_ = np.concatenate([self.vectors_, rows])
+            self.output_vectors_ = np.concatenate([self.output_vectors_, np.zeros_like(rows)])
+            new = new_state(optimizer, counts[n_old:], self.vectors_.shape[1])
+            self._states = {name: grow_state(old, new) for name, old in self._states.items()}
+        counts[:n_old] += self.token_counts_
+        self.token_counts_ = counts
+
+    def _trainer_of(self, optimizer, corpus, decays):
+        """Return the task for the epoch loop."""
+        for name in ("vectors_", "output_vectors_"):
+            setattr(self, name, as_aligned(as_kernel_array(getattr(self, name))))
+        self._states = {
+            name: {key: as_kernel_array(array) for key, array in state.items()}
+            for name, state in self._states.items()
+        }
+        self._n_steps = as_kernel_array(self._n_steps, np.int64)
+        arrays = [array for state in self._states.values() for array in state.values()]
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
+        n_threads = count_threads(self.n_jobs)
+        return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
+
+    def _keep_probabilities(self):
+        """Return how likely each token is kept in an epoch, and at the end 1; None for all."""
+        if self.subsample is None:
+            return None
+        frequencies = self.token_counts_ / self.token_counts_.sum()
+        share = self.subsample / np.maximum(frequencies, 1e-300)
+        return np.append(np.sqrt(share) + share, 1.0)
+
+    # Learned arrays.
+
+    def _check_learned(self):
+        """Raise unless the vocabulary and the vectors fit; return the ``LearnedArrays``."""
+        check_is_fitted(self)
+        learned = LearnedArrays(self)
+        vocabulary = learned.get("vocabulary_")
+        is_dict = isinstance(vocabulary, dict) and len(vocabulary) > 0
+        learned.require(is_dict, "vocabulary_", "is not a dict of tokens")
+        learned.array("vectors_", (len(vocabulary), None), "f")
+        return learned
+
+    def _check_outputs(self):
+        """Raise unless the model has what a loss is computed from; return the ``LearnedArrays``."""
+        learned = self._check_learned()
+        if not hasattr(self, "output_vectors_"):
+            raise ValueError(
+                f"this {type(self).__name__} was loaded from a file of vectors, which holds "
+                f"neither counts nor output vectors: it can be neither trained nor scored."
+            )
+        learned.array("output_vectors_", self.vectors_.shape, "f")
+        learned.array("token_counts_", (len(self.vocabulary_),))
+        positive = (self.token_counts_ > 0).all()
+        learned.require(positive, "token_counts_", "holds numbers that are not positive")
+        return learned
+
+    def _check_trainable(self, optimizer):
+        """Raise unless the model can be trained further by an optimizer."""
+        learned = self._check_outputs()
+        in_order = list(self.vocabulary_.values()) == list(range(len(self.vocabulary_)))
+        learned.require(in_order, "vocabulary_", "does not number its tokens from 0 on")
+        if type(optimizer).__name__ != self._optimizer_name:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} differs from {self._optimizer_name} of the model to "
+                f"continue; set it back, or fit a new model."
+            )
+        n_tokens, width = self.vectors_.shape
+        if width != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the {width} of the model to "
+                f"continue; set it back, or fit a new model."
+            )
+        check_progress(learned)
+        check_steps(learned)
+        states = learned.get("_states")
+        shapes = optimizer.state_shapes(n_tokens, width)
+        wanted = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}
+        for name in ("vectors_", "output_vectors_"):
+            fits = isinstance(states, dict) and name in states
+            learned.require(fits, "_states", f"has no {name!r}")
+            shapes_of = {key: shapes[of_state] for key, of_state in wanted.items()}
+            learned.arrays(f"_states[{name!r}]", states[name], shapes_of)
+
+    # Predictions.
+
+    def transform(self, documents):
+        """Return the mean vector of each document.
+
+        Parameters
+        ----------
+        documents : iterable of str, or of sequences of tokens
+            See ``fit``. Tokens that are not in the vocabulary are skipped.
+
+        Returns
+        -------
+        means : ndarray of shape (n_documents, n_components), float32
+            Zeros for a document without a known token.
+        """
+        corpus = self._read(documents, self._check_learned())
+        known = corpus.tokens[corpus.tokens >= 0]
+        starts = corpus.starts - np.arange(len(corpus.starts))
+        lengths = np.diff(starts)
+        weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+        histories = Histories(starts.astype(np.int64), known, weights)
+        table = as_kernel_array(self.vectors_)
+        n_threads = count_threads(self.n_jobs)
+        return backends.serve(self.device, "sum_histories", histories, table, n_threads)
+
+    def score(self, documents, y=None):
+        """Return the negative mean loss of documents: the larger, the better.
+
+        Windows and noise are drawn by a fixed seed, so that models of one vocabulary are compared
+        by the same pairs; there is no subsampling.
+
+        Parameters
+        ----------
+        documents : iterable of str, or of sequences of tokens
+            See ``fit``. Tokens that are not in the vocabulary are left out.
+        y : Ignored
+
+        Returns
+        -------
+        score : float
+        """
+        corpus = self._read(documents, self._check_outputs())
+        optimizer = self._resolve_optimizer()
+        loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
+        if np.isnan(loss):
+            raise ValueError(
+                "documents holds no two tokens of the vocabulary in one document; there is nothing "
+                "to score."
+            )
+        return -float(loss)
+
+    def _read(self, documents, learned):
+        """Return the Corpus of documents."""
+        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
+        learned.indices("vocabulary_", corpus.tokens + 1, len(self.vectors_) + 1)
+        return corpus
+
+    # Files.
+
+    def save_word2vec_format(self, path, binary=False):
+        """Write the vectors to a file that other programs read.
+
+        The format is that of the original word2vec program. It holds the tokens, as text, and the
+        vectors: not what is needed to train further, for which pickle the model.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Compressed if it ends with ".gz".
+        binary : bool, default=False
+            Whether numbers are stored as bytes instead of text.
+        """
+        self._check_learned()
+        write_vectors(path, self.vocabulary_, self.vectors_, binary)
+
+    @classmethod
+    def load_word2vec_format(cls, path, binary=False):
+        """Return a model with the vectors of a file in the format of word2vec.
+
+        It transforms documents and answers ``most_similar``, but cannot be trained further.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Decompressed if it ends with ".gz".
+        binary : bool, default=False
+            Whether numbers are stored as bytes instead of text.
+
+        Returns
+        -------
+        model : Word2Vec
+            Its tokens are strings.
+
+        Raises
+        ------
+        ValueError
+            If the file has another format.
+        """
+        tokens, vectors = read_vectors(path, binary)
+        model = cls(n_components=vectors.shape[1])
+        model.vocabulary_ = {token: i for i, token in enumerate(tokens)}
+        model.vectors_ = vectors
+        return model

@@ -1,0 +1,150 @@
+"""The training task of word vectors: an epoch reads all documents once."""
+
+import numpy as np
+
+from freqfm import backends
+from freqfm._validation import as_kernel_array
+from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
+from freqfm.estimators.recommenders.trainer import make_rule
+
+__all__ = ["Word2VecTrainer", "mean_loss"]
+
+# Purposes of random numbers; those of positions are those of no purpose.
+_ORDER, _SUBSAMPLE = 1, 2
+
+# Seed and epoch of the windows and the noise that ``score`` draws: the same for all models.
+_SCORED = 0, 1 << 40
+
+
+class Word2VecTrainer:
+    """A task for the epoch loop; a context manager.
+
+    Parameters
+    ----------
+    model : Word2Vec
+        Initialised; its arrays are updated in place.
+    optimizer : Optimizer
+    corpus : Corpus
+    n_threads : int
+    decays : bool
+        Whether the learning rate decays over ``max_iter`` epochs.
+    """
+
+    divergence_hint = "a smaller batch_size"
+
+    def __init__(self, model, optimizer, corpus, n_threads, decays):
+        self.model, self.optimizer = model, optimizer
+        self._corpus, self._decays = corpus, decays
+        self._keep = model._keep_probabilities()
+        problem = _problem(model, optimizer, corpus, model._seed)
+        self._backend, self._trainer = backends.start(
+            model.device, "word2vec_trainer", problem, n_threads
+        )
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._backend.name
+
+    def __enter__(self):
+        self._trainer.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._trainer.__exit__(*exception)
+
+    def run_epoch(self, epoch):
+        """Read every document once, in random order; return the mean loss."""
+        tokens = self._subsampled(epoch)
+        n_batches = -(-len(tokens) // int(self.model.batch_size))
+        first_step = int(self.model._n_steps[0])
+        corrections = self.optimizer.corrections(
+            np.arange(first_step, first_step + n_batches + 1)
+        ).astype(np.float64)
+        if self._decays:
+            # Learning rates are divided by the first correction.
+            done = (epoch + np.arange(n_batches) / n_batches) / int(self.model.max_iter)
+            corrections[1:, 0] /= 1 - done
+        tables = {
+            name: TrainedTable(getattr(self.model, f"{name}_"), **self.model._states[f"{name}_"])
+            for name in ("vectors", "output_vectors")
+        }
+        self._trainer.begin_tables(tables, first_step, corrections)
+        loss, n_samples = self._trainer.train(epoch, tokens)
+        self._trainer.catch_up_tables(n_batches)
+        self.model._n_steps += n_batches
+        # Subsampling may leave nothing of a small corpus.
+        return loss / max(n_samples, 1)
+
+    def _subsampled(self, epoch):
+        """Return the tokens of an epoch, with -1 before, between and after documents."""
+        corpus, backend, seed = self._corpus, backends.get(), self.model._seed
+        order = backend.permutation(Stream(seed, epoch, _ORDER), corpus.n_documents)
+        indices = corpus.in_order(order)
+        tokens = corpus.tokens[indices]
+        if self._keep is not None:
+            # Those of -1 are the last number.
+            kept = backend.uniform(Stream(seed, epoch, _SUBSAMPLE), indices) < self._keep[tokens]
+            tokens = tokens[kept]
+        return np.append(np.int32(-1), tokens)
+
+    # Called by the epoch loop.
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [self.model.vectors_, self.model.output_vectors_]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        states = [array for state in self.model._states.values() for array in state.values()]
+        return [*self.weights(), self.model._n_steps, *states]
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        names = "vectors_", "output_vectors_"
+        return {name: getattr(self.model, name).copy() for name in names}
+
+
+def _problem(model, optimizer, corpus, seed):
+    """Return the WordProblem of a model and documents."""
+    noise = np.asarray(model.token_counts_, dtype=np.float64) ** model.noise_exponent
+    thresholds, aliases = backends.get().alias_tables(np.array([0, len(noise)]), noise)
+    return WordProblem(
+        cbow=model.architecture == "cbow",
+        window=int(model.window),
+        shrink_windows=bool(model.shrink_windows),
+        n_negatives=int(model.n_negatives),
+        batch_size=int(model.batch_size),
+        longest=max(corpus.longest - 1, 1),
+        thresholds=thresholds,
+        aliases=aliases,
+        width=model.vectors_.shape[1],
+        rule=make_rule(optimizer, 0.0, "batch"),
+        seed=int(seed),
+        formulas=optimizer.replacements(),
+    )
+
+
+def mean_loss(model, optimizer, corpus, n_threads):
+    """Return the mean loss of documents, by windows and noise that depend on nothing but these."""
+    seed, epoch = _SCORED
+    problem = _problem(model, optimizer, corpus, seed)._replace(rule=STORE, formulas={})
+    no_rate, no_state = np.zeros(0, np.float32), np.zeros((0, 1), np.float32)
+    tables = {
+        "vectors": as_kernel_array(model.vectors_),
+        "output_vectors": as_kernel_array(model.output_vectors_),
+    }
+    tables = {name: TrainedTable(t, no_rate, no_state, no_state) for name, t in tables.items()}
+    _, trainer = backends.start(model.device, "word2vec_trainer", problem, n_threads)
+    with trainer:
+        trainer.begin_tables(tables, 0, np.ones((1, 2)))
+        tokens = np.append(np.int32(-1), corpus.tokens)
+        loss, n_samples = trainer.train(epoch, tokens, learns=False)
+    return loss / n_samples if n_samples else np.nan

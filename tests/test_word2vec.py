@@ -1,0 +1,425 @@
+"""Word2Vec: training against a reference, vocabulary, questions, files, conventions."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend.word2vec import Word2VecEpochs, gradients, pairs_of
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from freqfm import DivergenceError, Word2Vec, backends
+from freqfm.backends.base import TrainedTable, WordProblem
+from freqfm.backends.cpu import team as team_module
+from freqfm.backends.cpu import word2vec as word2vec_module
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.estimators.recommenders.gradient import new_state
+from freqfm.estimators.recommenders.trainer import make_rule
+from freqfm.initializers import Normal
+from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
+
+ARCHITECTURES = ["skip_gram", "cbow"]
+OPTIMIZERS = {
+    "sgd": SGD(2.0),
+    "fa_sgd": FASGD(2.0),
+    "cf_sgd": CFSGD(max_step=0.3),
+    "cf_sgd_unbounded": CFSGD(max_step=0.3, curvature_cap=np.inf),
+    "rowwise_adagrad": RowwiseAdagrad(),
+    "adagrad": Adagrad(),
+    "adam": Adam(0.01),
+    "dense_adam": Adam(0.01, lazy=False),
+}
+
+FEW = {"n_components": 6, "min_count": 1, "max_iter": 3, "random_state": 0, "n_jobs": 1}
+
+
+def sentences(n=60):
+    """Return documents in which the words of a topic stand together."""
+    generator = np.random.default_rng(0)
+    topics = [["cat", "dog", "cow", "pig", "hen"], ["red", "blue", "green", "black", "white"]]
+    return [generator.choice(topics[i % 2], 8).tolist() for i in range(n)]
+
+
+def a_problem(optimizer, cbow, **changed):
+    thresholds, aliases = backends.get().alias_tables(np.array([0, 9]), np.arange(1, 10.0))
+    problem = WordProblem(
+        cbow=cbow, window=3, shrink_windows=True, n_negatives=4, batch_size=7, longest=20,
+        thresholds=thresholds, aliases=aliases, width=5, rule=make_rule(optimizer, 0.0, "batch"),
+        seed=3, formulas=optimizer.replacements(),
+    )  # fmt: skip
+    return problem._replace(**changed)
+
+
+def a_text():
+    generator = np.random.default_rng(1)
+    documents = [generator.integers(0, 9, n) for n in (12, 1, 0, 9, 2)]
+    return np.concatenate([[-1], *(np.append(d, -1) for d in documents)]).astype(np.int32)
+
+
+def some_tables(optimizer):
+    generator = np.random.default_rng(2)
+    weights = [generator.normal(0, 0.5, (9, 5)).astype(np.float32) for _ in range(2)]
+    states = [new_state(optimizer, np.arange(1, 10), 5) for _ in range(2)]
+    return {
+        name: TrainedTable(w, **state)
+        for name, w, state in zip(("vectors", "output_vectors"), weights, states, strict=True)
+    }
+
+
+# The kernel
+
+
+@pytest.mark.parametrize("cbow", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_equals_the_reference(name, cbow):
+    optimizer, tokens = OPTIMIZERS[name], a_text()
+    problem = a_problem(optimizer, cbow)
+    n_batches, trained, losses = -(-len(tokens) // problem.batch_size), [], []
+    for trainer in (backends.get().word2vec_trainer(problem, 1), Word2VecEpochs(problem)):
+        tables = some_tables(optimizer)
+        with trainer:
+            for epoch in range(2):
+                steps = np.arange(epoch * n_batches, (epoch + 1) * n_batches + 1)
+                trainer.begin_tables(tables, steps[0], optimizer.corrections(steps))
+                losses.append(trainer.train(epoch, tokens))
+                trainer.catch_up_tables(n_batches)
+        trained.append(tables)
+    assert_allclose(losses[:2], losses[2:], rtol=1e-5)
+    for side in trained[0]:
+        for ours, reference in zip(trained[0][side], trained[1][side], strict=True):
+            assert_allclose(ours, reference, atol=2e-5)
+
+
+@pytest.mark.parametrize("cbow", [False, True])
+def test_gradient_of_the_reference_by_finite_differences(cbow):
+    problem = a_problem(SGD(), cbow)
+    positions = pairs_of(problem, a_text(), 0)
+    generator = np.random.default_rng(0)
+    tables = [generator.normal(0, 0.5, (9, 5)) for _ in range(2)]
+    _, by, _, n_samples, _ = gradients(problem, positions, *tables)
+    assert n_samples > 0
+    for side, k, f in [(0, 3, 1), (0, 8, 4), (1, 5, 0), (1, 7, 2)]:
+        values = []
+        for shift in (1e-5, -1e-5):
+            shifted = [table.copy() for table in tables]
+            shifted[side][k, f] += shift
+            values.append(gradients(problem, positions, *shifted)[0])
+        assert_allclose(by[side][k, f], (values[0] - values[1]) / 2e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_bits_do_not_depend_on_threads(architecture, monkeypatch):
+    # Subsampling, batches that end within documents, rows of no whole vector, many calls.
+    monkeypatch.setattr(word2vec_module, "_PRODUCTS_PER_CALL", 1)
+    model = Word2Vec(21, architecture=architecture, min_count=1, max_iter=2, random_state=0)
+    documents = sentences(200)
+    one = clone(model).set_params(n_jobs=1).fit(documents)
+    sizes = itertools.cycle([2, 2, 1])
+    monkeypatch.setattr(team_module, "_BELIEVED", 0)
+    monkeypatch.setattr(team_module, "free_cores", lambda wanted: min(next(sizes), wanted))
+    two = clone(model).set_params(n_jobs=2).fit(documents)
+    assert_array_equal(one.vectors_, two.vectors_)
+    assert_array_equal(one.output_vectors_, two.output_vectors_)
+    assert_array_equal(one.loss_curve_, two.loss_curve_)
+    assert one.score(documents) == two.score(documents)
+
+
+def test_learning_rate_decays_linearly():
+    # With one batch an epoch, SGD's first steps have rates 1, 2/3 and 1/3.
+    model = Word2Vec(
+        **FEW, optimizer="sgd", learning_rate=3.0, batch_size=10_000, init_scale=0.5, subsample=None
+    )
+    documents = sentences(20)
+    model.fit(documents)
+    constant = clone(model).set_params(schedule="constant", max_iter=1).fit(documents)
+    for rate in (2.0, 1.0):
+        constant.set_params(learning_rate=rate).partial_fit(documents)
+    assert_allclose(model.vectors_, constant.vectors_, rtol=1e-6)
+
+
+# What is learned
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_words_of_a_topic_are_similar(architecture):
+    model = Word2Vec(
+        **{**FEW, "max_iter": 40}, architecture=architecture, subsample=None, batch_size=32
+    ).fit(sentences())
+    assert {word for word, _ in model.most_similar("cat", n=4)} == {"dog", "cow", "pig", "hen"}
+    assert model.most_similar(["cat", "dog"], "red", n=1)[0][0] in {"cow", "pig", "hen"}
+    assert model.similarity("red", "blue") > model.similarity("red", "hen")
+    assert model.similarity("red", "red") == pytest.approx(1)
+    assert model.doesnt_match(["cat", "white", "hen", "pig"]) == "white"
+    assert len(model.most_similar("cat", n=50)) == 9
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    assert model.score(sentences()) > model.score([["cat", "red"] * 4] * 30)
+
+
+def test_documents_are_classified_in_a_pipeline():
+    documents = [" ".join(words) for words in sentences()]
+    y = np.arange(len(documents)) % 2
+    pipeline = make_pipeline(Word2Vec(**{**FEW, "max_iter": 20}), LogisticRegression())
+    assert pipeline.fit(documents[:40], y[:40]).score(documents[40:], y[40:]) == 1
+
+
+def test_transform_is_the_mean_of_known_tokens():
+    model = Word2Vec(**FEW).fit(sentences())
+    row = [model.vectors_[model.vocabulary_[word]] for word in ("cat", "red", "cat")]
+    means = model.transform([["cat", "never", "red", "cat"], [], "never seen"])
+    assert means.dtype == np.float32
+    assert_allclose(means[0], np.mean(row, axis=0), rtol=1e-6)
+    assert_array_equal(means[1:], 0)
+    assert_array_equal(model.get_feature_names_out()[:2], ["word2vec0", "word2vec1"])
+
+
+def test_vocabulary_and_counts():
+    model = Word2Vec(**{**FEW, "min_count": 2}).fit(["b a a b c", "", "b a"])
+    assert model.vocabulary_ == {"a": 0, "b": 1}
+    assert_array_equal(model.token_counts_, [3, 3])
+    assert model.vectors_.shape == model.output_vectors_.shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "vocabulary"),
+    [
+        ("word", {"a", "it", "s"}),
+        ("whitespace", {"It's", "a", "A"}),
+        (lambda text: list(text.replace(" ", "")), {"I", "t", "'", "s", "a", "A"}),
+    ],
+)
+def test_strings_are_split(analyzer, vocabulary):
+    assert Word2Vec(**FEW, analyzer=analyzer).fit(["It's a A"]).vocabulary_.keys() == vocabulary
+
+
+def test_documents_may_be_numbers_arrays_or_a_generator():
+    sessions = np.random.default_rng(0).integers(5, 9, (10, 4))
+    models = [Word2Vec(**FEW).fit(given) for given in (sessions, (s.tolist() for s in sessions))]
+    assert models[0].vocabulary_ == {5: 0, 6: 1, 7: 2, 8: 3}
+    assert_array_equal(models[0].vectors_, models[1].vectors_)
+    assert models[0].most_similar(np.int64(5), n=1)[0][0] in (6, 7, 8)
+
+
+def test_partial_fit_brings_new_tokens():
+    documents = sentences()
+    model = Word2Vec(**FEW, optimizer="adagrad").partial_fit(documents[:30])
+    before = dict(model.vocabulary_)
+    model.partial_fit([*documents[30:], ["zebra", "cat", "ape", "zebra"]])
+    assert list(model.vocabulary_)[-2:] == ["ape", "zebra"]
+    assert before.items() <= model.vocabulary_.items()
+    assert model.vectors_.shape == (12, 6)
+    assert model.token_counts_[model.vocabulary_["zebra"]] == 2
+    assert model.token_counts_.sum() == 60 * 8 + 4
+    assert model.n_iter_ == 2
+
+
+def test_optimizers_and_initializers_compose():
+    documents = sentences(10)
+    for params in (
+        {"optimizer": "adam", "init": "prism"},
+        {"optimizer": SGD(9.0), "init": "xavier"},
+    ):
+        assert np.isfinite(Word2Vec(**FEW, **params).fit(documents).vectors_).all()
+    start = Word2Vec(**FEW, init=Normal(0.5), optimizer=SGD(1e-9)).fit(documents)
+    assert 0.3 < start.vectors_.std() < 0.7
+    model = Word2Vec(**FEW).set_params(optimizer__exponent=0.4)
+    assert model.optimizer.exponent == 0.4
+    assert Word2Vec(**FEW).fit(documents).optimizer_state_nbytes_ == 2 * 10 * 4
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, CFSGD(4.0, max_step=0.1)),
+        ({"architecture": "cbow"}, CFSGD(8.0, max_step=0.5)),
+        ({"learning_rate": 1.0}, CFSGD(1.0, max_step=0.1)),
+        ({"optimizer": "sgd", "batch_size": 100}, SGD(25.0)),
+        ({"optimizer": "rowwise_adagrad"}, RowwiseAdagrad(0.1)),
+        ({"optimizer": "adam", "learning_rate": 0.5}, Adam(0.5)),
+        ({"optimizer": CFSGD()}, CFSGD()),
+    ],
+)
+def test_default_learning_rates(params, expected):
+    assert repr(Word2Vec(**params)._resolve_optimizer()) == repr(expected)
+
+
+# Conventions
+
+
+def test_conventions_of_scikit_learn():
+    with pytest.warns(Warning, match="requires input of type|Can't test"):
+        check_estimator(Word2Vec())
+
+
+def test_pickle_clone_and_resume(tmp_path):
+    documents = sentences()
+    model = Word2Vec(**FEW, optimizer=Adam(0.01))
+    expected = clone(model).fit(documents)
+    again = pickle.loads(pickle.dumps(expected))
+    assert_array_equal(again.transform(documents), expected.transform(documents))
+    assert_array_equal(
+        again.partial_fit(documents).vectors_, expected.partial_fit(documents).vectors_
+    )
+
+    class Killing(Checkpoint):
+        def save(self, estimator, progress):
+            super().save(estimator, progress)
+            raise KeyboardInterrupt
+
+    expected = clone(model).fit(documents)
+    with pytest.raises(KeyboardInterrupt):
+        model.set_callbacks(Killing(tmp_path / "file")).fit(documents)
+    assert model.n_iter_ == 1 and model.transform(documents).any()
+    resumed = resume(tmp_path / "file")
+    assert resumed.n_iter_ == 1
+    assert_array_equal(resumed.fit(documents).vectors_, expected.vectors_)
+    assert_array_equal(resumed.loss_curve_, expected.loss_curve_)
+    with pytest.raises(ValueError, match="documents is not that of the fit to be resumed"):
+        resume(tmp_path / "file").fit(documents[1:])
+
+
+def test_divergence_keeps_what_was_there():
+    model = Word2Vec(**{**FEW, "max_iter": 30}, optimizer=SGD(1e9), init_scale=1.0)
+    with pytest.raises(DivergenceError, match="Word2Vec diverged in epoch"):
+        model.fit(sentences())
+    assert not hasattr(model, "vectors_") or np.isfinite(model.vectors_).all()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("name", ["vectors.txt", "vectors.gz"])
+def test_files_of_word2vec(binary, name, tmp_path):
+    model = Word2Vec(**FEW).fit([[*words, "naïve", "4"] for words in sentences(10)])
+    model.save_word2vec_format(tmp_path / name, binary=binary)
+    loaded = Word2Vec.load_word2vec_format(tmp_path / name, binary=binary)
+    assert loaded.vocabulary_ == model.vocabulary_
+    assert_array_equal(loaded.vectors_, model.vectors_)
+    assert loaded.most_similar("naïve") == model.most_similar("naïve")
+    assert loaded.get_params()["n_components"] == 6
+    for call in (loaded.score, loaded.partial_fit):
+        with pytest.raises(ValueError, match="loaded from a file of vectors"):
+            call(sentences())
+
+
+@pytest.mark.parametrize(
+    ("content", "binary", "message"),
+    [
+        (b"a 1 2\nb 3 4\n", False, "does not begin with the numbers"),
+        (b"2 2\na 1 2\n", False, "at vector 2 of 2"),
+        (b"2 2\na 1 2\na 3 4\n", False, "a token twice"),
+        (b"1 2\na 1\n", False, "a token and 2 numbers"),
+        (b"1 2\na 1 x\n", False, "at vector 1 of 1"),
+        (b"1 2\na 1 nan\n", False, "not finite"),
+        (b"99999999999 2\na 1 2\n", False, "at vector 2"),
+        (b"1 2\na \0\0\0\0", True, "2 numbers of 4 bytes"),
+        (b"1 2\na", True, "ends with a space"),
+        (b"0 2\n", True, "0 vectors"),
+    ],
+)
+def test_malformed_files(content, binary, message, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        Word2Vec.load_word2vec_format(path, binary=binary)
+
+
+def test_a_file_cannot_hold_white_space(tmp_path):
+    model = Word2Vec(**FEW).fit([["New York", "Rome"] * 5])
+    with pytest.raises(ValueError, match="'New York' is empty or holds white space"):
+        model.save_word2vec_format(tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("documents", "error", "message"),
+    [
+        ("a single text", ValueError, "documents is a single str"),
+        (7, TypeError, "documents is of type int"),
+        ({"a": 1}, TypeError, "documents is of type dict"),
+        (["a b", None], TypeError, r"documents\[1\] is None of type NoneType"),
+        (["a b", float("nan")], TypeError, r"documents\[1\] is nan of type float"),
+        (["a b", b"a b"], TypeError, r"documents\[1\] is b'a b' of type bytes"),
+        ([{"a", "b"}], TypeError, r"documents\[0\] is .* of type set"),
+        ([["a", ["b"]]], TypeError, r"documents\[0\] is not a sequence of tokens"),
+        ([["a", 1.5]], TypeError, "the token 1.5 of type float"),
+        ([["a", True]], TypeError, "the token True of type bool"),
+        ([["a", "b", 1]], TypeError, "both strings and integers"),
+        ([], ValueError, "documents holds 0 documents"),
+        ([["a"], ["b"]], ValueError, "no two of these stand in one document"),
+        (["a a a a"], ValueError, "1 occur min_count=1 times"),
+    ],
+)
+def test_documents_that_cannot_be_learned_from(documents, error, message):
+    with pytest.raises(error, match=message):
+        Word2Vec(**FEW).fit(documents)
+
+
+def test_a_table_is_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["a b", "b a"]})
+    with pytest.raises(TypeError, match=r"documents\['text'\]"):
+        Word2Vec(**FEW).fit(frame)
+    assert Word2Vec(**FEW).fit(frame["text"]).vectors_.shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"architecture": "glove"}, "architecture"),
+        ({"window": 0}, "window"),
+        ({"n_negatives": 0}, "n_negatives"),
+        ({"subsample": 0}, "subsample"),
+        ({"noise_exponent": np.inf}, "noise_exponent"),
+        ({"analyzer": "words"}, "analyzer"),
+        ({"schedule": "cosine"}, "schedule"),
+        ({"optimizer": "adma"}, "did you mean 'adam'"),
+        ({"optimizer": Adam(), "learning_rate": 0.1}, "given together with the instance"),
+        ({"init": "prism", "init_scale": 2.0}, "init_scale=2.0 is not used"),
+        ({"device": "gpu"}, "device='gpu' is unknown"),
+        ({"window": 1000, "batch_size": 2**31 - 1}, "makes up to"),
+    ],
+)
+def test_parameters_are_checked(params, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Word2Vec(**{**FEW, **params}).fit(sentences(300))
+
+
+def test_questions_about_unknown_tokens():
+    model = Word2Vec(**FEW).fit(sentences(10))
+    with pytest.raises(ValueError, match="positive holds 'ape', which is not among the 10 tokens"):
+        model.most_similar("ape")
+    with pytest.raises(ValueError, match="second holds 3"):
+        model.similarity("cat", 3)
+    with pytest.raises(ValueError, match="both empty"):
+        model.most_similar()
+    with pytest.raises(ValueError, match="tokens is empty"):
+        model.doesnt_match([])
+    with pytest.raises(ValueError, match="n=0"):
+        model.most_similar("cat", n=0)
+    with pytest.raises(ValueError, match="nothing to score"):
+        model.score([["ape", "cat"]])
+
+
+def test_learned_attributes_are_checked():
+    model = Word2Vec(**FEW).fit(sentences(10))
+    model.vocabulary_ = {**model.vocabulary_, "cat": 1 << 40}
+    for call in (lambda: model.similarity("cat", "cat"), lambda: model.transform([["cat"]])):
+        with pytest.raises((ValueError, OverflowError), match="vocabulary_|out of bounds"):
+            call()
+    model.vocabulary_ = {**model.vocabulary_, "cat": 11}
+    for call in (lambda: model.similarity("cat", "cat"), lambda: model.transform([["cat"]])):
+        with pytest.raises(ValueError, match="vocabulary_ of Word2Vec holds"):
+            call()
+    with pytest.raises(ValueError, match="does not number its tokens"):
+        model.partial_fit(sentences(10))
+    model = Word2Vec(**FEW).fit(sentences(10))
+    model.token_counts_ = -model.token_counts_
+    with pytest.raises(ValueError, match="token_counts_ of Word2Vec holds numbers that are not"):
+        model.score(sentences(10))
+    model.vectors_ = model.vectors_[1:]
+    with pytest.raises(ValueError, match="vectors_ of Word2Vec has shape"):
+        model.most_similar("cat")
+    with pytest.raises(ValueError, match="optimizer='sgd' differs from CFSGD"):
+        Word2Vec(**FEW).fit(sentences(10)).set_params(optimizer="sgd").partial_fit(sentences(10))
