@@ -22,7 +22,6 @@ from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
     check_memory,
-    count_columns,
     count_threads,
     draw_seed,
     validate_rows,
@@ -30,7 +29,7 @@ from freqfm._validation import (
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
-from freqfm.estimators.fm.pointwise import base_score, mean_loss
+from freqfm.estimators.fm.pointwise import mean_loss
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
     CallbackSupportMixin,
@@ -399,7 +398,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _begin(self, rows, optimizer, reset):
         """Return the task that trains on ``rows``: a new model if ``reset``, else this one."""
-        self.token_counts_ = count_columns(rows.X, rows.weight, rows.trained)
+        self.token_counts_ = rows.count_tokens()
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
         else:
@@ -456,16 +455,15 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
             labels = None if labels is None else rows.of_trained(labels)
-        optimizer = resolve(
-            "optimizer",
-            self.optimizer,
-            Optimizer,
-            OPTIMIZERS,
-            [("learning_rate", "learning_rate", self.learning_rate)],
-        )
+        optimizer = self._checked_optimizer()
         if reset:
             self._seed = draw_seed(self.random_state)
         return rows, labels, optimizer
+
+    def _checked_optimizer(self):
+        """Return the optimizer given by the parameters."""
+        rate = "learning_rate", "learning_rate", self.learning_rate
+        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""
@@ -474,6 +472,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         given = [name for name, value in zip(names, values, strict=True) if value is not None]
         if not given:
             return None
+        self._check_validation_given(given)
+        try:
+            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
+            target, _ = self._encode_and_check(y, None, reset=False)
+            weight = validate_weights(weight, X)
+            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
+        return rows._replace(held_out=(X, target, weight))
+
+    def _check_validation_given(self, given):
+        """Raise unless the arguments given for a validation set are complete and used."""
         for name in ("X_val", "y_val"):
             if name not in given:
                 raise ValueError(
@@ -485,14 +495,6 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 "fit was given X_val and y_val, but early_stopping=False would ignore them; set "
                 "early_stopping='auto' or True, or give no validation set."
             )
-        try:
-            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
-            target, _ = self._encode_and_check(y, None, reset=False)
-            weight = validate_weights(weight, X)
-            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
-        except ValueError as error:
-            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
-        return rows._replace(held_out=(X, target, weight))
 
     def _split(self, rows, labels):
         """Return a list of folds: the rows, with a different validation part held out of each.
@@ -543,7 +545,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return n_folds, 1 / n_folds
 
     def _init_model(self, rows, counts, optimizer):
-        n_outputs, n_tokens = len(rows.target), self.n_features_in_
+        n_outputs, n_tokens = rows.n_outputs, self.n_features_in_
         initializer = resolve(
             "init",
             self.init,
@@ -555,11 +557,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
         intercept = np.zeros(n_outputs)
         if self.fit_intercept:
-            weight = rows.of_trained(rows.weight)
-            loss = self._loss
-            intercept[:] = [
-                base_score(loss, self._of_classes, rows.of_trained(t), weight) for t in rows.target
-            ]
+            intercept[:] = rows.base_scores(self._loss, self._of_classes)
         self.intercept_ = intercept.astype(np.float32)
         self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A dict of arrays, which skops and joblib can store without knowing our classes.
