@@ -13,6 +13,20 @@ except ImportError as error:
         f"pip install 'freqfm[dask]'."
     ) from error
 
-from freqfm.dask._fm import FMClassifier, FMRegressor
+from freqfm.dask._fm import (
+    DeepFMClassifier,
+    DeepFMRegressor,
+    FMClassifier,
+    FMRegressor,
+    RaFMClassifier,
+    RaFMRegressor,
+)
 
-__all__ = ["FMClassifier", "FMRegressor"]
+__all__ = [
+    "DeepFMClassifier",
+    "DeepFMRegressor",
+    "FMClassifier",
+    "FMRegressor",
+    "RaFMClassifier",
+    "RaFMRegressor",
+]

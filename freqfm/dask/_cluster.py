@@ -1,17 +1,12 @@
 """The client's side of a cluster: partitions of collections, workers, and errors of both."""
 
 import contextlib
-from concurrent.futures import CancelledError
 
 import dask
 import dask.array as da
 import dask.bag as db
 import distributed
 import numpy as np
-from distributed.comm import CommClosedError
-
-from freqfm._versions import __version__
-from freqfm.dask import _shards
 
 __all__ = ["Cluster", "find_client", "one_block_of_columns", "partitions_of"]
 
@@ -43,8 +38,10 @@ def find_client(client):
 
 def is_frame(collection):
     """Return whether a Dask collection is a DataFrame or a Series."""
-    return dask.is_dask_collection(collection) and hasattr(collection, "map_partitions") and (
-        hasattr(collection, "divisions")
+    return (
+        dask.is_dask_collection(collection)
+        and hasattr(collection, "map_partitions")
+        and (hasattr(collection, "divisions"))
     )
 
 
@@ -93,7 +90,7 @@ def aligned_partitions(X, columns):
     -------
     parts : dict of str to list or None
     """
-    (x_name, x), = X.items()
+    ((x_name, x),) = X.items()
     parts = {x_name: partitions_of(x_name, x)}
     for name, column in columns.items():
         if column is None:
@@ -102,7 +99,9 @@ def aligned_partitions(X, columns):
         both_arrays = isinstance(x, da.Array) and isinstance(column, da.Array)
         if both_arrays and not np.isnan(x.shape[0]) and not np.isnan(column.shape[0]):
             if x.shape[0] != column.shape[0]:
-                raise ValueError(f"{x_name} has {x.shape[0]} rows, but {name} has {column.shape[0]}.")
+                raise ValueError(
+                    f"{x_name} has {x.shape[0]} rows, but {name} has {column.shape[0]}."
+                )
             if column.chunks[0] != x.chunks[0]:
                 column = column.rechunk({0: x.chunks[0]})
         parts[name] = partitions_of(name, column)
@@ -174,7 +173,9 @@ class Cluster:
         """Return a worker for each group of partitions: where most of them are, evenly many."""
         held = {}
         with contextlib.suppress(AttributeError), self.watched():
-            futures = [f for group in groups for part in group for f in distributed.futures_of(part)]
+            futures = [
+                f for group in groups for part in group for f in distributed.futures_of(part)
+            ]
             held = self.client.who_has(futures) if futures else {}
         held = {str(key): set(workers) for key, workers in held.items()}
         left = dict.fromkeys(self.workers, -(-len(groups) // len(self.workers)))
@@ -215,7 +216,7 @@ class Cluster:
         """Turn errors into a SchedulerLostError if the scheduler is gone."""
         try:
             yield
-        except (CancelledError, CommClosedError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
             if self.is_lost():
                 raise SchedulerLostError(
                     f"the connection to the Dask scheduler was lost ({type(error).__name__}: "
@@ -226,4 +227,4 @@ class Cluster:
 
     def is_lost(self):
         """Return whether the scheduler can no longer be reached."""
-        return self.client.status != "running"
+        return self.client.status != "running" or self.client.scheduler is None

@@ -59,7 +59,7 @@ class Layout:
         state_rule = _SUMS if summed else _MEANS
         by_token = self._count(slice(None))
         n_outputs = len(model.intercept_)
-        self._add(model.intercept_, (n_outputs, 1, 1), 0, _WEIGHTS)
+        self._add(model.intercept_, (n_outputs, 1, 1), 0, _MEANS)
         self._add(model.coef_, (n_outputs, n_tokens, 1), by_token, _WEIGHTS)
         ranked = hasattr(model, "_layout")
         if ranked:
@@ -159,7 +159,7 @@ def merge(rules, scale, before, *trained):
     rules : list
         See ``Layout.rules``.
     scale : float
-        Factor of the square roots of shares, which are never below the shares themselves.
+        Factor of the square roots of shares; the product is at least the share and at most 1.
     before : Piece
         What all shards have started from.
     *trained : Piece
@@ -169,7 +169,9 @@ def merge(rules, scale, before, *trained):
     -------
     piece : Piece
     """
-    shares = [_shares([piece.counts[k] for piece in trained]) for k in range(len(trained[0].counts))]
+    shares = [
+        _shares([piece.counts[k] for piece in trained]) for k in range(len(trained[0].counts))
+    ]
     merged = []
     for i, (kind, rule) in enumerate(rules):
         after = [piece.tables[i] for piece in trained]
@@ -193,7 +195,7 @@ def _merge_rows(rule, scale, before, after, shares):
     for rows, share in zip(after, shares, strict=True):
         factor = share
         if rule == _WEIGHTS:
-            factor = np.maximum(share, np.float32(scale) * np.sqrt(share))
+            factor = np.clip(np.float32(scale) * np.sqrt(share), share, 1)
         elif rule == _SUMS:
             factor = np.ones_like(share)
         merged += factor[:, None] * (rows - before)

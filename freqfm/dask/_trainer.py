@@ -7,10 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm.dask import _shards
-from freqfm.dask._cluster import Cluster, SchedulerLostError
+from freqfm.dask._cluster import Cluster
 from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
+
+# Factor of the steps of merges after each epoch whose loss is the lowest so far.
+_GROWTH = 1.05
 
 # An epoch is tried again so often if workers have died with what only they had.
 _ATTEMPTS = 3
@@ -44,7 +47,9 @@ class ShardedRows(NamedTuple):
     def count_tokens(self):
         """Return the weight of the rows that hold each token."""
         counts = self.of_shards(_shards.count_tokens, self.fold)
-        return self.cluster.gather(self.cluster.submit(_shards.add, *counts, on=self.homes[0])).copy()
+        return self.cluster.gather(
+            self.cluster.submit(_shards.add, *counts, on=self.homes[0])
+        ).copy()
 
     def base_scores(self, loss, of_classes):
         """Return the constant score with the smallest loss, for each output."""
@@ -75,7 +80,7 @@ class Sharded:
         self._rows, self._cluster = rows, rows.cluster
         self._layout = Layout(model, optimizer)
         self._owners = rows.cluster.workers[: len(rows.shards)]
-        self._scale, self._last_loss = 1.0, np.inf
+        self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
         self._merged = None
         with self._cluster.watched():
             self._begin()
@@ -118,11 +123,18 @@ class Sharded:
                     self._begin()
         self._layout.assign(pieces)
         loss = _mean(pieces[0].losses)
-        if loss > self._last_loss + self.model.tol:
-            # Shares themselves are the least: 1 / n_shards is below all of their square roots.
-            self._scale = max(self._scale / 2, 1e-6)
-        self._last_loss = loss
+        self._watch(loss)
         return loss
+
+    def _watch(self, loss):
+        """Take longer steps in merges while the loss falls; halve them if it rises for two epochs."""
+        if loss <= self._lowest:
+            self._lowest, self._n_above = loss, 0
+            self._scale = min(self._scale * _GROWTH, len(self._rows.shards) ** 0.5)
+            return
+        self._n_above += 1
+        if self._n_above == 2:
+            self._scale, self._n_above = self._scale / 2, 0
 
     def _run(self, epoch):
         """Return the pieces of the model after an epoch."""
@@ -174,11 +186,11 @@ class Sharded:
 
     def extra(self):
         """Return what a checkpoint stores besides the estimator."""
-        return {"scale": self._scale, "last_loss": self._last_loss}
+        return {"steps": [self._scale, self._lowest, self._n_above]}
 
     def restore_extra(self, extra):
         """Restore what :meth:`extra` has returned."""
-        self._scale, self._last_loss = extra["scale"], extra["last_loss"]
+        self._scale, self._lowest, self._n_above = extra["steps"]
 
 
 def _mean(losses):
