@@ -255,14 +255,17 @@ def test_a_worker_that_is_killed_changes_nothing(data):
     ):
         expected = fdask.FMClassifier(client=other, **params).fit(*data)
         pids = other.run(os.getpid)
-        trainer, run_epoch = fdask.FMClassifier._trainer, fdask.FMClassifier._trainer.run_epoch
+        calls, gather = [], fdask._fm.Cluster.gather
 
-        def kill(self, epoch):
-            if epoch in (1, 2):
+        def kill(self, futures):
+            # Shards and rounds are under way, or their results are just there.
+            calls.append(futures)
+            if len(calls) in (6, 8):
                 os.kill(pids.popitem()[1], signal.SIGKILL)
-            return run_epoch(self, epoch)
+            return gather(self, futures)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "run_epoch", kill)
+            patch.setattr(fdask._fm.Cluster, "gather", kill)
             model = fdask.FMClassifier(client=other, **params).fit(*data)
+    assert len(calls) >= 8
     assert_same(model, expected)

@@ -5,7 +5,7 @@ blocks), bags of sparse matrices, or DataFrames; their partitions stay on the wo
 """
 
 try:
-    import dask.array
+    import dask.array  # noqa: F401
     import distributed  # noqa: F401
 except ImportError as error:
     raise ImportError(

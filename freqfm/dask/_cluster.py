@@ -134,8 +134,8 @@ class Cluster:
         self._threads = threads
         if not self.workers:
             raise RuntimeError(
-                f"the Dask cluster at {client.scheduler.address} has no workers; wait for them with "
-                f"client.wait_for_workers(1)."
+                f"the Dask cluster at {client.scheduler.address} has no workers; wait for them "
+                f"with client.wait_for_workers(1)."
             )
 
     def n_threads(self, n_shards):

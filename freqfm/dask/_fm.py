@@ -455,8 +455,8 @@ _NOTE = """{summary}
     Notes
     -----
     Between two merges a row w of the model becomes w_m on shard m, which has seen the row's token
-    n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n), with
-    n the sum over the shards, but at least n_m / n and at most 1. The multiple starts at 1, grows
+    n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n),
+    with n the sum over shards, but at least n_m / n and at most 1. The multiple starts at 1, grows
     by a twentieth in an epoch while the loss falls, and is halved when it rises. The intercept,
     and dense layers, are averaged. The counters of CF-SGD add up, so that they are exact. With
     one shard the model is the plain estimator's, bit for bit.
@@ -483,7 +483,7 @@ _NOTE = """{summary}
 
 
 def estimator(local, target="y"):
-    """Return a decorator for an estimator that is a plain one on a cluster: parameters, documentation.
+    """Return a decorator that gives a class the parameters and documentation of a plain estimator.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm.dask import _shards
-from freqfm.dask._cluster import Cluster
+from freqfm.dask._cluster import Cluster, SchedulerLostError
 from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
@@ -112,12 +112,15 @@ class Sharded:
                 with self._cluster.watched():
                     pieces = self._run(epoch)
                 break
-            except CancelledError as error:
+            except (CancelledError, OSError) as error:
+                # CommClosedError is an OSError.
+                if isinstance(error, SchedulerLostError):
+                    raise
                 if attempt == _ATTEMPTS - 1:
                     raise RuntimeError(
-                        f"workers were lost in epoch {epoch + 1} with rows or results that only they "
-                        f"held ({error}). Give collections that can be computed again, such as "
-                        f"those read from files, instead of scattered data."
+                        f"workers were lost in epoch {epoch + 1} with rows or results that only "
+                        f"they held ({error}). Give collections that can be computed again, such "
+                        f"as those read from files, instead of scattered data."
                     ) from error
                 with self._cluster.watched():
                     self._begin()
@@ -127,12 +130,13 @@ class Sharded:
         return loss
 
     def _watch(self, loss):
-        """Take longer steps in merges while the loss falls; halve them if it rises for two epochs."""
+        """Take longer steps in merges while the loss falls, and halve them if it rises."""
         if loss <= self._lowest:
             self._lowest, self._n_above = loss, 0
             self._scale = min(self._scale * _GROWTH, len(self._rows.shards) ** 0.5)
             return
         self._n_above += 1
+        # One epoch may be chance.
         if self._n_above == 2:
             self._scale, self._n_above = self._scale / 2, 0
 
