@@ -197,8 +197,8 @@ def speed(n_rows, n_tokens, n_merges=4):
     planned = n_rounds * (2 * table + counts) + (options["max_iter"] + 1) * table
     print(
         f"bytes sent by workers: {moved / 1e6:.1f} MB in {n_rounds} merges, planned "
-        f"{planned / 1e6:.1f} MB (a table has {table / 1e6:.2f} MB; a merge moves 2 tables per shard, "
-        f"half of them inside of a worker)"
+        f"{planned / 1e6:.1f} MB (a table is {table / 1e6:.2f} MB; a merge moves 2 a shard, "
+        f"half of them local)"
     )
     predicted = simulate(n_rows, table, constants, 2, n_merges)
     print(f"simulated: {predicted:.2f} s an epoch, measured {both:.2f} s")
