@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 import freqfm
 from freqfm.callbacks import Checkpoint, resume
-from freqfm.datasets import make_clicks
+from freqfm.datasets import make_clicks, make_interactions
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -147,6 +147,37 @@ def test_other_machines(client, rows, data, name, params):
     assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
     model = on_cluster(n_shards=4, **short, **params).fit(*data)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+@pytest.fixture(scope="module")
+def histories():
+    return make_interactions(120, 40, 1000, random_state=0)
+
+
+def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
+    params = {"n_components": 8, "max_iter": 2, "random_state": 0, "early_stopping": True}
+    plain = freqfm.MFRecommender(**params, n_jobs=1).fit(histories)
+    X = split(histories, [0, 40, 40, 120])
+    model = fdask.MFRecommender(n_shards=1, **params, n_jobs=1).fit(X)
+    names = ["user_factors_", "item_factors_", "loss_curve_", "validation_scores_"]
+    assert_same(plain, model, names)
+    local = model.to_local()
+    assert type(local) is freqfm.MFRecommender
+    assert_array_equal(local.recommend(users=[3])[0], plain.recommend(users=[3])[0])
+
+
+def test_recommender_of_several_shards(client, histories):
+    params = {"n_components": 8, "max_iter": 5, "random_state": 0, "n_jobs": 1}
+    X = split(histories, [0, 20, 40, 80, 80, 120])
+    model = fdask.MFRecommender(n_shards=3, **params).fit(X)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        again = fdask.MFRecommender(n_shards=3, client=other, **params).fit(X)
+    assert_same(model, again, ["user_factors_", "item_factors_", "loss_curve_"])
+    with pytest.raises(ValueError, match="backbone='lightgcn' does not train on a cluster"):
+        fdask.MFRecommender(n_shards=2, backbone="lightgcn", **params).fit(X)
+    with pytest.raises(ValueError, match="temperature='adap_tau0' keeps a state"):
+        fdask.MFRecommender(n_shards=2, loss="softmax", temperature="adap_tau0", **params).fit(X)
 
 
 def test_client_is_not_copied(client, data):

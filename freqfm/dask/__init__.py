@@ -21,12 +21,14 @@ from freqfm.dask._fm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.dask._mf import MFRecommender
 
 __all__ = [
     "DeepFMClassifier",
     "DeepFMRegressor",
     "FMClassifier",
     "FMRegressor",
+    "MFRecommender",
     "RaFMClassifier",
     "RaFMRegressor",
 ]

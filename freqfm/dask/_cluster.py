@@ -194,8 +194,9 @@ class Cluster:
             function, *arguments, workers=[on], allow_other_workers=True, pure=False
         )
 
-    def compute(self, delayed, on):
-        """Return the future of a delayed value, computed on a worker with all that it needs."""
+    def collected(self, function, *arguments, on):
+        """Return the future of a function of partitions, all computed on a worker if possible."""
+        delayed = dask.delayed(function, pure=False)(*arguments)
         return self.client.compute(
             delayed, workers=[on], allow_other_workers=True, optimize_graph=True
         )

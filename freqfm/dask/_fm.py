@@ -26,7 +26,7 @@ from freqfm.estimators.fm.base import _AUTO_EARLY_STOPPING, _CROSS_VALIDATED_BEL
 from freqfm.estimators.training import FitCallbacks
 
 _OPTIONS = {"client": None, "n_shards": None, "n_merges": 4}
-_CONSTRAINTS = {
+CONSTRAINTS = {
     "client": "no_validation",
     "n_shards": [Interval(Integral, 1, None, closed="left"), None],
     "n_merges": [Interval(Integral, 1, None, closed="left")],
@@ -57,7 +57,9 @@ class OnCluster:
     """What estimators on a cluster have in common: a client, ``to_local``, pickling."""
 
     def __getstate__(self):
-        return {**super().__getstate__(), "client": None}
+        state = {**super().__getstate__(), "client": None}
+        state.pop("_shards", None)
+        return state
 
     def __sklearn_clone__(self):
         # A client cannot be copied.
@@ -79,7 +81,8 @@ class OnCluster:
         estimator : estimator of :mod:`freqfm`
         """
         params = self.get_params(deep=False)
-        learned = {name: value for name, value in vars(self).items() if name not in params}
+        without = {*params, "_shards"}
+        learned = {name: value for name, value in vars(self).items() if name not in without}
         params = {name: value for name, value in params.items() if name not in _OPTIONS}
         model = self._local(**params)
         for name in ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished"):
@@ -156,7 +159,7 @@ class ShardedFM(OnCluster):
         cluster = Cluster(self.client_)
         cluster.check_versions()
         parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
-        groups = self._groups(cluster, len(parts["X"]))
+        groups = groups_of(self.n_shards, cluster, len(parts["X"]))
         homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
         raw = _collected(cluster, parts, groups, homes)
         facts = cluster.gather(
@@ -186,18 +189,6 @@ class ShardedFM(OnCluster):
     def _n_outputs(self):
         several = self._of_classes and len(self.classes_) > 2
         return len(self.classes_) if several else 1
-
-    def _groups(self, cluster, n_partitions):
-        """Return the numbers of the partitions of each shard, side by side."""
-        n_shards = self.n_shards
-        if n_shards is None:
-            n_shards = min(len(cluster.workers), n_partitions)
-        if n_shards > n_partitions:
-            raise ValueError(
-                f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
-                f"X, or take fewer shards."
-            )
-        return np.array_split(np.arange(n_partitions), n_shards)
 
     def _checked_shards(self, cluster, raw, homes, facts, reset):
         """Return futures of the shards; set the classes of a new model."""
@@ -298,13 +289,24 @@ class ShardedFM(OnCluster):
         )
 
 
+def groups_of(n_shards, cluster, n_partitions):
+    """Return the numbers of the partitions of each shard, side by side."""
+    if n_shards is None:
+        n_shards = min(len(cluster.workers), n_partitions)
+    if n_shards > n_partitions:
+        raise ValueError(
+            f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
+            f"X, or take fewer shards."
+        )
+    return np.array_split(np.arange(n_partitions), n_shards)
+
+
 def _collected(cluster, parts, groups, homes):
     """Return futures of the raw rows of each group of partitions."""
-    collect = dask.delayed(_shards.collect, pure=False)
     futures = []
     for group, home in zip(groups, homes, strict=True):
         columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
-        futures.append(cluster.compute(collect(int(group[0]), *columns), home))
+        futures.append(cluster.collected(_shards.collect, int(group[0]), *columns, on=home))
     return futures
 
 
@@ -496,7 +498,7 @@ def estimator(local, target="y"):
     def complete(found):
         found._local = local
         found.__init__ = with_options(local)
-        found._parameter_constraints = {**local._parameter_constraints, **_CONSTRAINTS}
+        found._parameter_constraints = {**local._parameter_constraints, **CONSTRAINTS}
         found.__doc__ = _NOTE.format(name=local.__name__, summary=found.__doc__, target=target)
         return found
 

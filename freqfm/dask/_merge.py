@@ -6,17 +6,25 @@ import numpy as np
 
 from freqfm.formulas import codes
 
-__all__ = ["Layout", "Piece", "merge"]
+__all__ = [
+    "LARGEST", "MEANS", "SUMS", "WEIGHTS", "Layout", "Piece", "Table", "TableLayout", "is_summed",
+    "merge",
+]  # fmt: skip
 
 # How a table is merged; ``share`` is a shard's part of the occurrences of a row since the last
 # merge, and sums are over shards.
-_WEIGHTS = "weights"  # w + sum f(share) (w_m - w), with f the square root
-_MEANS = "means"  # the same with f(share) = share: the mean over occurrences
-_SUMS = "sums"  # w + sum (w_m - w): counters, and sums of squares
-_LARGEST = "largest"  # of all shards: numbers of steps
+WEIGHTS = "weights"  # w + sum f(share) (w_m - w), with f the square root
+MEANS = "means"  # the same with f(share) = share: the mean over occurrences
+SUMS = "sums"  # w + sum (w_m - w): counters, and sums of squares
+LARGEST = "largest"  # of all shards: numbers of steps
 
 # Adagrad's state is a sum over batches; other states are averages, of gradients for instance.
 _SUMMED_STEPS = (codes.STEP_ADAGRAD, codes.STEP_ROWWISE_ADAGRAD)
+
+
+def is_summed(optimizer):
+    """Return whether the states of an optimizer are sums over batches."""
+    return optimizer.step_code in _SUMMED_STEPS
 
 
 class Table(NamedTuple):
@@ -36,14 +44,8 @@ class Piece(NamedTuple):
     losses: list
 
 
-class Layout:
-    """The arrays of a factorization machine, and of its optimizer, as tables.
-
-    Parameters
-    ----------
-    model : BaseFM
-        Initialised. Tables are views of its arrays.
-    optimizer : Optimizer
+class TableLayout:
+    """Arrays of a model as tables, cut into pieces and merged.
 
     Attributes
     ----------
@@ -52,34 +54,8 @@ class Layout:
         The token of each row, for each kind of counts: None for rows that every sample has.
     """
 
-    def __init__(self, model, optimizer):
+    def __init__(self):
         self.tables, self.tokens = [], [None]
-        n_tokens = model.n_features_in_
-        summed = optimizer.step_code in _SUMMED_STEPS
-        state_rule = _SUMS if summed else _MEANS
-        by_token = self._count(slice(None))
-        n_outputs = len(model.intercept_)
-        self._add(model.intercept_, (n_outputs, 1, 1), 0, _MEANS)
-        self._add(model.coef_, (n_outputs, n_tokens, 1), by_token, _WEIGHTS)
-        ranked = hasattr(model, "_layout")
-        if ranked:
-            self._add_ranked(model, state_rule)
-        else:
-            self._add(model.factors_, (n_outputs, n_tokens, -1), by_token, _WEIGHTS)
-        for state in model._optimizer_states():
-            # Two moments, and a counter.
-            self._add(state.intercept[:2], (1, 1, 2), 0, state_rule)
-            self._add(state.intercept[2:], (1, 1, 1), 0, _SUMS)
-            self._add(state.per_row, (1, -1, 1), by_token, _SUMS)
-            names = ("linear_first", "linear_second")
-            for name in names if ranked else (*names, "factors_first", "factors_second"):
-                array = getattr(state, name)
-                width = array.shape[1] if array.ndim == 2 else 1
-                self._add(array, (1, -1, width), by_token, state_rule)
-        if getattr(model, "_has_tower", False):
-            for array in (model._tower, *model._tower_state.values()):
-                self._add(array, (n_outputs, 1, -1), 0, _MEANS)
-        self._add(model._n_steps, (1, 1, 1), 0, _LARGEST)
 
     def _count(self, tokens):
         """Register the tokens of a table's rows; return the number of their counts."""
@@ -91,27 +67,6 @@ class Layout:
             rows = array.view()
             rows.shape = shape  # raises rather than copies
             self.tables.append(Table(rows, counts, rule))
-
-    def _add_ranked(self, model, state_rule):
-        """Add the tables of every rank; the features of the highest rank have the first rows."""
-        n_outputs, layout = len(model.intercept_), model._layout()
-        token_of_row = np.argsort(layout.rows)
-        for k, n_rows in enumerate(layout.n_rows):
-            if not n_rows:
-                continue
-            counts = self._count(token_of_row[:n_rows])
-            width, start = layout.widths[k], layout.starts[k]
-            flat = model._factors.reshape(n_outputs, -1)[:, start : start + n_rows * width]
-            rows = np.lib.stride_tricks.as_strided(
-                flat, (n_outputs, n_rows, width), (flat.strides[0], width * 4, 4)
-            )
-            self.tables.append(Table(rows, counts, _WEIGHTS))
-            begins, widths = model._state_layout[k, ::2], model._state_layout[k, 1::2]
-            for state in model._optimizer_states():
-                arrays = state.factors_first, state.factors_second
-                for array, begin, width in zip(arrays, begins, widths, strict=True):
-                    part = array.reshape(-1)[begin : begin + n_rows * width]
-                    self._add(part, (1, n_rows, width), counts, state_rule)
 
     @property
     def rules(self):
@@ -142,6 +97,66 @@ class Layout:
         for number, piece in enumerate(pieces):
             for table, rows in zip(self.tables, piece.tables, strict=True):
                 table.rows[:, _part(table.rows, 1, number, len(pieces))] = rows
+
+
+class Layout(TableLayout):
+    """The arrays of a factorization machine, and of its optimizer, as tables.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised. Tables are views of its arrays.
+    optimizer : Optimizer
+    """
+
+    def __init__(self, model, optimizer):
+        super().__init__()
+        n_tokens = model.n_features_in_
+        state_rule = SUMS if is_summed(optimizer) else MEANS
+        by_token = self._count(slice(None))
+        n_outputs = len(model.intercept_)
+        self._add(model.intercept_, (n_outputs, 1, 1), 0, MEANS)
+        self._add(model.coef_, (n_outputs, n_tokens, 1), by_token, WEIGHTS)
+        ranked = hasattr(model, "_layout")
+        if ranked:
+            self._add_ranked(model, state_rule)
+        else:
+            self._add(model.factors_, (n_outputs, n_tokens, -1), by_token, WEIGHTS)
+        for state in model._optimizer_states():
+            # Two moments, and a counter.
+            self._add(state.intercept[:2], (1, 1, 2), 0, state_rule)
+            self._add(state.intercept[2:], (1, 1, 1), 0, SUMS)
+            self._add(state.per_row, (1, -1, 1), by_token, SUMS)
+            names = ("linear_first", "linear_second")
+            for name in names if ranked else (*names, "factors_first", "factors_second"):
+                array = getattr(state, name)
+                width = array.shape[1] if array.ndim == 2 else 1
+                self._add(array, (1, -1, width), by_token, state_rule)
+        if getattr(model, "_has_tower", False):
+            for array in (model._tower, *model._tower_state.values()):
+                self._add(array, (n_outputs, 1, -1), 0, MEANS)
+        self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
+
+    def _add_ranked(self, model, state_rule):
+        """Add the tables of every rank; the features of the highest rank have the first rows."""
+        n_outputs, layout = len(model.intercept_), model._layout()
+        token_of_row = np.argsort(layout.rows)
+        for k, n_rows in enumerate(layout.n_rows):
+            if not n_rows:
+                continue
+            counts = self._count(token_of_row[:n_rows])
+            width, start = layout.widths[k], layout.starts[k]
+            flat = model._factors.reshape(n_outputs, -1)[:, start : start + n_rows * width]
+            rows = np.lib.stride_tricks.as_strided(
+                flat, (n_outputs, n_rows, width), (flat.strides[0], width * 4, 4)
+            )
+            self.tables.append(Table(rows, counts, WEIGHTS))
+            begins, widths = model._state_layout[k, ::2], model._state_layout[k, 1::2]
+            for state in model._optimizer_states():
+                arrays = state.factors_first, state.factors_second
+                for array, begin, width in zip(arrays, begins, widths, strict=True):
+                    part = array.reshape(-1)[begin : begin + n_rows * width]
+                    self._add(part, (1, n_rows, width), counts, state_rule)
 
 
 def _part(array, axis, number, n_pieces):
@@ -175,7 +190,7 @@ def merge(rules, scale, before, *trained):
     merged = []
     for i, (kind, rule) in enumerate(rules):
         after = [piece.tables[i] for piece in trained]
-        if rule == _LARGEST:
+        if rule == LARGEST:
             merged.append(np.maximum.reduce(after))
             continue
         merged.append(_merge_rows(rule, scale, before.tables[i], after, shares[kind]))
@@ -194,9 +209,9 @@ def _merge_rows(rule, scale, before, after, shares):
     merged = before.copy()
     for rows, share in zip(after, shares, strict=True):
         factor = share
-        if rule == _WEIGHTS:
+        if rule == WEIGHTS:
             factor = np.clip(np.float32(scale) * np.sqrt(share), share, 1)
-        elif rule == _SUMS:
+        elif rule == SUMS:
             factor = np.ones_like(share)
         merged += factor[:, None] * (rows - before)
     for rows, share in zip(after, shares, strict=True):

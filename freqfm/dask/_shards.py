@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
+from freqfm._validation import check_structure
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score
@@ -39,7 +40,7 @@ def collect(first, X, y, sample_weight):
     sample_weight : list or None
     """
     columns = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
-    X = [_stack(part, "X") if isinstance(part, list) else part for part in map(_listed, X)]
+    X = [matrix_of(part) for part in X]
     for name, parts in columns.items():
         for number, (rows, part) in enumerate(zip(X, parts, strict=True), first):
             if rows.shape[0] != len(part):
@@ -53,9 +54,12 @@ def collect(first, X, y, sample_weight):
     return RawRows(X, columns["y"], columns.get("sample_weight"))
 
 
-def _listed(part):
-    """Return a partition of a bag, which may be any iterable, as a list."""
-    return part if hasattr(part, "shape") else list(part)
+def matrix_of(part):
+    """Return a partition as a matrix; one of a bag may be any iterable of matrices."""
+    part = part if hasattr(part, "shape") else _stack(list(part), "X")
+    if sparse.issparse(part):
+        check_structure(part)
+    return part
 
 
 def _stack(parts, name):
@@ -296,7 +300,7 @@ def score(trainer, *pieces):
 
 def predicted(rows, model, method="predict"):
     """Return the result of a method of a model on the rows of a partition."""
-    rows = rows if hasattr(rows, "shape") else _stack(list(rows), "X")
+    rows = matrix_of(rows)
     if not rows.shape[0]:
         like = np.zeros((1, model.n_features_in_), dtype=np.float32)
         return getattr(model, method)(like)[:0]

@@ -79,11 +79,15 @@ class Sharded:
         self.model, self.optimizer = model, optimizer
         self._rows, self._cluster = rows, rows.cluster
         self._layout = Layout(model, optimizer)
-        self._owners = rows.cluster.workers[: len(rows.shards)]
-        self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
-        self._merged = None
+        self._start_merging(len(rows.shards))
         with self._cluster.watched():
             self._begin()
+
+    def _start_merging(self, n_shards):
+        self._owners = self._cluster.workers[:n_shards]
+        self._longest = n_shards**0.5
+        self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
+        self._merged = None
 
     def _begin(self):
         """Send the model to all shards."""
@@ -133,7 +137,7 @@ class Sharded:
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
         if loss <= self._lowest:
             self._lowest, self._n_above = loss, 0
-            self._scale = min(self._scale * _GROWTH, len(self._rows.shards) ** 0.5)
+            self._scale = min(self._scale * _GROWTH, self._longest)
             return
         self._n_above += 1
         # One epoch may be chance.
@@ -142,32 +146,37 @@ class Sharded:
 
     def _run(self, epoch):
         """Return the pieces of the model after an epoch."""
-        cluster, rows, owners = self._cluster, self._rows, self._owners
-        n_pieces = len(owners)
-        pieces = [
-            cluster.send(self._layout.piece(j, n_pieces), owner) for j, owner in enumerate(owners)
-        ]
-        for number in range(rows.n_rounds):
-            trained = self._trained_round(number, epoch, pieces)
-            pieces = [
-                cluster.submit(merge, self._layout.rules, self._scale, piece, *of_piece, on=owner)
-                for piece, of_piece, owner in zip(pieces, trained, owners, strict=True)
+        cluster, homes, pieces = self._cluster, self._rows.homes, self._sent_pieces()
+        for number in range(self._rows.n_rounds):
+            trained = [
+                cluster.submit(_shards.train, trainer, number, epoch, *pieces, on=home)
+                for trainer, home in zip(self._trainers, homes, strict=True)
             ]
+            pieces = self._merged_pieces(pieces, self._taken_apart(trained, homes, len(pieces)))
         self._merged = pieces
         return cluster.gather(pieces)
 
-    def _trained_round(self, number, epoch, pieces):
-        """Return, for each piece, futures of what the shards have trained from it in a round."""
-        submit, homes = self._cluster.submit, self._rows.homes
-        found = [
-            submit(_shards.train, trainer, number, epoch, *pieces, on=home)
-            for trainer, home in zip(self._trainers, homes, strict=True)
-        ]
-        if len(pieces) == 1:
-            return [found]
+    def _sent_pieces(self):
+        """Return futures of the model's pieces, each sent to the worker that merges it."""
+        n_pieces, send = len(self._owners), self._cluster.send
+        return [send(self._layout.piece(j, n_pieces), on) for j, on in enumerate(self._owners)]
+
+    def _taken_apart(self, trained, homes, n_parts):
+        """Return, for each part of the shards' results, a list of futures."""
+        if n_parts == 1:
+            return [trained]
+        submit = self._cluster.submit
         return [
-            [submit(itemgetter(j), of, on=home) for of, home in zip(found, homes, strict=True)]
-            for j in range(len(pieces))
+            [submit(itemgetter(j), of, on=home) for of, home in zip(trained, homes, strict=True)]
+            for j in range(n_parts)
+        ]
+
+    def _merged_pieces(self, pieces, trained):
+        """Return futures of the pieces, each merged from those that the shards have trained."""
+        arguments = merge, self._layout.rules, self._scale
+        return [
+            self._cluster.submit(*arguments, piece, *of_piece, on=owner)
+            for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
         ]
 
     def validation_score(self):
