@@ -1,6 +1,8 @@
 """Estimators on a Dask cluster."""
 
+import importlib
 import pickle
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -249,6 +251,13 @@ def test_other_versions_are_refused(client, data, monkeypatch):
     )
     with pytest.raises(RuntimeError, match="worker tcp://1 has freqfm 0.0, but the client has"):
         fdask.FMClassifier(**SHORT).fit(*data)
+
+
+def test_without_dask_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "freqfm.dask")
+    with pytest.raises(ImportError, match=r"pip install 'freqfm\[dask\]'"):
+        importlib.import_module("freqfm.dask")
 
 
 def test_lost_scheduler(rows, data):

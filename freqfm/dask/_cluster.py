@@ -201,11 +201,9 @@ class Cluster:
             delayed, workers=[on], allow_other_workers=True, optimize_graph=True
         )
 
-    def send(self, value, on=None):
-        """Return the future of a value that is sent to a worker, past the scheduler."""
-        on = None if on is None or on not in self.client.nthreads() else [on]
-        (future,) = self.client.scatter([value], workers=on, direct=True, hash=False)
-        return future
+    def send(self, values):
+        """Return the futures of values that are sent to the workers in turn, past the scheduler."""
+        return self.client.scatter(values, direct=True, hash=False)
 
     def gather(self, futures):
         """Return the values of futures, from the workers that have them."""

@@ -173,7 +173,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             part = of_some_users(model, begin, end)
             part._seed, part.verbose = _seed_of(model._seed, number), 0
             X = take_rows(self.X, np.arange(begin, end))
-            sent = [cluster.send(value, home) for value in (part, X)]
+            sent = cluster.send([part, X])
             self._trainers.append(
                 cluster.submit(UserTrainer, sent[0], self.components, sent[1], *sizes, on=home)
             )
@@ -183,10 +183,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         cluster, n_pieces = self._cluster, len(self._owners)
         pieces, arrays = self._sent_pieces(), user_arrays(self.model)
         bounds = list(zip(self._bounds[:-1], self._bounds[1:], strict=True))
-        users = [
-            cluster.send([array[begin:end].copy() for array in arrays], home)
-            for (begin, end), home in zip(bounds, self._homes, strict=True)
-        ]
+        users = cluster.send([[array[a:b].copy() for array in arrays] for a, b in bounds])
         for number in range(self._n_rounds):
             trained = [
                 cluster.submit(train_users, trainer, number, epoch, of_shard, *pieces, on=home)

@@ -92,7 +92,7 @@ class Sharded:
     def _begin(self):
         """Send the model to all shards."""
         rows = self._rows
-        model = self._cluster.send(self.model.to_local())
+        (model,) = self._cluster.send([self.model.to_local()])
         n_threads = self._cluster.n_threads(len(rows.shards))
         arguments = model, rows.fold, rows.n_rounds, n_threads
         self._trainers = rows.of_shards(_shards.ShardTrainer, *arguments)
@@ -157,9 +157,9 @@ class Sharded:
         return cluster.gather(pieces)
 
     def _sent_pieces(self):
-        """Return futures of the model's pieces, each sent to the worker that merges it."""
-        n_pieces, send = len(self._owners), self._cluster.send
-        return [send(self._layout.piece(j, n_pieces), on) for j, on in enumerate(self._owners)]
+        """Return futures of the model's pieces, as many as there are workers to merge them."""
+        n_pieces = len(self._owners)
+        return self._cluster.send([self._layout.piece(j, n_pieces) for j in range(n_pieces)])
 
     def _taken_apart(self, trained, homes, n_parts):
         """Return, for each part of the shards' results, a list of futures."""
