@@ -171,7 +171,7 @@ def round_seconds(n_merges):
 
 def speed(n_rows, n_tokens, n_merges=4):
     """Print the speed of two workers, the bytes of a merge, and the plan."""
-    options = {"early_stopping": False, "max_iter": 4, "n_jobs": 1, **FIXED}
+    options = {"early_stopping": False, "max_iter": 3, "n_jobs": 1, **FIXED}
     X, y = dask.compute(*synthetic(4, n_rows // 4, n_tokens), scheduler="sync")
     alone, plain = timed(FMTrainer, lambda: freqfm.FMClassifier(**options).fit(X, y))
     print(f"{n_rows} rows of {N_FIELDS} tokens, {n_tokens} tokens, 16 factors")
