@@ -7,7 +7,7 @@ from numbers import Integral
 import dask
 import dask.array as da
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
@@ -63,10 +63,9 @@ class OnCluster:
 
     def __sklearn_clone__(self):
         # A client cannot be copied.
-        params = self.get_params(deep=False)
-        client = params.pop("client")
-        params = {name: clone(value, safe=False) for name, value in params.items()}
-        return type(self)(client=client, **params)
+        found = BaseEstimator.__sklearn_clone__(copy.copy(self))
+        found.client = self.client
+        return found
 
     @property
     def client_(self):
