@@ -7,7 +7,7 @@ from importlib import metadata
 __version__ = "0.1.0"
 
 _DEPENDENCIES = ("numpy", "scipy", "scikit-learn", "numba", "joblib", "threadpoolctl")
-_OPTIONAL = ("matplotlib", "skops", "pandas", "polars", "numba-cuda")
+_OPTIONAL = ("matplotlib", "skops", "pandas", "polars", "dask", "distributed", "numba-cuda")
 
 
 def show_versions() -> None:

@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "metrics",
         "model_selection",
     },
+    "dask": {"_validation", "_versions", "callbacks", "estimators", "formulas"},
     "__init__": {
         *BELOW_AXES,
         *AXES,

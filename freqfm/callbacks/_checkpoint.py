@@ -16,7 +16,7 @@ _FORMAT = 1
 
 # Parameters that may change in a continued fit: its seed has been drawn already, and another device
 # changes no more than the last bits.
-_WITHOUT_EFFECT = {"device", "n_jobs", "random_state", "verbose"}
+_WITHOUT_EFFECT = {"client", "device", "n_jobs", "random_state", "verbose"}
 
 
 class Checkpoint:

@@ -24,6 +24,7 @@ __all__ = ["digest", "load", "save"]
 _MODULES = (
     "freqfm",
     "freqfm.backbones",
+    "freqfm.dask",
     "freqfm.initializers",
     "freqfm.losses",
     "freqfm.optimizers",
@@ -33,8 +34,9 @@ _MODULES = (
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
-# Attributes that belong to a process, not to a model.
+# Attributes and parameters that belong to a process, not to a model.
 _NOT_STORED = {
+    "client",
     "_callback_fit_ctx",
     "_metadata_request",
     "_parent_callback_ctx",
@@ -209,7 +211,7 @@ def _encode_object(value, arrays, name):
     requests = getattr(value, "_metadata_request", None)
     return {
         "class": [candidate, class_name],
-        "params": _encode(params, arrays, name),
+        "params": _encode({k: v for k, v in params.items() if k not in _NOT_STORED}, arrays, name),
         "learned": _encode(learned, arrays, name),
         "requests": {} if requests is None else requests._serialize(),
     }

@@ -22,7 +22,6 @@ from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
     check_memory,
-    count_columns,
     count_threads,
     draw_seed,
     validate_rows,
@@ -32,7 +31,7 @@ from freqfm._validation import (
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
-from freqfm.estimators.fm.pointwise import RunningBaseScore, base_score, mean_loss
+from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.streaming import StreamTrainer, is_stream, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
@@ -395,7 +394,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Do what ``fit`` does for a stream; ``given`` are the other arguments of ``fit``."""
         with release_signals():
             validation = self._validation_of_stream(*given)
-            optimizer = self._resolved_optimizer()
+            optimizer = self._checked_optimizer()
             survey = survey_stream(self, stream)
             sums = survey.targets.finish(reset)
             if reset:
@@ -496,7 +495,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _begin(self, rows, optimizer, reset):
         """Return the task that trains on ``rows``: a new model if ``reset``, else this one."""
-        self.token_counts_ = count_columns(rows.X, rows.weight, rows.trained)
+        self.token_counts_ = rows.count_tokens()
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
         else:
@@ -553,27 +552,20 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
             labels = None if labels is None else rows.of_trained(labels)
+        optimizer = self._checked_optimizer()
         if reset:
             self._seed = draw_seed(self.random_state)
-        return rows, labels, self._resolved_optimizer()
+        return rows, labels, optimizer
 
-    def _resolved_optimizer(self):
-        return resolve(
-            "optimizer",
-            self.optimizer,
-            Optimizer,
-            OPTIMIZERS,
-            [("learning_rate", "learning_rate", self.learning_rate)],
-        )
+    def _checked_optimizer(self):
+        """Return the optimizer given by the parameters."""
+        rate = "learning_rate", "learning_rate", self.learning_rate
+        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
 
-    def _resolved_initializer(self):
-        return resolve(
-            "init",
-            self.init,
-            Initializer,
-            INITIALIZERS,
-            [("scale", "init_scale", self.init_scale)],
-        )
+    def _checked_initializer(self):
+        """Return the initializer given by the parameters."""
+        scale = "scale", "init_scale", self.init_scale
+        return resolve("init", self.init, Initializer, INITIALIZERS, [scale])
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""
@@ -582,6 +574,18 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         given = [name for name, value in zip(names, values, strict=True) if value is not None]
         if not given:
             return None
+        self._check_validation_given(given)
+        try:
+            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
+            target, _ = self._encode_and_check(y, None, reset=False)
+            weight = validate_weights(weight, X)
+            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
+        return rows._replace(held_out=(X, target, weight))
+
+    def _check_validation_given(self, given):
+        """Raise unless the arguments given for a validation set are complete and used."""
         for name in ("X_val", "y_val"):
             if name not in given:
                 raise ValueError(
@@ -593,14 +597,6 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 "fit was given X_val and y_val, but early_stopping=False would ignore them; set "
                 "early_stopping='auto' or True, or give no validation set."
             )
-        try:
-            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
-            target, _ = self._encode_and_check(y, None, reset=False)
-            weight = validate_weights(weight, X)
-            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
-        except ValueError as error:
-            raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
-        return rows._replace(held_out=(X, target, weight))
 
     def _split(self, rows, labels):
         """Return a list of folds: the rows, with a different validation part held out of each.
@@ -652,17 +648,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _init_model(self, rows, counts, optimizer):
         """Draw a new model, whose intercepts start at the best constant scores of the rows."""
-        weight, sums = rows.of_trained(rows.weight), np.zeros((len(rows.target), 3))
-        for target, of_output in zip(rows.target, sums, strict=True):
-            target = rows.of_trained(target)
-            score = base_score(self._loss, self._of_classes, target, weight)
-            of_output[:] = (target * weight).sum(), weight.sum(), score
-        self._draw_model(sums, counts, optimizer)
+        self._draw_model(rows.target_sums(self._loss, self._of_classes), counts, optimizer)
 
     def _draw_model(self, target_sums, counts, optimizer):
         """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
         n_outputs, n_tokens = len(target_sums), self.n_features_in_
-        initializer = self._resolved_initializer()
+        initializer = self._checked_initializer()
         generator = np.random.default_rng(self._seed)
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
         intercept = target_sums[:, 2] if self.fit_intercept else np.zeros(n_outputs)
@@ -720,7 +711,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 f"n_features={n_features} would add features without names to a model whose "
                 f"features have names; fit it to arrays or sparse matrices from the start."
             )
-        optimizer = self._resolved_optimizer()
+        optimizer = self._checked_optimizer()
         self._prepare_to_continue(optimizer)
         self.n_features_in_ = n_features
         self._check_size(len(self.intercept_))

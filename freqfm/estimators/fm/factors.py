@@ -44,7 +44,7 @@ class PlainFactors:
         factors = aligned_zeros((*self.factors_.shape[:-2], n_features, width))
         factors[..., :n_before, :] = self.factors_
         generator = np.random.default_rng([self._seed, n_before])
-        shape, initializer = (n_features - n_before, width), self._resolved_initializer()
+        shape, initializer = (n_features - n_before, width), self._checked_initializer()
         for table in factors.reshape(-1, n_features, width):
             # As tokens that occur for the first time.
             table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]))

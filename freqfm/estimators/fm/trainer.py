@@ -7,8 +7,9 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._validation import count_threads, take_rows
+from freqfm._validation import count_columns, count_threads, take_rows
 from freqfm.backends.base import FMObjective, FMProblem
+from freqfm.estimators.fm.pointwise import base_score
 
 # From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
@@ -31,6 +32,24 @@ class TrainingRows(NamedTuple):
     def n_trained(self):
         """The number of rows that are trained on."""
         return self.X.shape[0] if self.trained is None else len(self.trained)
+
+    @property
+    def n_outputs(self):
+        """The number of outputs: targets of each row."""
+        return len(self.target)
+
+    def count_tokens(self):
+        """Return the weight of the rows that hold each token, among those trained on."""
+        return count_columns(self.X, self.weight, self.trained)
+
+    def target_sums(self, loss, of_classes):
+        """Return the sums of each output's targets, see ``RunningBaseScore``."""
+        weight, sums = self.of_trained(self.weight), np.zeros((self.n_outputs, 3))
+        for target, of_output in zip(self.target, sums, strict=True):
+            target = self.of_trained(target)
+            score = base_score(loss, of_classes, target, weight)
+            of_output[:] = (target * weight).sum(), weight.sum(), score
+        return sums
 
     def numbers(self):
         """Return the indices of the rows that are trained on, in 32 bits if they fit."""

@@ -1,0 +1,229 @@
+"""The client's side of a cluster: partitions of collections, workers, and errors of both."""
+
+import contextlib
+
+import dask
+import dask.array as da
+import dask.bag as db
+import distributed
+import numpy as np
+
+__all__ = ["Cluster", "find_client", "one_block_of_columns", "partitions_of"]
+
+# Of these, workers need the client's versions: bits depend on them.
+_SAME_VERSIONS = ("freqfm", "numpy", "numba")
+
+
+class SchedulerLostError(ConnectionError):
+    """The connection to Dask's scheduler was lost."""
+
+
+def find_client(client):
+    """Return the client, or the one that was created last if it is None."""
+    if client is not None:
+        if not isinstance(client, distributed.Client):
+            raise TypeError(
+                f"client={client!r} is not a dask.distributed.Client; pass one, or None for the "
+                f"current one."
+            )
+        return client
+    try:
+        return distributed.get_client()
+    except ValueError:
+        raise RuntimeError(
+            "there is no Dask client: create one, such as dask.distributed.Client(), and pass it "
+            "as client= or leave it the current one."
+        ) from None
+
+
+def is_frame(collection):
+    """Return whether a Dask collection is a DataFrame or a Series."""
+    return (
+        dask.is_dask_collection(collection)
+        and hasattr(collection, "map_partitions")
+        and (hasattr(collection, "divisions"))
+    )
+
+
+def one_block_of_columns(X):
+    """Return a Dask array whose blocks hold all columns of their rows."""
+    return X.rechunk({1: -1}) if X.ndim == 2 and X.numblocks[1] > 1 else X
+
+
+def partitions_of(name, collection):
+    """Return the partitions of an argument as a list of delayed values.
+
+    Raises
+    ------
+    TypeError
+        If it is not a Dask collection.
+    ValueError
+        If it has the wrong number of dimensions.
+    """
+    if isinstance(collection, da.Array):
+        n_axes = 2 if name.startswith("X") else 1
+        if collection.ndim == 2 and n_axes == 1 and collection.shape[1] == 1:
+            collection = collection.reshape(-1)
+        if collection.ndim != n_axes:
+            raise ValueError(
+                f"{name} is a Dask array of {collection.ndim} dimension(s); it needs {n_axes}."
+            )
+        return list(one_block_of_columns(collection).to_delayed().ravel())
+    if isinstance(collection, db.Bag) or is_frame(collection):
+        return collection.to_delayed()
+    raise TypeError(
+        f"{name} is of type {type(collection).__name__}; freqfm.dask takes Dask arrays, DataFrames "
+        f"and bags of sparse matrices. Use dask.array.from_array, or the estimator of freqfm "
+        f"itself for data in memory."
+    )
+
+
+def aligned_partitions(X, columns):
+    """Return the partitions of X and of columns, of which each has as many.
+
+    Parameters
+    ----------
+    X : collection
+    columns : dict of str to collection or None
+
+    Returns
+    -------
+    parts : dict of str to list or None
+    """
+    ((x_name, x),) = X.items()
+    parts = {x_name: partitions_of(x_name, x)}
+    for name, column in columns.items():
+        if column is None:
+            parts[name] = None
+            continue
+        both_arrays = isinstance(x, da.Array) and isinstance(column, da.Array)
+        if both_arrays and not np.isnan(x.shape[0]) and not np.isnan(column.shape[0]):
+            if x.shape[0] != column.shape[0]:
+                raise ValueError(
+                    f"{x_name} has {x.shape[0]} rows, but {name} has {column.shape[0]}."
+                )
+            if column.chunks[0] != x.chunks[0]:
+                column = column.rechunk({0: x.chunks[0]})
+        parts[name] = partitions_of(name, column)
+        if len(parts[name]) != len(parts[x_name]):
+            raise ValueError(
+                f"{x_name} has {len(parts[x_name])} partitions, but {name} has "
+                f"{len(parts[name])}; partition both alike."
+            )
+    return parts
+
+
+class Cluster:
+    """Workers of a client, and what is submitted to them.
+
+    Parameters
+    ----------
+    client : distributed.Client
+
+    Attributes
+    ----------
+    workers : list of str
+        Addresses, in order.
+    """
+
+    def __init__(self, client):
+        self.client = client
+        with self.watched():
+            threads = client.nthreads()
+        self.workers = sorted(threads)
+        self._threads = threads
+        if not self.workers:
+            raise RuntimeError(
+                f"the Dask cluster at {client.scheduler.address} has no workers; wait for them "
+                f"with client.wait_for_workers(1)."
+            )
+
+    def n_threads(self, n_shards):
+        """Return how many threads train a shard, if all train at once."""
+        per_worker = -(-n_shards // len(self.workers))
+        return max(1, min(self._threads.values()) // per_worker)
+
+    def check_versions(self):
+        """Raise unless the workers have the packages of the client, in the same versions."""
+
+        def versions(names):
+            # A function of its own, that workers without freqfm can run.
+            import importlib
+
+            found = {}
+            for name in names:
+                try:
+                    found[name] = importlib.import_module(name).__version__
+                except ImportError:
+                    found[name] = "none"
+            return found
+
+        expected = versions(_SAME_VERSIONS)
+        with self.watched():
+            of_workers = self.client.run(versions, _SAME_VERSIONS)
+        for worker, found in of_workers.items():
+            for name, version in expected.items():
+                if found[name] != version:
+                    raise RuntimeError(
+                        f"worker {worker} has {name} {found[name]}, but the client has {version}; "
+                        f"install the same version on all."
+                    )
+
+    def homes(self, groups):
+        """Return a worker for each group of partitions: where most of them are, evenly many."""
+        held = {}
+        with contextlib.suppress(AttributeError), self.watched():
+            futures = [
+                f for group in groups for part in group for f in distributed.futures_of(part)
+            ]
+            held = self.client.who_has(futures) if futures else {}
+        held = {str(key): set(workers) for key, workers in held.items()}
+        left = dict.fromkeys(self.workers, -(-len(groups) // len(self.workers)))
+        homes = []
+        for group in groups:
+            keys = [str(part.key) for part in group]
+            free = [worker for worker in self.workers if left[worker]]
+            home = max(free, key=lambda w: (sum(w in held.get(k, ()) for k in keys), left[w]))
+            left[home] -= 1
+            homes.append(home)
+        return homes
+
+    def submit(self, function, *arguments, on):
+        """Return the future of a call on a worker, or on another one if that has died."""
+        return self.client.submit(
+            function, *arguments, workers=[on], allow_other_workers=True, pure=False
+        )
+
+    def collected(self, function, *arguments, on):
+        """Return the future of a function of partitions, all computed on a worker if possible."""
+        delayed = dask.delayed(function, pure=False)(*arguments)
+        return self.client.compute(
+            delayed, workers=[on], allow_other_workers=True, optimize_graph=True
+        )
+
+    def send(self, values):
+        """Return the futures of values that are sent to the workers in turn, past the scheduler."""
+        return self.client.scatter(values, direct=True, hash=False)
+
+    def gather(self, futures):
+        """Return the values of futures, from the workers that have them."""
+        with self.watched():
+            return self.client.gather(futures, direct=True)
+
+    @contextlib.contextmanager
+    def watched(self):
+        """Turn errors into a SchedulerLostError if the scheduler is gone."""
+        try:
+            yield
+        except Exception as error:
+            if self.is_lost():
+                raise SchedulerLostError(
+                    f"the connection to the Dask scheduler was lost ({type(error).__name__}: "
+                    f"{error}). The estimator holds the model of the last whole epoch, if there "
+                    f"was one; connect a client again and fit, with warm_start=True to continue."
+                ) from error
+            raise
+
+    def is_lost(self):
+        """Return whether the scheduler can no longer be reached."""
+        return self.client.status != "running" or self.client.scheduler is None

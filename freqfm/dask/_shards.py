@@ -1,0 +1,321 @@
+"""What runs on workers: rows of a shard, and their training between two merges."""
+
+import copy
+import threading
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import column_or_1d
+
+from freqfm._validation import check_structure
+from freqfm.callbacks._storage import digest
+from freqfm.dask._merge import Layout
+from freqfm.estimators.fm.pointwise import base_score
+from freqfm.estimators.fm.targets import _check_labels
+
+__all__ = ["Shard", "ShardTrainer", "collect", "describe", "predicted", "score", "train"]
+
+# The start of the intercept is computed from about so many targets of all shards.
+_TARGETS = 100_000
+
+
+class RawRows(NamedTuple):
+    """Rows of a shard as the user gave them."""
+
+    X: object
+    y: object
+    sample_weight: object  #: or None
+
+
+def collect(first, X, y, sample_weight):
+    """Return the rows of some partitions.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first partition, for messages.
+    X, y : list
+        Partitions.
+    sample_weight : list or None
+    """
+    columns = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
+    X = [matrix_of(part) for part in X]
+    for name, parts in columns.items():
+        for number, (rows, part) in enumerate(zip(X, parts, strict=True), first):
+            if rows.shape[0] != len(part):
+                raise ValueError(
+                    f"partition {number} of X has {rows.shape[0]} rows, but that of {name} has "
+                    f"{len(part)}; partition both alike."
+                )
+    filled = [i for i, rows in enumerate(X) if rows.shape[0]] or [0]
+    X = _stack([X[i] for i in filled], "X")
+    columns = {name: _stack([parts[i] for i in filled], name) for name, parts in columns.items()}
+    return RawRows(X, columns["y"], columns.get("sample_weight"))
+
+
+def matrix_of(part):
+    """Return a partition as a matrix; one of a bag may be any iterable of matrices."""
+    part = part if hasattr(part, "shape") else _stack(list(part), "X")
+    if sparse.issparse(part):
+        check_structure(part)
+    return part
+
+
+def _stack(parts, name):
+    """Return parts one below the other."""
+    if not parts:
+        raise ValueError(f"a partition of {name} is an empty list; put matrices of rows into it.")
+    widths = {part.shape[1] for part in parts if np.ndim(part) == 2 or sparse.issparse(part)}
+    if len(widths) > 1:
+        raise ValueError(
+            f"partitions of {name} have different numbers of columns, {sorted(widths)}; encode all "
+            f"of them alike."
+        )
+    if len(parts) == 1:
+        return parts[0]
+    if sparse.issparse(parts[0]):
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))
+    if hasattr(parts[0], "iloc"):
+        import pandas as pd
+
+        return pd.concat(parts)
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def describe(raw, of_classes):
+    """Return what the client needs to know of a shard before training: small numbers."""
+    facts = {"n_rows": raw.X.shape[0], "n_features": raw.X.shape[1], "classes": (None, None)}
+    if of_classes and facts["n_rows"]:
+        y = _check_labels("y", column_or_1d(raw.y))
+        facts["classes"] = np.unique(y, return_counts=True)
+    return facts
+
+
+class Shard:
+    """Checked rows of a shard, and their split into parts to train on and to validate on.
+
+    Parameters
+    ----------
+    raw : RawRows
+    model : BaseFM
+        With the parameters; not fitted.
+    seed : int
+    classes : ndarray or None
+        All classes, of all shards.
+    """
+
+    def __init__(self, raw, model, seed, classes):
+        model = copy.copy(model)
+        options = raw.X, raw.y, raw.sample_weight, classes
+        self.rows, self.labels, _ = model._prepare(*options, reset=True)
+        model._seed = seed
+        self.model = model
+        self.folds = [self.rows]
+
+    def split(self, share):
+        """Return the shard with a random share of its rows held out; None as the model would."""
+        found = copy.copy(self)
+        if share is None:
+            found.folds = self.model._split(self.rows, self.labels)
+            return found
+        numbers = np.random.default_rng([self.model._seed, 1]).permutation(self.rows.numbers())
+        n_held = round(share * len(numbers))
+        if n_held:
+            found.folds = [self.rows.split(np.sort(numbers[n_held:]), np.sort(numbers[:n_held]))]
+        return found
+
+    def validated_on(self, raw):
+        """Return the shard with a given validation part."""
+        found, options = copy.copy(self), (raw.X, raw.y, raw.sample_weight)
+        found.folds = [self.model._with_given_validation(self.rows, *options)]
+        return found
+
+    def facts(self):
+        """Return the numbers of rows of each fold, trained on and held out."""
+        found = self.folds
+        return [(of.n_trained, of.held_out[0].shape[0] if of.held_out else 0) for of in found]
+
+    def features(self):
+        """Return the number of features, and their names or None."""
+        return self.model.n_features_in_, getattr(self.model, "feature_names_in_", None)
+
+    def fold(self, number):
+        """Return the rows of a fold; those of None are all."""
+        return self.rows if number is None else self.folds[number]
+
+    def digest(self):
+        """Return a hash of the rows."""
+        return digest([_arrays(self.rows), [_arrays(fold) for fold in self.folds]], "X")
+
+
+def _arrays(rows):
+    """Return the arrays of rows: what they hold, and which are trained on."""
+    X, target, weight = rows.held_out or (None, None, None)
+    held_out = [] if X is None else [X.data, X.indices, X.indptr, target, weight]
+    matrix = [rows.X.data, rows.X.indices, rows.X.indptr]
+    return [*matrix, rows.target, rows.weight, rows.trained, held_out]
+
+
+def count_tokens(shard, fold):
+    """Return the weight of the rows that hold each token."""
+    rows = shard.fold(fold)
+    return rows.count_tokens()
+
+
+def add(*arrays):
+    """Return the sum of arrays, in their order."""
+    return sum(arrays[1:], start=arrays[0])
+
+
+def target_sums(shard, fold):
+    """Return the sums of targets on a shard, and the constant scores with the smallest loss."""
+    model = shard.model
+    return shard.fold(fold).target_sums(model._loss, model._of_classes)
+
+
+def some_targets(shard, fold, n_shards):
+    """Return targets of some evenly spaced rows, and weights."""
+    rows = shard.fold(fold)
+    step = max(1, rows.n_trained * n_shards // _TARGETS)
+    return rows.of_trained(rows.target)[:, ::step], rows.of_trained(rows.weight)[::step]
+
+
+def pooled_base_scores(samples, loss, of_classes):
+    """Return the constant scores with the smallest loss on samples of several shards."""
+    targets, weights = (np.concatenate(parts, axis=-1) for parts in zip(*samples, strict=True))
+    return [base_score(loss, of_classes, target, weights) for target in targets]
+
+
+class ShardTrainer:
+    """A model that trains on the rows of a shard, a part of them between two merges.
+
+    Its arrays are written over before each round, so that a round depends on its input only.
+
+    Parameters
+    ----------
+    shard : Shard
+    model : BaseFM
+        Initialised.
+    fold : int or None
+    n_rounds : int
+        Rounds of an epoch.
+    n_threads : int
+        If the model does not say.
+    """
+
+    def __init__(self, shard, model, fold, n_rounds, n_threads):
+        model = copy.deepcopy(model)
+        model._seed, model.verbose = shard.model._seed, 0
+        if model.n_jobs is None:
+            model.n_jobs = n_threads
+        self._model, self._rows = model, shard.fold(fold)
+        self._parts = _parts(self._rows, n_rounds, model._seed)
+        self._optimizer = model._checked_optimizer()
+        self._layout = Layout(model, self._optimizer)
+        self._begin()
+
+    def _begin(self):
+        rows, layout = self._rows, self._layout
+        make, weights = type(self._model)._trainer, rows.weight
+        self._lock = threading.Lock()
+        self._trainers, self._counts, self._weights = [], [], []
+        for number, part in enumerate(self._parts):
+            of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)
+            trainer = make(self._model, self._optimizer, of_part) if of_part.n_trained else None
+            total = of_part.of_trained(weights).sum() if of_part.n_trained else 0.0
+            self._trainers.append(trainer)
+            self._weights.append(total)
+            self._counts.append(layout.counts(of_part.count_tokens(), total))
+
+    def __reduce__(self):
+        # Packed rows and threads stay behind; the rows go along.
+        arguments = self._model, self._optimizer, self._rows, self._parts
+        return _moved, arguments
+
+    def train(self, number, epoch, pieces):
+        """Train one round from merged pieces; return a piece for each of these.
+
+        Parameters
+        ----------
+        number : int
+            Of the round in its epoch.
+        epoch : int
+        pieces : list of Piece
+
+        Returns
+        -------
+        pieces : list of Piece
+        """
+        with self._lock:
+            self._layout.assign(pieces)
+            trainer, losses = self._trainers[number], []
+            if trainer is not None:
+                with trainer:
+                    losses = [(trainer.run_epoch(epoch), float(self._weights[number]))]
+            trained = self._counts[number], losses
+            return [self._layout.piece(j, len(pieces), *trained) for j in range(len(pieces))]
+
+    def score(self, pieces):
+        """Return the validation score, and what is needed to combine it with others'."""
+        if self._rows.held_out is None:
+            return None
+        _, target, weight = self._rows.held_out
+        with self._lock:
+            self._layout.assign(pieces)
+            value = self._trainers[0].validation_score()
+        target = target[0].astype(np.float64)
+        mean = np.average(target, weights=weight)
+        variance = np.average((target - mean) ** 2, weights=weight)
+        return value, weight.sum(), mean, variance
+
+
+def _moved(model, optimizer, rows, parts):
+    """Return a trainer that has come from another worker."""
+    trainer = ShardTrainer.__new__(ShardTrainer)
+    trainer._model, trainer._optimizer, trainer._rows = model, optimizer, rows
+    trainer._parts, trainer._layout = parts, Layout(model, optimizer)
+    trainer._begin()
+    return trainer
+
+
+def _parts(rows, n_parts, seed):
+    """Return the rows of each round: a random part, the same in all epochs."""
+    if n_parts == 1:
+        return [rows.trained]
+    numbers = np.random.default_rng([seed, 2]).permutation(rows.numbers())
+    return [np.sort(part) for part in np.array_split(numbers, n_parts)]
+
+
+def train(trainer, number, epoch, *pieces):
+    """Call ``ShardTrainer.train``; return a single piece as it is."""
+    found = trainer.train(number, epoch, list(pieces))
+    return found if len(found) > 1 else found[0]
+
+
+def score(trainer, *pieces):
+    """Call ``ShardTrainer.score``."""
+    return trainer.score(list(pieces))
+
+
+def predicted(rows, model, method="predict"):
+    """Return the result of a method of a model on the rows of a partition."""
+    rows = matrix_of(rows)
+    if not rows.shape[0]:
+        like = np.zeros((1, model.n_features_in_), dtype=np.float32)
+        return getattr(model, method)(like)[:0]
+    return getattr(model, method)(rows)
+
+
+def hits(X, y, sample_weight, model):
+    """Return the weight of the rows whose class is predicted, and of all rows."""
+    weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+    return weight @ (predicted(X, model) == np.asarray(y)), weight.sum()
+
+
+def errors(X, y, sample_weight, model):
+    """Return the weighted sums of squared errors, of ones, of targets and of their squares."""
+    y = np.asarray(y, dtype=np.float64)
+    weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+    error = predicted(X, model) - y
+    return weight @ error**2, weight.sum(), weight @ y, weight @ y**2

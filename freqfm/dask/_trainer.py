@@ -1,0 +1,226 @@
+"""The training task on a cluster: an epoch is one graph from model to model."""
+
+from concurrent.futures import CancelledError
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm.dask import _shards
+from freqfm.dask._cluster import Cluster, SchedulerLostError
+from freqfm.dask._merge import Layout, merge
+from freqfm.estimators.fm.tower import TowerTrainer
+from freqfm.estimators.fm.trainer import FMTrainer
+
+# Factor of the steps of merges after each epoch whose loss is the lowest so far.
+_GROWTH = 1.05
+
+# An epoch is tried again so often if workers have died with what only they had.
+_ATTEMPTS = 3
+
+
+class ShardedRows(NamedTuple):
+    """Rows of several shards, on their workers; the counterpart of ``TrainingRows``."""
+
+    cluster: Cluster
+    shards: list  #: of futures of Shard
+    homes: list  #: a worker for each
+    n_outputs: int
+    n_rounds: int  #: rounds of an epoch, each with a merge at its end
+    sizes: list  #: how many rows of each shard are trained on
+    fold: int | None = None  #: None for all rows
+    held_out: bool | None = None  #: whether some rows are held out; None if not
+
+    @property
+    def n_trained(self):
+        """The largest number of rows of a shard: its batches are the steps of an epoch."""
+        return max(self.sizes)
+
+    def of_shards(self, function, *arguments):
+        """Return the futures of a function of each shard."""
+        submit = self.cluster.submit
+        return [
+            submit(function, shard, *arguments, on=home)
+            for shard, home in zip(self.shards, self.homes, strict=True)
+        ]
+
+    def count_tokens(self):
+        """Return the weight of the rows that hold each token."""
+        counts = self.of_shards(_shards.count_tokens, self.fold)
+        return self.cluster.gather(
+            self.cluster.submit(_shards.add, *counts, on=self.homes[0])
+        ).copy()
+
+    def target_sums(self, loss, of_classes):
+        """Return the sums of each output's targets, see ``RunningBaseScore``."""
+        sums = self.cluster.gather(self.of_shards(_shards.target_sums, self.fold))
+        if len(sums) == 1:
+            return sums[0].copy()
+        samples = self.of_shards(_shards.some_targets, self.fold, len(self.shards))
+        scores = _shards.pooled_base_scores(self.cluster.gather(samples), loss, of_classes)
+        total = np.sum(sums, axis=0)
+        total[:, 2] = scores
+        return total
+
+
+class Sharded:
+    """What a trainer does on a cluster; a mixin for ``FMTrainer`` and its subclasses.
+
+    The model is the client's. In an epoch its pieces are sent to the workers, one each; every shard
+    trains a round from all pieces; each piece is merged on its worker from those of all shards; and
+    so on. At the end the client fetches the pieces. The graph depends on nothing but the model and
+    the shards: what is lost with a worker is computed again.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised; its arrays are updated in place.
+    optimizer : Optimizer
+    rows : ShardedRows
+    """
+
+    def __init__(self, model, optimizer, rows):
+        self.model, self.optimizer = model, optimizer
+        self._rows, self._cluster = rows, rows.cluster
+        self._layout = Layout(model, optimizer)
+        self._start_merging(len(rows.shards))
+        with self._cluster.watched():
+            self._begin()
+
+    def _start_merging(self, n_shards):
+        self._owners = self._cluster.workers[:n_shards]
+        self._longest = n_shards**0.5
+        self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
+        self._merged = None
+
+    def _begin(self):
+        """Send the model to all shards."""
+        rows = self._rows
+        (model,) = self._cluster.send([self.model.to_local()])
+        n_threads = self._cluster.n_threads(len(rows.shards))
+        arguments = model, rows.fold, rows.n_rounds, n_threads
+        self._trainers = rows.of_shards(_shards.ShardTrainer, *arguments)
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return f"{self.model.device} of Dask workers"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        # Results are freed on the workers.
+        self._merged = self._trainers = None
+
+    def run_epoch(self, epoch):
+        """Train on every row once; return the mean loss, summed over outputs."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._cluster.watched():
+                    pieces = self._run(epoch)
+                break
+            except (CancelledError, OSError) as error:
+                # CommClosedError is an OSError.
+                if isinstance(error, SchedulerLostError):
+                    raise
+                if attempt == _ATTEMPTS - 1:
+                    raise RuntimeError(
+                        f"workers were lost in epoch {epoch + 1} with rows or results that only "
+                        f"they held ({error}). Give collections that can be computed again, such "
+                        f"as those read from files, instead of scattered data."
+                    ) from error
+                with self._cluster.watched():
+                    self._begin()
+        self._layout.assign(pieces)
+        loss = _mean(pieces[0].losses)
+        self._watch(loss)
+        return loss
+
+    def _watch(self, loss):
+        """Take longer steps in merges while the loss falls, and halve them if it rises."""
+        if loss <= self._lowest:
+            self._lowest, self._n_above = loss, 0
+            self._scale = min(self._scale * _GROWTH, self._longest)
+            return
+        self._n_above += 1
+        # One epoch may be chance.
+        if self._n_above == 2:
+            self._scale, self._n_above = self._scale / 2, 0
+
+    def _run(self, epoch):
+        """Return the pieces of the model after an epoch."""
+        cluster, homes, pieces = self._cluster, self._rows.homes, self._sent_pieces()
+        for number in range(self._rows.n_rounds):
+            trained = [
+                cluster.submit(_shards.train, trainer, number, epoch, *pieces, on=home)
+                for trainer, home in zip(self._trainers, homes, strict=True)
+            ]
+            pieces = self._merged_pieces(pieces, self._taken_apart(trained, homes, len(pieces)))
+        self._merged = pieces
+        return cluster.gather(pieces)
+
+    def _sent_pieces(self):
+        """Return futures of the model's pieces, as many as there are workers to merge them."""
+        n_pieces = len(self._owners)
+        return self._cluster.send([self._layout.piece(j, n_pieces) for j in range(n_pieces)])
+
+    def _taken_apart(self, trained, homes, n_parts):
+        """Return, for each part of the shards' results, a list of futures."""
+        if n_parts == 1:
+            return [trained]
+        submit = self._cluster.submit
+        return [
+            [submit(itemgetter(j), of, on=home) for of, home in zip(trained, homes, strict=True)]
+            for j in range(n_parts)
+        ]
+
+    def _merged_pieces(self, pieces, trained):
+        """Return futures of the pieces, each merged from those that the shards have trained."""
+        arguments = merge, self._layout.rules, self._scale
+        return [
+            self._cluster.submit(*arguments, piece, *of_piece, on=owner)
+            for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
+        ]
+
+    def validation_score(self):
+        """Return the model's score on the validation parts of all shards."""
+        with self._cluster.watched():
+            found = [
+                self._cluster.submit(_shards.score, trainer, *self._merged, on=home)
+                for trainer, home in zip(self._trainers, self._rows.homes, strict=True)
+            ]
+            found = [facts for facts in self._cluster.gather(found) if facts is not None]
+        if len(found) == 1:
+            return found[0][0]
+        scores, weights, means, variances = np.array(found).T
+        if self.model._score_name != "r2":
+            return float(np.average(scores, weights=weights))
+        loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
+        mean = np.average(means, weights=weights)
+        variance = np.average(variances + (means - mean) ** 2, weights=weights)
+        return float(1 - loss / (variance if variance > 0 else 1))
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator."""
+        return {"steps": [self._scale, self._lowest, self._n_above]}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+        self._scale, self._lowest, self._n_above = extra["steps"]
+
+
+def _mean(losses):
+    """Return the mean of the losses of rounds, each with its weight."""
+    if len(losses) == 1:
+        return losses[0][0]
+    values, weights = np.array(losses).T
+    return float((values * weights).sum() / weights.sum())
+
+
+class ShardedFMTrainer(Sharded, FMTrainer):
+    """Training of factorization machines on a cluster."""
+
+
+class ShardedTowerTrainer(Sharded, TowerTrainer):
+    """Training of factorization machines with a tower on a cluster."""

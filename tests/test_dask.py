@@ -1,0 +1,311 @@
+"""Estimators on a Dask cluster."""
+
+import importlib
+import pickle
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+
+import freqfm
+from freqfm.callbacks import Checkpoint, resume
+from freqfm.datasets import make_clicks, make_interactions
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+fdask = pytest.importorskip("freqfm.dask")
+da = pytest.importorskip("dask.array")
+
+SHORT = {"max_iter": 2, "n_iter_no_change": None, "early_stopping": False, "n_components": 4,
+         "random_state": 0, "n_jobs": 1}  # fmt: skip
+ARRAYS = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_")
+
+
+def cluster_of(n_workers):
+    return distributed.LocalCluster(
+        n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=":0"
+    )
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows():
+    X, y = make_clicks(800, (60, 30, 10), random_state=0)
+    return sparse.csr_array(X), y
+
+
+def split(X, bounds):
+    """Return X as a dask array whose blocks are the rows between bounds."""
+    parts = [
+        da.from_delayed(dask.delayed(X[a:b]), (b - a, *X.shape[1:]), meta=X[:0])
+        for a, b in pairwise(bounds)
+    ]
+    return da.concatenate(parts)
+
+
+@pytest.fixture(scope="module")
+def data(rows):
+    bounds = [0, 200, 400, 600, 800]
+    return split(rows[0], bounds), split(rows[1], bounds)
+
+
+def assert_same(first, second, names=ARRAYS):
+    for name in names:
+        a, b = getattr(first, name), getattr(second, name)
+        for one, other in zip(a, b, strict=True) if isinstance(a, list) else [(a, b)]:
+            assert_array_equal(one, other, name)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_one_shard_is_the_plain_fit(client, rows, data, early_stopping):
+    params = {**SHORT, "early_stopping": early_stopping, "n_iter_no_change": 9}
+    with pytest.warns(UserWarning) if early_stopping else np.errstate():
+        plain = freqfm.FMClassifier(**params).fit(*rows)
+        model = fdask.FMClassifier(n_shards=1, **params).fit(*data)
+    assert_same(plain, model, [*ARRAYS, "validation_scores_"])
+    assert type(model.to_local()) is freqfm.FMClassifier
+    assert_array_equal(model.to_local().predict_proba(rows[0]), plain.predict_proba(rows[0]))
+
+
+def test_bits_do_not_depend_on_workers(client, data, tmp_path):
+    params = {**SHORT, "early_stopping": True, "n_iter_no_change": None}
+    model = fdask.FMClassifier(n_shards=3, client=client, **params).fit(*data)
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        again = fdask.FMClassifier(n_shards=3, client=other, **params).fit(*data)
+    assert_same(model, again, [*ARRAYS, "validation_scores_"])
+
+
+def test_predictions_are_lazy(client, rows, data):
+    model = fdask.FMClassifier(n_shards=2, **SHORT).fit(*data)
+    local = model.to_local()
+    for method in ("predict", "predict_proba", "decision_function", "predict_log_proba"):
+        lazy, expected = getattr(model, method)(data[0]), getattr(local, method)(rows[0])
+        assert isinstance(lazy, da.Array) and lazy.shape == expected.shape
+        assert lazy.dtype == expected.dtype
+        assert_array_equal(lazy.compute(), expected)
+    assert model.score(*data) == pytest.approx(local.score(*rows))
+
+
+def test_merging_loses_little(client, rows, data):
+    params = {**SHORT, "max_iter": 8}
+    plain = freqfm.FMClassifier(**params).fit(*rows)
+    model = fdask.FMClassifier(n_shards=4, n_merges=2, **params).fit(*data)
+    start = plain.loss_curve_[0]
+    assert start - model.loss_curve_[-1] > 0.5 * (start - plain.loss_curve_[-1])
+    # Counters of CF-SGD are exact.
+    assert_array_equal(model._optimizer_state[0]["per_row"], plain._optimizer_state[0]["per_row"])
+
+
+def test_frames_bags_and_regressors(client, rows):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    bag = pytest.importorskip("dask.bag")
+    X, y = rows[0][:300, :20], rows[1][:300].astype(float)
+    frame = pd.DataFrame(X.toarray(), columns=[f"c{i}" for i in range(20)])
+    params = {**SHORT, "n_shards": 2}
+    of_frame = fdask.FMRegressor(**params).fit(
+        dd.from_pandas(frame, npartitions=2), dd.from_pandas(pd.Series(y), npartitions=2)
+    )
+    assert list(of_frame.feature_names_in_) == list(frame.columns)
+    # Unknown sizes, and an empty partition.
+    parts = [X[:100], X[100:150], X[150:150], X[150:]]
+    bag_of_rows = bag.from_delayed([dask.delayed(list)([part]) for part in parts])
+    targets = [y[:100], y[100:150], y[150:150], y[150:]]
+    targets = da.concatenate(
+        [da.from_delayed(dask.delayed(part), (np.nan,), meta=y) for part in targets],
+        allow_unknown_chunksizes=True,
+    )
+    of_bag = fdask.FMRegressor(**params).fit(bag_of_rows, targets)
+    assert_same(of_frame, of_bag)
+    predictions = of_bag.predict(bag_of_rows).compute()
+    assert_array_equal(predictions, of_bag.to_local().predict(X))
+    expected = of_bag.to_local().score(X, y)
+    assert of_bag.score(bag_of_rows, targets) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "name, params",
+    [
+        ("RaFMClassifier", {"ranks": (2, 4), "optimizer": "adagrad"}),
+        ("DeepFMClassifier", {"hidden_layer_sizes": (4,)}),
+    ],
+)
+@pytest.mark.slow
+def test_other_machines(client, rows, data, name, params):
+    short = {k: v for k, v in SHORT.items() if k != "n_components" or name[:2] != "Ra"}
+    plain = getattr(freqfm, name)(**short, **params).fit(*rows)
+    names = [n for n in ARRAYS if n != "factors_"]
+    names += ["_factors"] if name[:2] == "Ra" else ["factors_", "layers_"]
+    on_cluster = getattr(fdask, name)
+    assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
+    model = on_cluster(n_shards=4, **short, **params).fit(*data)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+@pytest.fixture(scope="module")
+def histories():
+    return make_interactions(120, 40, 1000, random_state=0)
+
+
+def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
+    params = {"n_components": 8, "max_iter": 2, "random_state": 0, "early_stopping": True}
+    plain = freqfm.MFRecommender(**params, n_jobs=1).fit(histories)
+    X = split(histories, [0, 40, 40, 120])
+    model = fdask.MFRecommender(n_shards=1, **params, n_jobs=1).fit(X)
+    names = ["user_factors_", "item_factors_", "loss_curve_", "validation_scores_"]
+    assert_same(plain, model, names)
+    local = model.to_local()
+    assert type(local) is freqfm.MFRecommender
+    assert_array_equal(local.recommend(users=[3])[0], plain.recommend(users=[3])[0])
+
+
+def test_recommender_of_several_shards(client, histories):
+    params = {"n_components": 8, "max_iter": 5, "random_state": 0, "n_jobs": 1}
+    X = split(histories, [0, 20, 40, 80, 80, 120])
+    model = fdask.MFRecommender(n_shards=3, **params).fit(X)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        again = fdask.MFRecommender(n_shards=3, client=other, **params).fit(X)
+    assert_same(model, again, ["user_factors_", "item_factors_", "loss_curve_"])
+    with pytest.raises(ValueError, match="backbone='lightgcn' does not train on a cluster"):
+        fdask.MFRecommender(n_shards=2, backbone="lightgcn", **params).fit(X)
+    with pytest.raises(ValueError, match="temperature='adap_tau0' keeps a state"):
+        fdask.MFRecommender(n_shards=2, loss="softmax", temperature="adap_tau0", **params).fit(X)
+
+
+def test_client_is_not_copied(client, data):
+    model = fdask.FMClassifier(client=client, n_shards=2, **SHORT)
+    assert clone(model).client is client
+    model.fit(*data)
+    loaded = pickle.loads(pickle.dumps(model))
+    assert loaded.client is None
+    assert_same(model, loaded)
+    assert loaded.client_ is distributed.get_client()
+
+
+def test_checkpoints(client, data, tmp_path):
+    path = tmp_path / "fm.checkpoint"
+    params = {**SHORT, "n_shards": 2, "client": client}
+    whole = fdask.FMClassifier(**{**params, "max_iter": 4}).fit(*data)
+    model = fdask.FMClassifier(**{**params, "max_iter": 4}).set_callbacks(Checkpoint(path))
+    trainer = fdask.FMClassifier._trainer
+
+    def interrupted(self, epoch):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return run_epoch(self, epoch)
+
+    run_epoch = trainer.run_epoch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "run_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*data)
+    continued = resume(path)
+    assert continued.n_iter_ == 2
+    assert_same(continued.fit(*data), whole)
+
+
+def test_warm_start_and_validation_set(client, rows, data):
+    params = {**SHORT, "n_shards": 1, "warm_start": True}
+    model, plain = fdask.FMClassifier(**params), freqfm.FMClassifier(**SHORT, warm_start=True)
+    for _ in range(2):
+        model.fit(*data), plain.fit(*rows)
+    assert_same(model, plain)
+    params = {**SHORT, "early_stopping": True}
+    model = fdask.FMClassifier(n_shards=2, **params).fit(*data, X_val=data[0], y_val=data[1])
+    expected = -np.log(model.to_local().predict_proba(rows[0])[np.arange(800), rows[1]]).mean()
+    assert model.validation_scores_.max() == pytest.approx(-expected, rel=1e-6)
+
+
+def test_errors_name_the_argument(client, rows, data):
+    X, y = data
+    cases = [
+        ((rows[0], y), {}, TypeError, "X is of type csr_array"),
+        ((X, y[:-1]), {}, ValueError, "X has 800 rows, but y has 799"),
+        ((X, da.concatenate([y[:300], y[300:]]), X), {}, ValueError, "sample_weight"),
+        ((X, y), {"n_shards": 5}, ValueError, "n_shards=5 is more than the 4 partitions"),
+        ((X, y), {"n_merges": 0}, ValueError, "n_merges"),
+        ((X, y), {"client": "tcp://here"}, TypeError, "client="),
+        ((X, da.zeros(800, chunks=200)), {}, ValueError, "y holds one class only"),
+    ]
+    for arguments, params, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            fdask.FMClassifier(**{**SHORT, **params}).fit(*arguments)
+    with pytest.raises(TypeError, match="X is of type"):
+        fdask.FMClassifier(n_shards=2, **SHORT).fit(X, y).predict(rows[0])
+    assert not hasattr(fdask.FMClassifier(), "partial_fit")
+
+
+def test_other_versions_are_refused(client, data, monkeypatch):
+    monkeypatch.setattr(
+        type(client), "run", lambda *_: {"tcp://1": {"freqfm": "0.0", "numpy": "none"}}
+    )
+    with pytest.raises(RuntimeError, match="worker tcp://1 has freqfm 0.0, but the client has"):
+        fdask.FMClassifier(**SHORT).fit(*data)
+
+
+def test_without_dask_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "freqfm.dask")
+    with pytest.raises(ImportError, match=r"pip install 'freqfm\[dask\]'"):
+        importlib.import_module("freqfm.dask")
+
+
+def test_lost_scheduler(rows, data):
+    cluster = cluster_of(1)
+    with distributed.Client(cluster, set_as_default=False) as other:
+        model = fdask.FMClassifier(client=other, n_shards=2, **{**SHORT, "max_iter": 50})
+        run_epoch, trainer = fdask.FMClassifier._trainer.run_epoch, fdask.FMClassifier._trainer
+
+        def lose(self, epoch):
+            if epoch == 1:
+                cluster.close()
+            return run_epoch(self, epoch)
+
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            pytest.raises(ConnectionError, match="connection to the Dask scheduler was lost"),
+        ):
+            patch.setattr(trainer, "run_epoch", lose)
+            model.fit(*data)
+    assert model.n_iter_ == 1
+    assert model.to_local().predict(rows[0]).shape == (800,)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_nothing(data):
+    import os
+    import signal
+
+    params = {**SHORT, "n_shards": 4, "max_iter": 4}
+    with (
+        distributed.LocalCluster(
+            n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as other,
+    ):
+        expected = fdask.FMClassifier(client=other, **params).fit(*data)
+        pids = other.run(os.getpid)
+        calls, gather = [], fdask._fm.Cluster.gather
+
+        def kill(self, futures):
+            # Shards and rounds are under way, or their results are just there.
+            calls.append(futures)
+            if len(calls) in (6, 8):
+                os.kill(pids.popitem()[1], signal.SIGKILL)
+            return gather(self, futures)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fdask._fm.Cluster, "gather", kill)
+            model = fdask.FMClassifier(client=other, **params).fit(*data)
+    assert len(calls) >= 8
+    assert_same(model, expected)
