@@ -80,8 +80,8 @@ class MFRecommender(GradientRecommender):
         the user's scores, for softmax and BSL; BPR supports only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
-        each user). None is the sampler's default, or else the loss's: 1024 for softmax, 512 for BSL,
-        1 for BPR, 128 if softmax or BSL draw for each user.
+        each user). None is the sampler's default, or else the loss's: 1024 for softmax, 512 for
+        BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and other losses of two
@@ -194,7 +194,7 @@ class MFRecommender(GradientRecommender):
 
     Time per epoch: about 4 n_negatives d multiplications per interaction if negatives are shared,
     and a copy of vectors and state, including users and items without interactions. With 5 million
-    users, a million items and the defaults, vectors and Adam's state take 4.6 GB and the copy as
+    users, a million items and the defaults, vectors and Adam's state take 9.2 GB and the copy as
     much again, so number users and items without gaps. ``verbose=1`` prints the remaining time.
 
     With ``weight_decay_scope="full"`` the penalty's gradient is part of every step. For SGD, FA-SGD
