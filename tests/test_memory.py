@@ -41,7 +41,7 @@ def wide(n_columns):
     "model, what",
     [
         (FastVAERecommender(), "vectors of 2147483647 items, 265 numbers each, would take"),
-        (MFRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
+        (MFRecommender(), "n_components=128 for 3 users and 2147483647 items would take"),
         (ALSRecommender(), "n_components=64 for 3 users and 2147483647 items would take"),
         (FMRegressor(), "16 factors and a weight for each of 2147483647 features would take"),
         (RaFMClassifier(), "8 factors and a weight for each of 2147483647 features would take"),

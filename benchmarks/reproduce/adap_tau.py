@@ -65,7 +65,9 @@ NOISE = np.array([0.1, 0.2, 0.3, 0.4])
 
 def model_of(name, args):
     """Return the model of a setting, not yet fitted."""
+    untuned = not SETTINGS[name]
     return MFRecommender(
+        **({} if untuned else {"n_components": 64, "n_negatives": 1024}),
         **SETTINGS[name],
         learning_rate=args.learning_rate,
         n_jobs=args.n_jobs,

@@ -63,12 +63,12 @@ def fit(parts, name, args):
         return {"score": found["ndcg"], "valid": found}
 
     run = train(
-        MFRecommender(**params), training, look,
+        MFRecommender(64, **params), training, look,
         epochs=args.epochs, every=args.every, patience=args.patience,
     )  # fmt: skip
     best = run["best"]
     if best is not None:
-        model = MFRecommender(**params, max_iter=best["epoch"])
+        model = MFRecommender(64, **params, max_iter=best["epoch"])
         best["test"] = evaluate(model.fit(sparse.csr_array(training + valid)), test)
     return run
 

@@ -104,6 +104,7 @@ def fit(parts, loss, variant, rate, seed, args):
     """Train one model until validation no longer improves; look at test where it is best."""
     X, valid, test = parts
     model = MFRecommender(
+        64,
         **losses(args)[loss],
         **VARIANTS[variant],
         optimizer=Adam(rate, lazy=False),

@@ -73,6 +73,8 @@ class RankingLoss(Component):
     optimizer = "adam"
     #: How far Adam may move a weight over all steps of a fit; determines its learning rate.
     travel = 24.0
+    #: Whether Adam's default learning rate falls during a fit.
+    rate_falls = False
     #: Dropout of users' vectors.
     user_dropout = 0.0
     #: Whether the loss is defined only for unit vectors.
@@ -199,6 +201,8 @@ class BSL(Softmax):
     """
 
     temperature = "density"
+    n_negatives = 512
+    rate_falls = True
     divergence_hint = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False

@@ -55,7 +55,7 @@ class MFRecommender(GradientRecommender):
 
     Parameters
     ----------
-    n_components : int, default=64
+    n_components : int, default=128
         Length of the vectors.
     backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
@@ -82,8 +82,8 @@ class MFRecommender(GradientRecommender):
         the user's scores, for softmax and BSL; BPR supports only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
-        each user). None is the sampler's default, or else the loss's: 1024 for softmax and BSL, 1
-        for BPR, 128 if softmax or BSL draw for each user.
+        each user). None is the sampler's default, or else the loss's: 1024 for softmax, 512 for
+        BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and other losses of two
@@ -92,7 +92,9 @@ class MFRecommender(GradientRecommender):
         Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
         depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 divided by the
         steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines it is scaled by how much
-        longer the initial vectors are.
+        longer the initial vectors are. With BSL the rate falls linearly from twice that, over
+        ``loss.max_iter`` epochs or ``max_iter`` if that is more, to a twentieth of its first value;
+        ``partial_fit`` on new interactions takes the mean. A given rate does not fall.
     max_iter : int, default=None
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
@@ -194,7 +196,7 @@ class MFRecommender(GradientRecommender):
 
     Time per epoch: about 4 n_negatives d multiplications per interaction if negatives are shared,
     and a copy of vectors and state, including users and items without interactions. With 5 million
-    users, a million items and the defaults, vectors and Adam's state take 4.6 GB and the copy as
+    users, a million items and the defaults, vectors and Adam's state take 9.2 GB and the copy as
     much again, so number users and items without gaps. ``verbose=1`` prints the remaining time.
 
     With ``weight_decay_scope="full"`` the penalty's gradient is part of every step. For SGD, FA-SGD
@@ -266,7 +268,7 @@ class MFRecommender(GradientRecommender):
 
     def __init__(
         self,
-        n_components: int = 64,
+        n_components: int = 128,
         *,
         backbone: str | Backbone = "linear",
         loss: str | RankingLoss = "bsl",

@@ -14,7 +14,7 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
-# Bounds of Adam's default learning rate, see ``_optimizer``.
+# Bounds of Adam's default learning rate, see ``_default_rate``.
 _SLOWEST, _FASTEST = 3e-4, 1e-2
 
 # Default standard deviation of normal initial values; the initializer's default suits FMs.
@@ -42,6 +42,8 @@ class Components(NamedTuple):
     block: int | None  #: positives of a user that stay together in an epoch; None for all
     user_dropout: float
     max_iter: int
+    #: number of steps over which the learning rate falls linearly; None keeps it constant
+    n_falling_steps: int | None
 
 
 def resolve_components(model, n_pairs, shape, n_known):
@@ -90,10 +92,21 @@ def resolve_components(model, n_pairs, shape, n_known):
     ):
         # The positive is part of the sum already, as an item.
         include_positive = False
+    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
+    rate, n_falling_steps = model.learning_rate, None
+    if rate is None and is_named(optimizer, "adam"):
+        batch_size = _batch_size(model, loss, backbone, n_known)
+        rate, n_falling_steps = _default_rate(model, loss, n_known, batch_size, stretch, n_pairs)
     return Components(
         loss=loss,
         backbone=backbone,
-        optimizer=_optimizer(model, loss, backbone, n_known, stretch),
+        optimizer=resolve(
+            "optimizer",
+            optimizer,
+            Optimizer,
+            OPTIMIZERS,
+            [("learning_rate", "learning_rate", rate)],
+        ),
         sampler=sampler,
         temperature=temperature,
         initializer=initializer,
@@ -106,6 +119,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         block=loss.block,
         user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
         max_iter=int(model.max_iter or loss.max_iter),
+        n_falling_steps=n_falling_steps,
     )
 
 
@@ -141,26 +155,21 @@ def _stretch(initializer, shape, n_components, n_pairs):
     return float(np.sqrt(np.prod(stretches)))
 
 
-def _optimizer(model, loss, backbone, n_pairs, stretch):
-    """Return the optimizer; "adam" gets a learning rate that suits the length of the training.
+def _default_rate(model, loss, n_known, batch_size, stretch, n_pairs):
+    """Return Adam's learning rate, and the number of steps over which it falls.
 
     A step of Adam moves a weight by about its rate. What matters is how far weights can move over
     all steps of a fit: small data mean few steps, which need to be larger. A step turns a vector by
     an angle of about the rate divided by its length, so longer initial vectors need larger steps
-    too.
+    too. A falling rate starts at twice the mean, so that the last steps are small; in
+    ``partial_fit``, which may come after any number of steps, it is the mean.
     """
-    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
-    rate = model.learning_rate
-    if rate is None and is_named(optimizer, "adam"):
-        n_steps = loss.max_iter * -(-n_pairs // _batch_size(model, loss, backbone, n_pairs))
-        rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
-    return resolve(
-        "optimizer",
-        optimizer,
-        Optimizer,
-        OPTIMIZERS,
-        [("learning_rate", "learning_rate", rate)],
-    )
+    n_batches = -(-n_known // batch_size)
+    n_steps = loss.max_iter * n_batches
+    rate = float(np.clip(loss.travel * stretch / n_steps, _SLOWEST, _FASTEST))
+    if not loss.rate_falls or n_known > n_pairs:
+        return rate, None
+    return 2 * rate, max(int(model.max_iter or 0) * n_batches, n_steps)
 
 
 def _similarity(model, loss):
