@@ -455,7 +455,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                         self._grow(int(n_features))
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
                 if reset:
-                    counts = count_columns(rows.X, rows.weight, rows.trained)
+                    counts = rows.count_tokens()
                     self._init_model(rows, counts, optimizer)
                     self.token_counts_ = np.zeros_like(counts)
                 else:
