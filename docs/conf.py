@@ -65,6 +65,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .gp, .go"
 
+toc_object_entries_show_parents = "hide"
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "freqfm"
