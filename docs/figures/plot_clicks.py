@@ -15,15 +15,15 @@ from freqfm import FMClassifier
 rng = np.random.default_rng(0)
 log = pd.DataFrame(
     {
-        "user": rng.integers(50, size=4000),
-        "ad": rng.integers(20, size=4000),
-        "hour": np.sort(rng.integers(30 * 24, size=4000)) % 24,
+        "user": rng.integers(60, size=20_000),
+        "ad": rng.integers(40, size=20_000),
+        "hour": rng.integers(24, size=20_000),
     }
 )
 likes = (log["user"] % 5 == log["ad"] % 5) | ((log["hour"] >= 18) & (log["ad"] < 4))
-clicked = rng.random(4000) < np.where(likes, 0.6, 0.1)
+clicked = rng.random(20_000) < np.where(likes, 0.6, 0.1)
 columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), list(log)))
-train, test = slice(0, 3200), slice(3200, None)
+train, test = slice(0, 16_000), slice(16_000, None)
 models = {"FMClassifier": FMClassifier(random_state=0), "LogisticRegression": LogisticRegression()}
 figure, (left, right) = plt.subplots(1, 2)
 for name, estimator in models.items():
