@@ -45,7 +45,7 @@ plot_include_source = True
 plot_html_show_formats = False
 plot_html_show_source_link = False
 plot_formats = [("png", 150)]
-plot_rcparams = {"figure.figsize": (7.5, 3.6), "figure.constrained_layout.use": True, "font.size": 10}
+plot_rcparams = {"figure.figsize": (7.5, 3.6), "figure.constrained_layout.use": True}
 plot_apply_rcparams = True
 
 sphinx_gallery_conf = {

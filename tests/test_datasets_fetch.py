@@ -79,7 +79,9 @@ def movielens_members(variant):
     """The text of the two members of an archive, in the format of the variant."""
     if variant == "100k":
         ratings = "".join("\t".join(map(str, row)) + "\n" for row in RATINGS)
-        titles = "".join(f"{i}|{title}|01-Jan-1995||address|0|0|1|0|0|1\n" for i, title in TITLES.items())
+        titles = "".join(
+            f"{i}|{title}|01-Jan-1995||address|0|0|1|0|0|1\n" for i, title in TITLES.items()
+        )
     elif variant == "1m":
         ratings = "".join("::".join(map(str, row)) + "\n" for row in RATINGS)
         titles = "".join(f"{i}::{title}::Drama|Comedy\n" for i, title in TITLES.items())

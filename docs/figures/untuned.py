@@ -78,11 +78,8 @@ def draw_models(ax, data, models, colours):
 def draw(data, models, theme):
     """Write one picture."""
     colours = COLOURS[theme]
-    style = dict.fromkeys(
-        ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color")
-        + ("xtick.color", "ytick.color"),
-        colours["text"],
-    )
+    coloured = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color")
+    style = dict.fromkeys((*coloured, "ytick.color", "text.color"), colours["text"])
     style |= {"axes.spines.right": False, "axes.spines.top": False, "svg.hashsalt": data}
     with mpl.rc_context(style):
         figure, ax = plt.subplots(figsize=(5.6, 4), layout="constrained")
