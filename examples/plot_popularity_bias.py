@@ -28,8 +28,8 @@ except OSError:
     X = make_interactions(900, 1200, 50_000, n_clusters=12, noise=0.3, random_state=0)
 history, held_out = holdout_interactions(X, 0.2, random_state=0)
 counts = np.bincount(history.indices, minlength=X.shape[1])
-print(f"the 5 % most popular items have {np.sort(counts)[-len(counts) // 20:].sum() / counts.sum():.0%} "
-      f"of all interactions")  # fmt: skip
+head = np.sort(counts)[-len(counts) // 20 :]
+print(f"the 5 % most popular items have {head.sum() / counts.sum():.0%} of all interactions")
 
 # %%
 # Before: who is recommended?
