@@ -58,7 +58,7 @@ ax.legend()
 plt.show()
 
 # %%
-# Both are far above the most popular items after a single epoch or a few. ALS is at its best in a
-# fraction of the time; BSL goes on, and whether it ends above ALS depends on the data: on large and
-# sparse logs such as Gowalla it does by a fifth (:doc:`/results`). Take ALS for a first answer and
+# Both are far above the most popular items after some epochs. ALS is at its best in a fraction of
+# the time; BSL takes longer, and how far above ALS it ends depends on the data: on large and
+# sparse logs such as Gowalla by a fifth (:doc:`/results`). Take ALS for a first answer and
 # for searches over other choices, BSL for what goes into production.

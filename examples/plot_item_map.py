@@ -2,8 +2,8 @@
 A map of films
 ==============
 
-Items that the same people like have similar vectors. Two principal components of the vectors
-make a map on which nobody has told the model anything about films.
+Items that the same people like have similar vectors. Two principal components of the vectors make a
+map, drawn by a model that knows nothing about films but who liked them.
 """
 
 import os
@@ -17,10 +17,9 @@ from freqfm import MFRecommender
 from freqfm.datasets import fetch_movielens, make_interactions
 
 # %%
-# MovieLens-100K, or a log of the same kind drawn without a network. Of each film we keep one genre
-# to colour it by.
+# MovieLens-100K, whose films we colour by their year. Without a network a log is drawn, whose items
+# are coloured by the group of users they were made for.
 
-SHOWN = ["Children's", "Horror", "Sci-Fi", "Romance", "Film-Noir", "War"]
 try:
     films = fetch_movielens(
         "100k", min_rating=4, n_retries=0, download_if_missing="FREQFM_OFFLINE" not in os.environ
@@ -28,36 +27,40 @@ try:
 except OSError:
     print("MovieLens is not at hand: drawing a log instead.")
     X, truth = make_interactions(
-        900, 600, 40_000, n_clusters=6, noise=0.2, return_model=True, random_state=0
+        900, 600, 40_000, n_clusters=8, noise=0.2, return_model=True, random_state=0
     )
-    genres = [(SHOWN[cluster],) for cluster in truth.item_clusters]
-    titles = np.array([f"{genre[0]} {n}" for n, genre in enumerate(genres)])
+    colour, what, colours = truth.item_clusters, "group", "tab10"
+    titles = np.array([f"item {n} of group {group}" for n, group in enumerate(colour)])
 else:
-    X, genres, titles = films.X, films.genres, films.titles
+    X, titles = films.X, films.titles
+    years = [title[-5:-1] if title.endswith(")") else "1990" for title in titles]
+    colour, what, colours = np.clip(np.array(years, float), 1960, None), "year", "viridis"
 counts = np.bincount(X.indices, minlength=X.shape[1])
 
 # %%
-# The vectors of the 300 most liked films, at unit length, since the model compares cosines.
+# The vectors of the 300 most liked films, at unit length, since the model compares cosines. The
+# size of a point says how many people like the film.
 
 model = MFRecommender(32, max_iter=40, n_jobs=1, random_state=0).fit(X)
-popular = np.argsort(-counts)[:300]
+popular = np.argsort(-counts, kind="stable")[:300]
 plane = PCA(2, random_state=0).fit_transform(normalize(model.item_factors_[popular]))
 
-figure, ax = plt.subplots(figsize=(9, 6.5), layout="constrained")
-ax.scatter(*plane.T, s=8, color="#c5cad1")
-for genre, colour in zip(SHOWN, plt.colormaps["Dark2"].colors, strict=False):
-    of_genre = [genre in genres[item] for item in popular]
-    ax.scatter(*plane[of_genre].T, s=10 + counts[popular[of_genre]] / 4, color=colour, label=genre,
-               alpha=0.8)  # fmt: skip
-for place in np.concatenate([plane.argmax(0), plane.argmin(0), np.arange(14)]):
-    ax.annotate(str(titles[popular[place]])[:28], plane[place], fontsize=7, alpha=0.9)
+figure, ax = plt.subplots(figsize=(9, 6), layout="constrained")
+points = ax.scatter(*plane.T, s=counts[popular] / 3, c=colour[popular], cmap=colours, alpha=0.8)
+figure.colorbar(points, label=what)
+named = []
+for place, item in enumerate(popular):  # names where there is room
+    if all(np.abs((plane[place] - plane[other]) / (0.4, 0.08)).max() > 1 for other in named):
+        named.append(place)
+        style = {"textcoords": "offset points", "fontsize": 7, "ha": "center"}
+        ax.annotate(titles[item][:26], plane[place], (0, 6), **style)
 ax.set(xlabel="first component", ylabel="second component", title="Films, by who likes them")
-ax.legend(title="genre", markerscale=0.8)
 plt.show()
 
 # %%
-# Genres lie together. Neighbours on the map are what ``similar_items`` would return, as far as two
-# of 32 dimensions can show it:
+# Colours lie together. On MovieLens the first component is the year: the people of that log saw
+# what was in the cinemas when they joined, or what had become a classic. Neighbours on the map are
+# what ``similar_items`` returns, as far as two of 32 dimensions can show it:
 
 for item in popular[:3]:
     near, cosines = model.similar_items(item, n_recommendations=3)

@@ -123,7 +123,7 @@ liked = shares([titles[users == one] for one in people])
 given = shares(model.recommend(list(people), n_recommendations=20)[0])
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
 for ax, table, title in zip(axes, (liked, given), ("liked", "recommended"), strict=True):
-    image = ax.imshow(table, cmap="viridis", aspect="auto", vmin=0, vmax=0.6)
+    image = ax.imshow(table, cmap="Blues", aspect="auto", vmin=0, vmax=0.4)
     ax.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right")
     ax.set_title(f"share of genres in what is {title}")
 axes[0].set_ylabel("twelve people")
