@@ -33,7 +33,7 @@ users = np.arange(X.shape[0])
 
 EPOCHS = {
     "ALS": (ALSRecommender, [1, 2, 4, 8, 16]),
-    "BSL": (MFRecommender, [5, 10, 20, 40, 80]),
+    "BSL": (MFRecommender, [5, 10, 20, 40]),
 }
 figure, ax = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
 for name, (estimator, epochs) in EPOCHS.items():

@@ -54,7 +54,11 @@ for place, item in enumerate(popular):  # names where there is room
         named.append(place)
         style = {"textcoords": "offset points", "fontsize": 7, "ha": "center"}
         ax.annotate(titles[item][:26], plane[place], (0, 6), **style)
-ax.set(xlabel="first component", ylabel="second component", title="Films, by who likes them")
+ax.set(
+    xlabel="first component",
+    ylabel="second component",
+    title=f"Each point is an item, its colour the {what}",
+)
 plt.show()
 
 # %%

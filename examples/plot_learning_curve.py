@@ -32,7 +32,7 @@ models = {
     ),
     "FMClassifier": make_pipeline(one_hot, FMClassifier(8, n_jobs=1, random_state=0)),
 }
-sizes = [1000, 3000, 10_000, 30_000]
+sizes = [1000, 5000, 30_000]
 figure, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
 for name, model in models.items():
     aucs = []

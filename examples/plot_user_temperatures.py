@@ -53,11 +53,13 @@ TemperatureDisplay.from_estimator(model, ax=left, bins=40)
 left.set_title("Temperatures of users")
 points = right.scatter(np.diff(X.indptr), temperatures, c=unusual, s=12, cmap="viridis")
 right.set(xscale="log", xlabel="items of the user", ylabel="temperature")
+right.xaxis.set_minor_formatter("")
 right.set_title(f"Unusual taste and temperature: correlation {correlation:.2f}")
 figure.colorbar(points, label="unusual taste")
 plt.show()
 
 # %%
-# Most users have nearly the same temperature, and a few a much higher one. The gain in NDCG over
-# one temperature for all is small; what the temperatures are good for is to find the users whose
-# logs say little about them.
+# In the drawn log the users who choose at random stand apart: they have higher temperatures. On
+# MovieLens there is no such gap, but the temperature goes with unusual taste, with a rank
+# correlation of 0.7. The gain in NDCG over one temperature for all is small; the temperatures are
+# good for finding users whose log says little about them.
