@@ -7,6 +7,8 @@ values. ``ColumnTransformer`` encodes each kind, ``FMClassifier`` learns, and th
 pairs of columns matter. The log is drawn, so we know which pairs it ought to find.
 """
 
+# sphinx_gallery_thumbnail_number = 2
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -79,16 +81,16 @@ models = {
     "logistic regression": LogisticRegression(max_iter=300),
     "FMClassifier": FMClassifier(n_jobs=1, random_state=0),
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+figure, ax = plt.subplots(figsize=(6, 4.4), layout="constrained")
 for name, estimator in models.items():
     models[name] = make_pipeline(columns, estimator).fit(log[train], clicked[train])
     probability = models[name].predict_proba(log[test])[:, 1]
     auc, loss = roc_auc_score(clicked[test], probability), log_loss(clicked[test], probability)
     print(f"{name:20} AUC {auc:.4f}, log loss {loss:.4f}")
     CalibrationDisplay.from_predictions(
-        clicked[test], probability, n_bins=10, strategy="quantile", name=name, ax=left
+        clicked[test], probability, n_bins=10, strategy="quantile", name=name, ax=ax
     )
-left.set(title="Are probabilities right?", xlabel="predicted", ylabel="clicked")
+ax.set(title="Are probabilities right?", xlabel="predicted", ylabel="clicked")
 
 # %%
 # Which pairs interact most
@@ -106,10 +108,11 @@ strength = np.zeros((len(names), len(names)))
 for one in range(len(names)):
     for other in range(one):
         strength[one, other] = (sums[one] * sums[other]).sum(axis=1).std()
-image = right.imshow(np.where(strength > 0, strength, np.nan), cmap="Blues")
-right.set_xticks(range(len(names)), names, rotation=60, ha="right")
-right.set_yticks(range(len(names)), names)
-right.set_title("How much a pair moves the log-odds")
+figure, ax = plt.subplots(figsize=(6, 4.6), layout="constrained")
+image = ax.imshow(np.where(strength > 0, strength, np.nan), cmap="Blues")
+ax.set_xticks(range(len(names)), names, rotation=60, ha="right")
+ax.set_yticks(range(len(names)), names)
+ax.set_title("How much a pair moves the log-odds")
 figure.colorbar(image, shrink=0.8)
 for place in np.argsort(-strength, axis=None)[:4]:
     one, other = np.unravel_index(place, strength.shape)
