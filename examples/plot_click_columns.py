@@ -97,8 +97,8 @@ ax.set(title="Are probabilities right?", xlabel="predicted", ylabel="clicked")
 # -------------------------
 #
 # A row's score is a sum over pairs of its columns. How much one pair of variables moves scores from
-# row to row is the standard deviation of its part. (For single values instead of whole columns there
-# is :meth:`~freqfm.FMClassifier.interaction_strengths`.)
+# row to row is the standard deviation of its part. For single values instead of whole columns there
+# is :meth:`~freqfm.FMClassifier.interaction_strengths`.
 
 pipeline = models["FMClassifier"]
 X, factors = pipeline[:-1].transform(log[test]), pipeline[-1].factors_
