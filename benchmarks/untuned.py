@@ -21,7 +21,7 @@ from _data import click_parts, data_parser, require_data
 from mf_speed import installed
 from scipy import sparse
 
-from freqfm import FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
@@ -73,6 +73,7 @@ def contenders():
     makers = {
         "MFRecommender()": lambda *given: Freqfm(MFRecommender, *given),
         "FastVAERecommender()": lambda *given: Freqfm(FastVAERecommender, *given),
+        "ALSRecommender()": lambda *given: Freqfm(ALSRecommender, *given),
     }
     if installed("implicit"):
         for module, name in {

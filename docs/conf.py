@@ -1,8 +1,18 @@
 """Configuration of the documentation; the build needs no network."""
 
+import os
 import re
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math import latex2mathml, pick_math_environment
 
 import freqfm
+
+sys.path.insert(0, str(Path(__file__).parent))
+# Examples that would download data use what is there, or made data.
+os.environ["FREQFM_OFFLINE"] = "1"
 
 project = "freqfm"
 author = "The freqfm developers"
@@ -12,11 +22,15 @@ release = version = freqfm.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
+    "matplotlib.sphinxext.plot_directive",
     "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "figures"]
 default_role = "py:obj"
 
 autosummary_generate = True
@@ -26,17 +40,69 @@ numpydoc_show_class_members = False
 # Docstrings describe the types of parameters; signatures with them would be hard to read.
 autodoc_typehints = "none"
 
+# Blocks that are doctests and figures at once.
+plot_include_source = True
+plot_html_show_formats = False
+plot_html_show_source_link = False
+plot_formats = [("png", 150)]
+plot_rcparams = {"figure.figsize": (7.5, 3.6), "figure.constrained_layout.use": True}
+plot_apply_rcparams = True
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/(quickstart|plot_\w+)\.py$",
+    "within_subsection_order": "gallery_order.place",
+    "backreferences_dir": "generated/backreferences",
+    "doc_module": ("freqfm",),
     "min_reported_time": 0,
+    "thumbnail_size": (480, 336),
+    "download_all_examples": False,
 }
 
+# The prompts of doctests and shells are not copied, nor is output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go"
+
+toc_object_entries_show_parents = "hide"
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
-html_title = f"freqfm {release}"
+html_title = "freqfm"
+html_favicon = "_static/logo.svg"
+html_static_path = ["_static"]
+html_css_files = ["freqfm.css"]
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": False}
+html_sidebars = {page: [] for page in ("index", "get_started")}
+html_theme_options = {
+    "logo": {"text": "freqfm", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+
+
+def mathml(node, as_block):
+    """Return a formula as MathML, which browsers draw without scripts."""
+    text = node.astext()
+    if as_block and pick_math_environment(text) == "align*":
+        text = f"\\begin{{align*}}{text}\\end{{align*}}"
+    return latex2mathml.tex2mathml(text, as_block=as_block)
+
+
+def write_inline_math(writer, node):
+    """Write a formula within a line."""
+    writer.body.append(mathml(node, False))
+    raise nodes.SkipNode
+
+
+def write_math_block(writer, node):
+    """Write a formula on lines of its own, which scrolls where it is wider than the page."""
+    writer.body.append(f'<div class="math">{mathml(node, True)}</div>\n')
+    raise nodes.SkipNode
 
 
 def skip_routing(app, what, name, obj, skip, options):
@@ -52,5 +118,6 @@ def unlink(app, what, name, obj, options, lines):
 
 def setup(app):
     """Connect the hooks."""
+    app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("autodoc-process-docstring", unlink, priority=600)

@@ -10,6 +10,8 @@ This example repeats the argument of D. Loveland et al., "On the Role of Weight 
 Collaborative Filtering: A Popularity Perspective" (2025), on synthetic data.
 """
 
+# sphinx_gallery_thumbnail_number = 3
+
 import matplotlib.pyplot as plt
 import numpy as np
 

@@ -79,7 +79,9 @@ def movielens_members(variant):
     """The text of the two members of an archive, in the format of the variant."""
     if variant == "100k":
         ratings = "".join("\t".join(map(str, row)) + "\n" for row in RATINGS)
-        titles = "".join(f"{i}|{title}|01-Jan-1995||0|1\n" for i, title in TITLES.items())
+        titles = "".join(
+            f"{i}|{title}|01-Jan-1995||address|0|0|1|0|0|1\n" for i, title in TITLES.items()
+        )
     elif variant == "1m":
         ratings = "".join("::".join(map(str, row)) + "\n" for row in RATINGS)
         titles = "".join(f"{i}::{title}::Drama|Comedy\n" for i, title in TITLES.items())
@@ -91,6 +93,9 @@ def movielens_members(variant):
             quoted = '"' + title.replace('"', '""') + '"' if "," in title else title
             titles += f"{i},{quoted},Drama\r\n"
     return ratings, titles
+
+
+GENRES_EXPECTED = {"100k": ("Adventure", "Comedy"), "1m": ("Drama", "Comedy")}
 
 
 def serve_movielens(server, monkeypatch, variant, more=None, leave_out=()):
@@ -139,6 +144,7 @@ def test_movielens_bunch(server, monkeypatch, tmp_path, variant):
     assert bunch.user_ids.tolist() == [2, 7, 9] and bunch.user_ids.dtype == np.int64
     assert bunch.item_ids.tolist() == [10, 20, 30] and bunch.item_ids.dtype == np.int64
     assert bunch.titles.tolist() == TITLES_EXPECTED and bunch.titles.dtype == object
+    assert bunch.genres.tolist() == [GENRES_EXPECTED.get(variant, ("Drama",))] * 3
     assert bunch.user_indices.tolist() == [1, 1, 0, 2, 2] and bunch.user_indices.dtype == np.int32
     assert bunch.item_indices.tolist() == [2, 0, 2, 0, 1] and bunch.item_indices.dtype == np.int32
     assert bunch.ratings.tolist() == [5, 3, 1, 4, 4] and bunch.ratings.dtype == np.float32

@@ -8,7 +8,7 @@ import io
 import os
 import zlib
 from http.client import HTTPException
-from itertools import islice
+from itertools import compress, islice
 from numbers import Integral, Real
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +70,29 @@ MOVIELENS = {
         COMMAS,
     ),
 }
+
+# In the order of the flags in u.item.
+MOVIELENS_100K_GENRES = (
+    "unknown",
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children's",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+)
 
 RATING_DTYPE = np.dtype([("user", "i8"), ("item", "i8"), ("rating", "f4"), ("timestamp", "i8")])
 
@@ -163,6 +186,8 @@ def fetch_movielens(
         - item_ids : ndarray of shape (n_items,), dtype int64, the same for the columns of X;
           movies without ratings have no column
         - titles : ndarray of shape (n_items,), dtype object, the title of each column of X
+        - genres : ndarray of shape (n_items,), dtype object, a tuple of genres, such as
+          ("Action", "Comedy"), for each column of X
         - DESCR : str, the source of the data and its terms of use
 
     Raises
@@ -209,10 +234,12 @@ def fetch_movielens(
             with _open_text(archive, f"{folder}/{layout.ratings}", layout.encoding) as file:
                 rows = _read_ratings(file, layout)
             with _open_text(archive, f"{folder}/{layout.titles}", layout.encoding) as file:
-                title_of = _read_titles(file, layout)
+                movies = _read_movies(file, layout)
         user_ids, users = np.unique(rows["user"], return_inverse=True)
         item_ids, items = np.unique(rows["item"], return_inverse=True)
-        titles = np.array([title_of[item] for item in item_ids.tolist()], dtype=object)
+        titles = np.array([movies[item][0] for item in item_ids.tolist()], dtype=object)
+        genres = np.empty(len(item_ids), dtype=object)
+        genres[:] = [movies[item][1] for item in item_ids.tolist()]
     except (BadZipFile, EOFError, KeyError, OverflowError, ValueError, zlib.error) as error:
         raise OSError(
             f"{path} is not the archive of MovieLens {variant} ({error}); delete it and call again."
@@ -228,6 +255,7 @@ def fetch_movielens(
         user_ids=user_ids,
         item_ids=item_ids,
         titles=titles,
+        genres=genres,
         DESCR=MOVIELENS_DESCR.format(variant=variant),
     )
 
@@ -373,16 +401,24 @@ def _load_rows(lines, separator):
     return np.loadtxt(lines, dtype=RATING_DTYPE, delimiter=separator, comments=None, ndmin=1)
 
 
-def _read_titles(file, layout):
-    """Return a dict of titles by movie id."""
+def _read_movies(file, layout):
+    """Return a dict of a title and a tuple of genres by movie id."""
     _, separator = layout.separators
     lines = islice(file, layout.n_header, None)
     # Only the comma-separated files quote titles.
     if separator == ",":
         fields = csv.reader(lines)
     else:
-        fields = (line.split(separator) for line in lines)
-    return {int(movie): title for movie, title, *_ in fields}
+        fields = (line.rstrip("\r\n").split(separator) for line in lines)
+    return {int(movie): (title, _genres(rest, separator)) for movie, title, *rest in fields}
+
+
+def _genres(fields, separator):
+    """Return the genres of a movie, by the fields after its title."""
+    if separator == "|":  # two dates and an address, then a flag for each genre
+        return tuple(compress(MOVIELENS_100K_GENRES, map(int, fields[3:])))
+    names = fields[0].split("|") if fields else ()
+    return tuple(name for name in names if name != "(no genres listed)")
 
 
 def _rating_matrix(users, items, ratings, min_rating, shape):

@@ -364,7 +364,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 Positive where they raise the score together.
             effects : ndarray of shape (n_pairs,)
                 Absolute strength, the largest of all classes; with ``X`` times the mean of
-                |x_i x_j| over all rows.
+                ``|x_i x_j|`` over all rows.
 
         Raises
         ------

@@ -45,7 +45,7 @@ _N_TYPICAL = 4096
 
 
 class MFRecommender(GradientRecommender):
-    """Matrix factorization for implicit feedback, by a softmax with adaptive temperatures.
+    """Matrix factorization for implicit feedback, by BSL, a softmax whose negatives weigh more.
 
     Users and items get a vector each; scores are their cosines or dot products. The default, a
     softmax of cosines against shared negatives whose weight and temperature depend on the density
