@@ -153,7 +153,7 @@ def test_what_the_default_recommender_has_is_there():
     explanation = model.explain("ann", "egg")
     assert sorted(explanation.history) == ["jam", "tea"]
     assert_allclose(explanation.score, model.predict_pairs(["ann"], ["egg"])[0], rtol=1e-4)
-    assert model.transform(ROWS).shape == (len(ROWS), 64)
+    assert model.transform(ROWS).shape == (len(ROWS), 128)
     assert len(model.export_vectors()[1]) == len(ITEMS)
     for name in ("transform", "fit_transform", "export_vectors"):
         assert not hasattr(InteractionRecommender(Counting()), name)

@@ -24,7 +24,8 @@ from freqfm.estimators.training import EpochLoop, Snapshot
 
 MODELS = [
     FMClassifier(n_components=3, early_stopping=False, n_iter_no_change=None, random_state=0),
-    MFRecommender(n_components=4, random_state=0),
+    # The default learning rate falls over max_iter epochs, which are not those until a signal.
+    MFRecommender(n_components=4, learning_rate=0.01, random_state=0),
     ALSRecommender(n_components=4, random_state=0),
     FastVAERecommender(
         4, hidden_layer_sizes=(8,), learning_rate=0.01, early_stopping=False, random_state=0

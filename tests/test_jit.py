@@ -35,7 +35,7 @@ from scipy import sparse
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
-from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
 from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
 from freqfm._validation import canonical_csr
@@ -205,6 +205,16 @@ def use_autoencoders():
         model.transform(X)
 
 
+def use_words():
+    documents = [["a", "b", "c", "a"] * 5, ["b", "d"] * 8] * 10
+    ways = [{"optimizer": o, "architecture": a} for o in OPTIMIZERS for a in ("skip_gram", "cbow")]
+    for i, way in list(enumerate(ways))[::every]:
+        model = Word2Vec([4, 40][i % 2], min_count=1, max_iter=2, n_jobs=1 + i % 2, random_state=i)
+        model.set_params(**way).fit(documents).partial_fit(documents[::-1])
+        model.score(documents)
+        model.most_similar("a")
+
+
 def use_parts():
     X = canonical_csr(dense.astype(np.float32))
     for weights in FMRegressor(3, max_iter=1).fit(X, y)._outputs():
@@ -235,6 +245,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_samplers()
     use_least_squares()
     use_autoencoders()
+    use_words()
     use_parts()
 report["compiled"] = len(recorder.buffer)
 report["types_of_n_unit"] = sorted({str(types[4]) for types in apply_gradients.signatures})

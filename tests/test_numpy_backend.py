@@ -528,7 +528,7 @@ def test_a_weight_is_so_many_rows(numpy_backend):
 def test_partial_fit_goes_on(numpy_backend):
     X, y = rows("binary")
     params = {"max_iter": 2, "shuffle": False, "early_stopping": False, "random_state": 0}
-    model = FMClassifier(2, optimizer="adam", **params)
+    model = FMClassifier(2, optimizer="adam", alpha_per="row", **params)
     whole = clone(model).fit(X, y)
     parts = clone(model).partial_fit(X, y, classes=[0, 1]).partial_fit(X, y)
     assert_array_equal(whole.factors_, parts.factors_)

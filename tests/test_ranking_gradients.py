@@ -96,7 +96,10 @@ def random_tables(name):
     none = np.zeros((0, 1), dtype=np.float32)
     return {
         side: TrainedTable(
-            weights.astype(np.float32), none[:, 0], np.zeros(weights.shape, np.float32), none
+            weights.astype(np.float32),
+            np.zeros(len(weights), np.float32),
+            np.zeros(weights.shape, np.float32),
+            none,
         )
         for side, weights in tables.items()
     }

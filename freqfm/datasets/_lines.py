@@ -18,7 +18,7 @@ def _open_zstd(path, mode):
     try:
         import zstandard
 
-        return zstandard.open(path, mode)
+        return io.BufferedReader(zstandard.open(path, mode))
     except ImportError:
         pass
     try:
