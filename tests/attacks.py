@@ -20,6 +20,7 @@ from freqfm import (
     MFRecommender,
     RaFMClassifier,
     RaFMRegressor,
+    Word2Vec,
 )
 from freqfm.backbones import Features
 from freqfm.datasets import make_interactions
@@ -62,6 +63,11 @@ RECOMMENDERS = {
         4, negative_sampler="midx_uniform", early_stopping=False
     ),
 }
+EMBEDDINGS = {
+    "Word2Vec": lambda: Word2Vec(4, min_count=1),
+    "Word2Vec by CBOW": lambda: Word2Vec(4, min_count=1, architecture="cbow", optimizer="adam"),
+}
+DOCUMENTS = [["a", "b", "c", "a", "d"], ["b", "d", "d"]] * 4
 
 # What every use needs, and what only further training needs.
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
@@ -105,6 +111,18 @@ def of_recommender():
         "explain": lambda model: [model.explain(user, 3) for user in (0, 29)],
         "partial_fit": lambda model: model.partial_fit(HISTORIES),
         "fit": lambda model: model.set_params(warm_start=True).fit(HISTORIES),
+    }
+
+
+def of_words():
+    """Return ways to use vectors of words."""
+    return {
+        "transform": lambda model: model.transform(DOCUMENTS),
+        "most_similar": lambda model: model.most_similar("a", n=2),
+        "similarity": lambda model: model.similarity("a", "b"),
+        "doesnt_match": lambda model: model.doesnt_match(["a", "b", "d"]),
+        "score": lambda model: model.score(DOCUMENTS),
+        "partial_fit": lambda model: model.partial_fit(DOCUMENTS),
     }
 
 
@@ -187,7 +205,7 @@ def attack(model, uses, needed):
             attack_part(model, f"{attribute}.{field}", part, whole, uses, needed)
         delattr(model, attribute)
         # A model without these is one before its first fit.
-        fresh = {} if attribute in ("coef_", "item_factors_") else uses
+        fresh = {} if attribute in ("coef_", "item_factors_", "vectors_") else uses
         use(model, attribute, "missing", fresh, needed)
         setattr(model, attribute, value)
 
@@ -236,6 +254,10 @@ def main(name):
         model, y = MACHINES[name]()
         model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(ROWS, y)
         attack(model, without_batches(ROWS, y), OF_MACHINES)
+    elif name in EMBEDDINGS:
+        model = EMBEDDINGS[name]()
+        model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(DOCUMENTS)
+        attack(model, of_words(), {"vocabulary_", "vectors_"})
     else:
         model = RECOMMENDERS[name]()
         model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(HISTORIES)

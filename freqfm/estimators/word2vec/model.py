@@ -503,6 +503,11 @@ class Word2Vec(
         is_dict = isinstance(vocabulary, dict) and len(vocabulary) > 0
         learned.require(is_dict, "vocabulary_", "is not a dict of tokens")
         learned.array("vectors_", (len(vocabulary), None), "f")
+        try:
+            rows = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+        except (TypeError, ValueError, OverflowError):
+            learned.require(False, "vocabulary_", "holds values that are not integers")
+        learned.indices("vocabulary_", rows, len(vocabulary))
         return learned
 
     def _check_outputs(self):
@@ -561,7 +566,8 @@ class Word2Vec(
         means : ndarray of shape (n_documents, n_components), float32
             Zeros for a document without a known token.
         """
-        corpus = self._read(documents, self._check_learned())
+        self._check_learned()
+        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
         known = corpus.tokens[corpus.tokens >= 0]
         starts = corpus.starts - np.arange(len(corpus.starts))
         lengths = np.diff(starts)
@@ -587,7 +593,8 @@ class Word2Vec(
         -------
         score : float
         """
-        corpus = self._read(documents, self._check_outputs())
+        self._check_outputs()
+        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
         optimizer = self._resolve_optimizer()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
@@ -596,12 +603,6 @@ class Word2Vec(
                 "to score."
             )
         return -float(loss)
-
-    def _read(self, documents, learned):
-        """Return the Corpus of documents."""
-        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
-        learned.indices("vocabulary_", corpus.tokens + 1, len(self.vectors_) + 1)
-        return corpus
 
     # Files.
 

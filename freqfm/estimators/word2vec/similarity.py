@@ -90,7 +90,7 @@ class TokenSimilarity:
 
     def _rows_of(self, name, tokens):
         """Return the rows of a token, or of several."""
-        learned = self._check_learned()
+        self._check_learned()
         if isinstance(tokens, str) or not hasattr(tokens, "__iter__"):
             tokens = [tokens]
         rows = []
@@ -102,9 +102,7 @@ class TokenSimilarity:
                     f"{name} holds {token!r}, which is not among the {len(self.vocabulary_)} "
                     f"tokens of the vocabulary."
                 ) from None
-        rows = np.array(rows, dtype=np.int64)
-        learned.indices("vocabulary_", rows, len(self.vectors_))
-        return rows
+        return np.array(rows, dtype=np.int64)
 
     def _unit_rows(self, rows):
         """Return vectors at unit length, float64; zeros stay zeros."""
