@@ -368,24 +368,40 @@ def metric(rng):
             "sample_weight": (WEIGHT, faults.vector, weights),
         }
         return Call(metrics.normalized_entropy, args, check_finite)
-    relevant = {"rows": True, "columns": False, "largest": 1e308}
-    args = {
-        "relevant": (HELD_OUT, faults.matrix, relevant),
-        "ranked": (RANKED, faults.ranking, {"n": N_ITEMS}),
-        "k": (3, faults.count, {"optional": True}),
+    ranked = (RANKED, faults.ranking, {"n": N_ITEMS})
+    k = (3, faults.count, {"optional": True})
+    counts = (HISTORIES.sum(axis=0), faults.vector, {"positive": True, "largest": 1e308})
+    of_lists = {
+        "coverage_at_k": {"n_items": (N_ITEMS, faults.count, {"least": N_ITEMS})},
+        "gini": {"n_items": (N_ITEMS, faults.count, {"least": N_ITEMS})},
+        "novelty_at_k": {"item_counts": counts},
+        "diversity_at_k": {"item_vectors": (HISTORIES.T, faults.matrix, {"columns": False})},
     }
+    if name in of_lists:
+        args = {"ranked": ranked, **of_lists[name], "k": k}
+        return Call(getattr(metrics, name), args, _in_range(name))
+    relevant = {"rows": True, "columns": False, "largest": 1e308}
+    args = {"relevant": (HELD_OUT, faults.matrix, relevant), "ranked": ranked, "k": k}
     if name in ("stratified_ndcg_at_k", "ranking_report"):
-        options = {"positive": True, "optional": name == "ranking_report", "largest": 1e308}
-        args["item_counts"] = (HISTORIES.sum(axis=0), faults.vector, options)
+        args["item_counts"] = counts
+        counts[2]["optional"] = name == "ranking_report"
         if name == "ranking_report":
             args["k"] = ([1, 3], faults.lenient(faults.count), {})
         args["edges"] = ((0.2, 0.5), faults.anything, {"good": ((0, 1),)})
+    return Call(getattr(metrics, name), args, _in_range(name))
+
+
+def _in_range(metric):
+    """Of metrics: shares, but for bits and distances."""
+    largest = {"novelty": 2000, "diversity": 2}
 
     def check(answer, intact):
-        values = answer.values() if isinstance(answer, dict) else [answer]
-        require(all(0 <= value <= 1 for value in values), "out of range")
+        values = answer if isinstance(answer, dict) else {metric.removesuffix("_at_k"): answer}
+        for name, value in values.items():
+            most = largest.get(name.partition("@")[0], 1)
+            require(-1e-9 <= value <= most + 1e-9, f"{name} out of range")
 
-    return Call(getattr(metrics, name), args, check)
+    return check
 
 
 def ranking_top_k(rng):
