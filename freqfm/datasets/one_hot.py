@@ -105,7 +105,7 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        rows : csr_array of shape (n_samples, n_features_out_), dtype float32
+        rows : csr_array of shape (n_samples, `n_features_out_`), dtype float32
         """
         check_is_fitted(self, "columns_")
         X = _as_fields(X)
