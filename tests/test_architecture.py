@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "_components": set(),
     "_versions": {"_jit", "_threads"},
     "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
-    "datasets": {"_columns", "_ids", "exceptions"},
+    "datasets": {"_columns", "_ids", "_rows", "exceptions"},
     "formulas": {"_jit"},
     "backends": {"_jit", "_memory", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},

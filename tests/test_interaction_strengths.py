@@ -13,7 +13,8 @@ from freqfm import DeepFMRegressor, FMClassifier, FMRegressor, RaFMRegressor
 from freqfm.displays import InteractionStrengthsDisplay
 from freqfm.estimators.fm import interactions
 
-X = sparse.random_array((60, 9), density=0.4, rng=np.random.default_rng(0)).tocsr()
+RNG = np.random.default_rng(0)
+X = sparse.csr_array(RNG.random((60, 9)) * (RNG.random((60, 9)) < 0.4))
 Y = np.arange(60) % 3
 PAIRS = np.transpose(np.triu_indices(9, k=1))
 

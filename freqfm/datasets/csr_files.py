@@ -10,7 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch
 
-__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
+from freqfm._rows import gather_rows_of
+
+__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr", "take_csr"]
 
 _FORMAT = "freqfm csr 1"
 _HEADER = "header.json"
@@ -34,6 +36,15 @@ def slice_csr(X, begin, end):
     first, last = X.indptr[begin], X.indptr[end]
     indptr = np.asarray(X.indptr[begin : end + 1], dtype=np.int64) - first
     return _csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
+
+
+def take_csr(X, rows):
+    """Return some rows; older scipy cannot index with an indptr wider than the indices."""
+    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+    gather_rows_of(X, rows, indptr[1:], indices, data)
+    return _csr(data, indices, indptr, X.shape[1])
 
 
 def _csr(data, indices, indptr, n_features):

@@ -255,9 +255,10 @@ def _unit_vectors(item_vectors):
         )
     if item_vectors.dtype.kind not in "biuf":
         raise TypeError(f"item_vectors holds {item_vectors.dtype}; give numbers.")
-    vectors = sparse.csr_array(item_vectors, dtype=np.float64)
+    vectors = sparse.csr_array(item_vectors, dtype=np.float64, copy=True)
     if not np.isfinite(vectors.data).all():
         raise ValueError("item_vectors holds NaN or infinity; give finite numbers.")
     lengths = np.sqrt(vectors.power(2).sum(axis=1))
     lengths[lengths == 0] = 1
-    return sparse.csr_array(sparse.diags_array(1 / lengths) @ vectors)
+    vectors.data /= np.repeat(lengths, np.diff(vectors.indptr))
+    return vectors
