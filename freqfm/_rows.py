@@ -1,6 +1,7 @@
 """Some rows of a sparse matrix, copied part by part."""
 
 import numpy as np
+from scipy import sparse
 
 # Entries gathered at a time, at about 40 bytes each.
 _ENTRIES = 1 << 18
@@ -31,3 +32,24 @@ def gather_rows_of(X, rows, ends, indices, data):
         at += np.repeat(starts - chunk_ends + lengths, lengths)
         indices[part], data[part] = X.indices[at], X.data[at]
         begin = part.stop
+
+
+def csr_of(data, indices, indptr, shape):
+    """Return the CSR matrix of arrays, which are neither copied nor cast."""
+    X = sparse.csr_array(shape, dtype=np.float32)
+    # Assigned, not passed to the constructor: scipy would cast indptr and indices to one type.
+    X.data, X.indices, X.indptr = data, indices, indptr
+    return X
+
+
+def take_rows(X, rows):
+    """Return some rows of a canonical matrix as a canonical matrix.
+
+    Not ``X[rows]``: older scipy cannot index with an indptr wider than the indices.
+    """
+    rows = np.asarray(rows)
+    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+    gather_rows_of(X, rows, indptr[1:], indices, data)
+    return csr_of(data, indices, indptr, (len(rows), X.shape[1]))

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from freqfm._rows import gather_rows_of
+from freqfm._rows import csr_of, take_rows
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_user
 
@@ -278,17 +278,15 @@ def canonical_csr(X):
     return _csr(X.data, X.indices, X.indptr, X.shape)
 
 
-def take_rows(X, rows):
-    """Return some rows of a canonical matrix as a canonical matrix.
-
-    Not ``X[rows]``: older scipy cannot index with an indptr wider than the indices.
-    """
-    rows = np.asarray(rows)
-    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
-    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
-    gather_rows_of(X, rows, indptr[1:], indices, data)
-    return _csr(data, indices, indptr, (len(rows), X.shape[1]))
+def _csr(data, indices, indptr, shape):
+    """Build a matrix from arrays, in the types that kernels are compiled for."""
+    n_stored = indptr[-1]
+    return csr_of(
+        as_kernel_array(data[:n_stored], np.float32),
+        as_kernel_array(indices[:n_stored], np.int32),
+        as_kernel_array(indptr, np.int64),
+        shape,
+    )
 
 
 def count_columns(X, weight=None, rows=None):
@@ -323,17 +321,6 @@ def count_columns(X, weight=None, rows=None):
         # In the order of the entries, whatever the chunks are.
         np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
     return counts
-
-
-def _csr(data, indices, indptr, shape):
-    """Build a matrix from arrays, in the types that kernels are compiled for."""
-    n_stored = indptr[-1]
-    X = sparse.csr_array(shape, dtype=np.float32)
-    # Assigned, not passed to the constructor: scipy would cast indptr and indices to one type.
-    X.data = as_kernel_array(data[:n_stored], np.float32)
-    X.indices = as_kernel_array(indices[:n_stored], np.int32)
-    X.indptr = as_kernel_array(indptr, np.int64)
-    return X
 
 
 def as_kernel_array(array, dtype=np.float32):

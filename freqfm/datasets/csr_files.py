@@ -10,9 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch
 
-from freqfm._rows import gather_rows_of
+from freqfm._rows import csr_of
 
-__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr", "take_csr"]
+__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
 _FORMAT = "freqfm csr 1"
 _HEADER = "header.json"
@@ -23,11 +23,11 @@ def as_csr(X):
     if not issparse(X):
         X = np.asarray(X, dtype=np.float32)
     X = csr_array(X)
-    return _csr(
+    return csr_of(
         X.data.astype(np.float32, copy=False),
         X.indices.astype(np.int32, copy=False),
         X.indptr.astype(np.int64, copy=False),
-        X.shape[1],
+        X.shape,
     )
 
 
@@ -35,23 +35,7 @@ def slice_csr(X, begin, end):
     """Return a range of rows; entries are views, so that of a mapped file only these are read."""
     first, last = X.indptr[begin], X.indptr[end]
     indptr = np.asarray(X.indptr[begin : end + 1], dtype=np.int64) - first
-    return _csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
-
-
-def take_csr(X, rows):
-    """Return some rows; older scipy cannot index with an indptr wider than the indices."""
-    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
-    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
-    gather_rows_of(X, rows, indptr[1:], indices, data)
-    return _csr(data, indices, indptr, X.shape[1])
-
-
-def _csr(data, indices, indptr, n_features):
-    X = csr_array((len(indptr) - 1, n_features), dtype=np.float32)
-    # Assigned, as the constructor would cast indptr and indices to one type.
-    X.data, X.indices, X.indptr = data, indices, indptr
-    return X
+    return csr_of(X.data[first:last], X.indices[first:last], indptr, (end - begin, X.shape[1]))
 
 
 def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> None:
@@ -177,7 +161,8 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     arrays = {
         name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
     }
-    X = _csr(arrays["data"], arrays["indices"], arrays["indptr"], header["n_features"])
+    shape = len(arrays["indptr"]) - 1, header["n_features"]
+    X = csr_of(arrays["data"], arrays["indices"], arrays["indptr"], shape)
     return Bunch(data=X, target=arrays.get("target"), sample_weight=arrays.get("sample_weight"))
 
 

@@ -14,8 +14,10 @@ import numpy as np
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
+from freqfm._rows import take_rows
+
 from . import stream_sources
-from .csr_files import as_csr, load_csr, slice_csr, take_csr
+from .csr_files import as_csr, load_csr, slice_csr
 
 __all__ = ["RowStream"]
 
@@ -309,7 +311,7 @@ class RowStream:
             return
         for X, *others in _rechunked(blocks, self.buffer_size or 4 * self.chunk_size):
             order = rng.permutation(X.shape[0])
-            X, others = take_csr(X, order), [values[order] for values in others]
+            X, others = take_rows(X, order), [values[order] for values in others]
             for begin in range(0, X.shape[0], self.chunk_size):
                 end = min(begin + self.chunk_size, X.shape[0])
                 yield (slice_csr(X, begin, end), *(values[begin:end] for values in others))
