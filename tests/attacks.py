@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 from scipy import sparse
+from sklearn import set_config
 
 from freqfm import (
     ALSRecommender,
@@ -28,8 +29,7 @@ from freqfm.samplers import SAMPLERS
 
 WORDS = ValueError, TypeError, AttributeError
 
-ROWS = sparse.random_array((40, 6), density=0.5, rng=np.random.default_rng(0), dtype=np.float32)
-ROWS = ROWS.tocsr()
+ROWS = sparse.random(40, 6, density=0.5, format="csr", random_state=0, dtype=np.float32)
 CLASSES = np.arange(40) % 3
 FIELDS = [0, 0, 1, 1, 1, 2]
 HISTORIES = make_interactions(30, 12, 180, random_state=0)
@@ -166,7 +166,7 @@ def use(model, attribute, kind, uses, needed):
         if name == "explain" and not hasattr(model, "explain"):
             continue
         training = name in ("partial_fit", "fit")
-        victim = copy.deepcopy(model)
+        victim = copy.deepcopy(model) if training else model
         try:
             with np.errstate(all="ignore"):
                 call(victim)
@@ -265,6 +265,8 @@ def main(name):
 
 
 if __name__ == "__main__":
+    # Of parameters, all of which are valid.
+    set_config(skip_parameter_validation=True)
     for name in sys.argv[1:]:
         print("attack", name, file=sys.stderr, flush=True)
         main(name)

@@ -1,5 +1,6 @@
 """Fresh processes for tests, which need not import the dependencies: that takes a second or two."""
 
+import functools
 import importlib.util
 import multiprocessing
 import os
@@ -12,8 +13,9 @@ from typing import NamedTuple
 ROOT = Path(importlib.util.find_spec("freqfm").origin).parents[1]
 TESTS = Path(__file__).parent
 
-# Processes are forked from one that has imported these, and has not imported the package.
+# What the process that others are forked from imports: not the package; what is missing is not.
 PRELOADED = ["numba", "scipy.sparse.linalg", "scipy.stats", "sklearn.model_selection", "pandas"]
+PRELOADED += ["distributed"]
 
 
 class Done(NamedTuple):
@@ -22,15 +24,20 @@ class Done(NamedTuple):
     stderr: str
 
 
-def _context():
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+#: How processes start: forked from one that has imported these, where the system can fork.
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+@functools.cache
+def context():
+    """Return multiprocessing's context, with the process that others are forked from."""
+    context = multiprocessing.get_context(START)
+    if START == "forkserver":
+        from multiprocessing import forkserver
+
+        context.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
     return context
-
-
-_CONTEXT = _context()
 
 
 def python(source, *args, root=ROOT, file="<test>", timeout=600, **env):
@@ -60,7 +67,7 @@ def python(source, *args, root=ROOT, file="<test>", timeout=600, **env):
             Path(path).touch()
         env = {**os.environ, "NUMBA_DISABLE_JIT": "0", **env}
         call = source, [str(file), *args], env, str(root), outputs
-        process = _CONTEXT.Process(target=_run, args=call)
+        process = context().Process(target=_run, args=call)
         process.start()
         process.join(timeout)
         if process.exitcode is None:

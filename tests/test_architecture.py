@@ -1,6 +1,7 @@
 """The layers of the package, checked in its import statements; size of functions; docstrings."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,12 @@ def module_name(path):
 
 
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in SOURCES.items()}
+
+
+@functools.cache
+def trees():
+    """Return the syntax trees of the modules by name; parsing takes a second."""
+    return {module: ast.parse(path.read_text("utf-8")) for module, path in SOURCES.items()}
 
 
 def imports_of(node, package):
@@ -191,7 +197,7 @@ def test_package_is_found():
 def test_imports_follow_the_layers():
     found = [
         violation
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for violation in violations(module, tree, SOURCES[module].name == "__init__.py")
     ]
     assert found == []
@@ -252,7 +258,7 @@ def too_large(module, tree):
 def test_cuda_is_imported_in_one_file():
     importing = {
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         for name in imports_of(node, module.rpartition(".")[0])
         if name.startswith(("numba.cuda", "numba_cuda"))
@@ -263,7 +269,7 @@ def test_cuda_is_imported_in_one_file():
 def test_cuda_is_imported_only_when_asked_for():
     importing = {
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in outside_functions(tree)
         for name in imports_of(node, module.rpartition(".")[0])
         if name.startswith("freqfm.backends.cuda") and ".cuda" not in module
@@ -272,7 +278,7 @@ def test_cuda_is_imported_only_when_asked_for():
 
 
 def test_functions_are_small():
-    found = {name for module, tree in TREES.items() for name in too_large(module, tree)}
+    found = {name for module, tree in trees().items() for name in too_large(module, tree)}
     assert not found, "too many lines or parameters"
 
 
@@ -280,7 +286,7 @@ def test_only_hashed_folders_are_compiled():
     # The cache of compiled code is named after the sources of these folders.
     compiled = {
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         for name in imports_of(node, module.rpartition(".")[0])
         if name in {f"freqfm._jit.{decorator}" for decorator in DECORATORS}
@@ -289,12 +295,12 @@ def test_only_hashed_folders_are_compiled():
 
 
 def test_public_names_have_docstrings():
-    found = {module: undocumented(tree) for module, tree in TREES.items()}
+    found = {module: undocumented(tree) for module, tree in trees().items()}
     assert {module: names for module, names in found.items() if names} == {}
 
 
 def test_type_checkers_see_the_lazy_names():
-    (block,) = (node for node in TREES["freqfm"].body if isinstance(node, ast.If))
+    (block,) = (node for node in trees()["freqfm"].body if isinstance(node, ast.If))
     assert ast.unparse(block.test) == "TYPE_CHECKING"
     seen = {}
     for node in block.body:

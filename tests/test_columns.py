@@ -167,13 +167,17 @@ def test_ignored_columns_are_reported_once():
 
 
 def test_what_is_silent():
-    fit_silently([("ann", "tea"), ("bob", "jam")], value=None)
-    fit_silently([("ann", "tea"), ("bob", "jam")])
-    fit_silently([("ann", "tea", 2.0), ("bob", "jam", 3)])
-    fit_silently(np.array([[1, 2, 3, 881250949]]))
+    pairs = [("ann", "jam"), ("bob", "tea")]
+    for columns in ({"value": None}, {}):
+        assert_array_equal(fit_silently(pairs, **columns).estimator_.seen_, np.eye(2))
+    weighed = fit_silently([("ann", "jam", 2.0), ("bob", "tea", 3)])
+    assert_array_equal(weighed.estimator_.seen_, np.diag([2, 3]))
+    assert_array_equal(fit_silently(np.array([[1, 2, 3, 881250949]])).estimator_.seen_, [[3]])
     X = frame("pandas", {"user": USERS, "item": ITEMS, "rating": VALUES})
-    list(WarmStartKFold(2).split(X))
-    fit_silently(X, value="rating").predict(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(WarmStartKFold(2).split(X))) == 2
+        assert len(fit(X, value="rating").predict(X)) == len(USERS)
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])

@@ -10,9 +10,11 @@ import pytest
 from numba.core.compiler import Compiler, Flags
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
+from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
-from freqfm import FMRegressor, _compiler, _jit
+from freqfm import _compiler, _jit
+from freqfm.samplers import MIDX
 
 pytestmark = pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
 
@@ -180,22 +182,25 @@ import json, sys
 sys.modules["freqfm._compiler"] = None
 import numpy as np
 from numba.core.compiler import Compiler
-from freqfm import FMRegressor, _jit
+from freqfm import _jit
+from freqfm.samplers import MIDX
 
 assert _jit.KernelCompiler is _jit.InnerCompiler is Compiler
-X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
-model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
-print(json.dumps(model.fit(X, X.sum(axis=1)).predict(X).tolist()))
+X = np.random.default_rng(0).normal(size=(40, 4))
+sampler = MIDX(n_codewords=3).fit(X, random_state=0)
+print(json.dumps([found.tolist() for found in sampler.sample(X[:5], 6)]))
 """
 
 
 @pytest.mark.slow
 def test_a_numba_without_these_details_compiles_all_the_same(tmp_path):
-    X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
-    model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
-    expected = model.fit(X, X.sum(axis=1)).predict(X)
+    # The kernel passes tuples of arrays to functions inside, of both kinds.
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    items, log_q = MIDX(n_codewords=3).fit(X, random_state=0).sample(X[:5], 6)
     # Not with the cache of the others, whose code the cheaper compiler has made.
     # Types and lowering differ, which optimising does not test.
     done = python(WITHOUT, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == pytest.approx(expected, rel=1e-6)
+    found, log_q_found = json.loads(done.stdout)
+    assert_array_equal(found, items)
+    assert_allclose(log_q_found, log_q, rtol=1e-6)

@@ -90,10 +90,10 @@ def test_factorization_machines_agree(fit_on, case):
 def test_lanes_share_the_columns(fit_on, model, optimizer):
     X, y = rows(model)
     model = clone(FM_MODELS[model]).set_params(
-        optimizer=OPTIMIZERS[optimizer], max_iter=1, batch_size=40, init_scale=0.3,
+        optimizer=OPTIMIZERS[optimizer], max_iter=1, batch_size=25, init_scale=0.3,
         early_stopping=False, random_state=0,
     )  # fmt: skip
-    assert_agree(fit_on, model, X, y, n_lanes=4)
+    assert_agree(fit_on, model, X[:40], y[:40], n_lanes=4)
 
 
 @pytest.mark.parametrize(

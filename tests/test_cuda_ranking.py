@@ -19,7 +19,7 @@ def on_grids(n_lanes):
     return [CUDABackend(EmulatedDevice(size, seed, n_lanes)) for size, seed in [(3, 0), (16, 1)]]
 
 
-def agree(operation, *args, n_lanes=1):
+def assert_agree(operation, *args, n_lanes=1):
     """Return the results of NumPy and of emulated GPUs; the latter have the same bits."""
     expected = getattr(NumpyBackend(), operation)(*args)
     found = [getattr(backend, operation)(*args) for backend in on_grids(n_lanes)]
@@ -59,22 +59,30 @@ def exclusions(n_queries, n_items):
 @pytest.mark.parametrize("unit_columns", [0, 3])
 def test_top_k_agrees(k, unit_columns):
     queries, items = some()
-    agree("top_k", queries, items, k, exclusions(7, 90), unit_columns, 1)
+    excluded = exclusions(7, 90)
+    found, _ = assert_agree("top_k", queries, items, k, excluded, unit_columns, 1)
+    assert found.shape == (7, k)
+    assert (found[2] == -1).all()  # all items are excluded
+    for q, row in enumerate(found):
+        assert not np.isin(row, excluded.indices[excluded.indptr[q] : excluded.indptr[q + 1]]).any()
 
 
 def test_parts_of_queries_and_items_do_not_matter(monkeypatch):
     queries, items = some(n_items=400)
+    whole = CUDABackend(EmulatedDevice()).top_k(queries, items, 9, exclusions(7, 400), 0, 1)
     monkeypatch.setattr(topk, "_SCORES", 1200)
     monkeypatch.setattr(topk, "_SLICE", 50)
     monkeypatch.setattr(topk, "_PRODUCTS_PER_LAUNCH", 10_000)
-    agree("top_k", queries, items, 9, exclusions(7, 400), 0, 1)
+    parts = assert_agree("top_k", queries, items, 9, exclusions(7, 400), 0, 1)
+    for one, other in zip(parts, whole, strict=True):
+        assert_array_equal(one, other)
 
 
 def test_buffers_overflow():
     # Scores rise, so that every item is better than those before.
     items = np.arange(300, dtype=np.float32)[:, None]
     nothing = Exclusions(np.zeros(2, dtype=int), *np.zeros((2, 0), dtype=np.int32))
-    found, _ = agree("top_k", np.ones((1, 1), dtype=np.float32), items, 5, nothing, 0, 1)
+    found, _ = assert_agree("top_k", np.ones((1, 1), dtype=np.float32), items, 5, nothing, 0, 1)
     assert_array_equal(found, [[299, 298, 297, 296, 295]])
 
 
@@ -93,24 +101,28 @@ def test_folding_in_agrees(pairwise):
     problem = FoldInProblem(
         items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
     )
-    (vectors,) = agree("fold_in", problem, histories(), 1)
+    (vectors,) = assert_agree("fold_in", problem, histories(), 1)
     assert_array_equal(vectors[5], 0)
     if pairwise:
-        agree("fold_in", problem, histories(), 1, CustomBPR().replacements())
+        assert_agree("fold_in", problem, histories(), 1, CustomBPR().replacements())
 
 
 def test_lanes_choose_and_fold_in_together(monkeypatch):
     queries, items = some(3, 100)
     monkeypatch.setattr(topk, "_SLICE", 30)
-    agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
+    found, _ = assert_agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
+    assert (found[:2] >= 0).all() and (found[2] == -1).all()
     for pairwise in (False, True):
         problem = FoldInProblem(items[:9], items[9:20], pairwise, 1.5, 2.0, 1.2, 3.0, n_steps=2)
-        agree("fold_in", problem, histories(), 1, n_lanes=4)
+        (vectors,) = assert_agree("fold_in", problem, histories(), 1, n_lanes=4)
+        assert np.isfinite(vectors).all() and not vectors[5].any()
 
 
 def test_sums_of_histories_agree():
     table = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
-    agree("sum_histories", Histories(*histories()), table, 1)
+    (sums,) = assert_agree("sum_histories", Histories(*histories()), table, 1)
+    X = sparse.csr_array(histories()[::-1], shape=(12, 9))
+    assert_allclose(sums, X @ table, rtol=1e-5, atol=1e-6)
 
 
 def test_recommenders_serve_from_the_gpu(monkeypatch):

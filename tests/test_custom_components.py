@@ -128,7 +128,7 @@ class NewPlace(Uniform):
     negatives_code = 99
 
 
-def refuses(model, what):
+def assert_refused(model, what):
     with pytest.raises(TypeError, match=what):
         model.fit(X)
     assert not hasattr(model, "item_factors_")
@@ -159,12 +159,12 @@ def refuses(model, what):
     ],
 )
 def test_recommender_names_what_it_would_ignore(params, what):
-    refuses(MFRecommender(4, max_iter=1, **params), what)
+    assert_refused(MFRecommender(4, max_iter=1, **params), what)
 
 
 @pytest.mark.parametrize("sampler", [FirstOfMIDX(), FirstOfAll()])
 def test_autoencoder_asks_no_sampler_that_looks_at_queries_to_draw(sampler):
-    refuses(
+    assert_refused(
         FastVAERecommender(4, max_iter=1, negative_sampler=sampler),
         f"{type(sampler).__name__} that sets draw",
     )
@@ -172,7 +172,7 @@ def test_autoencoder_asks_no_sampler_that_looks_at_queries_to_draw(sampler):
 
 @pytest.mark.parametrize("optimizer", [OtherStep(), CustomStep(), OtherRate(), WithoutState()])
 def test_other_estimators_refuse_optimizers(optimizer, clicks):
-    refuses(FastVAERecommender(4, max_iter=1, optimizer=optimizer), type(optimizer).__name__)
+    assert_refused(FastVAERecommender(4, max_iter=1, optimizer=optimizer), type(optimizer).__name__)
     with pytest.raises(TypeError, match=type(optimizer).__name__):
         FMClassifier(3, optimizer=optimizer).fit(*clicks)
 

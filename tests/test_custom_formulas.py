@@ -31,6 +31,7 @@ from freqfm import (
 )
 from freqfm._code_cache import Fingerprint
 from freqfm._jit import JIT_DISABLED, specialised
+from freqfm.backbones import Features
 from freqfm.backends.cpu.fm import fm_score, fm_train
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
@@ -162,6 +163,13 @@ def test_quantile_leaves_its_share_below():
     assert np.mean(y < model.fit(X, y).predict(X)) == pytest.approx(0.8, abs=0.08)
 
 
+def test_losses_without_a_formula_of_the_best_constant_average_the_chunks():
+    options = {"alpha_factors": 0, "fit_linear": False, "init_scale": 0, "optimizer": "sgd"}
+    model = regressor(loss=Quantile(0.8), learning_rate=1e-12, **options)
+    model.partial_fit(X, np.full(80, 3.0)).partial_fit(X[:40], np.zeros(40))
+    assert model.intercept_[0] == pytest.approx(2.0, abs=1e-3)
+
+
 def test_huber_loss_bears_an_outlier():
     y = SCORE.copy()
     y[0] += 1000
@@ -223,16 +231,18 @@ def test_parameters_of_a_loss_are_searched():
 
 def test_momentum_is_that_of_a_loop():
     # Without factors the model is linear, and with one batch its gradient is simple.
-    y = SCORE.astype(np.float32)
-    model = regressor(
-        optimizer=Momentum(0.1, 0.8), n_components=1, init_scale=0.0, alpha_linear=0.0,
+    model = hinge(
+        optimizer=Momentum(0.1), n_components=1, init_scale=0.0, alpha_linear=0.0,
         alpha_factors=0.0, batch_size=80, max_iter=7,
-    ).fit(X, y)  # fmt: skip
-    weights, velocity = np.append(np.zeros(3), y.mean()), np.zeros(4)
-    inputs = np.column_stack([X, np.ones(80)])
+    ).fit(X, CLASSES)  # fmt: skip
+    start = base_score(Hinge(), True, CLASSES.astype(np.float32), np.ones(80))
+    weights, velocity = np.append(np.zeros(3), start), np.zeros(4)
+    inputs, sign = np.column_stack([X, np.ones(80)]), 2 * CLASSES - 1
     for _ in range(7):
-        velocity = 0.8 * velocity + inputs.T @ (inputs @ weights - y) / 80
+        within = sign * (inputs @ weights) < 1
+        velocity = 0.9 * velocity - inputs.T @ (sign * within) / 80
         weights -= 0.1 * velocity
+    assert 0 < within.sum() < 80
     assert_allclose(model.coef_, weights[:3], rtol=1e-4)
     assert_allclose(model.intercept_, weights[3:], rtol=1e-4)
 
@@ -247,8 +257,10 @@ def test_custom_steps_equal_the_shipped_ones():
 @pytest.mark.slow
 @pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1, "weight_decay_scope": "full"}])
 def test_custom_steps_in_recommenders(decay):
+    in_parts = {"loss": "bpr", "backbone": Features(item_features=np.eye(20)[:, :3])}
     for cls, losses, name in (
         (MFRecommender, [{"loss": CustomBPR()}, {"loss": "bpr"}], "item_factors_"),
+        (MFRecommender, [in_parts, in_parts], "item_factors_"),
         (FastVAERecommender, [{}, {}], "input_factors_"),
     ):
         adams = CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False)
@@ -276,8 +288,8 @@ def test_derivatives_of_pairs_are_those_of_finite_differences():
 @pytest.mark.parametrize("params", [{}, {"similarity": "cosine", "temperature": 0.2}])
 def test_custom_pairwise_loss_is_bpr(params):
     custom, shipped = (
-        recommender(loss=loss, n_negatives=2, **params).fit(INTERACTIONS)
-        for loss in (CustomBPR(), "bpr")
+        recommender(loss=loss, optimizer=adam, n_negatives=2, **params).fit(INTERACTIONS)
+        for loss, adam in ((CustomBPR(), CustomAdam(0.01, False)), ("bpr", Adam(0.01, lazy=False)))
     )
     assert_allclose(custom.item_factors_, shipped.item_factors_, rtol=1e-3, atol=1e-5)
     assert_allclose(custom.loss_curve_, shipped.loss_curve_, rtol=1e-5)

@@ -1,11 +1,14 @@
 """Estimators on a Dask cluster."""
 
 import importlib
+import os
 import pickle
+import signal
 import sys
 from itertools import pairwise
 
 import numpy as np
+import processes
 import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
@@ -283,11 +286,10 @@ def test_lost_scheduler(rows, data):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(data):
-    import os
-    import signal
-
     params = {**SHORT, "n_shards": 4, "max_iter": 4}
+    processes.context()  # else dask would choose what the processes are forked from
     with (
+        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
         distributed.LocalCluster(
             n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,

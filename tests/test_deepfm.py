@@ -47,7 +47,7 @@ def expected_failures(estimator):
 
 
 @parametrize_with_checks(
-    [DeepFMClassifier(max_iter=10), DeepFMRegressor(max_iter=10)],
+    [cls(3, hidden_layer_sizes=(8,), max_iter=10) for cls in (DeepFMClassifier, DeepFMRegressor)],
     expected_failed_checks=expected_failures,
 )
 def test_sklearn_compatible(estimator, check):

@@ -185,7 +185,7 @@ def test_storm_of_signals(model, data):
 
         fitted = clone(model).set_params(max_iter=100_000, n_jobs=2)
         thread = threading.Thread(
-            target=press, args=(generator.uniform(0, 0.1), generator.choice([1e-5, 1e-4, 1e-3]))
+            target=press, args=(generator.uniform(0, 0.05), generator.choice([1e-5, 1e-4, 1e-3]))
         )
         thread.start()
         try:

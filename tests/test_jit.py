@@ -129,7 +129,7 @@ class CustomLinear(Linear):
 
 
 def use_recommenders():
-    X = sparse.csr_array(np.tile(dense[:90], (1, 6)) > 1)
+    X = sparse.csr_array(np.tile(dense[:30], (1, 6)) > 1)
     ways = [{"negative_sampler": s} for s in [*SAMPLERS, Uniform(False), Popularity(1, False)]]
     # Kernels that nothing else needs.
     always = [{"loss": "bpr", "negative_sampler": DNS(refresh=2)}, {"backbone": "lightgcn"}]
@@ -186,7 +186,7 @@ def use_least_squares():
 
 
 def use_autoencoders():
-    X = sparse.csr_array(np.tile(dense[:90], (1, 6)) > 1)
+    X = sparse.csr_array(np.tile(dense[:30], (1, 6)) > 1)
     ways = [{"negative_sampler": s} for s in SAMPLERS if s != "in_batch"]
     ways += [{"optimizer": o} for o in [*OPTIMIZERS, Adam(0.01, lazy=False)]]
     ways += [{"decoder_layer_sizes": (4,)}, {"n_samples": 2}, {"dropout": 0}, {"weight_decay": 1}]
@@ -312,6 +312,8 @@ def test_only_the_first_fit_of_the_first_process_compiles(reports):
 @pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
 @pytest.mark.parametrize("verbose", [0, 1])
 def test_compilation_is_announced(verbose, monkeypatch, capsys):
+    # Loads the kernels that the fit below takes.
+    MFRecommender(2, max_iter=1).fit(np.eye(3))
     # Not kept on disk, so that it compiles in every run of the tests.
     monkeypatch.setattr(_jit, "cache_directory", lambda: None)
     monkeypatch.setattr(_jit, "KERNELS", list(_jit.KERNELS))

@@ -13,7 +13,8 @@ import pytest
 from helpers import assert_canonical
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import coo_array, csr_array, random_array, save_npz
+from scipy import sparse
+from scipy.sparse import coo_array, csr_array, save_npz
 
 from freqfm.datasets import load_interactions, make_interactions
 
@@ -23,7 +24,7 @@ from freqfm.datasets import load_interactions, make_interactions
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
 @pytest.mark.parametrize("compressed", [True, False])
 def test_npz_of_any_sparse_format(tmp_path, format, compressed):
-    X = random_array((12, 8), density=0.3, rng=0)
+    X = coo_array(sparse.random(12, 8, density=0.3, random_state=0))
     save_npz(tmp_path / "X.npz", X.asformat(format), compressed=compressed)
     X_read = load_interactions(tmp_path / "X.npz")
     assert_canonical(X_read, (12, 8))

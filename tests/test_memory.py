@@ -111,7 +111,7 @@ def test_parts_make_no_difference(parts, clicks):
 
 
 def test_non_canonical_rows_are_found_in_any_part(parts):
-    X = canonical_csr(sparse.random_array((40, 9), density=0.5, rng=np.random.default_rng(0)))
+    X = canonical_csr(sparse.random(40, 9, density=0.5, random_state=0))
     assert validation.is_canonical(X)
     lengths = np.diff(X.indptr)
     for at in range(X.nnz):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import reference.mf
-from custom_components import CustomAdam, CustomBPR
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -101,7 +100,6 @@ SETTINGS = [
     {"loss": "bpr", "weight_decay": 0.1, "weight_decay_scope": "full"},
     {"loss": "bpr", "negative_sampler": "dns", "optimizer": SGD(0.5)},
     {"loss": "directau", "optimizer": Adam(0.05, lazy=False)},
-    {"loss": CustomBPR(), "optimizer": CustomAdam(0.05, lazy=False)},
     {"loss": "bpr", "optimizer": "cf_sgd", "init": "prism"},
     {"loss": "mawu", "optimizer": "fa_sgd"},
 ]

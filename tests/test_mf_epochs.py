@@ -105,7 +105,7 @@ def test_negatives_belong_to_their_seed_epoch_and_number(loss, sampler):
 
 @LISTED
 def test_drawn_lists_are_bitwise_reproducible_for_any_number_of_threads(loss, sampler):
-    X = sparse.random_array((60, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
+    X = sparse.random(60, 50, density=0.2, random_state=0, format="csr")
     X.data[:] = 1
     models = [
         MFRecommender(

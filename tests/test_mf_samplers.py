@@ -148,7 +148,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(params):
     X = sparse.csr_array((rng.random((300, 120)) < 0.1).astype(np.float32))
     one, *others = [
         MFRecommender(
-            **{"n_components": 64, "max_iter": 3, "batch_size": 300, "random_state": 1, **params},
+            **{"n_components": 64, "max_iter": 2, "batch_size": 300, "random_state": 1, **params},
             n_jobs=n_jobs,
         ).fit(X)
         for n_jobs in (1, 2, 3)

@@ -2,6 +2,7 @@
 
 import pickle
 
+import joblib
 import numpy as np
 import pytest
 from fake_recommender import Counting
@@ -75,6 +76,7 @@ def test_scorer_of_pipelines(blocks):
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_searches_of_histories(blocks, n_jobs):
     search = GridSearchCV(
         make_pipeline(TfidfTransformer(), Counting()),
@@ -83,7 +85,10 @@ def test_searches_of_histories(blocks, n_jobs):
         refit="ndcg",
         cv=KFold(3, shuffle=True, random_state=0),
         n_jobs=n_jobs,
-    ).fit(blocks)
+    )
+    # Processes that start by a fork import nothing.
+    with joblib.parallel_config("multiprocessing"):
+        search.fit(blocks)
     assert search.best_params_ == {"counting__weight": 1e-3}
     for name in METRICS:
         scores = search.cv_results_[f"mean_test_{name}"]

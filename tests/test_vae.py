@@ -44,12 +44,13 @@ def model(log):
 
 @parametrize_with_checks(
     [
-        FastVAERecommender(max_iter=2, n_recommendations=1),
+        FastVAERecommender(4, hidden_layer_sizes=(8,), max_iter=2, n_recommendations=1),
         FastVAERecommender(
-            max_iter=2, n_recommendations=1, negative_sampler="midx_popularity", n_negatives=5
+            4, hidden_layer_sizes=(8,), max_iter=2, n_recommendations=1,
+            negative_sampler="midx_popularity", n_negatives=5,
         ),
     ]
-)
+)  # fmt: skip
 def test_sklearn_compatible(estimator, check):
     check(estimator)
 

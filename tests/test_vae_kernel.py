@@ -131,7 +131,7 @@ def run_sampled(X, vectors, queries, sampler, n_draws, key, n_unit=0):
 @pytest.mark.parametrize("n_unit", [0, 3])
 def test_full_softmax_equals_the_reference(n_unit, n_items):
     rng = np.random.default_rng(0)
-    X = sparse.random_array((6, n_items), density=min(1, 20 / n_items), rng=rng, dtype=np.float32)
+    X = sparse.random(6, n_items, min(1, 20 / n_items), random_state=rng, dtype=np.float32)
     X = sparse.csr_array(X)
     vectors = rng.standard_normal((n_items, 4)).astype(np.float32)
     queries = (3 * rng.standard_normal((6, 4))).astype(np.float32)
@@ -230,7 +230,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(sampler, optimizer):
         options["n_negatives"] = 30
     models = [
         FastVAERecommender(
-            5, max_iter=2, random_state=1, n_jobs=n, learning_rate=None, weight_decay=0.01,
+            5, max_iter=1, random_state=1, n_jobs=n, learning_rate=None, weight_decay=0.01,
             **options,
         ).fit(X)
         for n in (1, 2, 3)

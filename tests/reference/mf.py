@@ -22,11 +22,11 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
     log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
     total = weight = 0.0
     for p, ((u, i, v), negatives) in enumerate(zip(pairs, lists, strict=True)):
-        q = log_q[p] if log_q.ndim == 2 else log_q[[*negatives, i]]
-        terms = [np.exp(inverse[u, 1] * scores[u, j] - q[a]) for a, j in enumerate(negatives)]
-        if inside:
-            terms.append(np.exp(inverse[u, 1] * scores[u, i] - q[-1]))
-        total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(sum(terms)))
+        drawn = [*negatives, i]
+        q = log_q[p] if log_q.ndim == 2 else log_q[drawn]
+        terms = np.exp(inverse[u, 1] * scores[u, drawn] - q)
+        among = terms.sum() if inside else terms[:-1].sum()
+        total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(among))
         weight += v
     return total / weight
 
@@ -74,10 +74,9 @@ def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LO
     scores = similarities(U, V, cosine)
     total = weight = 0.0
     for (u, i, v), negatives in zip(pairs, lists, strict=True):
-        for j in negatives:
-            if not known[u, j]:
-                score, other = inverse[u, 0] * scores[u, [i, j]]
-                total += v * of_pair(score, other) / len(negatives)
+        others = [j for j in negatives if not known[u, j]]
+        values = of_pair(inverse[u, 0] * scores[u, i], inverse[u, 0] * scores[u, others])
+        total += v * values.sum() / len(negatives)
         weight += v
     return total / weight
 
@@ -90,8 +89,8 @@ def directau_loss(U, V, pairs, *, gamma):
     align = np.average(((x - y) ** 2).sum(axis=1), weights=weight)
 
     def uniformity(z):
-        terms = [np.exp(-2 * ((z[a] - z[b]) ** 2).sum()) for a in range(len(z)) for b in range(a)]
-        return np.log(np.mean(terms))
+        a, b = np.tril_indices(len(z), -1)
+        return np.log(np.exp(-2 * ((z[a] - z[b]) ** 2).sum(axis=1)).mean())
 
     return align + gamma * (uniformity(x) + uniformity(y)) / 2
 
