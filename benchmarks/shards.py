@@ -11,6 +11,7 @@ one machine, and for 20 with shards. Finished fits are kept in ``shards.jsonl`` 
 one that is there is skipped.
 """
 
+import contextlib
 import sys
 import warnings
 from itertools import pairwise
@@ -19,7 +20,6 @@ from pathlib import Path
 import dask
 import dask.array as da
 import numpy as np
-from distributed import Client, LocalCluster
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
@@ -31,13 +31,56 @@ from defaults import frappe_split
 
 import freqfm
 import freqfm.dask as fdask
-from freqfm.dask import _trainer
+from freqfm.dask import _base, _fm, _mf, _trainer
 from freqfm.metrics import ndcg_at_k
 
 GROWTHS = (1.05, 1.1, 1.2, 1.0, 1.4)
 N_SHARDS, N_EPOCHS_MF, K = 4, 10, 20
 DATA_SETS = {"Frappe": "AUC", "MovieLens ratings": "AUC", "MovieLens clicks": "NDCG@20"}
 CHOSEN = _trainer._GROWTH
+
+# Fewer components and negatives than the defaults, for short fits.
+MF = {"n_components": 32, "n_negatives": 128}
+
+
+class Direct:
+    """The interface of ``freqfm.dask._cluster.Cluster``; calls functions at once."""
+
+    workers = ("here",)
+
+    def __init__(self, client):
+        """Ignore the client."""
+
+    def n_threads(self, n_shards):
+        """Return that one thread trains."""
+        return 1
+
+    def check_versions(self):
+        """Do nothing."""
+
+    def homes(self, groups):
+        """Return the only worker for each group."""
+        return ["here"] * len(groups)
+
+    def submit(self, function, *arguments, on):
+        """Return the value of a function."""
+        return function(*arguments)
+
+    def collected(self, function, *arguments, on):
+        """Return the value of a function of partitions."""
+        return dask.delayed(function, pure=False)(*arguments).compute(scheduler="sync")
+
+    def send(self, values):
+        """Return the values."""
+        return list(values)
+
+    def gather(self, values):
+        """Return the values."""
+        return values
+
+    def watched(self):
+        """Return a context manager that does nothing."""
+        return contextlib.nullcontext()
 
 
 def in_blocks(X, n_blocks):
@@ -80,7 +123,7 @@ def fit_fm(parts, seed, growth, n_epochs):
 def fit_mf(parts, seed, growth, n_epochs):
     """Return NDCG@20 on validation and test items; no growth is one machine."""
     X, valid, test = parts
-    params = {"random_state": seed, "n_jobs": 1, "max_iter": n_epochs}
+    params = {**MF, "random_state": seed, "n_jobs": 1, "max_iter": n_epochs}
     if growth is None:
         model = freqfm.MFRecommender(**params).fit(X)
     else:
@@ -101,11 +144,9 @@ def fit(name, parts, seed, growth, n_epochs):
     if growth is None:
         return work(parts, seed, None, n_epochs)
     _trainer._GROWTH = growth
-    cluster = LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
-    )
-    with cluster, Client(cluster):
-        return work(parts, seed, growth, n_epochs)
+    _fm.Cluster = _mf.Cluster = Direct
+    _base.OnCluster.client_ = None
+    return work(parts, seed, growth, n_epochs)
 
 
 def compare(results, data, names, growths, seeds, part):

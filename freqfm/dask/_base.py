@@ -154,7 +154,7 @@ class OnCluster:
             return X.map_blocks(
                 _shards.predicted, model, method, chunks=chunks, dtype=like.dtype, meta=like
             )
-        parts = partitions_of("X", X)
+        parts = partitions_of("X", X, (2,))
         call = dask.delayed(_shards.predicted)
         shape = np.nan, *like.shape[1:]
         blocks = [
@@ -163,10 +163,10 @@ class OnCluster:
         ]
         return da.concatenate(blocks, axis=0, allow_unknown_chunksizes=True)
 
-    def _summed(self, function, X, **columns):
+    def _summed(self, function, X, columns, n_axes=(1,)):
         """Return the sums over partitions of a function of rows, columns and the model."""
         check_is_fitted(self)
-        parts, model = aligned_partitions({"X": X}, columns), self._sent()
+        parts, model = aligned_partitions({"X": X}, columns, n_axes), self._sent()
         call, n_parts = dask.delayed(function), len(parts["X"])
         of_parts = zip(*(of or [None] * n_parts for of in parts.values()), strict=True)
         found = dask.compute(*(call(*values, model) for values in of_parts))

@@ -140,7 +140,7 @@ class ShardedFM(OnCluster):
         -------
         score : float
         """
-        sums = self._summed(_shards.score_sums, X, y=y, sample_weight=sample_weight)
+        sums = self._summed(_shards.score_sums, X, {"y": y, "sample_weight": sample_weight})
         return _shards.score_of(sums, self._of_classes)
 
 

@@ -265,7 +265,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         """Bring the users to their workers and check them there."""
         cluster = Cluster(self.client_)
         cluster.check_versions()
-        parts = partitions_of("X", X)
+        parts = partitions_of("X", X, (2,))
         groups = groups_of(self.n_shards, cluster, len(parts))
         homes = cluster.homes([[parts[i] for i in group] for group in groups])
         users = collected(cluster, _users.collect_users, {"X": parts}, groups, homes)
@@ -425,5 +425,5 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         ndcg : float
             Mean over users with at least one item to be found; nan if there are none.
         """
-        total, n_users = self._summed(_users.ndcg_sums, X, y=y)
+        total, n_users = self._summed(_users.ndcg_sums, X, {"y": y}, n_axes=(1, 2))
         return float(total / n_users) if n_users else float("nan")
