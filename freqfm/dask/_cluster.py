@@ -1,6 +1,7 @@
 """The client's side of a cluster: partitions of collections, workers, and errors of both."""
 
 import contextlib
+from concurrent.futures import CancelledError
 
 import dask
 import dask.array as da
@@ -8,7 +9,10 @@ import dask.bag as db
 import distributed
 import numpy as np
 
-__all__ = ["Cluster", "find_client", "one_block_of_columns", "partitions_of"]
+__all__ = [
+    "Cluster", "DataLostError", "SchedulerLostError", "aligned_partitions", "find_client",
+    "is_frame", "one_block_of_columns", "partitions_of",
+]  # fmt: skip
 
 # Of these, workers need the client's versions: bits depend on them.
 _SAME_VERSIONS = ("freqfm", "numpy", "numba")
@@ -16,6 +20,10 @@ _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 
 class SchedulerLostError(ConnectionError):
     """The connection to Dask's scheduler was lost."""
+
+
+class DataLostError(RuntimeError):
+    """Workers were lost with data that cannot be computed again."""
 
 
 def find_client(client):
@@ -50,8 +58,16 @@ def one_block_of_columns(X):
     return X.rechunk({1: -1}) if X.ndim == 2 and X.numblocks[1] > 1 else X
 
 
-def partitions_of(name, collection):
+def partitions_of(name, collection, n_axes):
     """Return the partitions of an argument as a list of delayed values.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    collection : collection
+    n_axes : tuple of int
+        How many axes an array may have.
 
     Raises
     ------
@@ -61,12 +77,12 @@ def partitions_of(name, collection):
         If it has the wrong number of dimensions.
     """
     if isinstance(collection, da.Array):
-        n_axes = 2 if name.startswith("X") else 1
-        if collection.ndim == 2 and n_axes == 1 and collection.shape[1] == 1:
-            collection = collection.reshape(-1)
-        if collection.ndim != n_axes:
+        if n_axes == (1,) and collection.ndim == 2 and collection.shape[1] == 1:
+            collection = collection[:, 0]
+        if collection.ndim not in n_axes:
             raise ValueError(
-                f"{name} is a Dask array of {collection.ndim} dimension(s); it needs {n_axes}."
+                f"{name} is a Dask array of {collection.ndim} dimension(s); it needs "
+                f"{' or '.join(map(str, n_axes))}."
             )
         return list(one_block_of_columns(collection).to_delayed().ravel())
     if isinstance(collection, db.Bag) or is_frame(collection):
@@ -78,20 +94,23 @@ def partitions_of(name, collection):
     )
 
 
-def aligned_partitions(X, columns):
+def aligned_partitions(X, columns, n_axes=(1,)):
     """Return the partitions of X and of columns, of which each has as many.
 
     Parameters
     ----------
-    X : collection
+    X : dict of str to collection
+        One of rows.
     columns : dict of str to collection or None
+    n_axes : tuple of int
+        How many axes columns may have.
 
     Returns
     -------
     parts : dict of str to list or None
     """
     ((x_name, x),) = X.items()
-    parts = {x_name: partitions_of(x_name, x)}
+    parts = {x_name: partitions_of(x_name, x, (2,))}
     for name, column in columns.items():
         if column is None:
             parts[name] = None
@@ -104,7 +123,7 @@ def aligned_partitions(X, columns):
                 )
             if column.chunks[0] != x.chunks[0]:
                 column = column.rechunk({0: x.chunks[0]})
-        parts[name] = partitions_of(name, column)
+        parts[name] = partitions_of(name, column, n_axes)
         if len(parts[name]) != len(parts[x_name]):
             raise ValueError(
                 f"{x_name} has {len(parts[x_name])} partitions, but {name} has "
@@ -212,7 +231,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def watched(self):
-        """Turn errors into a SchedulerLostError if the scheduler is gone."""
+        """Turn errors into a SchedulerLostError or a DataLostError where one is the reason."""
         try:
             yield
         except Exception as error:
@@ -221,6 +240,12 @@ class Cluster:
                     f"the connection to the Dask scheduler was lost ({type(error).__name__}: "
                     f"{error}). The estimator holds the model of the last whole epoch, if there "
                     f"was one; connect a client again and fit, with warm_start=True to continue."
+                ) from error
+            if isinstance(error, CancelledError):
+                raise DataLostError(
+                    f"workers were lost with rows or results that only they held ({error}). Give "
+                    f"collections that can be computed again, such as those read from files, "
+                    f"instead of scattered data."
                 ) from error
             raise
 

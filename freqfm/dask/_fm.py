@@ -1,143 +1,16 @@
 """Factorization machines on a Dask cluster."""
 
-import copy
-import inspect
-from numbers import Integral
-
-import dask
-import dask.array as da
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._validation import draw_seed
 from freqfm.dask import _shards
-from freqfm.dask._cluster import (
-    Cluster,
-    aligned_partitions,
-    find_client,
-    one_block_of_columns,
-    partitions_of,
-)
+from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, collected, groups_of, with_options
+from freqfm.dask._cluster import Cluster, aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows, ShardedTowerTrainer
 from freqfm.estimators.fm import deepfm, plain, rafm
 from freqfm.estimators.fm.base import _AUTO_EARLY_STOPPING, _CROSS_VALIDATED_BELOW
 from freqfm.estimators.training import FitCallbacks
-
-_OPTIONS = {"client": None, "n_shards": None, "n_merges": 4}
-CONSTRAINTS = {
-    "client": "no_validation",
-    "n_shards": [Interval(Integral, 1, None, closed="left"), None],
-    "n_merges": [Interval(Integral, 1, None, closed="left")],
-}
-
-
-def with_options(local):
-    """Return the constructor of a plain estimator with the options of a cluster added.
-
-    scikit-learn reads its parameters from the signature.
-    """
-    signature = inspect.signature(local.__init__)
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-        for name, value in _OPTIONS.items()
-    ]
-
-    def __init__(self, *args, client=None, n_shards=None, n_merges=4, **params):
-        local.__init__(self, *args, **params)
-        self.client, self.n_shards, self.n_merges = client, n_shards, n_merges
-
-    parameters = [*signature.parameters.values(), *options]
-    __init__.__signature__ = signature.replace(parameters=parameters)
-    return __init__
-
-
-class OnCluster:
-    """What estimators on a cluster have in common: a client, ``to_local``, pickling."""
-
-    def __getstate__(self):
-        state = {**super().__getstate__(), "client": None}
-        state.pop("_shards", None)
-        return state
-
-    def __sklearn_clone__(self):
-        # A client cannot be copied.
-        found = BaseEstimator.__sklearn_clone__(copy.copy(self))
-        found.client = self.client
-        return found
-
-    @property
-    def client_(self):
-        """The client that ``fit`` and ``predict`` use: ``client``, or else the current one."""
-        return find_client(self.client)
-
-    def to_local(self):
-        """Return the plain estimator, with the same parameters and a copy of the model.
-
-        Returns
-        -------
-        estimator : estimator of :mod:`freqfm`
-        """
-        params = self.get_params(deep=False)
-        without = {*params, "_shards"}
-        learned = {name: value for name, value in vars(self).items() if name not in without}
-        params = {name: value for name, value in params.items() if name not in _OPTIONS}
-        model = self._local(**params)
-        for name in ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished"):
-            learned.pop(name, None)
-        vars(model).update(copy.deepcopy(learned))
-        return model
-
-    def _blocks(self, X, method, like):
-        """Return the lazy result of a method of the plain estimator on every partition of X.
-
-        Parameters
-        ----------
-        X : collection
-        method : str
-        like : ndarray
-            Of the result's type and number of columns, without rows.
-        """
-        check_is_fitted(self)
-        model = self._sent()
-        if isinstance(X, da.Array):
-            X = one_block_of_columns(X)
-            if like.ndim == 1:
-                return X.map_blocks(
-                    _shards.predicted, model, method, drop_axis=1, dtype=like.dtype, meta=like
-                )
-            chunks = X.chunks[0], (like.shape[1],)
-            return X.map_blocks(
-                _shards.predicted, model, method, chunks=chunks, dtype=like.dtype, meta=like
-            )
-        parts = partitions_of("X", X)
-        call = dask.delayed(_shards.predicted)
-        shape = np.nan, *like.shape[1:]
-        blocks = [
-            da.from_delayed(call(part, model, method), shape, dtype=like.dtype, meta=like)
-            for part in parts
-        ]
-        return da.concatenate(blocks, axis=0, allow_unknown_chunksizes=True)
-
-    def _summed(self, X, y, sample_weight, function):
-        """Return the sums over partitions of a function of rows, targets, weights and the model."""
-        check_is_fitted(self)
-        parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
-        weights = parts["sample_weight"] or [None] * len(parts["X"])
-        call, model = dask.delayed(function), self._sent()
-        columns = zip(parts["X"], parts["y"], weights, strict=True)
-        found = dask.compute(*(call(*column, model) for column in columns))
-        return np.sum(found, axis=0)
-
-    def _sent(self):
-        """Return the plain model on all workers; without a client, inside of the graph."""
-        try:
-            client = self.client_
-        except RuntimeError:
-            return dask.delayed(self.to_local(), pure=True)
-        (model,) = client.scatter([self.to_local()], broadcast=True, direct=True, hash=False)
-        return dask.delayed(model)
 
 
 class ShardedFM(OnCluster):
@@ -160,7 +33,7 @@ class ShardedFM(OnCluster):
         parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
         groups = groups_of(self.n_shards, cluster, len(parts["X"]))
         homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
-        raw = _collected(cluster, parts, groups, homes)
+        raw = collected(cluster, _shards.collect, parts, groups, homes)
         facts = cluster.gather(
             [
                 cluster.submit(_shards.describe, rows, self._of_classes, on=home)
@@ -175,13 +48,12 @@ class ShardedFM(OnCluster):
         if reset:
             self._seed = draw_seed(self.random_state)
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
-        self._take_features(cluster, shards, homes, reset)
-        n_outputs = self._n_outputs
-        if reset:
-            self._check_size(n_outputs)
-        sizes = [fact["n_rows"] for fact in facts]
+        n_outputs, sizes = self._n_outputs, [fact["n_rows"] for fact in facts]
         n_rounds = int(self.n_merges) if len(shards) > 1 else 1
         rows = ShardedRows(cluster, shards, homes, n_outputs, n_rounds, sizes)
+        self._take_features(cluster.gather(rows.of_shards(_shards.Shard.features)), reset)
+        if reset:
+            self._check_size(n_outputs)
         return rows, None, optimizer
 
     @property
@@ -192,7 +64,7 @@ class ShardedFM(OnCluster):
     def _checked_shards(self, cluster, raw, homes, facts, reset):
         """Return futures of the shards; set the classes of a new model."""
         params = self.get_params(deep=False)
-        model = self._local(**{k: v for k, v in params.items() if k not in _OPTIONS})
+        model = self._local(**{k: v for k, v in params.items() if k not in OPTIONS})
         model.random_state = 0
         known = None
         if self._of_classes:
@@ -204,34 +76,11 @@ class ShardedFM(OnCluster):
                 weights = counts.sum() / (len(found) * counts)
                 model.class_weight = dict(zip(found.tolist(), weights.tolist(), strict=True))
         return [
-            cluster.submit(_shards.Shard, rows, model, _seed_of(self._seed, i), known, on=home)
+            cluster.submit(
+                _shards.Shard, rows, model, _shards.seed_of(self._seed, i), known, on=home
+            )
             for i, (rows, home) in enumerate(zip(raw, homes, strict=True))
         ]
-
-    def _take_features(self, cluster, shards, homes, reset):
-        """Compare the features of all shards, and with those of the model to continue."""
-        found = cluster.gather(
-            [
-                cluster.submit(_shards.Shard.features, shard, on=home)
-                for shard, home in zip(shards, homes, strict=True)
-            ]
-        )
-        widths = sorted({width for width, _ in found})
-        expected = widths[0] if reset else self.n_features_in_
-        if widths != [expected]:
-            raise ValueError(
-                f"partitions of X have {widths} columns, where {expected} are expected; encode all "
-                f"of them alike."
-            )
-        names = found[0][1]
-        known = names if reset else getattr(self, "feature_names_in_", None)
-        if any(not np.array_equal(of, known) for _, of in found):
-            raise ValueError("partitions of X have different column names; give all the same.")
-        if reset:
-            self.n_features_in_ = widths[0]
-            vars(self).pop("feature_names_in_", None)
-            if names is not None:
-                self.feature_names_in_ = names
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return the rows with the validation set given to ``fit``, or None without one."""
@@ -244,7 +93,7 @@ class ShardedFM(OnCluster):
         groups = np.array_split(np.arange(len(parts["X_val"])), len(rows.shards))
         groups = [group for group in groups if len(group)]
         homes = rows.homes[: len(groups)]
-        raw = _collected(rows.cluster, parts, groups, homes)
+        raw = collected(rows.cluster, _shards.collect, parts, groups, homes)
         validated = [
             rows.cluster.submit(_shards.Shard.validated_on, shard, of, on=home)
             for shard, of, home in zip(rows.shards, raw, homes, strict=False)
@@ -279,41 +128,20 @@ class ShardedFM(OnCluster):
             hashed["X"] = rows.cluster.gather(folds[0].of_shards(_shards.Shard.digest))
         return FitCallbacks(self, {"X": None, "y": None}, hashed, self.max_iter, unfinished)
 
-    @property
-    def partial_fit(self):
-        """Not available on a cluster."""
-        raise AttributeError(
-            f"{type(self).__name__} of freqfm.dask has no partial_fit; set warm_start=True and "
-            f"call fit, or use to_local()."
-        )
+    def score(self, X, y, sample_weight=None):
+        """Return the accuracy, or R^2 of a regressor, on rows; computed on their workers.
 
+        Parameters
+        ----------
+        X, y : dask collection
+        sample_weight : dask collection, default=None
 
-def groups_of(n_shards, cluster, n_partitions):
-    """Return the numbers of the partitions of each shard, side by side."""
-    if n_shards is None:
-        n_shards = min(len(cluster.workers), n_partitions)
-    if n_shards > n_partitions:
-        raise ValueError(
-            f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
-            f"X, or take fewer shards."
-        )
-    return np.array_split(np.arange(n_partitions), n_shards)
-
-
-def _collected(cluster, parts, groups, homes):
-    """Return futures of the raw rows of each group of partitions."""
-    futures = []
-    for group, home in zip(groups, homes, strict=True):
-        columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
-        futures.append(cluster.collected(_shards.collect, int(group[0]), *columns, on=home))
-    return futures
-
-
-def _seed_of(seed, shard):
-    """Return the seed of a shard; the first one has that of the fit."""
-    if shard == 0:
-        return seed
-    return int(np.random.default_rng([seed, shard]).integers(1 << 31))
+        Returns
+        -------
+        score : float
+        """
+        sums = self._summed(_shards.score_sums, X, {"y": y, "sample_weight": sample_weight})
+        return _shards.score_of(sums, self._of_classes)
 
 
 class _Classes:
@@ -376,21 +204,6 @@ class _Classes:
         check_is_fitted(self)
         return self._blocks(X, "predict_log_proba", np.zeros((0, len(self.classes_))))
 
-    def score(self, X, y, sample_weight=None):
-        """Return the accuracy on rows, computed on the workers.
-
-        Parameters
-        ----------
-        X, y : dask collection
-        sample_weight : dask collection, default=None
-
-        Returns
-        -------
-        score : float
-        """
-        hits, weight, *_ = self._summed(X, y, sample_weight, _shards.hits)
-        return float(hits / weight)
-
 
 class _Numbers:
     """Predictions of real numbers on a cluster."""
@@ -407,21 +220,6 @@ class _Numbers:
         y : dask.array.Array of shape (n_samples,)
         """
         return self._blocks(X, "predict", np.zeros(0))
-
-    def score(self, X, y, sample_weight=None):
-        """Return R^2 on rows, computed on the workers.
-
-        Parameters
-        ----------
-        X, y : dask collection
-        sample_weight : dask collection, default=None
-
-        Returns
-        -------
-        score : float
-        """
-        error, weight, total, squares = self._summed(X, y, sample_weight, _shards.errors)
-        return float(1 - error / (squares - total**2 / weight))
 
 
 _NOTE = """{summary}
@@ -495,7 +293,7 @@ def estimator(local, target="y"):
     """
 
     def complete(found):
-        found._local = local
+        found._local = found._on_workers = local
         found.__init__ = with_options(local)
         found._parameter_constraints = {**local._parameter_constraints, **CONSTRAINTS}
         found.__doc__ = _NOTE.format(name=local.__name__, summary=found.__doc__, target=target)

@@ -1,212 +1,207 @@
-"""Matrix factorization on a Dask cluster: users live on one worker, items are merged."""
+"""Matrix factorization on a Dask cluster: users stay on their workers, items are merged."""
 
-import copy
-import threading
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
+import dask
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import _csr, canonical_csr, take_rows
-from freqfm.dask import _shards
+from freqfm._validation import _csr, take_rows
+from freqfm.dask import _users
+from freqfm.dask._base import CONSTRAINTS, OnCluster, collected, groups_of, with_options
 from freqfm.dask._cluster import Cluster, partitions_of
-from freqfm.dask._fm import CONSTRAINTS, OnCluster, _seed_of, groups_of, with_options
-from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
+from freqfm.dask._shards import seed_of, stack
 from freqfm.dask._trainer import Sharded
 from freqfm.estimators.recommenders import mf
+from freqfm.estimators.recommenders.base import refuse_empty, split_interactions
+from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
-
-# Learned attributes that have a row for each user, besides the users' tables.
-_OF_USERS = ("_inverse_temperatures", "_temperature_state", "_statistics")
+from freqfm.estimators.training import FitCallbacks
 
 
-class ItemLayout(TableLayout):
-    """The tables of items, and of their optimizer, that all shards share.
+class ShardedInteractions(NamedTuple):
+    """Interactions of several shards of users, on their workers; the counterpart of a matrix.
 
-    Parameters
-    ----------
-    model : MFRecommender
-    optimizer : Optimizer
+    The client knows how many interactions users and items have, not which.
     """
 
-    def __init__(self, model, optimizer):
-        super().__init__()
-        state_rule = SUMS if is_summed(optimizer) else MEANS
-        by_item = self._count(slice(None))
-        for name, table in model._tables().items():
-            if name.startswith("user"):
-                continue
-            n_items = len(table)
-            self._add(table, (1, n_items, -1), by_item, WEIGHTS)
-            state = model._states[name]
-            self._add(state["per_row"], (1, -1, 1), by_item, SUMS)
-            for key in ("first", "second"):
-                self._add(state[key], (1, n_items, -1), by_item, state_rule)
-        self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
+    cluster: Cluster
+    parts: list  #: of futures of csr_array, the rows of a shard's users
+    homes: list  #: a worker for each
+    lengths: list  #: of ndarray, the number of interactions of each user of a shard
+    item_counts: np.ndarray  #: how many users have each item
+
+    @classmethod
+    def of(cls, cluster, parts, homes):
+        """Return the interactions that futures of matrices hold."""
+        counts = [
+            cluster.submit(_users.count, part, on=home)
+            for part, home in zip(parts, homes, strict=True)
+        ]
+        lengths, of_items = zip(*cluster.gather(counts), strict=True)
+        return cls(cluster, parts, homes, list(lengths), np.sum(of_items, axis=0))
+
+    @property
+    def bounds(self):
+        """Where the users of each shard begin, and the last ones end."""
+        return np.cumsum([0, *map(len, self.lengths)])
+
+    @property
+    def indptr(self):
+        """Where the interactions of each user would begin in a matrix of all."""
+        return np.concatenate([[0], *self.lengths]).cumsum()
+
+    @property
+    def shape(self):
+        """The number of users, and of items."""
+        return int(self.bounds[-1]), len(self.item_counts)
+
+    @property
+    def nnz(self):
+        """The number of interactions."""
+        return int(self.item_counts.sum())
+
+    def of_shards(self, function, *arguments):
+        """Return the futures of a function of the interactions of each shard."""
+        submit = self.cluster.submit
+        return [
+            submit(function, part, *arguments, on=home)
+            for part, home in zip(self.parts, self.homes, strict=True)
+        ]
+
+    def split(self, fraction, seed):
+        """Return the interactions to train on, and those held out, on the same workers."""
+        submit = self.cluster.submit
+        split = [
+            submit(split_interactions, part, fraction, seed_of(seed, i), on=home)
+            for i, (part, home) in enumerate(zip(self.parts, self.homes, strict=True))
+        ]
+        return [
+            self.of(self.cluster, self._replace(parts=split).of_shards(itemgetter(i)), self.homes)
+            for i in range(2)
+        ]
+
+    def rows(self, users):
+        """Return the interactions of some users, fetched from their workers."""
+        bounds = self.bounds
+        shard_of = np.searchsorted(bounds, users, side="right") - 1
+        wanted, submit = np.unique(shard_of), self.cluster.submit
+        found = self.cluster.gather(
+            [
+                submit(take_rows, self.parts[i], users[shard_of == i] - bounds[i], on=self.homes[i])
+                for i in wanted
+            ]
+        )
+        if not found:
+            return sparse.csr_array((0, self.shape[1]), dtype=np.float32)
+        order = np.argsort(shard_of, kind="stable")
+        return take_rows(_canonical(stack(found, "X")), np.argsort(order))
+
+    def all_rows(self):
+        """Return the interactions of all users, fetched from their workers."""
+        return _canonical(stack(self.cluster.gather(self.parts), "X"))
 
 
-def user_arrays(model):
-    """Return the arrays that have a row for each user."""
-    tables = [(name, table) for name, table in model._tables().items() if name.startswith("user")]
-    states = [array for name, _ in tables for array in model._states[name].values() if len(array)]
-    return [*(table for _, table in tables), *states, *(getattr(model, of) for of in _OF_USERS)]
-
-
-def of_some_users(model, begin, end):
-    """Return a copy of a model with some of its users."""
-    found, part = copy.copy(model), slice(begin, end)
-    found._history, found._states = None, {}
-    for name, table in model._tables().items():
-        rows = part if name.startswith("user") else slice(None)
-        setattr(found, f"{name}_", table[rows].copy())
-        state = model._states[name]
-        found._states[name] = {key: array[rows].copy() for key, array in state.items()}
-    for name in _OF_USERS:
-        setattr(found, name, getattr(model, name)[part].copy())
-    found._n_steps = model._n_steps.copy()
-    return found
-
-
-def collect_interactions(first, parts):
-    """Return the interactions of some partitions as a canonical matrix."""
-    X = _shards._stack([_shards.matrix_of(part) for part in parts], "X")
-    if hasattr(X, "iloc"):
-        X = X.to_numpy()
-    X = sparse.csr_array(X)
-    if not np.isfinite(X.data).all():
-        raise ValueError(f"partition {first} of X, or one after it, holds NaN or infinity.")
-    return canonical_csr(X.astype(np.float32))
-
-
-class UserTrainer:
-    """A model that trains on the interactions of some users, a part of them between two merges.
-
-    Parameters
-    ----------
-    model : MFRecommender
-        With these users.
-    components : Components
-    X : csr_array
-        Their interactions.
-    n_rounds, n_threads : int
-    n_known : int
-        Number of interactions of all users.
-    """
-
-    def __init__(self, model, components, X, n_rounds, n_threads, n_known):
-        self._arguments = model, components, X, n_rounds, n_threads, n_known
-        self._model = model = copy.deepcopy(model)
-        model._align_tables()
-        self._lock = threading.Lock()
-        self._layout = ItemLayout(model, components.optimizer)
-        self._trainers, self._counts, self._weights = [], [], []
-        for part in _parts_of_users(X, n_rounds, model._seed):
-            arguments = model, components, part, None, n_threads, n_known
-            self._trainers.append(MFTrainer(*arguments) if part.nnz else None)
-            # Every item is a negative now and then.
-            counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
-            self._counts.append(self._layout.counts(counts, float(part.nnz)))
-            self._weights.append(float(part.data.sum(dtype=np.float64)))
-
-    def __reduce__(self):
-        return UserTrainer, self._arguments
-
-    def train(self, number, epoch, users, pieces):
-        """Train one round; return a piece for each of those given, and the users' arrays."""
-        with self._lock:
-            self._layout.assign(pieces)
-            for array, values in zip(user_arrays(self._model), users, strict=True):
-                array[...] = values
-            trainer, losses = self._trainers[number], []
-            if trainer is not None:
-                with trainer:
-                    losses = [(trainer.run_epoch(epoch), self._weights[number])]
-            trained = self._counts[number], losses
-            found = [self._layout.piece(j, len(pieces), *trained) for j in range(len(pieces))]
-            return [*found, [array.copy() for array in user_arrays(self._model)]]
-
-
-def _parts_of_users(X, n_parts, seed):
-    """Return a matrix of the same shape for each round, with the interactions of some users."""
-    if n_parts == 1:
-        return [X]
-    part_of = np.random.default_rng([seed, 4]).permutation(X.shape[0]) % n_parts
-    found = []
-    for number in range(n_parts):
-        lengths = np.where(part_of == number, np.diff(X.indptr), 0)
-        part = take_rows(X, np.flatnonzero(part_of == number))
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        found.append(_csr(part.data, part.indices, indptr, X.shape))
-    return found
-
-
-def train_users(trainer, number, epoch, users, *pieces):
-    """Call ``UserTrainer.train``."""
-    return trainer.train(number, epoch, users, list(pieces))
+def _canonical(X):
+    """Return stacked canonical matrices in the types that kernels are compiled for."""
+    return _csr(X.data, X.indices, X.indptr, X.shape)
 
 
 class ShardedMFTrainer(Sharded, MFTrainer):
     """Training of matrix factorization on a cluster; see ``Sharded``.
 
-    The arrays of a shard's users go from round to round on its worker.
+    The arrays of a shard's users, and the optimizer's state of these, stay on its worker from round
+    to round and from epoch to epoch. The client fetches a copy after each epoch, from which
+    training continues if the worker dies.
+
+    Parameters
+    ----------
+    model : MFRecommender
+        Of this module; initialised. Its arrays are updated in place.
+    components : Components
+    X, held_out : ShardedInteractions
+        To train on, and for validation; the latter may be None.
+    n_known : int
+        See ``RecommenderTrainer``.
     """
 
-    def __init__(self, model, components, X, score, n_known):
+    def __init__(self, model, components, X, held_out, n_known):
         self.model, self.components, self.X = model, components, X
-        self.optimizer, self.validation_score = components.optimizer, score
-        self.divergence_hint = components.loss.divergence_hint
-        self._n_known, self._proposal, self._thresholds = n_known, None, None
-        self._cluster, self._homes, self._bounds = model._shards
-        self._layout = ItemLayout(model, components.optimizer)
-        self._start_merging(len(self._homes))
+        self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
+        self._held_out, self._n_known = held_out, n_known
+        self._proposal, self._thresholds = None, None
+        self._cluster, self._homes = X.cluster, X.homes
+        self._n_rounds = int(model.n_merges) if len(X.parts) > 1 else 1
+        self._layout = _users.ItemLayout(model, components.optimizer)
+        self._start_merging(len(X.parts))
         with self._cluster.watched():
             self._begin()
 
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self._users = None
+
     def _begin(self):
-        """Send each shard its users, and their interactions."""
-        n_shards = len(self._homes)
-        model, cluster = self.model.to_local(), self._cluster
-        self._n_rounds = int(self.model.n_merges) if n_shards > 1 else 1
+        """Send each shard the model of its users."""
+        cluster, bounds, n_shards = self._cluster, self.X.bounds, len(self._homes)
         sizes = self._n_rounds, cluster.n_threads(n_shards), self._n_known
-        self._trainers = []
-        for number, home in enumerate(self._homes):
-            begin, end = self._bounds[number : number + 2]
-            part = of_some_users(model, begin, end)
-            part._seed, part.verbose = _seed_of(model._seed, number), 0
-            X = take_rows(self.X, np.arange(begin, end))
-            sent = cluster.send([part, X])
-            self._trainers.append(
-                cluster.submit(UserTrainer, sent[0], self.components, sent[1], *sizes, on=home)
-            )
+        held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
+        model, self._trainers = self.model._copy_as(_users.WorkerModel), []
+        for i, home in enumerate(self._homes):
+            part = _users.of_some_users(model, *bounds[i : i + 2])
+            part._seed, part.verbose = seed_of(model._seed, i), 0
+            data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
+            arguments = _users.UserTrainer, *data, part, self.components, *sizes
+            self._trainers.append(cluster.submit(*arguments, on=home))
+        self._users = self._of_trainers(_users.initial_users)
+
+    def _of_trainers(self, function, *columns):
+        """Return the futures of a function of each trainer and of its value in each column."""
+        rows = zip(self._trainers, *columns, strict=True)
+        return [
+            self._cluster.submit(function, *row, on=home)
+            for row, home in zip(rows, self._homes, strict=True)
+        ]
 
     def _run(self, epoch):
         """Return the pieces of the items after an epoch; write the users' arrays."""
-        cluster, n_pieces = self._cluster, len(self._owners)
-        pieces, arrays = self._sent_pieces(), user_arrays(self.model)
-        bounds = list(zip(self._bounds[:-1], self._bounds[1:], strict=True))
-        users = cluster.send([[array[a:b].copy() for array in arrays] for a, b in bounds])
+        cluster, n_shards, n_pieces = self._cluster, len(self._homes), len(self._owners)
+        pieces, users = self._sent_pieces(), self._users
         for number in range(self._n_rounds):
-            trained = [
-                cluster.submit(train_users, trainer, number, epoch, of_shard, *pieces, on=home)
-                for trainer, of_shard, home in zip(self._trainers, users, self._homes, strict=True)
-            ]
+            same = [[value] * n_shards for value in (number, epoch)]
+            of_all = [[piece] * n_shards for piece in pieces]
+            trained = self._of_trainers(_users.train_users, *same, users, *of_all)
             *of_pieces, users = self._taken_apart(trained, self._homes, n_pieces + 1)
             pieces = self._merged_pieces(pieces, of_pieces)
-        pieces, users = cluster.gather(pieces), cluster.gather(users)
-        for (begin, end), values in zip(bounds, users, strict=True):
+        found, of_shards = cluster.gather([pieces, users])
+        bounds, arrays = self.X.bounds, _users.user_arrays(self.model)
+        for i, values in enumerate(of_shards):
             for array, rows in zip(arrays, values, strict=True):
-                array[begin:end] = rows
-        return pieces
+                array[bounds[i] : bounds[i + 1]] = rows
+        self._merged, self._users = pieces, users
+        return found
+
+    def validation_score(self):
+        """Return the mean NDCG of the held-out interactions of all shards."""
+        of_all = [[piece] * len(self._homes) for piece in self._merged]
+        found = self._cluster.gather(self._of_trainers(_users.score_users, self._users, *of_all))
+        found = [of_shard for of_shard in found if of_shard is not None]
+        if len(found) == 1:
+            return found[0][0]
+        scores, n_users = zip(*found, strict=True)
+        return float(np.average(scores, weights=n_users))
 
 
 class MFRecommender(OnCluster, mf.MFRecommender):
     """Matrix factorization with ranking losses, trained on a Dask cluster.
 
     The model and its parameters are those of :class:`freqfm.MFRecommender`, whose documentation
-    describes them. ``fit`` takes a Dask array of NumPy or of sparse blocks, or a bag of sparse
-    matrices: rows are users. Each user belongs to one shard and is trained on its worker, with
-    the optimizer's state; items are merged piece by piece, several times in an epoch. The client
-    holds the model and, as the plain estimator does to recommend what is new to a user, the
-    interactions.
+    describes them. ``fit`` takes a Dask array of NumPy or of sparse blocks, a DataFrame, or a bag
+    of sparse matrices: rows are users. Each user belongs to one shard, whose interactions stay on
+    its worker; items are merged piece by piece, several times in an epoch. The client holds the
+    model, and how many interactions users and items have.
 
     Parameters
     ----------
@@ -233,8 +228,14 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     -----
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
     interactions a shard has. Only the linear backbone is supported, and with several shards only
-    fixed temperatures and samplers that are refreshed in each epoch. Recommendations are computed
-    by the client, from matrices in memory.
+    fixed temperatures and samplers that are refreshed in each epoch. Batch sizes and the default
+    learning rate are those of a fit of as many interactions as a shard has on average.
+
+    The interactions stay in the memory of the workers as long as the fitted estimator exists.
+    ``recommend(users=...)`` fetches those of these users, in order not to recommend what they have,
+    and ``to_local`` those of all. They are not pickled: to store a model that recommends to users
+    of ``fit``, store ``to_local()``. With early stopping and several shards, the validation score
+    is the mean over at most 5,000 users of each shard.
 
     Examples
     --------
@@ -246,59 +247,63 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     >>> with Client(processes=False, n_workers=1, dashboard_address=":0") as client:
     ...     rows = da.from_array(X.toarray(), chunks=(50, -1))
     ...     model = MFRecommender(n_shards=2, max_iter=3, random_state=0).fit(rows)
-    >>> model.recommend(users=[0])[0].shape
-    (1, 10)
+    ...     items, scores = model.recommend(users=[0])
+    ...     lists = model.predict(rows).compute()  # of all rows, on the workers
+    >>> items.shape, lists.shape
+    ((1, 10), (200, 10))
     """
 
-    _local = mf.MFRecommender
+    _local, _on_workers = mf.MFRecommender, _users.WorkerModel
+    _of_client = ("_interactions",)
+    _records = _users.WorkerModel._records
     _parameter_constraints = {**mf.MFRecommender._parameter_constraints, **CONSTRAINTS}
     __init__ = with_options(mf.MFRecommender)
 
-    def _train(self, X, reset, partial=False):
-        """Fetch the interactions from the workers, and train."""
-        if partial:
-            raise AttributeError(
-                "MFRecommender of freqfm.dask has no partial_fit; use to_local().partial_fit."
-            )
+    # Training; these methods are called by ``BaseRecommender._train``.
+
+    def _validate_interactions(self, X, reset, partial):
+        """Bring the users to their workers and check them there."""
         cluster = Cluster(self.client_)
         cluster.check_versions()
-        parts = partitions_of("X", X)
+        parts = partitions_of("X", X, (2,))
         groups = groups_of(self.n_shards, cluster, len(parts))
         homes = cluster.homes([[parts[i] for i in group] for group in groups])
-        futures = [
-            cluster.collected(
-                collect_interactions, int(group[0]), [parts[i] for i in group], on=home
-            )
-            for group, home in zip(groups, homes, strict=True)
-        ]
-        found = cluster.gather(futures)
-        self.n_shards_ = len(groups)
-        filled = [i for i, of_shard in enumerate(found) if of_shard.shape[0]]
+        users = collected(cluster, _users.collect_users, {"X": parts}, groups, homes)
+        pairs = list(zip(users, homes, strict=True))
+        facts = cluster.gather([cluster.submit(_users.describe, of, on=home) for of, home in pairs])
+        filled = [i for i, (n_users, *_) in enumerate(facts) if n_users]
         if not filled:
             raise ValueError("X has no rows in any of its partitions.")
-        found, homes = [found[i] for i in filled], [homes[i] for i in filled]
-        X = found[0] if len(found) == 1 else _shards._stack(found, "X")
-        bounds = np.cumsum([0, *(of_shard.shape[0] for of_shard in found)])
-        self._shards = cluster, homes, bounds
-        try:
-            return super()._train(X, reset)
-        finally:
-            vars(self).pop("_shards", None)
+        self._take_features([facts[i][1:] for i in filled], reset)
+        self.n_shards_ = len(groups)
+        homes = [homes[i] for i in filled]
+        matrices = [
+            cluster.submit(attrgetter("X"), users[i], on=home)
+            for i, home in zip(filled, homes, strict=True)
+        ]
+        X = ShardedInteractions.of(cluster, matrices, homes)
+        refuse_empty(X)
+        return X
 
     def _resolve_components(self, X):
-        components = super()._resolve_components(X)
+        n_shards = len(X.parts)
+        of_shard = -(-X.nnz // n_shards)
+        n_known = max(of_shard, -(-self._n_known_interactions // n_shards))
+        components = resolve_components(self, of_shard, X.shape, n_known)
+        return self._checked_components(components, n_shards)
+
+    def _checked_components(self, components, n_shards):
         if not components.backbone.is_linear:
             raise ValueError(
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
                 f"freqfm.MFRecommender on one machine."
             )
-        several = len(self._shards[1]) > 1
         temperature, sampler = components.temperature, components.sampler
         adapts = temperature is not None and (
             temperature.statistics_wanted or temperature.looks_at_vectors
         )
         refresh = getattr(sampler, "refresh", 1) > 1 or components.loss.k is not None
-        if several and (adapts or refresh):
+        if n_shards > 1 and (adapts or refresh):
             name = "temperature" if adapts else "loss" if components.loss.k else "negative_sampler"
             raise ValueError(
                 f"{name}={getattr(self, name)!r} keeps a state between rounds that shards do not "
@@ -306,6 +311,119 @@ class MFRecommender(OnCluster, mf.MFRecommender):
             )
         return components
 
+    def _callbacks(self, X, n_epochs, unfinished):
+        hashed = {}
+        if unfinished or getattr(self, "_skl_callbacks", ()):
+            hashed["X"] = X.cluster.gather(X.of_shards(_users.hash_interactions))
+        return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
+
+    def _split(self, X):
+        return X.split(self.validation_fraction, self._seed)
+
+    def _counts_of(self, X):
+        return np.diff(X.indptr), X.item_counts
+
+    def _history_of(self, X):
+        self._interactions = X
+        return _users.RemoteHistory.of(X)
+
+    def _new_rows(self, X, components):
+        # ``fit`` with warm_start takes no new users or items.
+        return {}
+
+    def _scorer(self, X, held_out):
+        # The trainer scores on the workers.
+        return held_out
+
     def _make_trainer(self, components, X, score, n_known):
         self._align_tables()
         return ShardedMFTrainer(self, components, X, score, n_known)
+
+    # Predictions.
+
+    def to_local(self):
+        """Return the plain estimator, with a copy of the model and all interactions of ``fit``.
+
+        Returns
+        -------
+        estimator : freqfm.MFRecommender
+            It holds the interactions, in order not to recommend what users have.
+
+        Raises
+        ------
+        RuntimeError
+            If this estimator has been pickled: the interactions are on the workers.
+        """
+        model = super().to_local()
+        if hasattr(self, "_history"):
+            X = self._fetchable("to_local").all_rows()
+            model._history = InteractionHistory.of(X, self._keeps_weights)
+        return model
+
+    def _fetchable(self, wanted):
+        """Return the interactions on the workers."""
+        if not hasattr(self, "_interactions"):
+            raise RuntimeError(
+                f"{wanted} needs the interactions of fit, which are on workers and were not "
+                f"pickled with this {type(self).__name__}; fit it again, or call to_local() before "
+                f"it is stored."
+            )
+        return self._interactions
+
+    def _histories_of(self, users):
+        return self._fetchable("recommend(users=...)").rows(users)
+
+    def _validate_history(self, X, reset=False):
+        if dask.is_dask_collection(X):
+            raise TypeError(
+                "X is a Dask collection, of which this method would fetch all rows; predict(X) and "
+                "transform(X) work on the workers. Otherwise pass X.compute()."
+            )
+        return super()._validate_history(X, reset=reset)
+
+    def predict(self, X):
+        """Return recommended items for users by their histories, lazily.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+
+        Returns
+        -------
+        items : dask.array.Array of shape (n_users, n_recommendations), int64
+            Without the items of the histories, in descending order of scores; -1 where there are
+            too few.
+        """
+        return self._blocks(X, "predict", np.zeros((0, int(self.n_recommendations)), np.int64))
+
+    def transform(self, X):
+        """Return the embeddings of users by their histories, lazily.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+
+        Returns
+        -------
+        embeddings : dask.array.Array of shape (n_users, n_components), float32
+            See :meth:`freqfm.MFRecommender.transform`.
+        """
+        return self._blocks(X, "transform", np.zeros((0, int(self.n_components)), np.float32))
+
+    def score(self, X, y=None):
+        """Return the mean NDCG of recommendations, computed on the workers.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+            Histories.
+        y : dask collection, default=None
+            With the same partitions; see :meth:`freqfm.MFRecommender.score`.
+
+        Returns
+        -------
+        ndcg : float
+            Mean over users with at least one item to be found; nan if there are none.
+        """
+        total, n_users = self._summed(_users.ndcg_sums, X, {"y": y}, n_axes=(1, 2))
+        return float(total / n_users) if n_users else float("nan")

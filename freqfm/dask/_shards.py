@@ -49,20 +49,20 @@ def collect(first, X, y, sample_weight):
                     f"{len(part)}; partition both alike."
                 )
     filled = [i for i, rows in enumerate(X) if rows.shape[0]] or [0]
-    X = _stack([X[i] for i in filled], "X")
-    columns = {name: _stack([parts[i] for i in filled], name) for name, parts in columns.items()}
+    X = stack([X[i] for i in filled], "X")
+    columns = {name: stack([parts[i] for i in filled], name) for name, parts in columns.items()}
     return RawRows(X, columns["y"], columns.get("sample_weight"))
 
 
 def matrix_of(part):
     """Return a partition as a matrix; one of a bag may be any iterable of matrices."""
-    part = part if hasattr(part, "shape") else _stack(list(part), "X")
+    part = part if hasattr(part, "shape") else stack(list(part), "X")
     if sparse.issparse(part):
         check_structure(part)
     return part
 
 
-def _stack(parts, name):
+def stack(parts, name):
     """Return parts one below the other."""
     if not parts:
         raise ValueError(f"a partition of {name} is an empty list; put matrices of rows into it.")
@@ -81,6 +81,13 @@ def _stack(parts, name):
 
         return pd.concat(parts)
     return np.concatenate([np.asarray(part) for part in parts])
+
+
+def seed_of(seed, shard):
+    """Return the seed of a shard; the first one has that of the fit."""
+    if shard == 0:
+        return seed
+    return int(np.random.default_rng([seed, shard]).integers(1 << 31))
 
 
 def describe(raw, of_classes):
@@ -307,15 +314,27 @@ def predicted(rows, model, method="predict"):
     return getattr(model, method)(rows)
 
 
-def hits(X, y, sample_weight, model):
-    """Return the weight of the rows whose class is predicted, and of all rows."""
+def score_sums(X, y, sample_weight, model):
+    """Return what the score is computed from: for a class, how often it is predicted.
+
+    Returns
+    -------
+    sums : ndarray
+        Weighted sums of hits or squared errors, of ones, and for numbers of targets and of their
+        squares.
+    """
+    y, found = np.asarray(y), predicted(X, model)
     weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
-    return weight @ (predicted(X, model) == np.asarray(y)), weight.sum()
+    if model._of_classes:
+        return np.array([weight @ (found == y), weight.sum()])
+    y = y.astype(np.float64)
+    return np.array([weight @ (found - y) ** 2, weight.sum(), weight @ y, weight @ y**2])
 
 
-def errors(X, y, sample_weight, model):
-    """Return the weighted sums of squared errors, of ones, of targets and of their squares."""
-    y = np.asarray(y, dtype=np.float64)
-    weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
-    error = predicted(X, model) - y
-    return weight @ error**2, weight.sum(), weight @ y, weight @ y**2
+def score_of(sums, of_classes):
+    """Return the accuracy, or R^2, that the sums of all partitions give."""
+    if of_classes:
+        hits, weight = sums
+        return float(hits / weight)
+    error, weight, total, squares = sums
+    return float(1 - error / (squares - total**2 / weight))

@@ -1,13 +1,12 @@
 """The training task on a cluster: an epoch is one graph from model to model."""
 
-from concurrent.futures import CancelledError
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm.dask import _shards
-from freqfm.dask._cluster import Cluster, SchedulerLostError
+from freqfm.dask._cluster import Cluster, DataLostError, SchedulerLostError
 from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
@@ -120,16 +119,12 @@ class Sharded:
                 with self._cluster.watched():
                     pieces = self._run(epoch)
                 break
-            except (CancelledError, OSError) as error:
-                # CommClosedError is an OSError.
-                if isinstance(error, SchedulerLostError):
-                    raise
+            except SchedulerLostError:
+                raise
+            except (DataLostError, OSError):
+                # Connections to workers raise an OSError.
                 if attempt == _ATTEMPTS - 1:
-                    raise RuntimeError(
-                        f"workers were lost in epoch {epoch + 1} with rows or results that only "
-                        f"they held ({error}). Give collections that can be computed again, such "
-                        f"as those read from files, instead of scattered data."
-                    ) from error
+                    raise
                 with self._cluster.watched():
                     self._begin()
         self._layout.assign(pieces)

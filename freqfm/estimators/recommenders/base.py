@@ -40,7 +40,7 @@ from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_by_content, holdout_interactions
 
-__all__ = ["BaseRecommender"]
+__all__ = ["BaseRecommender", "refuse_empty", "split_interactions"]
 
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
@@ -296,8 +296,7 @@ class BaseRecommender(
                 n_epochs = 1 if partial else components.max_iter
                 callbacks = None
                 if not partial:
-                    data = {"X": X, "y": None}
-                    callbacks = FitCallbacks(self, data, {"X": X}, n_epochs, unfinished)
+                    callbacks = self._callbacks(X, n_epochs, unfinished)
             phase = Phase(n_epochs)
             if held_out is not None:
                 phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
@@ -314,6 +313,9 @@ class BaseRecommender(
                 with release_signals():
                     callbacks.end_fit()
         return self
+
+    def _callbacks(self, X, n_epochs, unfinished):
+        return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
 
     def _begin_refit(self, X, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
@@ -345,10 +347,7 @@ class BaseRecommender(
         shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
         grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
         X = self._validate_history(X, reset=reset or grown)
-        if not X.nnz:
-            raise ValueError(
-                f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
-            )
+        refuse_empty(X)
         return X
 
     def _hold_out(self, X):
@@ -358,8 +357,7 @@ class BaseRecommender(
             wanted = X.nnz < _AUTO_EARLY_STOPPING
         if not wanted:
             return X, None
-        train, held_out = holdout_interactions(X, self.validation_fraction, random_state=self._seed)
-        train, held_out = canonical_csr(train), canonical_csr(held_out)
+        train, held_out = self._split(X)
         if held_out.nnz:
             return train, held_out
         if self.early_stopping == "auto":
@@ -368,6 +366,10 @@ class BaseRecommender(
             f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
             f"out nothing: no user has enough interactions. Set early_stopping=False."
         )
+
+    def _split(self, X):
+        """Return the interactions to train on, and those held out."""
+        return split_interactions(X, self.validation_fraction, self._seed)
 
     def _scorer(self, X, held_out):
         """Return a function that computes the NDCG of held-out interactions of known users.
@@ -406,8 +408,15 @@ class BaseRecommender(
         """Store which users have which items; with ``more``, added to the known ones."""
         if more:
             X = self._history.plus(pad_rows(X, self._n_users))
-        self._history = InteractionHistory.of(X, self._keeps_weights)
-        self.item_counts_ = count_columns(X)
+        self._history = self._history_of(X)
+        self.item_counts_ = self._counts_of(X)[1]
+
+    def _history_of(self, X):
+        return InteractionHistory.of(X, self._keeps_weights)
+
+    def _counts_of(self, X):
+        """Return the number of interactions of each user, and of each item."""
+        return np.diff(X.indptr), count_columns(X)
 
     def _check_trainable(self):
         """Raise unless the model can be trained further: checks all histories and small arrays."""
@@ -662,6 +671,10 @@ class BaseRecommender(
         TypeError, ValueError
             If ``y`` is of another shape, or holds anything but numbers.
         """
+        return self._score_users(X, y)[0]
+
+    def _score_users(self, X, y):
+        """Return the mean NDCG of users with items to be found, and how many these are."""
         self._check_learned()
         X = self._validate_history(X)
         if y is None:
@@ -669,9 +682,9 @@ class BaseRecommender(
         else:
             y = _to_be_found(y, X.shape)
         if y.nnz == 0:
-            return float("nan")
+            return float("nan"), 0
         items, _ = self.recommend(X)
-        return float(ndcg_at_k(y, items))
+        return float(ndcg_at_k(y, items)), np.count_nonzero(np.diff(y.indptr))
 
     def predict_pairs(self, users, items):
         """Return the scores of pairs of users and items.
@@ -800,6 +813,20 @@ class BaseRecommender(
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
+
+
+def refuse_empty(X):
+    """Raise if a matrix holds no interactions."""
+    if not X.nnz:
+        raise ValueError(
+            f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
+        )
+
+
+def split_interactions(X, fraction, seed):
+    """Return the kept and the held-out interactions of a canonical matrix, as such matrices."""
+    train, held_out = holdout_interactions(X, fraction, random_state=seed)
+    return canonical_csr(train), canonical_csr(held_out)
 
 
 def _is_vector_of_int(X):

@@ -430,7 +430,7 @@ class MFRecommender(GradientRecommender):
         return np.clip(margins, 0, 1).astype(np.float32)
 
     def _init_model(self, X, components):
-        counts = {"user": np.diff(X.indptr), "item": count_columns(X)}
+        counts = dict(zip(("user", "item"), self._counts_of(X), strict=True))
         for name in ("user_margins_", "item_margins_", "backbone_tables_", "_described"):
             self.__dict__.pop(name, None)
         occurring = self._start_backbone(components, X, counts)

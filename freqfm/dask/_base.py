@@ -1,0 +1,216 @@
+"""What all estimators on a cluster have in common: a client, shards, lazy results, ``to_local``."""
+
+import copy
+import inspect
+from numbers import Integral
+
+import dask
+import dask.array as da
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from freqfm.dask import _shards
+from freqfm.dask._cluster import (
+    aligned_partitions,
+    find_client,
+    one_block_of_columns,
+    partitions_of,
+)
+
+__all__ = ["CONSTRAINTS", "OPTIONS", "OnCluster", "collected", "groups_of", "with_options"]
+
+# Parameters that plain estimators do not have.
+OPTIONS = {"client": None, "n_shards": None, "n_merges": 4}
+CONSTRAINTS = {
+    "client": "no_validation",
+    "n_shards": [Interval(Integral, 1, None, closed="left"), None],
+    "n_merges": [Interval(Integral, 1, None, closed="left")],
+}
+
+
+def with_options(local):
+    """Return the constructor of a plain estimator with the options of a cluster added.
+
+    scikit-learn reads its parameters from the signature.
+    """
+    signature = inspect.signature(local.__init__)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+        for name, value in OPTIONS.items()
+    ]
+
+    def __init__(self, *args, client=None, n_shards=None, n_merges=4, **params):
+        local.__init__(self, *args, **params)
+        self.client, self.n_shards, self.n_merges = client, n_shards, n_merges
+
+    parameters = [*signature.parameters.values(), *options]
+    __init__.__signature__ = signature.replace(parameters=parameters)
+    return __init__
+
+
+# What belongs to a call of fit, not to the model.
+_OF_CALLS = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished")
+
+
+class OnCluster:
+    """What estimators on a cluster have in common; a mixin before the plain estimator."""
+
+    #: The plain estimator, and its class on workers.
+    _local: type
+    _on_workers: type
+    #: Attributes that a client belongs to: neither copied nor pickled.
+    _of_client = ()
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        kept = {name: value for name, value in state.items() if name not in self._of_client}
+        return {**kept, "client": None}
+
+    def __sklearn_clone__(self):
+        # A client cannot be copied.
+        found = BaseEstimator.__sklearn_clone__(copy.copy(self))
+        found.client = self.client
+        return found
+
+    @property
+    def client_(self):
+        """The client that ``fit`` and ``predict`` use: ``client``, or else the current one."""
+        return find_client(self.client)
+
+    @property
+    def partial_fit(self):
+        """Not available on a cluster."""
+        raise AttributeError(
+            f"{type(self).__name__} of freqfm.dask has no partial_fit; set warm_start=True and "
+            f"call fit, or use to_local()."
+        )
+
+    def to_local(self):
+        """Return the plain estimator, with the same parameters and a copy of the model.
+
+        Returns
+        -------
+        estimator : estimator of :mod:`freqfm`
+        """
+        return self._copy_as(self._local)
+
+    def _copy_as(self, kind):
+        """Return a copy of the model as another class, with the parameters that this one has."""
+        params = self.get_params(deep=False)
+        learned = {name: value for name, value in vars(self).items() if name not in params}
+        for name in (*_OF_CALLS, *self._of_client):
+            learned.pop(name, None)
+        model = kind(**{name: value for name, value in params.items() if name not in OPTIONS})
+        vars(model).update(copy.deepcopy(learned))
+        return model
+
+    def _take_features(self, found, reset):
+        """Compare the features of all shards, and with those of the model to continue.
+
+        Parameters
+        ----------
+        found : list of tuple
+            The number of features of each shard, and their names or None.
+        reset : bool
+        """
+        widths = sorted({width for width, _ in found})
+        expected = widths[0] if reset else self.n_features_in_
+        if widths != [expected]:
+            raise ValueError(
+                f"partitions of X have {widths} columns, where {expected} are expected; encode all "
+                f"of them alike."
+            )
+        names = found[0][1]
+        known = names if reset else getattr(self, "feature_names_in_", None)
+        if any(not np.array_equal(of, known) for _, of in found):
+            raise ValueError("partitions of X have different column names; give all the same.")
+        if reset:
+            self.n_features_in_ = widths[0]
+            vars(self).pop("feature_names_in_", None)
+            if names is not None:
+                self.feature_names_in_ = names
+
+    def _blocks(self, X, method, like):
+        """Return the lazy result of a method of the plain estimator on every partition of X.
+
+        Parameters
+        ----------
+        X : collection
+        method : str
+        like : ndarray
+            Of the result's type and number of columns, without rows.
+        """
+        check_is_fitted(self)
+        model = self._sent()
+        if isinstance(X, da.Array):
+            X = one_block_of_columns(X)
+            if like.ndim == 1:
+                return X.map_blocks(
+                    _shards.predicted, model, method, drop_axis=1, dtype=like.dtype, meta=like
+                )
+            chunks = X.chunks[0], (like.shape[1],)
+            return X.map_blocks(
+                _shards.predicted, model, method, chunks=chunks, dtype=like.dtype, meta=like
+            )
+        parts = partitions_of("X", X, (2,))
+        call = dask.delayed(_shards.predicted)
+        shape = np.nan, *like.shape[1:]
+        blocks = [
+            da.from_delayed(call(part, model, method), shape, dtype=like.dtype, meta=like)
+            for part in parts
+        ]
+        return da.concatenate(blocks, axis=0, allow_unknown_chunksizes=True)
+
+    def _summed(self, function, X, columns, n_axes=(1,)):
+        """Return the sums over partitions of a function of rows, columns and the model."""
+        check_is_fitted(self)
+        parts, model = aligned_partitions({"X": X}, columns, n_axes), self._sent()
+        call, n_parts = dask.delayed(function), len(parts["X"])
+        of_parts = zip(*(of or [None] * n_parts for of in parts.values()), strict=True)
+        found = dask.compute(*(call(*values, model) for values in of_parts))
+        return np.sum(found, axis=0)
+
+    def _sent(self):
+        """Return the plain model on all workers; without a client, inside of the graph."""
+        model = self._copy_as(self._on_workers)
+        try:
+            client = self.client_
+        except RuntimeError:
+            return dask.delayed(model, pure=True)
+        (model,) = client.scatter([model], broadcast=True, direct=True, hash=False)
+        return dask.delayed(model)
+
+
+def groups_of(n_shards, cluster, n_partitions):
+    """Return the numbers of the partitions of each shard, side by side."""
+    if n_shards is None:
+        n_shards = min(len(cluster.workers), n_partitions)
+    if n_shards > n_partitions:
+        raise ValueError(
+            f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
+            f"X, or take fewer shards."
+        )
+    return np.array_split(np.arange(n_partitions), n_shards)
+
+
+def collected(cluster, function, parts, groups, homes):
+    """Return futures of a function of each group of partitions, computed on its worker.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    function : callable
+        Takes the number of the first partition, and for each of ``parts`` a list or None.
+    parts : dict of str to list or None
+    groups : list of ndarray
+        Numbers of partitions.
+    homes : list of str
+        A worker for each group.
+    """
+    futures = []
+    for group, home in zip(groups, homes, strict=True):
+        columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
+        futures.append(cluster.collected(function, int(group[0]), *columns, on=home))
+    return futures

@@ -1,0 +1,254 @@
+"""Users of a recommender on their workers: their interactions, and their training."""
+
+import copy
+import threading
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._validation import _csr, count_columns, take_rows
+from freqfm.callbacks._storage import digest
+from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
+from freqfm.dask._shards import matrix_of, stack
+from freqfm.estimators.recommenders import mf
+from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+
+__all__ = [
+    "ItemLayout", "RemoteHistory", "UserTrainer", "WorkerModel", "collect_users", "count",
+    "describe", "hash_interactions", "initial_users", "ndcg_sums", "of_some_users", "score_users",
+    "train_users", "user_arrays",
+]  # fmt: skip
+
+# Learned attributes that have a row for each user, besides the users' tables.
+_OF_USERS = ("_inverse_temperatures", "_temperature_state", "_statistics")
+
+
+class Users(NamedTuple):
+    """The users of a shard."""
+
+    X: sparse.csr_array  #: their interactions, canonical
+    names: np.ndarray | None  #: of the items, if partitions are DataFrames
+
+
+def collect_users(first, parts):
+    """Return the users of some partitions, checked as the plain estimator does.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first partition, for messages.
+    parts : list
+    """
+    X, model = stack([matrix_of(part) for part in parts], "X"), mf.MFRecommender()
+    if not X.shape[0]:
+        return Users(sparse.csr_array(X.shape, dtype=np.float32), None)
+    try:
+        X = model._validate_history(X, reset=True)
+    except ValueError as error:
+        last = first + len(parts) - 1
+        raise type(error)(f"partitions {first} to {last} of X: {error}") from error
+    return Users(X, getattr(model, "feature_names_in_", None))
+
+
+def describe(users):
+    """Return the number of users, of items, and the items' names."""
+    return *users.X.shape, users.names
+
+
+def count(X):
+    """Return the number of interactions of each user, and of each item."""
+    return np.diff(X.indptr), count_columns(X)
+
+
+def hash_interactions(X):
+    """Return a hash of a matrix."""
+    return digest([X.shape, X.indptr, X.indices, X.data], "X")
+
+
+class RemoteHistory(InteractionHistory):
+    """How many items each user has; which ones is known to the workers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, X):
+        """Return the history of interactions on workers."""
+        return cls(X.indptr, np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+
+    @property
+    def n_interactions(self):
+        """The number of interactions of all users."""
+        return int(self.indptr[-1])
+
+    def check(self, learned):
+        """Raise if this is not what ``fit`` has stored."""
+        learned.array("_history.indptr", (None,), "iu", value=self.indptr)
+        learned.require(len(self.indptr) > 0, "_history.indptr", "is empty")
+
+    def check_all(self, learned, n_items):
+        """Raise unless the numbers of items are well-formed."""
+        learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
+
+
+class WorkerModel(mf.MFRecommender):
+    """The plain estimator without histories, as workers use it."""
+
+    _records = {**mf.MFRecommender._records, "_history": RemoteHistory}
+
+
+class ItemLayout(TableLayout):
+    """The tables of items, and of their optimizer, that all shards share.
+
+    Parameters
+    ----------
+    model : MFRecommender
+    optimizer : Optimizer
+    """
+
+    def __init__(self, model, optimizer):
+        super().__init__()
+        state_rule = SUMS if is_summed(optimizer) else MEANS
+        by_item = self._count(slice(None))
+        for name, table in model._tables().items():
+            if name.startswith("user"):
+                continue
+            n_items = len(table)
+            self._add(table, (1, n_items, -1), by_item, WEIGHTS)
+            state = model._states[name]
+            self._add(state["per_row"], (1, -1, 1), by_item, SUMS)
+            for key in ("first", "second"):
+                self._add(state[key], (1, n_items, -1), by_item, state_rule)
+        self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
+
+
+def user_arrays(model):
+    """Return the arrays that have a row for each user."""
+    tables = [(name, table) for name, table in model._tables().items() if name.startswith("user")]
+    states = [array for name, _ in tables for array in model._states[name].values() if len(array)]
+    return [*(table for _, table in tables), *states, *(getattr(model, of) for of in _OF_USERS)]
+
+
+def of_some_users(model, begin, end):
+    """Return a copy of a model with some of its users."""
+    found, part = copy.copy(model), slice(begin, end)
+    found._history, found._states = None, {}
+    for name, table in model._tables().items():
+        rows = part if name.startswith("user") else slice(None)
+        setattr(found, f"{name}_", table[rows].copy())
+        state = model._states[name]
+        found._states[name] = {key: array[rows].copy() for key, array in state.items()}
+    for name in _OF_USERS:
+        setattr(found, name, getattr(model, name)[part].copy())
+    found._n_steps = model._n_steps.copy()
+    return found
+
+
+class UserTrainer:
+    """A model that trains on the interactions of some users, a part of them between two merges.
+
+    Its arrays are written over before each round, so that a round depends on its input only.
+
+    Parameters
+    ----------
+    X : csr_array
+        The interactions of these users to train on.
+    held_out : csr_array or None
+        Those for validation.
+    model : MFRecommender
+        With these users.
+    components : Components
+    n_rounds, n_threads : int
+    n_known : int
+        Number of interactions of all users.
+    """
+
+    def __init__(self, X, held_out, model, components, n_rounds, n_threads, n_known):
+        self._arguments = X, held_out, model, components, n_rounds, n_threads, n_known
+        self._model = model = copy.deepcopy(model)
+        model._align_tables()
+        self._lock = threading.Lock()
+        self._layout = ItemLayout(model, components.optimizer)
+        self._trainers, self._counts, self._weights = [], [], []
+        for part in _parts_of_users(X, n_rounds, model._seed):
+            arguments = model, components, part, None, n_threads, n_known
+            self._trainers.append(MFTrainer(*arguments) if part.nnz else None)
+            # Every item is a negative now and then.
+            counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
+            self._counts.append(self._layout.counts(counts, float(part.nnz)))
+            self._weights.append(float(part.data.sum(dtype=np.float64)))
+        self._n_validated, self._score = 0, None
+        if held_out is not None:
+            self._n_validated = np.count_nonzero(np.diff(held_out.indptr))
+            self._score = model._scorer(X, held_out)
+
+    def __reduce__(self):
+        return UserTrainer, self._arguments
+
+    def users(self):
+        """Return copies of the users' arrays."""
+        return [array.copy() for array in user_arrays(self._model)]
+
+    def _assign(self, users, pieces):
+        self._layout.assign(pieces)
+        for array, values in zip(user_arrays(self._model), users, strict=True):
+            array[...] = values
+
+    def train(self, number, epoch, users, pieces):
+        """Train one round; return a piece for each of those given, and the users' arrays."""
+        with self._lock:
+            self._assign(users, pieces)
+            trainer, losses = self._trainers[number], []
+            if trainer is not None:
+                with trainer:
+                    losses = [(trainer.run_epoch(epoch), self._weights[number])]
+            trained = self._counts[number], losses
+            found = [self._layout.piece(j, len(pieces), *trained) for j in range(len(pieces))]
+            return [*found, self.users()]
+
+    def score(self, users, pieces):
+        """Return the validation score, and the number of users that it stands for."""
+        if not self._n_validated:
+            return None
+        with self._lock:
+            self._assign(users, pieces)
+            return self._score(), self._n_validated
+
+
+def _parts_of_users(X, n_parts, seed):
+    """Return a matrix of the same shape for each round, with the interactions of some users."""
+    if n_parts == 1:
+        return [X]
+    part_of = np.random.default_rng([seed, 4]).permutation(X.shape[0]) % n_parts
+    found = []
+    for number in range(n_parts):
+        lengths = np.where(part_of == number, np.diff(X.indptr), 0)
+        part = take_rows(X, np.flatnonzero(part_of == number))
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        found.append(_csr(part.data, part.indices, indptr, X.shape))
+    return found
+
+
+def initial_users(trainer):
+    """Call ``UserTrainer.users``."""
+    return trainer.users()
+
+
+def train_users(trainer, number, epoch, users, *pieces):
+    """Call ``UserTrainer.train``."""
+    return trainer.train(number, epoch, users, list(pieces))
+
+
+def score_users(trainer, users, *pieces):
+    """Call ``UserTrainer.score``."""
+    return trainer.score(users, list(pieces))
+
+
+def ndcg_sums(X, y, model):
+    """Return the sum of the NDCG of users with items to be found, and how many these are."""
+    X = matrix_of(X)
+    if not X.shape[0]:
+        return 0.0, 0
+    mean, n_users = model._score_users(X, None if y is None else matrix_of(y))
+    return mean * n_users if n_users else 0.0, n_users

@@ -1,0 +1,350 @@
+"""Estimators on a Dask cluster: what stays on workers, and what happens when these are lost."""
+
+import os
+import pickle
+import signal
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+fdask = pytest.importorskip("freqfm.dask")
+da = pytest.importorskip("dask.array")
+
+from test_dask import SHORT, assert_same, cluster_of, split  # noqa: E402
+
+import freqfm  # noqa: E402
+from freqfm.callbacks import Checkpoint, resume  # noqa: E402
+from freqfm.dask._cluster import Cluster  # noqa: E402
+from freqfm.dask._shards import seed_of  # noqa: E402
+from freqfm.datasets import make_clicks, make_interactions  # noqa: E402
+from freqfm.estimators.recommenders.base import split_interactions  # noqa: E402
+from freqfm.metrics import ndcg_at_k  # noqa: E402
+
+USERS = [0, 30, 30, 100, 120]  # the bounds of partitions, of which one is empty
+MF = {"n_components": 4, "max_iter": 3, "random_state": 0, "n_jobs": 1}
+MF_ARRAYS = ("user_factors_", "item_factors_", "loss_curve_", "item_counts_")
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows():
+    X, y = make_clicks(400, (30, 20, 10), random_state=0)
+    return sparse.csr_array(X), y
+
+
+@pytest.fixture(scope="module")
+def histories():
+    return make_interactions(120, 40, 2000, random_state=0)
+
+
+def loaded(X, bounds):
+    """Return X as a Dask array of rows that functions load on the workers."""
+    parts = [
+        da.from_delayed(dask.delayed(X.__getitem__)(slice(a, b)), (b - a, X.shape[1]), meta=X[:0])
+        for a, b in pairwise(bounds)
+    ]
+    return da.concatenate(parts)
+
+
+def of_unknown_sizes(X, bounds):
+    """Return X as a Dask array whose blocks are the rows between bounds, empty ones too."""
+    parts = [
+        da.from_delayed(dask.delayed(X[a:b]), (np.nan, *X.shape[1:]), meta=X[:0])
+        for a, b in pairwise(bounds)
+    ]
+    return da.concatenate(parts, allow_unknown_chunksizes=True)
+
+
+def close_worker(cluster, with_data=None):
+    """Close an in-process worker, with all that only it holds."""
+    workers = list(cluster.workers.values())
+    holder = next((w for w in workers if with_data in w.data), workers[0])
+    cluster.sync(holder.close, executor_wait=False)
+
+
+def after(n_calls, patch, action):
+    """Do something before a call of ``Cluster.gather``; return the list of calls."""
+    calls, gather = [], Cluster.gather
+
+    def counted(self, futures):
+        calls.append(futures)
+        if len(calls) == n_calls:
+            action()
+        return gather(self, futures)
+
+    patch.setattr(Cluster, "gather", counted)
+    return calls
+
+
+# Interactions stay on the workers.
+
+
+def test_interactions_never_reach_the_client(client, monkeypatch):
+    X = make_interactions(90, 300, 12_000, random_state=0)
+    sizes = []
+
+    def noting(name):
+        method = getattr(Cluster, name)
+
+        def noted(self, values):
+            found = method(self, values)
+            sizes.extend(len(pickle.dumps(value)) for value in (values, found)[name == "gather"])
+            return found
+
+        monkeypatch.setattr(Cluster, name, noted)
+
+    noting("gather"), noting("send")
+    model = fdask.MFRecommender(n_shards=3, **{**MF, "n_components": 1, "early_stopping": True})
+    model.fit(loaded(X, [0, 30, 60, 90]))
+    assert len(sizes) > 10
+    # A shard's interactions are a third of X. The model of its users is the largest of all.
+    assert max(sizes) < (X.data.nbytes + X.indices.nbytes) / 3 / 2
+
+
+def test_recommender_knows_histories_on_workers(client, histories):
+    model = fdask.MFRecommender(n_shards=2, **MF).fit(split(histories, USERS))
+    local, users = model.to_local(), np.array([100, 3, 35, 3])
+    for found, expected in zip(
+        model.recommend(users=users), local.recommend(users=users), strict=True
+    ):
+        assert_array_equal(found, expected)
+    hidden = histories[users].toarray()
+    found = model.recommend(users=users, n_recommendations=5)[0]
+    assert found.min() >= 0 and not hidden[np.arange(4)[:, None], found].any()
+    assert_array_equal(model.user_temperatures_, local.user_temperatures_)
+    assert model.temperature_ == local.temperature_
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.recommend(histories)[0], local.recommend(histories)[0])
+    for call in (copy.to_local, lambda: copy.recommend(users=[1])):
+        with pytest.raises(RuntimeError, match="interactions of fit, which are on workers"):
+            call()
+
+
+def test_recommender_predicts_lazily(client, histories):
+    X = split(histories, USERS)
+    model = fdask.MFRecommender(n_shards=2, **MF).fit(X)
+    local = model.to_local()
+    for method in ("predict", "transform"):
+        lazy, expected = getattr(model, method)(X), getattr(local, method)(histories)
+        assert lazy.shape == expected.shape and lazy.dtype == expected.dtype
+        assert_array_equal(lazy.compute(), expected)
+    assert model.score(X) == pytest.approx(local.score(histories))
+    X, y = split_interactions(histories, 0.3, 0)
+    found = model.score(split(X, USERS), split(y, USERS))
+    assert found == pytest.approx(local.score(X, y))
+    with pytest.raises(TypeError, match="X is a Dask collection, of which this method would fetch"):
+        model.recommend(split(X, USERS))
+    with pytest.raises(TypeError, match="X is of type csr_array"):
+        model.predict(histories)
+    assert not hasattr(model, "partial_fit")
+
+
+def test_early_stopping_of_recommenders_scores_all_shards(client, histories):
+    params = {**MF, "max_iter": 1, "early_stopping": True, "n_jobs": 1}
+    model = fdask.MFRecommender(n_shards=2, **params).fit(split(histories, [0, 50, 120]))
+    parts = [
+        split_interactions(histories[a:b], 0.1, seed_of(model._seed, i))
+        for i, (a, b) in enumerate([(0, 50), (50, 120)])
+    ]
+    known, held_out = (sparse.csr_array(sparse.vstack(of)) for of in zip(*parts, strict=True))
+    found = model.to_local().recommend(
+        users=np.arange(120), exclude_seen=False, exclude=known, n_recommendations=10
+    )
+    assert model.validation_scores_[0] == pytest.approx(ndcg_at_k(held_out, found[0]))
+
+
+def test_recommender_continues(client, histories, tmp_path):
+    X, params = split(histories, USERS), {**MF, "n_shards": 1}
+    plain = freqfm.MFRecommender(**MF, warm_start=True)
+    model = fdask.MFRecommender(**params, warm_start=True)
+    for _ in range(2):
+        plain.fit(histories), model.fit(X)
+    assert_same(plain, model, MF_ARRAYS)
+    with pytest.raises(ValueError, match="partitions of X have"):
+        model.fit(X[:, :30])
+
+
+# Lost workers, and a lost scheduler.
+
+
+@pytest.mark.parametrize("n_calls", [3, 5])
+def test_a_lost_worker_changes_no_recommender(histories, n_calls):
+    X = loaded(histories, USERS)
+    expected = None
+    for lost in (False, True):
+        with (
+            cluster_of(3) as cluster,
+            distributed.Client(cluster, set_as_default=False) as other,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            model = fdask.MFRecommender(n_shards=3, client=other, **MF)
+            if lost:
+                # After an epoch the users' arrays are on the worker that is lost.
+                after(n_calls, patch, lambda cluster=cluster: close_worker(cluster))
+            model.fit(X)
+            assert len(other.nthreads()) == 3 - lost
+            if not lost:
+                expected = model
+            else:
+                assert_array_equal(model.to_local()._history.indices, histories.indices)
+    assert_same(expected, model, MF_ARRAYS)
+
+
+@pytest.fixture
+def small_cluster():
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield cluster, client
+
+
+def test_persisted_collections_outlive_their_worker(small_cluster, rows):
+    cluster, client = small_cluster
+    X, y = loaded(rows[0], [0, 200, 400]), da.from_array(rows[1], chunks=200)
+    params = {**SHORT, "n_shards": 2, "max_iter": 3, "client": client}
+    expected = fdask.FMClassifier(**params).fit(X, y)
+    X = X.persist()
+    distributed.wait(X)
+    with pytest.MonkeyPatch.context() as patch:
+        # In the second epoch.
+        after(7, patch, lambda: close_worker(cluster, X.__dask_keys__()[0][0]))
+        assert_same(fdask.FMClassifier(**params).fit(X, y), expected)
+    assert len(client.nthreads()) == 1
+
+
+@pytest.mark.parametrize("n_calls", [2, 7])
+def test_scattered_data_die_with_their_worker(small_cluster, rows, n_calls):
+    cluster, client = small_cluster
+    parts = client.scatter([rows[0][:200], rows[0][200:]], direct=True, hash=False)
+    X = da.concatenate([da.from_delayed(part, (200, 60), meta=rows[0][:0]) for part in parts])
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(RuntimeError, match="only they held .* instead of scattered data"),
+    ):
+        after(n_calls, patch, lambda: close_worker(cluster, parts[0].key))
+        fdask.FMClassifier(n_shards=2, **SHORT).fit(X, da.from_array(rows[1], chunks=200))
+
+
+def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
+    path, params = tmp_path / "fm.checkpoint", {**SHORT, "n_shards": 2, "max_iter": 3}
+    X, y = loaded(rows[0], [0, 200, 400]), da.from_array(rows[1], chunks=200)
+    cluster, trainer = cluster_of(1), fdask.FMClassifier._trainer
+    run_epoch = trainer.run_epoch
+
+    def lose(self, epoch):
+        if epoch == 2:
+            cluster.close()
+        return run_epoch(self, epoch)
+
+    with (
+        distributed.Client(cluster, set_as_default=False) as other,
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(ConnectionError, match="connection to the Dask scheduler was lost"),
+    ):
+        patch.setattr(trainer, "run_epoch", lose)
+        fdask.FMClassifier(client=other, **params).set_callbacks(Checkpoint(path)).fit(X, y)
+    model = resume(path)
+    assert model.n_iter_ == 2
+    with cluster_of(1) as cluster, distributed.Client(cluster):
+        assert_same(model.fit(X, y), fdask.FMClassifier(**params).fit(X, y))
+
+
+@pytest.mark.slow
+def test_processes_of_another_version_and_killed_ones(histories):
+    X = loaded(histories, USERS)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as other,
+    ):
+        model = fdask.MFRecommender(n_shards=2, client=other, **MF)
+        expected = fdask.MFRecommender(n_shards=2, client=other, **MF).fit(X)
+        pids = other.run(os.getpid)
+        with pytest.MonkeyPatch.context() as patch:
+            calls = after(4, patch, lambda: os.kill(pids.popitem()[1], signal.SIGKILL))
+            model.fit(X)
+        assert len(calls) > 4
+        assert_same(expected, model, MF_ARRAYS)
+
+        def change_version():
+            import freqfm
+
+            freqfm.__version__ = "0.0"
+
+        worker = sorted(other.nthreads())[0]
+        other.run(change_version, workers=[worker])
+        with pytest.raises(RuntimeError, match=f"worker {worker} has freqfm 0.0, but the client"):
+            model.fit(X)
+
+
+# Partitions, and weights.
+
+
+def test_balanced_classes(client, rows):
+    X, y = rows[0], rows[1] + (np.arange(400) % 7 == 0)  # three classes
+    bounds, params = [0, 100, 400], {**SHORT, "class_weight": "balanced"}
+    plain = freqfm.FMClassifier(**params).fit(X, y)
+    model = fdask.FMClassifier(n_shards=1, **params).fit(split(X, bounds), split(y, bounds))
+    assert_same(plain, model)
+    # Of several shards too, the weights are those of all rows.
+    weights = len(y) / (3 * np.bincount(y))
+    again, given = (
+        fdask.FMClassifier(n_shards=2, **{**params, "class_weight": of})
+        for of in ("balanced", dict(enumerate(weights)))
+    )
+    of_both = split(X, bounds), split(y, bounds)
+    assert_same(again.fit(*of_both), given.fit(*of_both))
+
+
+def test_uneven_empty_and_unknown_partitions(client, rows):
+    X, y = rows
+    bounds, filled = [0, 0, 3, 3, 390, 400], [0, 3, 390, 400]
+    unknown = of_unknown_sizes(X, bounds), of_unknown_sizes(y, bounds)
+    assert_same(
+        freqfm.FMClassifier(**SHORT).fit(X, y),
+        fdask.FMClassifier(n_shards=1, **SHORT).fit(*unknown),
+    )
+    # A shard without rows is left out.
+    model = fdask.FMClassifier(n_shards=5, **SHORT).fit(*unknown)
+    parts = split(X, filled), split(y, filled)
+    assert_same(model, fdask.FMClassifier(n_shards=3, **SHORT).fit(*parts))
+    assert_array_equal(model.predict(unknown[0]).compute(), model.to_local().predict(X))
+    assert model.score(*unknown) == pytest.approx(model.to_local().score(X, y))
+    shifted = of_unknown_sizes(y, [0, 0, 4, 4, 390, 400])
+    with pytest.raises(ValueError, match="partition 1 of X has 3 rows, but that of y has 4"):
+        fdask.FMClassifier(n_shards=1, **SHORT).fit(unknown[0], shifted)
+
+
+def test_partitions_of_users(client, histories):
+    X = of_unknown_sizes(histories, [0, 0, 7, 7, 120])
+    plain = freqfm.MFRecommender(**MF).fit(histories)
+    assert_same(plain, fdask.MFRecommender(n_shards=1, **MF).fit(X), MF_ARRAYS)
+    model = fdask.MFRecommender(n_shards=4, **MF).fit(X)
+    parts = split(histories, [0, 7, 120])
+    assert_same(model, fdask.MFRecommender(n_shards=2, **MF).fit(parts), MF_ARRAYS)
+    assert np.isfinite(model.score(X))
+    for values, message in (
+        (-histories, "partitions 0 to 1 of X: Negative values"),
+        (histories * np.nan, "partitions 0 to 1 of X: .*contains NaN"),
+        (histories * 0, "X of shape .* holds no interaction"),
+        (histories[:0], "X has no rows in any of its partitions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fdask.MFRecommender(n_shards=2, **MF).fit(of_unknown_sizes(values, [0, 0, 50, 90, 120]))
+
+
+def test_scores_of_regressors(client, rows):
+    X, y, bounds = rows[0], rows[1] + 5.0, [0, 100, 400]
+    weight = 1 + (np.arange(400) % 3)
+    parts = [split(of, bounds) for of in (X, y, weight)]
+    model = fdask.FMRegressor(n_shards=2, **SHORT).fit(*parts)
+    assert_allclose(model.score(*parts), model.to_local().score(X, y, weight))
