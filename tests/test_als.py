@@ -162,6 +162,15 @@ def test_rows_do_not_depend_on_threads_tiles_or_calls(n_steps, monkeypatch):
         assert_array_equal(other.transform(X), models[0].transform(X))
 
 
+@pytest.mark.parametrize("gathered", [1, 7])
+def test_exact_rows_of_more_entries_than_are_gathered(X, gathered, monkeypatch):
+    assert np.diff(X.indptr).max() > 7
+    monkeypatch.setattr(kernels, "_GATHERED", gathered)
+    model = make(max_iter=1, solver="cholesky", n_components=6).fit(X)
+    expected = solution(X, model.item_factors_)
+    assert_allclose(model.user_factors_, expected, atol=2e-5 * np.abs(expected).max())
+
+
 def test_many_steps_of_solved_rows(X):
     model = make(cg_steps=500).fit(X)
     exact = make(solver="cholesky").fit(X)

@@ -12,8 +12,8 @@ from freqfm.backends.base import AutoencoderProblem, Histories, Stream, TrainedT
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer
 from freqfm.backends.cpu.vae import N_CHUNKS, TILE
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.trainer import make_rule
 from freqfm.estimators.recommenders.vae_trainer import _NOISE, VAETrainer
+from freqfm.estimators.tables import make_rule
 from freqfm.formulas.rng import key_of
 from freqfm.optimizers import OPTIMIZERS, SGD, Adam
 from freqfm.samplers import MIDX, SAMPLERS, Popularity, Uniform

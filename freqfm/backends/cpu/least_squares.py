@@ -16,13 +16,16 @@ from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed
 from freqfm.backends.cpu.team import Team, wait
 
-# Rows that conjugate gradients solve together: their products with the Gram matrix are one call of
-# BLAS.
+# Rows that a thread solves at a time. Conjugate gradients multiply them by the Gram matrix in one
+# call of BLAS.
 _TILE = 32
 
 # Rows of the fixed vectors in one product, and how many sums of such products are kept. The sums
 # are added in order, whatever the number of threads.
 _CHUNK, _N_SUMS = 512, 8
+
+# Entries of a row whose vectors the exact solver multiplies at once.
+_GATHERED = 128
 
 # Multiplications below which starting threads costs more than it saves, and about how many of them
 # are made in a call of a kernel: signals can only arrive between calls.
@@ -57,10 +60,12 @@ class Iterates(NamedTuple):
 
 
 class Factorisation(NamedTuple):
-    """Working memory of the exact solver, float64; the first axis is the thread."""
+    """Working memory of the exact solver; the first axis is the thread."""
 
-    matrices: np.ndarray  #: (size, d, d), lower triangles
-    vectors: np.ndarray  #: (size, d + _PADDING)
+    matrices: np.ndarray  #: (size, n, n + 1 or more), float64, n being d rounded up to fours
+    vectors: np.ndarray  #: (size, n + _PADDING), float64
+    gathered: np.ndarray  #: (size, 2, _GATHERED, d), float32, of some entries, then weighted
+    sums: np.ndarray  #: (size, d, d), float32, of their products
 
 
 @kernel
@@ -221,72 +226,119 @@ def conjugate_gradients(rank, size, barrier, span, systems, scratch, rows, losse
 
 
 @inlined
-def _add_outer_products(begin, end, systems, matrix, vector):
-    """Add sum_p a_p h_p h_p^T to a lower triangle, sum_p a_p h_p to a vector; return sum_p a_p."""
-    factors = systems.factors
+def _start_system(r, systems, matrix, vector):
+    """Write the system of a row without entries: a matrix, and zeros as the right-hand side."""
+    n, width = matrix.shape[0], systems.gram.shape[0]
+    penalty = np.float64(systems.penalties[r])
+    for f in range(width):
+        for g in range(width):
+            matrix[f, g] = np.float64(systems.gram[f, g])
+        matrix[f, f] += penalty
+    # Rows and columns of padding are those of the identity.
+    for f in range(width, n):
+        for g in range(n):
+            matrix[f, g] = matrix[g, f] = 0.0
+        matrix[f, f] = 1.0
+    for f in range(n):
+        vector[f] = 0.0
+
+
+@inlined
+def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
+    """Add the entries of a row to its system; return the sum of their weights.
+
+    The right-hand side is copied to the last column of ``matrix``.
+
+    Products of a few entries are summed in float32 by BLAS, and these sums in float64.
+    """
+    n, width = matrix.shape[0], systems.gram.shape[0]
     total = 0.0
-    for p in range(begin, end, 4):
-        # Four entries at a time; beyond the last one, entries weigh nothing.
-        i, a = _entry(systems, p, end)
-        j, b = _entry(systems, p + 1, end)
-        k, c = _entry(systems, p + 2, end)
-        m, d = _entry(systems, p + 3, end)
-        total += (a + b) + (c + d)
-        for f in range(vector.shape[0]):
-            w, x = a * np.float64(factors[i, f]), b * np.float64(factors[j, f])
-            y, z = c * np.float64(factors[k, f]), d * np.float64(factors[m, f])
-            vector[f] += (w + x) + (y + z)
-            row = matrix[f]
-            for g in range(f + 1):
-                row[g] += (w * np.float64(factors[i, g]) + x * np.float64(factors[j, g])) + (
-                    y * np.float64(factors[k, g]) + z * np.float64(factors[m, g])
-                )
+    for first in range(begin, end, gathered.shape[1]):
+        last = min(first + gathered.shape[1], end)
+        vectors, weighted = gathered[0, : last - first], gathered[1, : last - first]
+        for p in range(first, last):
+            i = np.uint64(systems.items[p])
+            weight = systems.weights[p]
+            total += np.float64(weight)
+            for f in range(width):
+                vectors[p - first, f] = systems.factors[i, f]
+                weighted[p - first, f] = weight * systems.factors[i, f]
+                vector[f] += np.float64(weighted[p - first, f])
+        add_product_of_transposed(vectors, weighted, sums, ZERO)
+        for f in range(width):
+            for g in range(width):
+                matrix[f, g] += np.float64(sums[f, g])
+    for f in range(n):
+        matrix[f, n] = vector[f]
     return total
 
 
 @inlined
-def _entry(systems, p, end):
-    """Return the fixed vector of an entry and its weight; the last one and 0 from ``end`` on."""
-    at = min(p, end - 1)
-    weight = np.float64(systems.weights[at]) if p < end else 0.0
-    return np.uint64(systems.items[at]), weight
+def _root(pivot):
+    # A direction that only rounding tells from zero gets no weight.
+    return math.sqrt(pivot) if pivot > 0.0 else math.inf
 
 
 @inlined
-def _factorise(matrix, width):
-    """Replace a lower triangle A by L with L L^T = A."""
-    for i in range(width):
-        row = matrix[i]
-        for j in range(i):
-            other = matrix[j]
-            total = row[j]
-            for k in range(j):
-                total -= row[k] * other[k]
-            row[j] = total / other[j]
-        pivot = row[i]
-        for k in range(i):
-            pivot -= row[k] * row[k]
-        # A direction that only rounding tells from zero gets no weight.
-        row[i] = math.sqrt(pivot) if pivot > 0.0 else math.inf
+def _factorise_four(k, matrix):
+    """Turn four rows of A, from which the rows above are eliminated, into rows of U."""
+    a, b, c, d = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
+    p = _root(a[k])
+    ab, ac, ad = a[k + 1] / p, a[k + 2] / p, a[k + 3] / p
+    q = _root(b[k + 1] - ab * ab)
+    bc, bd = (b[k + 2] - ab * ac) / q, (b[k + 3] - ab * ad) / q
+    r = _root(c[k + 2] - ac * ac - bc * bc)
+    cd = (c[k + 3] - ac * ad - bc * bd) / r
+    s = _root(d[k + 3] - ad * ad - bd * bd - cd * cd)
+    a[k], a[k + 1], a[k + 2], a[k + 3] = p, ab, ac, ad
+    b[k + 1], b[k + 2], b[k + 3] = q, bc, bd
+    c[k + 2], c[k + 3] = r, cd
+    d[k + 3] = s
+    p, q, r, s = 1.0 / p, 1.0 / q, 1.0 / r, 1.0 / s
+    for f in range(k + 4, matrix.shape[1]):
+        w = a[f] * p
+        x = (b[f] - ab * w) * q
+        y = (c[f] - ac * w - bc * x) * r
+        a[f], b[f], c[f] = w, x, y
+        d[f] = (d[f] - ad * w - bd * x - cd * y) * s
 
 
 @inlined
-def _substitute(matrix, vector):
-    """Replace b by the solution of L L^T x = b; return the squared length of L^-1 b."""
-    width = vector.shape[0]
+def _eliminate_four(k, i, matrix):
+    """Eliminate four rows of U, from ``k`` on, from the four rows from ``i`` on."""
+    a, b, c, d = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
+    one, two, three, four = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+    a1, a2, a3, a4 = a[i], a[i + 1], a[i + 2], a[i + 3]
+    b1, b2, b3, b4 = b[i], b[i + 1], b[i + 2], b[i + 3]
+    c1, c2, c3, c4 = c[i], c[i + 1], c[i + 2], c[i + 3]
+    d1, d2, d3, d4 = d[i], d[i + 1], d[i + 2], d[i + 3]
+    for f in range(i, matrix.shape[1]):
+        w, x, y, z = a[f], b[f], c[f], d[f]
+        one[f] -= (a1 * w + b1 * x) + (c1 * y + d1 * z)
+        two[f] -= (a2 * w + b2 * x) + (c2 * y + d2 * z)
+        three[f] -= (a3 * w + b3 * x) + (c3 * y + d3 * z)
+        four[f] -= (a4 * w + b4 * x) + (c4 * y + d4 * z)
+
+
+@inlined
+def _solve_system(matrix, vector):
+    """Solve A x = b by A = U^T U, for A and, as its last column, b; return |U^-T b|^2.
+
+    The upper triangle is replaced by U, the last column by U^-T b.
+    """
+    n = matrix.shape[0]
+    for k in range(0, n, 4):
+        _factorise_four(k, matrix)
+        for i in range(k + 4, n, 4):
+            _eliminate_four(k, i, matrix)
     square = 0.0
-    for i in range(width):
+    for i in range(n - 1, -1, -1):
         row = matrix[i]
-        total = vector[i]
-        for k in range(i):
-            total -= row[k] * vector[k]
+        total = row[n]
+        square += total * total
+        for f in range(i + 1, n):
+            total -= row[f] * vector[f]
         vector[i] = total / row[i]
-        square += vector[i] * vector[i]
-    for i in range(width - 1, -1, -1):
-        row = matrix[i]
-        vector[i] /= row[i]
-        for k in range(i):
-            vector[k] -= row[k] * vector[i]
     return square
 
 
@@ -294,25 +346,33 @@ def _substitute(matrix, vector):
 def solve_exactly(rank, size, barrier, span, systems, scratch, rows, losses):
     """Write the solutions of a span of rows, and their losses."""
     begin, end = span
-    width = rows.shape[1]
-    matrix = scratch.matrices[rank]
-    vector = scratch.vectors[rank, :width]
-    for r in range(begin + rank, end, size):
-        for f in range(width):
-            vector[f] = 0.0
-            for g in range(f + 1):
-                matrix[f, g] = np.float64(systems.gram[f, g])
-            matrix[f, f] += np.float64(systems.penalties[r])
-        total = 0.0
-        if systems.starts[r] < systems.starts[r + 1]:
-            total = _add_outer_products(
-                systems.starts[r], systems.starts[r + 1], systems, matrix, vector
-            )
-            _factorise(matrix, width)
-            total -= _substitute(matrix, vector)
-        losses[r] = total
-        for f in range(width):
-            rows[r, f] = np.float32(vector[f])
+    n = scratch.matrices.shape[1]
+    matrix, vector = scratch.matrices[rank, :, : n + 1], scratch.vectors[rank, :n]
+    gathered, sums = scratch.gathered[rank], scratch.sums[rank]
+    for of_tile in range(begin + rank * _TILE, end, size * _TILE):
+        for r in range(of_tile, min(of_tile + _TILE, end)):
+            first, last = systems.starts[r], systems.starts[r + 1]
+            losses[r] = 0.0
+            for f in range(rows.shape[1]):
+                rows[r, f] = ZERO
+            if first < last:
+                _start_system(r, systems, matrix, vector)
+                total = _add_entries(first, last, systems, gathered, sums, matrix, vector)
+                losses[r] = total - _solve_system(matrix, vector)
+                for f in range(rows.shape[1]):
+                    rows[r, f] = np.float32(vector[f])
+
+
+def _exact_scratch(n_threads, width):
+    """Return the working memory of the exact solver."""
+    padded = -(-width // 4) * 4
+    return Factorisation(
+        # Rows begin with a cache line.
+        matrices=aligned_zeros((n_threads, padded, -(-(padded + 1) // 8) * 8), np.float64),
+        vectors=aligned_zeros((n_threads, padded + _PADDING), np.float64),
+        gathered=aligned_zeros((n_threads, 2, _GATHERED, width)),
+        sums=aligned_zeros((n_threads, width, width)),
+    )
 
 
 def least_squares(problem, histories, rows, n_threads):
@@ -331,9 +391,7 @@ def least_squares(problem, histories, rows, n_threads):
             aligned_zeros((n_threads, _TILE + _PADDING)),
         )
     else:
-        matrices = aligned_zeros((n_threads, width, width), np.float64)
-        vectors = aligned_zeros((n_threads, width + _PADDING), np.float64)
-        scratch = Factorisation(matrices, vectors)
+        scratch = _exact_scratch(n_threads, width)
     n_calls = 1 + work // _PER_CALL
     tiles_per_call = -(-n // (_TILE * n_calls))
     step = max(1, tiles_per_call) * _TILE

@@ -13,6 +13,7 @@ from freqfm._validation import validate_rows, validate_weights, widen
 from freqfm.estimators.fm.parts import LabelledRows
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.trainer import FMTrainer
+from freqfm.estimators.tasks import TrainingTask
 from freqfm.estimators.training import check_finite
 
 __all__ = ["StreamSurvey", "StreamTrainer", "is_stream", "survey_stream"]
@@ -145,7 +146,7 @@ def _weights_of(weight, X):
     return validate_weights(weight, X)
 
 
-class StreamTrainer:
+class StreamTrainer(TrainingTask):
     """The training task of a model and a stream: an epoch is a pass over all chunks.
 
     Each chunk trains a part of the model that is then written back. So an epoch that fails leaves
@@ -172,18 +173,8 @@ class StreamTrainer:
         self.restores = not model._has_parts(optimizer)
         self._stream, self._survey, self._trial = stream, survey, trial
         self._validation = validation
-        self._device = backends.get(model.device)
-
-    @property
-    def device(self):
-        """Name of the device that trains."""
-        return self._device.name
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
+        # A chunk has threads of its own.
+        self._backend, self._trainer = backends.get(model.device), contextlib.nullcontext()
 
     def run_epoch(self, epoch):
         """Train on every chunk once; return the mean loss."""
@@ -249,21 +240,10 @@ class StreamTrainer:
             )
         return float(model._validation_score(target, scores, weight))
 
-    def weights(self):
-        """Return the model's arrays."""
-        return [getattr(self.model, name) for name in self.model._weight_names]
+    @property
+    def _names(self):
+        return self.model._weight_names
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
         return self.model._trained_arrays()
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
-
-    def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
-        return {}
-
-    def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""

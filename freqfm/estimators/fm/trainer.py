@@ -10,6 +10,7 @@ from freqfm import backends
 from freqfm._validation import count_columns, count_threads, take_rows
 from freqfm.backends.base import FMObjective, FMProblem
 from freqfm.estimators.fm.pointwise import base_score
+from freqfm.estimators.tasks import TrainingTask
 
 # From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
@@ -77,8 +78,8 @@ class TrainingRows(NamedTuple):
         return TrainingRows(X, y, target, weight, None, self.held_out)
 
 
-class FMTrainer:
-    """A model, the rows that train it, and those that it is validated on; a context manager.
+class FMTrainer(TrainingTask):
+    """A model, the rows that train it, and those that it is validated on.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ class FMTrainer:
             states=model._optimizer_states(),
             formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
-        self._backend, self._epochs = self._start(problem, count_threads(model.n_jobs))
+        self._backend, self._trainer = self._start(problem, count_threads(model.n_jobs))
         if rows.held_out is not None:
             # Scored in every epoch.
             X, target, weight = rows.held_out
@@ -148,21 +149,9 @@ class FMTrainer:
             shares=shares,
         )
 
-    @property
-    def device(self):
-        """Name of the device that trains."""
-        return self._backend.name
-
-    def __enter__(self):
-        self._epochs.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._epochs.__exit__(*exception)
-
     def run_epoch(self, epoch):
         """Train every output on every row once; return the mean loss, summed over outputs."""
-        total = self._epochs.run_epoch(epoch, int(self.model._n_steps[0]))
+        total = self._trainer.run_epoch(epoch, int(self.model._n_steps[0]))
         self.model._n_steps += self._n_batches
         return total / self._weight_sum
 
@@ -181,24 +170,13 @@ class FMTrainer:
         """Return the scores of rows of the backend that trains."""
         return self._backend.fm_scores(X, self.model._outputs(), n_threads)
 
-    def weights(self):
-        """Return the model's arrays."""
-        return [getattr(self.model, name) for name in self.model._weight_names]
+    @property
+    def _names(self):
+        return self.model._weight_names
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
         return self.model._trained_arrays()
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
-
-    def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
-        return {}
-
-    def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
 
 
 class FoldsTrainer:

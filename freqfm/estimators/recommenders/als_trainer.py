@@ -1,11 +1,13 @@
 """The training task of alternating least squares: items are solved first, then users."""
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm import backends
 from freqfm.backends.base import Histories, LeastSquaresProblem
+from freqfm.estimators.tasks import TrainingTask
 
 __all__ = ["ALSTrainer", "Objective"]
 
@@ -61,8 +63,8 @@ class Objective(NamedTuple):
             learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
 
 
-class ALSTrainer:
-    """A task for the epoch loop; a context manager.
+class ALSTrainer(TrainingTask):
+    """A task for the epoch loop, see ``TrainingTask``.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ class ALSTrainer:
     n_threads : int
     """
 
-    optimizer = None
+    _names = "user_factors_", "item_factors_"
     divergence_hint = (
         "scaling the weights in X to about 1, or a larger regularization or unobserved_weight"
     )
@@ -91,12 +93,8 @@ class ALSTrainer:
             by_item.indptr.astype(np.int64), by_item.indices.astype(np.int32), by_item.data
         )
         self._total = float(X.data.sum(dtype=np.float64))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
+        # Least squares are solved on the CPU, by threads that start with each call.
+        self._backend, self._trainer = backends.get(), contextlib.nullcontext()
 
     def run_epoch(self, epoch):
         """Solve all items, then all users; return the loss per weight of an interaction."""
@@ -113,30 +111,3 @@ class ALSTrainer:
         operands = problem, histories, rows, self._n_threads
         _, losses = backends.start(self.model.device, "least_squares", *operands)
         return losses, problem.penalties.astype(np.float64)
-
-    @property
-    def device(self):
-        """Name of the device that trains: least squares are solved on the CPU."""
-        return backends.get().name
-
-    # Called by the epoch loop.
-
-    def weights(self):
-        """Return the model's arrays."""
-        return [self.model.user_factors_, self.model.item_factors_]
-
-    def state(self):
-        """Return all arrays that training changes."""
-        return self.weights()
-
-    def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
-        return {}
-
-    def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        names = "user_factors_", "item_factors_"
-        return {name: getattr(self.model, name).copy() for name in names}

@@ -4,11 +4,12 @@ from abc import abstractmethod
 
 import numpy as np
 
-from freqfm._validation import LearnedArrays, as_kernel_array
+from freqfm._validation import LearnedArrays
 from freqfm.estimators.recommenders.base import BaseRecommender
+from freqfm.estimators.tables import check_states, state_arrays
 from freqfm.estimators.training import check_steps
 
-__all__ = ["GradientRecommender", "grow_state", "new_state"]
+__all__ = ["GradientRecommender"]
 
 
 class GradientRecommender(BaseRecommender):
@@ -44,7 +45,7 @@ class GradientRecommender(BaseRecommender):
 
     def _remember(self, X, more):
         super()._remember(X, more)
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in self._optimizer_arrays())
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(self._states))
 
     def _check_trainable(self):
         super()._check_trainable()
@@ -57,42 +58,4 @@ class GradientRecommender(BaseRecommender):
 
     def _check_states(self, components):
         """Raise unless kernels can continue with the optimizer state."""
-        learned = LearnedArrays(self)
-        states = learned.get("_states")
-        for name, table in self._tables().items():
-            fits = isinstance(states, dict) and name in states
-            learned.require(fits, "_states", f"has no {name!r}")
-            width = table.shape[1] if table.ndim == 2 else 1
-            shapes = components.optimizer.state_shapes(len(table), width)
-            learned.arrays(
-                f"_states[{name!r}]",
-                states[name],
-                {
-                    "per_row": shapes["per_row"],
-                    "first": shapes["factors_first"],
-                    "second": shapes["factors_second"],
-                },
-            )
-
-    def _optimizer_arrays(self):
-        """Return the arrays of the optimizer state."""
-        return [array for state in self._states.values() for array in state.values()]
-
-
-def new_state(optimizer, counts, width):
-    """Return the optimizer's arrays for the rows of a table, by the names kernels know."""
-    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
-    return {
-        "per_row": state.per_row,
-        "first": state.factors_first,
-        "second": state.factors_second,
-    }
-
-
-def grow_state(old, new):
-    """Return an optimizer's arrays with new rows at the end; unused arrays are empty."""
-    grown = {}
-    for name, rows in new.items():
-        parts = [part for part in (old[name], rows) if part.size]
-        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
-    return grown
+        check_states(LearnedArrays(self), self._tables(), components.optimizer)

@@ -25,10 +25,11 @@ from freqfm._validation import (
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
-from freqfm.estimators.recommenders.gradient import GradientRecommender, grow_state, new_state
+from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
+from freqfm.estimators.tables import grow_state, new_state
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer

@@ -33,6 +33,8 @@ class MFTrainer(RecommenderTrainer):
         What may help if training diverges, apart from a smaller learning rate.
     """
 
+    _names = "user_factors_", "item_factors_"
+
     def __init__(self, model, components, X, score, n_threads, n_known):
         super().__init__(model, components, X, score, n_threads, n_known)
         loss = components.loss
@@ -225,11 +227,6 @@ class MFTrainer(RecommenderTrainer):
         first_list, _ = self._trainer.lists_shape(0, first)
         stream = self._stream(epoch, _DRAWS)
         return backends.get().draw_lists(proposal, stream, first_list, shape, self._n_threads)
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        names = ("user_factors_", "item_factors_")
-        return {name: getattr(self.model, name).copy() for name in names}
 
 
 def _shorter_block(n_values, order, block):

@@ -1,43 +1,22 @@
 """Shared parts of the recommenders' training tasks: tables, an optimizer, temperatures."""
 
-import numpy as np
-
 from freqfm._components import set_by_user
 from freqfm._validation import LearnedArrays, count_columns
-from freqfm.backends.base import Stream, TrainedTable
-from freqfm.formulas import codes
+from freqfm.backends.base import Stream
+from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
+from freqfm.estimators.tasks import TrainingTask
 from freqfm.formulas.sampling_laws import PROPOSAL_UNIFORM, Proposal
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
-__all__ = ["RecommenderTrainer", "make_rule"]
+__all__ = ["RecommenderTrainer"]
 
 
-def make_rule(optimizer, weight_decay, scope):
-    """Return the update rule: how rows step and decay."""
-    full = weight_decay > 0 and scope == "full"
-    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
-    catch_up = codes.CATCH_UP_NONE
-    if full or not optimizer.lazy:
-        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
-        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
-    decay_code = codes.DECAY_NONE
-    if weight_decay > 0:
-        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
-    return optimizer.update_rule()._replace(
-        catch_up=catch_up,
-        decay_code=decay_code,
-        decoupled=full and lazy_adam,
-        decay=float(weight_decay),
-        idle_decay=float(weight_decay) if full else 0.0,
-    )
+class RecommenderTrainer(TrainingTask):
+    """A task for the epoch loop, see ``TrainingTask``.
 
-
-class RecommenderTrainer:
-    """A task for the epoch loop; a context manager.
-
-    Subclasses add ``run_epoch``, ``attributes``, ``_backend`` and its ``_trainer``, and
-    ``_vectors_for``, the vectors of users and of items for a temperature strategy.
+    Subclasses also add ``_vectors_for``, the vectors of users and of items for a temperature
+    strategy.
 
     Parameters
     ----------
@@ -64,27 +43,9 @@ class RecommenderTrainer:
         self._rule = make_rule(components.optimizer, model.weight_decay, model.weight_decay_scope)
         self._proposal = None
 
-    @property
-    def device(self):
-        """Name of the device that trains."""
-        return self._backend.name
-
-    def __enter__(self):
-        self._trainer.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._trainer.__exit__(*exception)
-
     def _epoch_of(self, n_batches):
-        """Return the backend's input for an epoch: tables, the first step, its corrections."""
-        first_step = int(self.model._n_steps[0])
-        steps = np.arange(first_step, first_step + n_batches + 1)
-        tables = {
-            name: TrainedTable(weights.reshape(len(weights), -1), **self.model._states[name])
-            for name, weights in self.model._tables().items()
-        }
-        return tables, first_step, self.optimizer.corrections(steps)
+        """Return the backend's input for an epoch, see ``epoch_tables``."""
+        return epoch_tables(self.model, self.model._tables(), self.optimizer, n_batches)
 
     def _checked(self, proposal, width):
         """Return a sampler's proposal, if kernels can draw from it."""
@@ -131,7 +92,7 @@ class RecommenderTrainer:
             temperatures = [model._inverse_temperatures, model._temperature_state]
             if strategy.statistics_wanted:
                 temperatures.append(model._statistics)
-        return [*self.weights(), model._n_steps, *temperatures, *model._optimizer_arrays()]
+        return [*self.weights(), model._n_steps, *temperatures, *state_arrays(model._states)]
 
     def extra(self):
         """Return what a checkpoint stores besides the estimator: the sampler's proposal.

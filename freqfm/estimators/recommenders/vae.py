@@ -21,11 +21,12 @@ from freqfm._validation import (
     layer_sizes,
 )
 from freqfm.backends.base import Histories
-from freqfm.estimators.recommenders.gradient import GradientRecommender, grow_state, new_state
+from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
+from freqfm.estimators.tables import grow_state, new_state
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature

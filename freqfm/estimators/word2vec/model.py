@@ -29,7 +29,7 @@ from freqfm._validation import (
     draw_seed,
 )
 from freqfm.backends.base import Histories
-from freqfm.estimators.recommenders.gradient import grow_state, new_state
+from freqfm.estimators.tables import check_states, grow_state, new_state, state_arrays
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -446,16 +446,19 @@ class Word2Vec(
         self.token_counts_ = corpus.counts(len(vocabulary))
         self.vectors_ = self._initial_vectors(self.token_counts_, self._seed)
         self.output_vectors_ = np.zeros_like(self.vectors_)
-        width = self.vectors_.shape[1]
         self._states = {
-            name: new_state(optimizer, self.token_counts_, width)
-            for name in ("vectors_", "output_vectors_")
+            name: new_state(optimizer, self.token_counts_, table.shape[1])
+            for name, table in self._tables().items()
         }
         self._optimizer_name = type(optimizer).__name__
         self._n_steps = np.zeros(1, dtype=np.int64)
         self.loss_curve_ = np.zeros(0)
         self.validation_scores_ = np.zeros(0)
         self.n_iter_ = 0
+
+    def _tables(self):
+        """Return the arrays that the optimizer updates, by the names that kernels know."""
+        return {"vectors": self.vectors_, "output_vectors": self.output_vectors_}
 
     def _grow(self, vocabulary, corpus, optimizer):
         """Add the documents' counts, and rows for new tokens."""
@@ -480,7 +483,7 @@ class Word2Vec(
             for name, state in self._states.items()
         }
         self._n_steps = as_kernel_array(self._n_steps, np.int64)
-        arrays = [array for state in self._states.values() for array in state.values()]
+        arrays = state_arrays(self._states)
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
         n_threads = count_threads(self.n_jobs)
         return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
@@ -534,7 +537,7 @@ class Word2Vec(
                 f"optimizer={self.optimizer!r} differs from {self._optimizer_name} of the model to "
                 f"continue; set it back, or fit a new model."
             )
-        n_tokens, width = self.vectors_.shape
+        width = self.vectors_.shape[1]
         if width != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {width} of the model to "
@@ -542,14 +545,7 @@ class Word2Vec(
             )
         check_progress(learned)
         check_steps(learned)
-        states = learned.get("_states")
-        shapes = optimizer.state_shapes(n_tokens, width)
-        wanted = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}
-        for name in ("vectors_", "output_vectors_"):
-            fits = isinstance(states, dict) and name in states
-            learned.require(fits, "_states", f"has no {name!r}")
-            shapes_of = {key: shapes[of_state] for key, of_state in wanted.items()}
-            learned.arrays(f"_states[{name!r}]", states[name], shapes_of)
+        check_states(learned, self._tables(), optimizer)
 
     # Predictions.
 

@@ -5,7 +5,8 @@ import numpy as np
 from freqfm import backends
 from freqfm._validation import as_kernel_array
 from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
-from freqfm.estimators.recommenders.trainer import make_rule
+from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
+from freqfm.estimators.tasks import TrainingTask
 
 __all__ = ["Word2VecTrainer", "mean_loss"]
 
@@ -16,8 +17,8 @@ _ORDER, _SUBSAMPLE = 1, 2
 _SCORED = 0, 1 << 40
 
 
-class Word2VecTrainer:
-    """A task for the epoch loop; a context manager.
+class Word2VecTrainer(TrainingTask):
+    """A task for the epoch loop, see ``TrainingTask``.
 
     Parameters
     ----------
@@ -30,6 +31,7 @@ class Word2VecTrainer:
         Whether the learning rate decays over ``max_iter`` epochs.
     """
 
+    _names = "vectors_", "output_vectors_"
     divergence_hint = "a smaller batch_size"
 
     def __init__(self, model, optimizer, corpus, n_threads, decays):
@@ -41,34 +43,17 @@ class Word2VecTrainer:
             model.device, "word2vec_trainer", problem, n_threads
         )
 
-    @property
-    def device(self):
-        """Name of the device that trains."""
-        return self._backend.name
-
-    def __enter__(self):
-        self._trainer.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._trainer.__exit__(*exception)
-
     def run_epoch(self, epoch):
         """Read every document once, in random order; return the mean loss."""
         tokens = self._subsampled(epoch)
         n_batches = -(-len(tokens) // int(self.model.batch_size))
-        first_step = int(self.model._n_steps[0])
-        corrections = self.optimizer.corrections(
-            np.arange(first_step, first_step + n_batches + 1)
-        ).astype(np.float64)
+        tables, first_step, corrections = epoch_tables(
+            self.model, self.model._tables(), self.optimizer, n_batches
+        )
         if self._decays:
             # Learning rates are divided by the first correction.
             done = (epoch + np.arange(n_batches) / n_batches) / int(self.model.max_iter)
             corrections[1:, 0] /= 1 - done
-        tables = {
-            name: TrainedTable(getattr(self.model, f"{name}_"), **self.model._states[f"{name}_"])
-            for name in ("vectors", "output_vectors")
-        }
         self._trainer.begin_tables(tables, first_step, corrections)
         loss, n_samples = self._trainer.train(epoch, tokens)
         self._trainer.catch_up_tables(n_batches)
@@ -88,28 +73,9 @@ class Word2VecTrainer:
             tokens = tokens[kept]
         return np.append(np.int32(-1), tokens)
 
-    # Called by the epoch loop.
-
-    def weights(self):
-        """Return the model's arrays."""
-        return [self.model.vectors_, self.model.output_vectors_]
-
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        states = [array for state in self.model._states.values() for array in state.values()]
-        return [*self.weights(), self.model._n_steps, *states]
-
-    def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
-        return {}
-
-    def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        names = "vectors_", "output_vectors_"
-        return {name: getattr(self.model, name).copy() for name in names}
+        return [*self.weights(), self.model._n_steps, *state_arrays(self.model._states)]
 
 
 def _problem(model, optimizer, corpus, seed):

@@ -1,0 +1,78 @@
+"""Tables that an optimizer updates: its rule, its state, and what an epoch reads of both.
+
+Here ``tables`` is a dict of arrays; ``states`` has, by the same names, a dict of the optimizer's
+arrays for each of them, by the names that kernels know.
+"""
+
+import numpy as np
+
+from freqfm._validation import as_kernel_array
+from freqfm.backends.base import TrainedTable
+from freqfm.formulas import codes
+
+__all__ = ["check_states", "epoch_tables", "grow_state", "make_rule", "new_state", "state_arrays"]
+
+# The optimizer's names of what kernels know by other names.
+_SHAPES = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}
+
+
+def make_rule(optimizer, weight_decay, scope):
+    """Return the update rule: how rows step and decay."""
+    full = weight_decay > 0 and scope == "full"
+    lazy_adam = optimizer.step_code == codes.STEP_ADAM and optimizer.lazy
+    catch_up = codes.CATCH_UP_NONE
+    if full or not optimizer.lazy:
+        by_factor = optimizer.step_code == codes.STEP_SGD or lazy_adam
+        catch_up = codes.CATCH_UP_FACTOR if by_factor else codes.CATCH_UP_REPLAY
+    decay_code = codes.DECAY_NONE
+    if weight_decay > 0:
+        decay_code = codes.DECAY_FULL if full else codes.DECAY_BATCH
+    return optimizer.update_rule()._replace(
+        catch_up=catch_up,
+        decay_code=decay_code,
+        decoupled=full and lazy_adam,
+        decay=float(weight_decay),
+        idle_decay=float(weight_decay) if full else 0.0,
+    )
+
+
+def new_state(optimizer, counts, width):
+    """Return the optimizer's arrays for the rows of a table, by how often these occur."""
+    state = optimizer.init_state(len(counts), int(width), np.maximum(counts, 1))
+    return {name: getattr(state, of_state) for name, of_state in _SHAPES.items()}
+
+
+def grow_state(old, new):
+    """Return an optimizer's arrays with new rows at the end; unused arrays are empty."""
+    grown = {}
+    for name, rows in new.items():
+        parts = [part for part in (old[name], rows) if part.size]
+        grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
+    return grown
+
+
+def state_arrays(states):
+    """Return the arrays of an optimizer's states."""
+    return [array for state in states.values() for array in state.values()]
+
+
+def check_states(learned, tables, optimizer):
+    """Raise unless kernels can continue with the optimizer states of a model, ``_states``."""
+    states = learned.get("_states")
+    for name, table in tables.items():
+        fits = isinstance(states, dict) and name in states
+        learned.require(fits, "_states", f"has no {name!r}")
+        shapes = optimizer.state_shapes(len(table), table.shape[1] if table.ndim == 2 else 1)
+        shapes = {key: shapes[of_state] for key, of_state in _SHAPES.items()}
+        learned.arrays(f"_states[{name!r}]", states[name], shapes)
+
+
+def epoch_tables(model, tables, optimizer, n_batches):
+    """Return the backend's input for an epoch: tables, the first step, and its corrections."""
+    first_step = int(model._n_steps[0])
+    steps = np.arange(first_step, first_step + n_batches + 1)
+    tables = {
+        name: TrainedTable(weights.reshape(len(weights), -1), **model._states[name])
+        for name, weights in tables.items()
+    }
+    return tables, first_step, optimizer.corrections(steps)

@@ -1,0 +1,46 @@
+"""What training tasks share: the threads that they run in, and the arrays that they change."""
+
+__all__ = ["TrainingTask"]
+
+
+class TrainingTask:
+    """What the epoch loop trains, see :class:`EpochLoop`; a context manager.
+
+    Subclasses set ``model``, the estimator, whose arrays are updated in place, ``_backend``, the
+    device, and ``_trainer``, a context manager. They add ``run_epoch`` and ``_names``, the names of
+    the learned attributes that training changes, and ``state``, if it changes more than these.
+    """
+
+    #: None where there is no learning rate.
+    optimizer = None
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._backend.name
+
+    def __enter__(self):
+        self._trainer.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._trainer.__exit__(*exception)
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [getattr(self.model, name) for name in self._names]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self.weights()
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        return {name: getattr(self.model, name).copy() for name in self._names}
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
