@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm._jit import inlined, kernel
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early
+from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_element
 
 # 2^64 divided by the golden ratio: high bits of the product are well mixed.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -12,15 +12,24 @@ _ONE = np.uint64(1)
 # The hash table has this many slots for each eight entries at first; most tokens occur often.
 _FIRST_SLOTS = 4
 
-_EARLY = np.uint64(EARLY)
+# How many entries, and rows of tables, ahead one is prefetched.
+_AHEAD, _EARLY = np.uint64(16), np.uint64(EARLY)
+
+_LABEL_BITS, _LOW_HALF = np.int64(32), np.int64(0xFFFFFFFF)
 
 
 @inlined
-def _slot_of(token, shift, slots, tokens):
+def _first_slot(token, shift):
+    """Return where the search for a token begins."""
+    return (np.uint64(token) * _MULTIPLIER) >> shift
+
+
+@inlined
+def _slot_of(token, shift, slots):
     """Return where a token is in the hash table, or where it can be put."""
     mask = np.uint64(slots.shape[0]) - _ONE
-    slot = (np.uint64(token) * _MULTIPLIER) >> shift
-    while slots[slot] >= 0 and tokens[np.uint64(slots[slot])] != token:
+    slot = _first_slot(token, shift)
+    while slots[slot] >= 0 and slots[slot] >> _LABEL_BITS != token:
         slot = (slot + _ONE) & mask
     return slot
 
@@ -29,26 +38,29 @@ def _slot_of(token, shift, slots, tokens):
 def _label(indices, begin, n, shift, slots, labels, tokens, counts):
     """Write the label of each entry from ``begin`` on, and the token and entries of each label.
 
-    ``slots`` is a hash table with linear probing, whose length is a power of 2; -1 is free. It has
-    ``n`` tokens already. Returns how many entries are labelled and the number of labels: it stops
-    when the table is half full.
+    ``slots`` is a hash table with linear probing, whose length is a power of 2: a token in the high
+    half and its label in the low half, or -1. It has yet to get ``n`` tokens that are known.
+    Returns how many entries are labelled and the number of labels: it stops when the table is half
+    full.
     """
     most = np.int64(slots.shape[0] // 2)
+    last = np.uint64(indices.shape[0]) - _ONE
     for t in range(n):
-        slots[_slot_of(tokens[t], shift, slots, tokens)] = t
+        slots[_slot_of(tokens[t], shift, slots)] = (np.int64(tokens[t]) << _LABEL_BITS) | t
     for p in range(np.uint64(begin), np.uint64(indices.shape[0])):
-        slot = _slot_of(indices[p], shift, slots, tokens)
-        label = slots[slot]
-        if label < 0:
+        prefetch_element(slots, _first_slot(indices[min(p + _AHEAD, last)], shift))
+        token = np.int64(indices[p])
+        slot = _slot_of(token, shift, slots)
+        if slots[slot] < 0:
             if n == most:
                 return np.int64(p), n
-            label = np.int32(n)
-            slots[slot] = label
-            tokens[n] = indices[p]
+            slots[slot] = (token << _LABEL_BITS) | n
+            tokens[n] = token
             counts[n] = 0
             n += 1
-        counts[np.uint64(label)] += 1
+        label = slots[slot] & _LOW_HALF
         labels[p] = label
+        counts[np.uint64(label)] += 1
     return np.int64(indices.shape[0]), n
 
 
@@ -58,7 +70,7 @@ def label_tokens(indices):
     n_bits = max(4, (_FIRST_SLOTS * len(indices) // 8).bit_length())
     end = n = 0
     while True:
-        slots = np.full(1 << n_bits, -1, dtype=np.int32)
+        slots = np.full(1 << n_bits, -1, dtype=np.int64)
         end, n = _label(indices, end, n, np.uint64(64 - n_bits), slots, labels, tokens, counts)
         if end == len(indices):
             return tokens[:n].copy(), labels, counts[:n].copy()

@@ -98,15 +98,18 @@ class ModelPart:
         for name in model._whole_names:
             setattr(part, name, aligned_copy(getattr(model, name)))
         rows_of_factors = model._begin_part(part, tokens)
-        pairs = zip(_token_arrays(model), _token_arrays(part), strict=True)
-        self._tables = [(*pair, tokens) for arrays in pairs for pair in zip(*arrays, strict=True)]
+        pairs = zip(_token_columns(model), _token_columns(part), strict=True)
+        self._tables = [(*pair, tokens) for columns in pairs for pair in zip(*columns, strict=True)]
         tables = zip(model._factor_tables(), part._factor_tables(), strict=True)
         pairs = zip(tables, rows_of_factors, strict=False)
         self._tables += [(*pair, rows) for pair, rows in pairs if pair[1].size]
         for table, taken, rows in self._tables:
             self._backend.take_rows(table, rows, taken)
+        counts, of_part = model.token_counts_[:, np.newaxis], part.token_counts_[:, np.newaxis]
+        self._backend.take_rows(counts, tokens, of_part)
         if not counted:
             part.token_counts_ += self._counts(n_entries)
+            self._tables.append((counts, of_part, tokens))
 
     def _counts(self, n_entries):
         """Return the weight of the rows that hold each token, weights added up in their order."""
@@ -136,8 +139,7 @@ def _empty_part(array, n_tokens):
     return aligned_empty((*array.shape[:-1], n_tokens), array.dtype)
 
 
-def _token_arrays(model):
-    """Return the arrays of a model that have a number for each token, as lists of columns."""
+def _token_columns(model):
+    """Return the arrays that have a number for each token and are trained, as lists of columns."""
     states = [state[name] for state in model._optimizer_state for name in _BY_TOKEN]
-    arrays = [model.coef_, model.token_counts_, *states]
-    return [array.reshape(-1, array.shape[-1], 1) for array in arrays if array.size]
+    return [a.reshape(-1, a.shape[-1], 1) for a in (model.coef_, *states) if a.size]
