@@ -18,16 +18,25 @@ def aligned_zeros(shape, dtype=np.float32):
     Vectors of 16, 32 or 64 numbers then fill whole lines: a row is fetched by one line less, and no
     line has rows of two threads. NumPy's own arrays begin anywhere.
     """
+    return _aligned(np.zeros, shape, dtype)
+
+
+def aligned_empty(shape, dtype=np.float32):
+    """Return an array like that of ``aligned_zeros``, whose values are arbitrary."""
+    return _aligned(np.empty, shape, dtype)
+
+
+def _aligned(make, shape, dtype):
     dtype = np.dtype(dtype)
     n_bytes = int(np.prod(shape)) * dtype.itemsize
-    memory = np.zeros(n_bytes + 2 * _GUARD + _LINE, dtype=np.uint8)
+    memory = make(n_bytes + 2 * _GUARD + _LINE, dtype=np.uint8)
     begin = _GUARD + -(memory.ctypes.data + _GUARD) % _LINE
     return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
 
 
 def aligned_copy(array):
     """Return a copy that begins with a cache line and is far from other arrays."""
-    copy = aligned_zeros(array.shape, array.dtype)
+    copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 

@@ -420,7 +420,7 @@ class Backend(ABC):
     # Factorization machines.
 
     def label_tokens(self, indices):
-        """Return the distinct tokens, in any order, and for each entry the position of its token.
+        """Return the distinct tokens, in any order, and where each entry's token is among them.
 
         Parameters
         ----------
@@ -431,9 +431,28 @@ class Backend(ABC):
         -------
         tokens : ndarray of shape (n_tokens,), int32
         labels : ndarray of shape (nnz,), int32
+        counts : ndarray of shape (n_tokens,), int32
+            The number of entries of each token.
         """
-        tokens, labels = np.unique(indices, return_inverse=True)
-        return tokens, labels.astype(np.int32)
+        tokens, labels, counts = np.unique(indices, return_inverse=True, return_counts=True)
+        return tokens, labels.astype(np.int32), counts.astype(np.int32)
+
+    def take_rows(self, table, rows, taken):
+        """Copy some rows of a table in the memory of the CPU.
+
+        Parameters
+        ----------
+        table : ndarray of shape (n_rows, n), float32 or float64
+            In C order.
+        rows : ndarray of shape (n_taken,), int32
+        taken : ndarray of shape (n_taken, n)
+            Is filled; of the type and order of ``table``.
+        """
+        np.take(table, rows, axis=0, out=taken, mode="clip")
+
+    def put_rows(self, table, rows, values):
+        """Copy ``values`` to some rows of a table; the opposite of :meth:`take_rows`."""
+        table[rows] = values
 
     @abstractmethod
     def fm_trainer(self, problem, n_threads):

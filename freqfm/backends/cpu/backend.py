@@ -9,7 +9,7 @@ from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
-from freqfm.backends.cpu.labels import label_tokens
+from freqfm.backends.cpu.labels import label_tokens, put_rows, take_rows
 from freqfm.backends.cpu.least_squares import least_squares
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
@@ -34,6 +34,8 @@ class CPUBackend(Backend):
     # Factorization machines.
 
     label_tokens = staticmethod(label_tokens)
+    take_rows = staticmethod(take_rows)
+    put_rows = staticmethod(put_rows)
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""

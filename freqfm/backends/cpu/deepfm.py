@@ -531,7 +531,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     rows, layers = problem.rows, state.layers
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
-    loss = 0.0
+    loss = span.loss
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
         slot = (b - span.first_batch) % size

@@ -404,7 +404,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
     rows = problem.rows
     order = order_of_epoch(rows, span.epoch)
     share = _share_of(rank, size, scratch.norms.shape[0], weights.factors, problem.rule.step_code)
-    loss = 0.0
+    loss = span.loss
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
         slot = (b - span.first_batch) % size

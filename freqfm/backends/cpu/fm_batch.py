@@ -81,6 +81,7 @@ class BatchRange(NamedTuple):
     first_batch: int
     last_batch: int  #: exclusive
     n_steps: int  #: made before the first batch
+    loss: float  #: of the batches that earlier calls have trained, to be added to
 
 
 class Part(NamedTuple):

@@ -24,6 +24,10 @@ from freqfm.backends.cpu.team import Team
 # whether the user has interrupted.
 _WEIGHTS_PER_CALL = 50_000_000
 
+# If some of its threads find no free core, the team looks for one after so many weights, or four
+# times a call. A thread that reads chunks of a stream is done long before the chunk is trained.
+_WEIGHTS_PER_LOOK, _LOOKS_PER_CALL = 2_500_000, 4
+
 # Below so many weights a batch, waiting for other threads costs more than they save.
 _WEIGHTS_PER_BATCH = 16_384
 
@@ -86,6 +90,8 @@ class FMEpochs:
         per_entry = int(widths.sum()) + _WEIGHTS_PER_ENTRY
         per_batch = max(1, (len(entries) - 1) // self._n_batches) * per_entry
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // per_batch)
+        per_look = min(self._batches_per_call, self._n_batches) // _LOOKS_PER_CALL
+        self._batches_per_look = max(1, per_look, _WEIGHTS_PER_LOOK // per_batch)
         mean_length = problem.X.nnz / problem.X.shape[0]
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
@@ -166,8 +172,15 @@ class FMEpochs:
                 self._problem.rows.samples["target"][:-1] = target[k, trained]
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
-                span = BatchRange(epoch, first, last, n_steps + first)
-                loss += self._team.run(
-                    self._kernel, self._problem, span, weights, state, self._scratch
-                )
+                loss += self._train((first, last), epoch, n_steps, weights, state)
+        return loss
+
+    def _train(self, batches, epoch, n_steps, weights, state):
+        """Train on a range of batches; return their loss."""
+        (first, end), loss = batches, 0.0
+        while first < end:
+            last = end if self._team.is_complete() else min(first + self._batches_per_look, end)
+            span = BatchRange(epoch, first, last, n_steps + first, loss)
+            loss = self._team.run(self._kernel, self._problem, span, weights, state, self._scratch)
+            first = last
         return loss

@@ -7,10 +7,32 @@ that a short row costs two misses instead of six.
 
 import numpy as np
 
-from freqfm._rows import gather_rows_of
+from freqfm._jit import kernel
+from freqfm.backends.cpu.prefetch import prefetch_element
 
 SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.float32)])
 ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
+
+# How many rows ahead one's entries are prefetched, and the entries of a cache line.
+_AHEAD, _LINE = np.uint64(8), np.uint64(16)
+
+
+@kernel
+def _pack(rows, indptr, indices, data, samples, entries):
+    """Write the entries of rows side by side, and where each row ends."""
+    n_rows = np.uint64(rows.shape[0])
+    q = np.uint64(0)
+    for i in range(n_rows):
+        ahead = np.uint64(rows[min(i + _AHEAD, n_rows - np.uint64(1))])
+        for p in range(np.uint64(indptr[ahead]), np.uint64(indptr[ahead + np.uint64(1)]), _LINE):
+            prefetch_element(indices, p)
+            prefetch_element(data, p)
+        row = np.uint64(rows[i])
+        for p in range(np.uint64(indptr[row]), np.uint64(indptr[row + np.uint64(1)])):
+            entries[q].token = indices[p]
+            entries[q].value = data[p]
+            q += np.uint64(1)
+        samples[i + np.uint64(1)].start = q
 
 
 def pack_rows(X, weight, rows=None):
@@ -38,5 +60,5 @@ def pack_rows(X, weight, rows=None):
     samples["weight"][:-1] = weight[rows]
     n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
     entries = np.zeros(n_entries + 1, dtype=ENTRY)
-    gather_rows_of(X, rows, samples["start"][1:], entries["token"], entries["value"])
+    _pack(rows.astype(np.int64, copy=False), X.indptr, X.indices, X.data, samples, entries)
     return samples, entries

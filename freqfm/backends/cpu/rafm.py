@@ -367,7 +367,7 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     main = batches[n_levels - 1]
     follow_loss = _follows_loss(problem, tables)
     of_linear = batches[n_levels if follow_loss else n_levels - 1]
-    loss = 0.0
+    loss = span.loss
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
         gather_rows(part, rows, order, main)

@@ -39,8 +39,9 @@ _ARRIVED, _MEETING, _CALLED_OFF, _PATIENCE, _AT_WORK, _LINE = 0, 8, 16, 17, 24, 
 # that is larger than the machine somebody always waits for a core.
 _LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
 
-# How often to look before cores are taken for busy, and for how many seconds that is believed.
-_LOOKS_AT_THE_MACHINE, _BELIEVED = 3, 0.01
+# How often to look before cores are taken for busy, and for how many seconds it is believed that
+# they are free, and that they are busy.
+_LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.01, 0.001
 
 # For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
 _NAP = np.uint32(0 if sys.platform == "win32" else 20)
@@ -251,6 +252,10 @@ class Team:
             raise errors[0]
         return result
 
+    def is_complete(self):
+        """Return whether all threads would take part in a call."""
+        return self._present_size() == 1 + len(self._inboxes)
+
     def _present_size(self):
         """Return how many threads take part in a call."""
         most = 1 + len(self._inboxes)
@@ -259,7 +264,8 @@ class Team:
         now = time.perf_counter()
         if now >= self._believed_until:
             self._present = max(1, free_cores(most))
-            self._believed_until = now + _BELIEVED
+            believed = _BELIEVED if self._present == most else min(_BELIEVED, _BELIEVED_BUSY)
+            self._believed_until = now + believed
         return self._present
 
 

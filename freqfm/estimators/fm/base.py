@@ -475,7 +475,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _has_parts(self, optimizer):
         """Return whether rows can be trained on in a ``ModelPart`` that holds their tokens."""
-        return self._token_axes is not None and bool(optimizer.lazy)
+        return bool(optimizer.lazy)
 
     def _part_of(self, rows, optimizer, counted=False):
         """Return the part of the model that some rows train: a ``ModelPart`` if possible."""

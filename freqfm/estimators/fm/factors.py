@@ -1,15 +1,19 @@
 """The factors of a plain factorization machine: one table."""
 
+from itertools import repeat
 from numbers import Integral
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from freqfm._memory import aligned_zeros
+from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm._validation import as_kernel_array
 from freqfm.backends.base import FMWeights
 
-__all__ = ["PlainFactors", "squeeze_outputs"]
+__all__ = ["FACTOR_STATES", "PlainFactors", "squeeze_outputs"]
+
+# The tables of an optimizer's state that belong to the factors.
+FACTOR_STATES = ("factors_first", "factors_second")
 
 
 class PlainFactors:
@@ -17,11 +21,25 @@ class PlainFactors:
 
     _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
     _weight_names = ("intercept_", "coef_", "factors_")
-    _token_axes = {"coef_": -1, "factors_": -2}
     _whole_names = ("intercept_", "_n_steps")
 
-    def _finish_part(self, part, tokens):
-        """Set what else a part of the model with some tokens needs, see ``ModelPart``."""
+    def _begin_part(self, part, tokens):
+        """Give a part of the model room for the factors of some tokens, see ``ModelPart``.
+
+        Returns an iterable of the rows of each of ``_factor_tables`` that the part has.
+        """
+        n_tokens, width = len(tokens), self.factors_.shape[-1]
+        part.factors_ = aligned_empty((*self.factors_.shape[:-2], n_tokens, width))
+        for state in part._optimizer_state:
+            for name in FACTOR_STATES:
+                n_rows, width = state[name].shape
+                state[name] = aligned_empty((min(n_tokens, n_rows), width))
+        return repeat(tokens)
+
+    def _factor_tables(self):
+        """Return the tables of factors, and those of their optimizer state."""
+        states = [state[name] for state in self._optimizer_state for name in FACTOR_STATES]
+        return [*self.factors_.reshape(-1, *self.factors_.shape[-2:]), *states]
 
     def _finish_write_back(self, part):
         """Take over what else was trained in a part of the model."""

@@ -9,20 +9,23 @@ import copy
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from freqfm import backends
-from freqfm._memory import aligned_copy, aligned_zeros
+from freqfm._memory import aligned_copy, aligned_empty
+from freqfm._rows import csr_of
 from freqfm._validation import count_columns
 from freqfm.estimators.fm.trainer import TrainingRows
 
 __all__ = ["LabelledRows", "ModelPart", "WholeModel"]
 
+# Arrays of an optimizer's state that have a number for each token, or none.
+_BY_TOKEN = ("per_row", "linear_first", "linear_second")
+
 
 class WholeModel:
-    """A whole model in place of a ``ModelPart``, where steps move all tokens or ranks differ.
+    """A whole model in place of a ``ModelPart``, for optimizers whose steps move all tokens.
 
-    Training is to be undone if it fails.
+    To undo a failure takes a copy of the model: every step changes all of it.
     """
 
     restores = True
@@ -44,19 +47,18 @@ class LabelledRows(NamedTuple):
 
     rows: TrainingRows
     tokens: np.ndarray
+    n_entries: np.ndarray  #: of each token
 
     @classmethod
     def of(cls, rows):
         """Return labelled rows; their indices do not increase, which training does not need."""
         X = rows.X
-        tokens, labels = backends.get().label_tokens(X.indices)
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices)
         if not len(tokens):
             # Rows without entries train the intercept; a table must have a row.
-            tokens = np.zeros(1, dtype=np.int32)
-        labelled = sparse.csr_array((X.shape[0], len(tokens)), dtype=np.float32)
-        # Assigned, as scipy would cast the indices.
-        labelled.data, labelled.indices, labelled.indptr = X.data, labels, X.indptr
-        return cls(rows._replace(X=labelled), tokens)
+            tokens = n_entries = np.zeros(1, dtype=np.int32)
+        X = csr_of(X.data, labels, X.indptr, (X.shape[0], len(tokens)))
+        return cls(rows._replace(X=X), tokens, n_entries)
 
 
 class ModelPart:
@@ -81,72 +83,63 @@ class ModelPart:
     restores = False
 
     def __init__(self, model, rows, counted=False):
-        self._model = model
         labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
-        self.rows, self._tokens = labelled
+        self.rows, tokens, n_entries = labelled
+        self._model, self._backend = model, backends.get()
         self.estimator = part = copy.copy(model)
-        part.n_features_in_ = len(self._tokens)
+        part.n_features_in_ = len(tokens)
+        part.coef_ = _empty_part(model.coef_, len(tokens))
+        part.token_counts_ = _empty_part(model.token_counts_, len(tokens))
+        part._optimizer_state = [dict(state) for state in model._optimizer_state]
+        for state in part._optimizer_state:
+            state["intercept"] = aligned_copy(state["intercept"])
+            for name in _BY_TOKEN:
+                state[name] = _empty_part(state[name], len(tokens))
         for name in model._whole_names:
             setattr(part, name, aligned_copy(getattr(model, name)))
-        for name, axis in model._token_axes.items():
-            setattr(part, name, _take(getattr(model, name), self._tokens, axis))
-        part._optimizer_state = [
-            {name: self._part_of_state(name, array) for name, array in state.items()}
-            for state in model._optimizer_state
-        ]
-        part.token_counts_ = model.token_counts_[self._tokens]
+        rows_of_factors = model._begin_part(part, tokens)
+        pairs = zip(_token_columns(model), _token_columns(part), strict=True)
+        self._tables = [(*pair, tokens) for columns in pairs for pair in zip(*columns, strict=True)]
+        tables = zip(model._factor_tables(), part._factor_tables(), strict=True)
+        pairs = zip(tables, rows_of_factors, strict=False)
+        self._tables += [(*pair, rows) for pair, rows in pairs if pair[1].size]
+        for table, taken, rows in self._tables:
+            self._backend.take_rows(table, rows, taken)
+        counts, of_part = model.token_counts_[:, np.newaxis], part.token_counts_[:, np.newaxis]
+        self._backend.take_rows(counts, tokens, of_part)
         if not counted:
-            part.token_counts_ += self._counts()
-        model._finish_part(part, self._tokens)
+            part.token_counts_ += self._counts(n_entries)
+            self._tables.append((counts, of_part, tokens))
 
-    def _part_of_state(self, name, array):
-        return _take(array, self._tokens, 0) if _is_by_token(name, array) else aligned_copy(array)
-
-    def _counts(self):
+    def _counts(self, n_entries):
         """Return the weight of the rows that hold each token, weights added up in their order."""
-        rows, n_tokens = self.rows, len(self._tokens)
-        weight = rows.weight
+        rows, weight = self.rows, self.rows.weight
         if rows.trained is None and weight.strides == (0,):
             # Weights of 1.
-            return np.bincount(rows.X.indices, minlength=n_tokens).astype(np.float64)
+            return n_entries
         weight = np.repeat(weight, np.diff(rows.X.indptr))
-        return np.bincount(rows.X.indices, weights=weight, minlength=n_tokens)
+        return np.bincount(rows.X.indices, weights=weight, minlength=len(n_entries))
 
     def write_back(self):
         """Write what was trained to the model. Signals must be held back by the caller."""
-        model, part, tokens = self._model, self.estimator, self._tokens
+        model, part = self._model, self.estimator
         for name in model._whole_names:
             getattr(model, name)[...] = getattr(part, name)
-        for name, axis in model._token_axes.items():
-            _put(getattr(model, name), tokens, getattr(part, name), axis)
         for state, trained in zip(model._optimizer_state, part._optimizer_state, strict=True):
-            for name, array in state.items():
-                if _is_by_token(name, array):
-                    _put(array, tokens, trained[name], 0)
-                else:
-                    array[...] = trained[name]
-        model.token_counts_[tokens] = part.token_counts_
+            state["intercept"][...] = trained["intercept"]
+        for table, trained, rows in self._tables:
+            self._backend.put_rows(table, rows, trained)
         model._target_sums = part._target_sums
         model._finish_write_back(part)
 
 
-def _is_by_token(name, array):
-    """Return whether an array of the optimizer's state has an element or a row for each token."""
-    return name != "intercept" and array.size > 0
+def _empty_part(array, n_tokens):
+    """Return an array like one whose last axis is the tokens, for some tokens, if it has any."""
+    n_tokens = min(n_tokens, array.shape[-1])
+    return aligned_empty((*array.shape[:-1], n_tokens), array.dtype)
 
 
-def _take(array, tokens, axis):
-    """Return the elements or rows of some tokens."""
-    axis %= array.ndim
-    taken = aligned_zeros((*array.shape[:axis], len(tokens), *array.shape[axis + 1 :]), array.dtype)
-    # By clipping, which does nothing here, NumPy writes without a buffer.
-    return np.take(array, tokens, axis=axis, out=taken, mode="clip")
-
-
-def _put(array, tokens, values, axis):
-    """Write the elements or rows of some tokens."""
-    if axis % array.ndim < array.ndim - 1:
-        # A row at a time, not a number at a time.
-        row = np.dtype((np.void, array.strides[-2]))
-        array, values = array.view(row)[..., 0], values.view(row)[..., 0]
-    array[..., tokens] = values
+def _token_columns(model):
+    """Return the arrays that have a number for each token and are trained, as lists of columns."""
+    states = [state[name] for state in model._optimizer_state for name in _BY_TOKEN]
+    return [a.reshape(-1, a.shape[-1], 1) for a in (model.coef_, *states) if a.size]

@@ -1,14 +1,16 @@
 """The factors of a rank-aware factorization machine: a table for each rank."""
 
 import copy
+from itertools import cycle
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
+from freqfm._memory import aligned_empty
 from freqfm._validation import LearnedArrays, as_kernel_array
 from freqfm.backends.base import FMWeights, RankedTraining
-from freqfm.estimators.fm.factors import squeeze_outputs
+from freqfm.estimators.fm.factors import FACTOR_STATES, squeeze_outputs
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
 
 __all__ = ["RankedFactors"]
@@ -26,7 +28,7 @@ class RankedFactors:
         "dependent_weight": NON_NEGATIVE,
     }
     _weight_names = ("intercept_", "coef_", "_factors")
-    _token_axes = None
+    _whole_names = ("intercept_", "_n_steps")
 
     @property
     def factors_(self):
@@ -90,9 +92,44 @@ class RankedFactors:
                 state[name] = state[name].reshape(n_features, width)[rows]
         self.factor_rows_ = np.arange(n_features, dtype=np.int32)
 
+    def _begin_part(self, part, tokens):
+        part.feature_ranks_ = self.feature_ranks_[tokens]
+        layout = Layout(self.ranks_, part._levels(), self._prefix)
+        part.factor_rows_ = layout.rows
+        part._factors = aligned_empty((*self._factors.shape[:-1], layout.n_weights))
+        part._state_layout, sizes = layout.lay_out(self._state_layout[:, 1::2])
+        for state in part._optimizer_state:
+            for name, size, width in zip(
+                FACTOR_STATES, sizes, self._state_layout[0, 1::2], strict=True
+            ):
+                # Of a single rank, the state is a table.
+                shape = (-1, width) if state[name].ndim == 2 else -1
+                state[name] = aligned_empty(int(size)).reshape(shape)
+        rows = np.empty_like(tokens)
+        rows[layout.rows] = self.factor_rows_[tokens]
+        return cycle([rows[:n] for n in layout.n_rows])
+
+    def _factor_tables(self):
+        layout = self._layout()
+        outputs = self._factors.reshape(-1, layout.n_weights)
+        tables = [table for of_output in outputs for table in layout.tables(of_output)]
+        for state in self._optimizer_state:
+            for k, name in enumerate(FACTOR_STATES):
+                numbers = state[name].reshape(-1)
+                for n, (start, width) in zip(
+                    layout.n_rows, self._state_layout[:, 2 * k : 2 * k + 2], strict=True
+                ):
+                    tables.append(numbers[start : start + n * width].reshape(n, width))
+        return tables
+
+    def _finish_write_back(self, part):
+        """Do nothing: ranks and rows stay."""
+
+    def _levels(self):
+        return np.searchsorted(self.ranks_, self.feature_ranks_).astype(np.int32)
+
     def _layout(self):
-        levels = np.searchsorted(self.ranks_, self.feature_ranks_).astype(np.int32)
-        return Layout(self.ranks_, levels, self._prefix, self.factor_rows_)
+        return Layout(self.ranks_, self._levels(), self._prefix, self.factor_rows_)
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         self.ranks_ = ranks = self._checked_ranks()

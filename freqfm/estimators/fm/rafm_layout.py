@@ -126,16 +126,21 @@ class Layout:
         """Return the shapes of the optimizer's state by name, see ``init_state``."""
         if len(self.widths) == 1:
             return optimizer.state_shapes(len(self.levels), int(self.widths[0]))
-        first, second = (self._state_widths(optimizer) * self.n_rows[:, None]).sum(axis=0)
+        _, (first, second) = self.lay_out(self._state_widths(optimizer))
         shapes = optimizer.state_shapes(len(self.levels), 1)
         return {**shapes, "factors_first": (int(first),), "factors_second": (int(second),)}
 
     def state_layout(self, optimizer):
         """Return where the state of each table begins and how wide it is, (n_ranks, 4), int64."""
-        widths = self._state_widths(optimizer)
+        return self.lay_out(self._state_widths(optimizer))[0]
+
+    def lay_out(self, widths):
+        """Return what ``state_layout`` does, for given widths of states, and the total sizes."""
         sizes = widths * self.n_rows[:, None]
-        starts = np.cumsum(sizes, axis=0) - sizes
-        return np.column_stack([starts[:, 0], widths[:, 0], starts[:, 1], widths[:, 1]])
+        ends = np.cumsum(sizes, axis=0)
+        starts = ends - sizes
+        layout = np.column_stack([starts[:, 0], widths[:, 0], starts[:, 1], widths[:, 1]])
+        return layout, ends[-1]
 
     def _state_widths(self, optimizer):
         return np.array([optimizer.state_widths(int(d)) for d in self.widths], dtype=np.int64)

@@ -125,9 +125,13 @@ def survey_stream(model, stream):
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
-        tokens, labels = backends.get().label_tokens(X.indices)
-        weights = np.repeat(weight, np.diff(X.indptr))
-        counts[tokens] += np.bincount(labels, weights=weights, minlength=len(tokens))
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices)
+        if weight.strides == (0,):
+            # Weights of 1.
+            counts[tokens] += n_entries
+        else:
+            weights = np.repeat(weight, np.diff(X.indptr))
+            counts[tokens] += np.bincount(labels, weights=weights, minlength=len(tokens))
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
         total += float(weight.sum())

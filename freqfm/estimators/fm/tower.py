@@ -92,10 +92,11 @@ class FactorsWithTower(PlainFactors):
         of_tower = self._tower_state.values() if self._has_tower else ()
         return [*super()._trained_arrays(), *of_tower]
 
-    def _finish_part(self, part, tokens):
+    def _begin_part(self, part, tokens):
         part._tower_state = {n: aligned_copy(a) for n, a in self._tower_state.items()}
         if self.fields_ is not None:
             part.fields_ = self.fields_[tokens]
+        return super()._begin_part(part, tokens)
 
     def _finish_write_back(self, part):
         for name, array in self._tower_state.items():
