@@ -73,7 +73,7 @@ def model_of(name, seed, args):
     """Return the model of a setting, not yet fitted."""
     untuned = not SETTINGS[name]
     return MFRecommender(
-        **({} if untuned else {"n_components": 64, "n_negatives": 1024}),
+        **({} if untuned else {"n_components": 64, "n_negatives": args.n_negatives}),
         **SETTINGS[name],
         learning_rate=args.learning_rate,
         n_jobs=args.n_jobs,
@@ -87,16 +87,12 @@ def with_validation(name, parts, seed, args):
 
     def look(model):
         of_valid = evaluate(model, valid)
-        return {
-            "score": of_valid["ndcg"],
-            "valid": of_valid,
-            "test": evaluate(model, test, valid),
-            "temperature": model.temperature_,
-        }
+        return {"score": of_valid["ndcg"], "valid": of_valid, "temperature": model.temperature_}
 
     return train(
         model_of(name, seed, args), X, look,
         epochs=args.epochs, every=args.every, patience=args.patience,
+        at_best=lambda model: {"test": evaluate(model, test, valid)},
     )  # fmt: skip
 
 
@@ -245,6 +241,7 @@ def main():
     parser.add_argument("--only", nargs="+", default=["*"], help="names or patterns of settings")
     parser.add_argument("--noise", action="store_true", help="the experiment of figure 6 instead")
     parser.add_argument("--learning-rate", type=float, help="of Adam; if none, the package's")
+    parser.add_argument("--n-negatives", type=int, default=1024, help="shared by a block (1,024)")
     parser.add_argument("--data-set", choices=DATA_SETS, default="gowalla")
     parser.add_argument("--seeds", type=int, default=1, help="of the validated protocol")
     parser.add_argument("--published", action="store_true", help="the published protocol too")
@@ -258,7 +255,7 @@ def main():
         parts = [part[:1000] for part in parts]
         args.epochs, args.every = 8, 2
     results = Results(args.results or args.out / "adap_tau.jsonl")
-    options = ("data_set", "epochs", "every", "learning_rate", "quick")
+    options = ("data_set", "epochs", "every", "learning_rate", "n_negatives", "quick")
     common = {name: getattr(args, name) for name in options}
     if args.noise:
         noise_experiment(names, parts, results, common, args)
