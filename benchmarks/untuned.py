@@ -1,102 +1,51 @@
-"""How good recommenders are with default parameters: ours and implicit's.
+"""How good recommenders are with default parameters, and how good tuned peers are.
 
-Every model is trained on training and validation parts together, as nothing is chosen, and
+Every untuned model is trained on training and validation parts together, as nothing is chosen, and
 evaluated once: recall and NDCG at 20 of the test part, items of the training rows left out. Only
-the number of threads and the seed are set. Beside it the seconds to fit and to rank for all users,
-in one run on one machine. implicit takes part if it is installed.
+the number of threads and the seed are set (and 20 epochs of LightFM, whose default is one). With
+``--tuned`` the peers are also chosen from the small grids of ``_recommenders.py``, by NDCG at 20 of
+the validation part, and then trained again on both parts. Beside it the seconds to fit and to rank
+for all users. Peers (implicit, lightfm-next, Cornac) take part if they are installed.
 
     python benchmarks/untuned.py --data DIR --out results
-    python benchmarks/untuned.py --data DIR --out results --seeds 3
+    python benchmarks/untuned.py --data DIR --out results --seeds 3 --tuned --models 'implicit*'
 
-Reads Gowalla (the usual split) and MovieLens-1M clicks; ``--quick`` draws small data instead.
+Runs are kept in ``untuned.json`` and points of a search in ``untuned_search.jsonl``, both in
+``--out``. A model that is there with as many seeds is not run again; ``--again`` does so. Reads
+Gowalla (the usual split) and MovieLens-1M clicks; ``--quick`` draws small data instead.
 """
 
-import importlib
 import json
+import sys
 import time
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
 
 import numpy as np
-import threadpoolctl
-from _data import click_parts, data_parser, require_data
-from mf_speed import installed
-from scipy import sparse
 
-from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
+from _data import click_parts, data_parser, require_data
+from _recommenders import GRIDS, K, contenders, points
+from _runs import Results
+
 from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
-from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
 
-K = 20
 DATA_SETS = {"Gowalla": "gowalla", "MovieLens-1M": "ml1m-implicit"}
 
 
-class Freqfm:
-    """A recommender of this package."""
-
-    def __init__(self, make, X, seed, n_threads):
-        self.model = make(random_state=seed, n_jobs=n_threads).fit(X)
-
-    def rank(self, X, users):
-        return self.model.recommend(users=users, n_recommendations=K)[0]
-
-
-class Implicit:
-    """A recommender of implicit."""
-
-    def __init__(self, module, name, X, seed, n_threads):
-        make = getattr(importlib.import_module(f"implicit.{module}"), name)
-        seeded = {} if module == "nearest_neighbours" else {"random_state": seed, "use_gpu": False}
-        self.X = sparse.csr_matrix(X)
-        with threadpoolctl.threadpool_limits(1, user_api="blas"):  # as implicit asks for
-            self.model = make(num_threads=n_threads, **seeded)
-            self.model.fit(self.X, show_progress=False)
-
-    def rank(self, X, users):
-        found, scores = self.model.recommend(users, self.X[users], N=K)
-        return np.where(scores > -1e30, found, -1)  # what is below was left out
-
-
-class Popular:
-    """The most popular items for all users."""
-
-    def __init__(self, X, seed, n_threads):
-        self.counts = np.bincount(X.indices, minlength=X.shape[1])[:, None]
-
-    def rank(self, X, users):
-        return top_k(np.ones((len(users), 1)), self.counts, K, exclude=X[users])[0]
-
-
-def contenders():
-    """Return what makes a fitted model of (X, seed, n_threads), by name."""
-    makers = {
-        "MFRecommender()": lambda *given: Freqfm(MFRecommender, *given),
-        "FastVAERecommender()": lambda *given: Freqfm(FastVAERecommender, *given),
-        "ALSRecommender()": lambda *given: Freqfm(ALSRecommender, *given),
-    }
-    if installed("implicit"):
-        for module, name in {
-            "als": "AlternatingLeastSquares",
-            "bpr": "BayesianPersonalizedRanking",
-            "lmf": "LogisticMatrixFactorization",
-            "nearest_neighbours": "BM25Recommender",
-        }.items():
-            makers[f"implicit's {name}()"] = lambda *given, m=module, n=name: Implicit(m, n, *given)
-    else:
-        print("implicit is not installed.")
-    return makers | {"the most popular items": Popular}
-
-
 def data_sets(args):
-    """Yield the name of every data set, what to train on, and the test part."""
+    """Yield the name of every data set, and its training, validation and test parts."""
     if args.quick:
         X = make_interactions(300, 200, 9000, random_state=0)
-        yield "drawn", *holdout_interactions(X, 0.2, random_state=0)
+        rest, test = holdout_interactions(X, 0.2, random_state=0)
+        yield "drawn", (*holdout_interactions(rest, 0.1, random_state=1), test)
         return
     for name in args.data_set:
-        train, valid, test = click_parts(require_data(args), DATA_SETS[name])
-        yield name, train + valid, test
+        yield name, click_parts(require_data(args), DATA_SETS[name])
 
 
 def judge(make, X, test, seed, n_threads):
@@ -116,12 +65,37 @@ def judge(make, X, test, seed, n_threads):
     }
 
 
+def choose(name, make, data, parts, n_threads, searched):
+    """Return the best point of a grid by NDCG on validation, and how many points it has."""
+    X, valid, _ = parts
+    found = []
+    for params in points(name):
+        key = {"data": data, "model": name, **params}
+        found.append(searched.run(key, judge, partial(make, **params), X, valid, 0, n_threads))
+    best = max(range(len(found)), key=lambda n: found[n]["ndcg"])
+    return points(name)[best], len(found)
+
+
+def candidates(makers, data, parts, n_threads, searched, args):
+    """Yield the name, the maker and the parameters of what is asked for."""
+    wanted = [name for name in makers if any(fnmatch(name, given) for given in args.models)]
+    for name in wanted:
+        untuned = name if name.startswith("the ") else f"{name}()"
+        yield untuned, makers[name], {}
+    for name in wanted:
+        if args.tuned and name in GRIDS:
+            params, n_points = choose(name, makers[name], data, parts, n_threads, searched)
+            more = {"params": params, "n_points": n_points}
+            yield f"{name}, tuned", partial(makers[name], **params), more
+
+
 def show(name, runs):
     """Print the means over seeds of one data set, and by how much NDCG differs."""
-    print(f"\n{name}, test, without a parameter")
+    print(f"\n{name}, test")
     print(f"{'':42}{'recall@20':>10}{'NDCG@20':>9}{'spread':>8}{'fit, s':>8}{'rank, s':>9}")
     for model, of_seeds in runs.items():
-        mean = {key: float(np.mean([run[key] for run in of_seeds])) for key in of_seeds[0]}
+        keys = ("recall", "ndcg", "fit", "rank")
+        mean = {key: float(np.mean([run.get(key, np.nan) for run in of_seeds])) for key in keys}
         spread = float(np.ptp([run["ndcg"] for run in of_seeds]))
         print(
             f"{model:42}{mean['recall']:10.4f}{mean['ndcg']:9.4f}{spread:8.4f}"
@@ -132,23 +106,33 @@ def show(name, runs):
 def main():
     parser = data_parser(__doc__)
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    parser.add_argument("--models", nargs="+", default=["*"], help="names or patterns")
+    parser.add_argument("--tuned", action="store_true", help="also peers with searched parameters")
+    parser.add_argument("--search-only", action="store_true", help="fit no model for the table")
+    parser.add_argument("--again", action="store_true", help="replace runs that are there")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
     args = parser.parse_args()
     n_threads = count_threads(args.n_jobs)
-    results = {"n_threads": n_threads}
+    path = args.out / "untuned.json"
+    searched = Results(args.out / "untuned_search.jsonl")
+    results = json.loads(path.read_text()) if path.exists() else {}
+    results["n_threads"] = n_threads
     makers = contenders()
-    for name, X, test in data_sets(args):
-        runs = {}
-        for model, make in makers.items():
+    for name, parts in data_sets(args):
+        X, test = parts[0] + parts[1], parts[2]
+        runs = results.setdefault(name, {})
+        for model, make, more in candidates(makers, name, parts, n_threads, searched, args):
+            if args.search_only or (len(runs.get(model, [])) >= args.seeds and not args.again):
+                continue
             make(X[:50], 0, n_threads)  # compiles, or reads what was compiled
-            runs[model] = [judge(make, X, test, seed, n_threads) for seed in range(args.seeds)]
+            runs[model] = [
+                {**judge(make, X, test, seed, n_threads), **more} for seed in range(args.seeds)
+            ]
+            path.write_text(json.dumps(results, indent=1))
             print(f"{name}, {model}: done", flush=True)
         show(name, runs)
-        results[name] = runs
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "untuned.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -132,9 +132,14 @@ def fit(parts, loss, variant, rate, seed, args):
     )  # fmt: skip
 
 
+def best_rate(runs):
+    """Return the learning rate whose first seed is best on validation."""
+    return max(runs, key=lambda rate: runs[rate][0]["best"]["score"])
+
+
 def summarise(runs):
     """Return what the table shows of runs by learning rate: means over seeds, at the best rate."""
-    rate = max(runs, key=lambda rate: np.mean([run["best"]["score"] for run in runs[rate]]))
+    rate = best_rate(runs)
     runs = runs[rate]
     best = [run["best"] for run in runs]
     ndcgs = [b["test"]["ndcg"] for b in best]
@@ -195,18 +200,22 @@ def run_data_set(data_set, parts, results, args):
     runs = {}
     for seed in range(args.seeds):
         split = split_anew(parts, seed)
-        for loss, variant, rate in product(args.losses, VARIANTS, args.learning_rates):
+        for loss, variant in product(args.losses, VARIANTS):
             unwanted = not any(fnmatch(variant, wanted) for wanted in args.variants)
             if unwanted or (variant.startswith("PRISM ") and loss != "directau"):
                 continue
-            key = {"data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed}
-            key |= {name: getattr(args, name) for name in (*options, *OPTIONS[loss])}
-            run = results.run(key, fit, split, loss, variant, rate, seed, args)
-            if run["best"] is not None:
-                of_variant = runs.setdefault(loss, {}).setdefault(variant, {})
-                of_variant.setdefault(rate, []).append(run)
+            by_rate = runs.setdefault(loss, {}).setdefault(variant, {})
+            for rate in [best_rate(by_rate)] if by_rate else args.learning_rates:
+                key = {
+                    "data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed,
+                    **{name: getattr(args, name) for name in (*options, *OPTIONS[loss])},
+                }  # fmt: skip
+                run = results.run(key, fit, split, loss, variant, rate, seed, args)
+                if run["best"] is not None:
+                    by_rate.setdefault(rate, []).append(run)
     for loss, variants in runs.items():
-        show(data_set, loss, {name: summarise(by_rate) for name, by_rate in variants.items()})
+        trained = {name: by_rate for name, by_rate in variants.items() if by_rate}
+        show(data_set, loss, {name: summarise(by_rate) for name, by_rate in trained.items()})
 
 
 def main():

@@ -1,11 +1,13 @@
-"""Draw the quality of untuned recommenders against the seconds to fit them, and write their table.
+"""Draw the quality of recommenders against the seconds to fit them, and write the tables.
 
-    python benchmarks/untuned.py --data DIR --out results
-    cp results/untuned.json docs/figures/
+    cp docs/figures/untuned*.json results/
+    python benchmarks/untuned.py --data DIR --out results --tuned
+    python benchmarks/untuned_fm.py --data DIR --out results --tuned
+    cp results/untuned.json results/untuned_fm.json docs/figures/
     python docs/figures/untuned.py
 
-Writes a picture of each data set for light and for dark pages, ``docs/images/untuned-*.svg``, and
-``docs/figures/untuned.rst``.
+The first line keeps the runs that are there already. Writes a picture of each data set for light
+and for dark pages, ``docs/images/untuned-*.svg``, and the tables ``docs/figures/untuned*.rst``.
 """
 
 import json
@@ -39,33 +41,49 @@ PLACES = {
 
 
 def means(results):
-    """Return the mean of every figure over seeds, by data set and model."""
+    """Return the mean of every figure over seeds, and what was chosen, by data set and model."""
     return {
-        data: {
-            model: {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
-            for model, runs in models.items()
-        }
+        data: {model: mean_of(runs) for model, runs in models.items()}
         for data, models in results.items()
         if isinstance(models, dict)
     }
 
 
+def mean_of(runs):
+    """Return the mean of every figure of some seeds, and what they have in common."""
+    common = {key: runs[0][key] for key in ("params", "n_points") if key in runs[0]}
+    figures = {}
+    for key in runs[0].keys() - common:
+        values = [run[key] for run in runs]
+        figures |= {key: float(np.mean(values)), f"{key} spread": float(np.ptp(values))}
+    return {**figures, **common, "n_seeds": len(runs)}
+
+
 def draw_models(ax, data, models, colours):
-    """Draw points with names, and a line for the most popular items."""
+    """Draw points with names, and a line for the most popular items.
+
+    A ring is the model of the same colour after a search of its parameters, without its seconds.
+    """
     popular = models[POPULAR]["ndcg"]
     ax.axhline(popular, color=colours["peers"], linestyle=":", linewidth=1)
     note = {"textcoords": "offset points", "va": "center"}
     ax.annotate(POPULAR, (0.11, popular), (0, -8), color=colours["peers"], fontsize=9, **note)
     for model, mean in models.items():
-        if model == POPULAR:
-            continue
         ours = model in OURS
+        if not ours and model not in PEERS:
+            continue
         colour = colours["ours" if ours else "peers"]
-        ax.plot(mean["fit"], mean["ndcg"], "o", markersize=9 if ours else 7, color=colour)
+        at = mean["fit"], mean["ndcg"]
+        ax.plot(*at, "o", markersize=9 if ours else 7, color=colour)
+        tuned = models.get(model.removesuffix("()") + ", tuned")
+        if tuned:
+            to = tuned["fit"], tuned["ndcg"]
+            ax.plot(*zip(at, to, strict=True), "-", linewidth=0.8, color=colour)
+            ax.plot(*to, "o", markersize=7, color=colour, markerfacecolor="none")
         side, above = PLACES.get((data, model), (1, 0))
         ax.annotate(
             model.removesuffix("()") if ours else PEERS[model],
-            (mean["fit"], mean["ndcg"]),
+            at,
             (9 * side, above),
             ha="left" if side > 0 else "right",
             fontsize=10.5 if ours else 9.5,
@@ -95,21 +113,62 @@ def draw(data, models, theme):
         plt.close(figure)
 
 
-def write_table(table):
-    """Write the figures as a table for the page of results."""
-    header = ", ".join(f'"{data}: recall@20", NDCG@20, "fit, s"' for data in table)
-    lines = [".. csv-table::", f'   :header: "", {header}', ""]
-    for model in next(iter(table.values())):
+def quoted(cells):
+    """Return cells as a row of a table."""
+    return ", ".join(f'"{cell}"' for cell in cells)
+
+
+def seconds(mean, key):
+    """Return two digits of seconds, or all before the point."""
+    value = mean[key]
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def chosen(mean):
+    """Return the parameters of a tuned model, and from how many they were chosen."""
+    params = {name.split("__")[-1]: value for name, value in mean["params"].items()}
+    listed = ", ".join(f"{name}={value:g}" for name, value in params.items())
+    return f"{listed}; of {mean['n_points']}"
+
+
+def write_table(name, table, columns):
+    """Write figures as a table for the page of results, and what was chosen for tuned models.
+
+    ``columns`` are the header of a figure and how it is shown, by its key.
+    """
+    rows = list(dict.fromkeys(model for models in table.values() for model in models))
+    rows.sort(key=lambda model: model.endswith("tuned"))
+    header = []
+    for data in table:
+        titles = [title for title, _ in columns.values()]
+        header += [f"{data}: {titles[0]}", *titles[1:]]
+    lines, notes = [".. csv-table::", f"   :header: {quoted(['', *header])}", ""], []
+    for model in rows:
         cells = []
-        for models in table.values():
-            mean = models[model]
-            cells += [f"{mean['recall']:.4f}", f"{mean['ndcg']:.4f}"]
-            cells.append(f"{mean['fit']:.2g}" if mean["fit"] < 10 else f"{mean['fit']:.0f}")
-        if model == POPULAR:
-            cells[2::3] = [""] * len(table)
-        name = model.replace("implicit's ", "implicit, ")
-        lines.append(f'   "{name}", ' + ", ".join(cells))
-    (FOLDER / "untuned.rst").write_text("\n".join(lines) + "\n")
+        for data, models in table.items():
+            mean = models.get(model)
+            if mean is None:
+                cells += ["not run"] + [""] * (len(columns) - 1)
+                continue
+            for key, (_, shown) in columns.items():
+                cells.append("" if model == POPULAR and key == "fit" else shown(mean, key))
+            if "params" in mean:
+                notes.append(f"- {model.removesuffix(', tuned')} on {data}: {chosen(mean)}")
+        lines.append(f"   {quoted([model, *cells])}")
+    if notes:
+        lines += ["", "Chosen on validation:", "", *notes]
+    (FOLDER / f"{name}.rst").write_text("\n".join(lines) + "\n")
+
+
+def four(mean, key):
+    """Return four digits after the point."""
+    return f"{mean[key]:.4f}"
+
+
+def with_spread(mean, key):
+    """Return four digits, and how far seeds are apart, if there are several."""
+    spread = f" ({mean[f'{key} spread']:.4f})" if mean["n_seeds"] > 1 else ""
+    return f"{mean[key]:.4f}{spread}"
 
 
 if __name__ == "__main__":
@@ -117,4 +176,8 @@ if __name__ == "__main__":
     for data, models in table.items():
         for theme in COLOURS:
             draw(data, models, theme)
-    write_table(table)
+    ranking = {"recall": ("recall@20", four), "ndcg": ("NDCG@20", with_spread)}
+    write_table("untuned", table, {**ranking, "fit": ("fit, s", seconds)})
+    table = means(json.loads((FOLDER / "untuned_fm.json").read_text()))
+    clicks = {"auc": ("AUC", four), "log_loss": ("log loss", with_spread)}
+    write_table("untuned_fm", table, {**clicks, "fit": ("fit, s", seconds)})
