@@ -58,6 +58,8 @@ sphinx_gallery_conf = {
     "min_reported_time": 0,
     "thumbnail_size": (480, 336),
     "download_all_examples": False,
+    # Its page of times would load scripts from other sites.
+    "write_computation_times": False,
 }
 
 # The prompts of doctests and shells are not copied, nor is output.

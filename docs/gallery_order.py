@@ -5,6 +5,7 @@ ORDER = [
     "plot_movie_recommender",
     "plot_click_columns",
     "plot_learning_curve",
+    "plot_scaling",
     "plot_popularity_bias",
     "plot_item_map",
     "plot_user_temperatures",

@@ -79,7 +79,17 @@ MAY_IMPORT = {
 }
 
 # Heavy or optional; they are imported inside the functions that need them.
-NOT_AT_MODULE_LEVEL = {"matplotlib", "pandas", "torch", "skops", "polars", "narwhals", "pyarrow"}
+NOT_AT_MODULE_LEVEL = {
+    "matplotlib",
+    "pandas",
+    "torch",
+    "skops",
+    "polars",
+    "narwhals",
+    "pyarrow",
+    "rich",
+    "IPython",
+}
 
 # What fits one screen. Not counted are docstrings, parameters that have a default and are described
 # in a section "Parameters", and constructors that do nothing but keep their parameters.

@@ -42,3 +42,24 @@ def test_files_that_contributing_names_exist():
     examples |= {"contrastive.py", "_rectified.py"}
     missing = {path for path in named if not (ROOT / path).exists()}
     assert {Path(path).name for path in missing} == examples
+
+
+def test_conda_recipe_repeats_the_metadata():
+    recipe, project = read("recipe/recipe.yaml"), read("pyproject.toml")
+
+    def listed(name):
+        (block,) = re.findall(rf"^  {name}:\n((?:    - .*\n)+)", recipe, re.M)
+        return [line.strip(" -") for line in block.splitlines()]
+
+    def quoted(text):
+        return [word.replace(">=", " >=") for word in re.findall(r'"([^"]+)"', text)]
+
+    (wanted,) = re.findall(r"^dependencies = \[(.*?)\]", project, re.S | re.M)
+    assert listed("run") == ["python >=${{ python_min }}", *quoted(wanted)]
+    (wanted,) = re.findall(r"^requires = \[(.*?)\]", project, re.M)
+    assert listed("host") == ["python ${{ python_min }}.*", "pip", *quoted(wanted)]
+    (oldest,) = re.findall(r'requires-python = ">=([\d.]+)"', project)
+    (summary,) = re.findall(r'^description = (".*")$', project, re.M)
+    for line in (f'version: "{freqfm.__version__}"', f'python_min: "{oldest}"'):
+        assert f"  {line}\n" in recipe
+    assert f"  summary: {summary}\n" in recipe

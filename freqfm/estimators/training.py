@@ -13,6 +13,7 @@ from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
+from freqfm.estimators.progress import shown_progress
 from freqfm.exceptions import DivergenceError
 
 try:  # scikit-learn 1.9 and later
@@ -194,6 +195,14 @@ class EpochLoop:
         trial : Attempt
         callbacks : FitCallbacks, optional
         """
+        last_epoch = self._first_epoch + self.phase.n_epochs
+        with shown_progress(self.estimator.verbose, self.epoch, last_epoch) as show:
+            self._train(trial, callbacks, show)
+        if self._best is not None and self._best_epoch >= 0:
+            self._best.restore()
+            self.estimator.best_iter_ = self._best_epoch
+
+    def _train(self, trial, callbacks, show):
         last = Snapshot(self.task.state() if self.phase.restores else [])
         started, n_before = time.perf_counter(), self.epoch
         while not self.is_over():
@@ -213,12 +222,10 @@ class EpochLoop:
             if callbacks:
                 callbacks.save(self)
             with release_signals():
-                self._report(n_before, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                show(self.epoch, self._report(seconds, seconds / (self.epoch - n_before)))
                 if callbacks and callbacks.end_epoch():
                     break
-        if self._best is not None and self._best_epoch >= 0:
-            self._best.restore()
-            self.estimator.best_iter_ = self._best_epoch
 
     def is_over(self):
         """Return whether training is finished."""
@@ -295,15 +302,13 @@ class EpochLoop:
             kept = "The estimator is as it was before the call."
         check_finite(self.estimator, self.task, loss, self.epoch, kept)
 
-    def _report(self, n_before, seconds):
-        if not self.estimator.verbose:
-            return
-        last = self._first_epoch + self.phase.n_epochs
-        left = seconds / (self.epoch - n_before) * (last - self.epoch)
+    def _report(self, seconds, seconds_per_epoch):
+        """Return the last epoch's figures, and the time that training takes."""
+        left = seconds_per_epoch * (self._first_epoch + self.phase.n_epochs - self.epoch)
         name, estimator = self.phase.score_name, self.estimator
         score = f"  validation {name} {estimator.validation_scores_[-1]:.5f}" if name else ""
-        print(
-            f"epoch {self.epoch:3d}/{last}  loss {estimator.loss_curve_[-1]:.5f}{score}"
+        return (
+            f"loss {estimator.loss_curve_[-1]:.5f}{score}"
             f"  {seconds:.1f} s, at most {left:.1f} s left"
         )
 

@@ -85,7 +85,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 prints the loss, the validation score and the remaining time after every epoch.
+        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
+        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
     n_jobs : int, default=None
         Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
         identical for any number.
@@ -299,7 +300,8 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 prints the loss, the validation score and the remaining time after every epoch.
+        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
+        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
     n_jobs : int, default=None
         Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
         identical for any number.

@@ -127,7 +127,8 @@ class Word2Vec(
         The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
         default. Not allowed with an instance.
     verbose : int, default=0
-        1 prints a line per epoch.
+        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
+        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
