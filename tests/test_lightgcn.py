@@ -12,9 +12,11 @@ from test_mf_kernels import N_ITEMS, N_USERS, data, known_pairs  # noqa: F401
 from freqfm import MFRecommender, backends
 from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
+from freqfm.initializers import Initializer
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
-from freqfm.optimizers import Adam
+from freqfm.optimizers import SGD, Adam
+from freqfm.samplers import InBatch
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_propagation_is_the_same_for_any_number_of_threads(graph):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_through_propagation(data, family):  # noqa: F811
     X, U, V = data
-    pairs, (_, _, model) = known_pairs(data, backbone=LightGCN(2), **FAMILIES[family])
+    pairs, (_, _, model) = known_pairs(data, backbone=LightGCN(2, "batch"), **FAMILIES[family])
     P = matrix_of(X.toarray(), 2)
 
     def loss(of_users, of_items):
@@ -86,6 +88,33 @@ def test_gradient_through_propagation(data, family):  # noqa: F811
     assert_allclose(model.item_factors_, vectors[N_USERS:], atol=1e-5)
 
 
+class Given(Initializer):
+    """Tables that are given."""
+
+    def __init__(self, users, items):
+        self.users = users
+        self.items = items
+
+    def draw(self, shape, generator, counts=None):
+        return (self.users if shape[0] == len(self.users) else self.items).copy()
+
+
+def test_an_epoch_moves_tables_as_it_moves_vectors(graph):
+    X, tables = graph
+    P = matrix_of(X.toarray(), 2)
+    params = {"n_components": 17, "optimizer": SGD(0.1), "max_iter": 1, "random_state": 0}
+    model = MFRecommender(backbone=LightGCN(2), init=Given(*tables), **params).fit(X)
+    start = np.split((P @ np.concatenate(tables)).astype(np.float32), [len(tables[0])])
+    plain = MFRecommender(init=Given(*start), **params).fit(X)
+    moved = (plain.user_factors_ - start[0], plain.item_factors_ - start[1])
+    expected = [table + change for table, change in zip(tables, moved, strict=True)]
+    assert min(np.abs(change).max() for change in moved) > 1e-3
+    for table, of_table in zip(model.backbone_tables_.values(), expected, strict=True):
+        assert_allclose(table, of_table, atol=2e-5)
+    found = np.concatenate([model.user_factors_, model.item_factors_])
+    assert_allclose(found, P @ np.concatenate(expected), atol=2e-5)
+
+
 @pytest.mark.parametrize("loss", ["bsl", "bpr", "mawu"])
 def test_no_layers_are_matrix_factorization(graph, loss):
     params = {"loss": loss, "max_iter": 2, "random_state": 0}
@@ -96,7 +125,14 @@ def test_no_layers_are_matrix_factorization(graph, loss):
     assert_array_equal(model.loss_curve_, plain.loss_curve_)
 
 
-@pytest.mark.parametrize("params", [{"batch_size": 500}, {"loss": "bpr", "optimizer": Adam(0.01)}])
+BITS = [
+    {},
+    {"backbone": LightGCN(propagate="batch"), "batch_size": 500},
+    {"backbone": LightGCN(propagate="batch"), "loss": "bpr", "optimizer": Adam(0.01)},
+]
+
+
+@pytest.mark.parametrize("params", BITS, ids=str)
 def test_bits_do_not_depend_on_threads(graph, params):
     params = {
         "n_components": 40,
@@ -112,10 +148,13 @@ def test_bits_do_not_depend_on_threads(graph, params):
         assert_array_equal(other.loss_curve_, one.loss_curve_)
 
 
-def test_new_users_are_recommended_by_their_history(graph):
+@pytest.mark.parametrize("sampler", ["auto", InBatch(corrected=False)], ids=str)
+def test_new_users_are_recommended_by_their_history(graph, sampler):
     X, _ = graph
     train, test = holdout_interactions(X, 0.2, random_state=0)
-    model = MFRecommender(16, backbone="lightgcn", max_iter=15, random_state=0).fit(train[:300])
+    model = MFRecommender(
+        16, backbone="lightgcn", negative_sampler=sampler, max_iter=15, random_state=0
+    ).fit(train[:300])
     unseen = sparse.csr_array(train[300:])
     found = model.recommend(unseen, n_recommendations=10)[0]
     popular = np.argsort(-model.item_counts_, kind="stable")
@@ -126,17 +165,18 @@ def test_new_users_are_recommended_by_their_history(graph):
     assert ndcg_at_k(relevant, found) > 1.1 * ndcg_at_k(relevant, by_count)
 
 
-def test_training_goes_on_with_the_whole_graph(graph):
+@pytest.mark.parametrize("propagate", ["epoch", "batch"])
+def test_training_goes_on_with_the_whole_graph(graph, propagate):
     X = sparse.csr_array(graph[0])
     first, second = sparse.csr_array(X.multiply(np.arange(150) < 75)), X
-    model = MFRecommender(4, backbone=LightGCN(1), loss="bpr", random_state=0)
+    model = MFRecommender(4, backbone=LightGCN(1, propagate), loss="bpr", random_state=0)
     model.partial_fit(first)
     new = sparse.csr_array(X.multiply(np.arange(150) >= 75))
     model.partial_fit(new)
     P = matrix_of(second.toarray(), 1)
     vectors = P @ np.concatenate(list(model.backbone_tables_.values()))
     assert_allclose(model.user_factors_, vectors[:400], atol=1e-5)
-    with pytest.raises(ValueError, match=r"backbone=LightGCN\(n_layers=1\) takes no new ones"):
+    with pytest.raises(ValueError, match=r"backbone=LightGCN\(n_layers=1.*\) takes no new ones"):
         model.partial_fit(sparse.vstack([X, X[:1]], format="csr"))
     with pytest.raises(ValueError, match="The 'n_layers' parameter of LightGCN must be an int"):
         MFRecommender(backbone=LightGCN(-1)).fit(X)

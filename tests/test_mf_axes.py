@@ -11,6 +11,7 @@ from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
 from freqfm.optimizers import Adam, RowwiseAdagrad
+from freqfm.samplers import InBatch
 
 USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
 COSINES = pytest.mark.parametrize("loss", ["softmax", "bsl", "directau", "mawu"])
@@ -71,12 +72,23 @@ def test_propagation_through_the_whole_graph_takes_large_batches():
         model = MFRecommender(backbone=backbone, **params)
         return resolve_components(model, n, (USERS, ITEMS), n).batch_size
 
-    assert size("lightgcn") == POSITIVES // 64
-    assert size("lightgcn", 10**7) == 8192
-    assert size("lightgcn", loss="directau") == size("linear", loss="directau") == 1024
-    assert size("mlp") == size("linear") == size(LightGCN(0)) == 1024
-    assert size("lightgcn", batch_size=100) == 100
-    assert rate_of(backbone="lightgcn") == pytest.approx(48 / (100 * 64), rel=0.02)
+    in_batches = LightGCN(propagate="batch")
+    assert size(in_batches) == POSITIVES // 64
+    assert size(in_batches, 10**7) == 8192
+    assert size(in_batches, loss="directau") == size("linear", loss="directau") == 1024
+    assert size("lightgcn") == size("mlp") == size("linear") == size(LightGCN(0)) == 1024
+    assert size(in_batches, batch_size=100) == 100
+    assert rate_of(backbone=in_batches) == pytest.approx(48 / (100 * 64), rel=0.02)
+
+
+def test_scores_relative_to_popularity_are_ranked_by_dot_products():
+    def ranks_by_cosine(**params):
+        model = MFRecommender(**params)
+        return resolve_components(model, POSITIVES, (USERS, ITEMS), POSITIVES).rank_by_cosine
+
+    assert ranks_by_cosine(negative_sampler="in_batch")
+    assert not ranks_by_cosine(negative_sampler=InBatch(corrected=False))
+    assert ranks_by_cosine(negative_sampler=InBatch(corrected=False), ranking="cosine")
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_softmax_gradient(data, similarity, inside, sampler, shared):
 
 
 @SIMILARITIES
-@pytest.mark.parametrize("sampler", ["in_batch", "full"])
+@pytest.mark.parametrize("sampler", ["in_batch", InBatch(corrected=False), "full"], ids=str)
 def test_softmax_over_batch_and_all_items(data, similarity, sampler):
     X, U, V = data
     pairs, (du, dv, model) = known_pairs(
@@ -165,8 +165,9 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
     )
     log_q = None
     lists = [range(N_ITEMS)] * len(pairs)
-    if sampler == "in_batch":
+    if sampler != "full":
         lists = [[i for _, i, _ in pairs]] * len(pairs)
+    if sampler == "in_batch":
         log_q = InBatch().proposal(np.diff(sparse.csc_array(X).indptr)).log_q
 
     def loss(U, V):

@@ -4,7 +4,7 @@ import copy
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm.backbones._base import Backbone
@@ -19,21 +19,36 @@ class LightGCN(Backbone):
     compares and recommendations use is the mean of the layers 0 to ``n_layers`` [1]_. The graph
     has an edge for each interaction that the model is trained on, whatever its weight.
 
-    Gradients are exact. The average over layers is a symmetric matrix, so they are propagated in
-    the same way, and every row of the tables gets one in each batch. A batch takes about
-    ``4 n_layers n_components`` multiplications per interaction of the whole graph (not of the
-    batch). Default batches are therefore larger than those of matrix factorization: about 64 in an
-    epoch, of at most 8,192 positives, except for losses without negatives. Training takes the
-    memory of about six more tables of vectors, and 8 bytes per interaction.
+    With ``propagate="epoch"`` an epoch trains the vectors as matrix factorization does, in the same
+    time. Then the tables move by as much as the vectors have moved, and the vectors are computed
+    anew. Vectors that fit the data are a fixed point of both trainings; on the way there, changes
+    that neighbours share are kept and others shrink. It is ahead of matrix factorization after few
+    epochs, and on a par after many, see :doc:`/results_recommenders`.
 
-    Losses of dot products such as BPR gain from each layer. Losses of cosines, the default among
-    them, do better with an even number of layers: an odd one removes from the vectors what users
-    and items of a group have with opposite signs, see :doc:`/auto_examples/plot_lightgcn`.
+    With ``propagate="batch"`` gradients are exact, as in [1]_. The average over layers is a
+    symmetric matrix, so they are propagated in the same way, and every row of the tables gets one
+    in each batch. A batch takes about ``4 n_layers n_components`` multiplications per interaction
+    of the whole graph (not of the batch), ten times as long as matrix factorization or longer.
+    Default batches are therefore larger: about 64 in an epoch, of at most 8,192 positives, except
+    for losses without negatives. Directions of small eigenvalues are learned slowly, so that it
+    takes more epochs as well.
+
+    Training takes the memory of three more tables of vectors, with "batch" of six more, and 8 bytes
+    per interaction.
+
+    Losses of cosines, the default among them, do better with an even number of layers: an odd one
+    removes from the vectors what users and items of a group have with opposite signs, see
+    :doc:`/auto_examples/plot_lightgcn`. Sums over neighbours are longer for popular items. Rankings
+    by cosines ignore that; with negatives that are relative to popularity,
+    ``negative_sampler=InBatch(corrected=False)``, rankings are by dot products instead, and any
+    number of layers will do.
 
     Parameters
     ----------
-    n_layers : int, default=3
-        Number of propagations; 0 is matrix factorization.
+    n_layers : int, default=2
+        Number of propagations; 0 is matrix factorization. The authors take 3.
+    propagate : {"epoch", "batch"}, default="epoch"
+        When vectors are computed from the tables: after each epoch, or in each batch.
 
     References
     ----------
@@ -52,10 +67,14 @@ class LightGCN(Backbone):
     (1, 3)
     """
 
-    _parameter_constraints = {"n_layers": [Interval(Integral, 0, None, closed="left")]}
+    _parameter_constraints = {
+        "n_layers": [Interval(Integral, 0, None, closed="left")],
+        "propagate": [StrOptions({"epoch", "batch"})],
+    }
 
-    def __init__(self, n_layers: int = 3):
+    def __init__(self, n_layers: int = 2, propagate: str = "epoch"):
         self.n_layers = n_layers
+        self.propagate = propagate
 
     @property
     def is_linear(self):
@@ -63,14 +82,20 @@ class LightGCN(Backbone):
         return type(self) is LightGCN and self.n_layers == 0
 
     @property
+    def changes_by_epoch(self):
+        """Whether vectors are propagated once an epoch, see :class:`Backbone`."""
+        # A subclass may have a ``backward`` of its own.
+        return type(self) is LightGCN and self.propagate == "epoch"
+
+    @property
     def batch_size(self):
-        """The largest default batch size: each batch is propagated through the whole graph."""
-        return Backbone.batch_size if self.is_linear else 8192
+        """The largest default batch size: less matters if each is propagated through the graph."""
+        return Backbone.batch_size if self.is_linear or self.changes_by_epoch else 8192
 
     @property
     def n_batches(self):
         """About how many batches an epoch has at least, by default."""
-        return Backbone.n_batches if self.is_linear else 64
+        return Backbone.n_batches if self.is_linear or self.changes_by_epoch else 64
 
     def bind(self, X, n_threads):
         """Return this backbone on the graph of a matrix, see :class:`Backbone`."""

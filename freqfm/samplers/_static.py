@@ -92,8 +92,21 @@ class Popularity(Uniform):
 class InBatch(Sampler):
     """All positives of the batch are negatives for each other: draws by popularity, at no cost.
 
-    A softmax subtracts the log of the popularity from the logits. Outside of training, ``sample``
-    draws in proportion to the counts.
+    Outside of training, ``sample`` draws in proportion to the counts.
+
+    Parameters
+    ----------
+    corrected : bool, default=True
+        Whether a softmax subtracts the log of the popularity from the logits. If not, scores are
+        relative to popularity, and a ranking by cosines is poor. Rankings are then by dot products
+        unless ``ranking`` says otherwise: with the backbone
+        :class:`~freqfm.backbones.LightGCN` the lengths of vectors grow with popularity. The authors
+        of [1]_ train LightGCN so.
+
+    References
+    ----------
+    .. [1] J. Chen, J. Wu, J. Wu, S. Zhou, X. Cao, X. He. "Adap-tau: Adaptively Modulating Embedding
+       Magnitude for Recommendation". WWW 2023.
 
     Examples
     --------
@@ -103,6 +116,10 @@ class InBatch(Sampler):
     """
 
     negatives_code = codes.NEGATIVES_IN_BATCH
+    _parameter_constraints = {"corrected": ["boolean"]}
+
+    def __init__(self, corrected: bool = True):
+        self.corrected = corrected
 
     def proposal(self, counts):
         """Return the distribution over items, see :class:`Sampler`."""

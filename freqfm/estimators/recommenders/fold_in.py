@@ -47,6 +47,8 @@ class FoldIn(NamedTuple):
         others = np.arange(shape[1])
         if loss.fold_in_against == "users":
             others = np.flatnonzero(history.counts)
+        elif components.relative_to_popularity and history.n_interactions:
+            others = np.sort(generator.choice(history.indices, loss.n_fold_in))
         if len(others) > loss.n_fold_in:
             others = np.sort(generator.choice(others, loss.n_fold_in, replace=False))
         return cls(

@@ -28,7 +28,11 @@ from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_row
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
 from freqfm.estimators.recommenders.mf_components import resolve_components
-from freqfm.estimators.recommenders.mf_trainer import BackboneTrainer, MFTrainer
+from freqfm.estimators.recommenders.mf_trainer import (
+    BackboneTrainer,
+    EpochwiseTrainer,
+    MFTrainer,
+)
 from freqfm.estimators.tables import grow_state, new_state
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
@@ -584,7 +588,8 @@ class MFRecommender(GradientRecommender):
         known = X if X.nnz == n_known else self._history.matrix(X.shape)
         backbone = components.backbone.bind(known, count_threads(self.n_jobs))
         components = components._replace(backbone=backbone)
-        return BackboneTrainer(self, components, X, score, n_threads, n_known)
+        trainer = EpochwiseTrainer if backbone.changes_by_epoch else BackboneTrainer
+        return trainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
         """Let vectors and the optimizer's state begin with cache lines: training is faster so."""

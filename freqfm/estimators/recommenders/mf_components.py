@@ -35,6 +35,8 @@ class Components(NamedTuple):
     initializer: Initializer
     cosine: bool  #: whether the loss compares vectors at unit length
     rank_by_cosine: bool  #: whether rankings do
+    #: whether popular items are negatives more often, and their scores are not corrected for it
+    relative_to_popularity: bool
     include_positive: bool  #: whether a positive is part of the sum of its softmax
     margins: bool  #: whether a margin is learned for each user and item
     n_negatives: int
@@ -92,6 +94,7 @@ def resolve_components(model, n_pairs, shape, n_known):
     ):
         # The positive is part of the sum already, as an item.
         include_positive = False
+    relative = isinstance(sampler, InBatch) and not sampler.corrected
     optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
     rate, n_falling_steps = model.learning_rate, None
     if rate is None and is_named(optimizer, "adam"):
@@ -111,7 +114,8 @@ def resolve_components(model, n_pairs, shape, n_known):
         temperature=temperature,
         initializer=initializer,
         cosine=cosine,
-        rank_by_cosine=_rank_by_cosine(model, loss, cosine, initializer),
+        rank_by_cosine=_rank_by_cosine(model, loss, cosine, initializer, relative),
+        relative_to_popularity=relative,
         include_positive=include_positive,
         margins=getattr(loss, "margins", False),
         n_negatives=int(n_negatives),
@@ -123,10 +127,10 @@ def resolve_components(model, n_pairs, shape, n_known):
     )
 
 
-def _rank_by_cosine(model, loss, cosine, initializer):
+def _rank_by_cosine(model, loss, cosine, initializer, relative):
     if model.ranking != "auto":
         return model.ranking == "cosine"
-    return cosine and loss.ranking == "cosine" and not initializer.lengths_matter
+    return not relative and cosine and loss.ranking == "cosine" and not initializer.lengths_matter
 
 
 def _batch_size(model, loss, backbone, n_pairs):

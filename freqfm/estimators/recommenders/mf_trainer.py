@@ -47,6 +47,8 @@ class MFTrainer(RecommenderTrainer):
         if sampler is not None and not self._drawn:
             proposal = sampler.proposal(self._counts)
             self._proposal = self._checked(proposal, model.item_factors_.shape[1])
+            if not getattr(sampler, "corrected", True):
+                self._proposal = self._proposal._replace(log_q=np.zeros(0, dtype=np.float32))
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
                 self._leave_out_new_items()
@@ -259,6 +261,35 @@ def _row_starts(users, order, block):
     np.not_equal(users[1:], users[:-1], out=begins_row[1:])
     begins_row[:end:block] = begins_row[end::block] = True
     return np.append(np.flatnonzero(begins_row), n_pairs)
+
+
+class EpochwiseTrainer(MFTrainer):
+    """Epochs of matrix factorization, after each of which the backbone computes the vectors anew.
+
+    The tables move by as much as the vectors did. For parameters see ``RecommenderTrainer``.
+    """
+
+    def _vectors(self):
+        return {name: getattr(self.model, f"{name}_") for name in ("user_factors", "item_factors")}
+
+    def _epoch_of(self, n_batches):
+        tables, first_step, corrections = super()._epoch_of(n_batches)
+        for name, vectors in self._vectors().items():
+            tables[name] = tables[name]._replace(weights=vectors)
+        return tables, first_step, corrections
+
+    def run_epoch(self, epoch):
+        """Train on every positive once; return the mean loss."""
+        before = {name: vectors.copy() for name, vectors in self._vectors().items()}
+        loss = super().run_epoch(epoch)
+        for name, vectors in self._vectors().items():
+            self.model.backbone_tables_[name] += vectors - before[name]
+        self.model._refresh_vectors(self.components.backbone)
+        return loss
+
+    def weights(self):
+        """Return the model's arrays, with the vectors that the backbone computes."""
+        return [*super().weights(), *self._vectors().values()]
 
 
 class BackboneTrainer(MFTrainer):
