@@ -11,9 +11,10 @@ DirectAU and MAWU. Each with:
   (figure 5), down to 0, where all lengths are 1.
 
 All use the same Adam, whose moments of absent rows decay too (``lazy=False``). Learning rate and
-epoch are chosen by NDCG@20 on validation; tables show its NDCG@20 on test, the parts of popular
-(top 5 %), neutral (to 20 %) and unpopular items, Spearman's correlation of the items' counts and
-vector lengths, and how long training took.
+epoch are chosen by NDCG@20 on validation, the rate with the first seed alone, and the other seeds
+are trained with that one. Tables show the NDCG@20 on test, the parts of popular (top 5 %), neutral
+(to 20 %) and unpopular items, Spearman's correlation of the items' counts and vector lengths, and
+how long training took.
 
     python benchmarks/reproduce/prism.py --data DIR --out results
     python benchmarks/reproduce/prism.py --data DIR --data-set ml1m --losses directau --seeds 3

@@ -29,13 +29,21 @@ PEERS = {
     "implicit's LogisticMatrixFactorization()": "implicit, logistic",
     "implicit's BayesianPersonalizedRanking()": "implicit, BPR",
     "implicit's BM25Recommender()": "implicit, BM25",
+    "Cornac's EASE()": "Cornac, EASE",
+    "Cornac's BPR()": "Cornac, BPR",
+    "LightFM's WARP()": "LightFM, WARP",
 }
-# Names that do not fit at the right of their point: side, and points above.
+# Names that do not fit at the right of their point: side, 0 for the middle, and points above.
 PLACES = {
     ("Gowalla", "MFRecommender()"): (-1, 0),
     ("Gowalla", "FastVAERecommender()"): (-0.5, 13),
     ("Gowalla", "implicit's BM25Recommender()"): (0.5, -12),
     ("MovieLens-1M", "MFRecommender()"): (-0.5, 12),
+    ("MovieLens-1M", "ALSRecommender()"): (0, 12),
+    ("MovieLens-1M", "Cornac's EASE()"): (0, -13),
+    ("MovieLens-1M", "Cornac's BPR()"): (0, -12),
+    ("MovieLens-1M", "implicit's AlternatingLeastSquares()"): (0, -13),
+    ("MovieLens-1M", "implicit's LogisticMatrixFactorization()"): (-1, 0),
     ("MovieLens-1M", "FastVAERecommender()"): (0.5, -13),
 }
 
@@ -85,7 +93,7 @@ def draw_models(ax, data, models, colours):
             model.removesuffix("()") if ours else PEERS[model],
             at,
             (9 * side, above),
-            ha="left" if side > 0 else "right",
+            ha="left" if side > 0 else "right" if side else "center",
             fontsize=10.5 if ours else 9.5,
             weight="bold" if ours else "normal",
             color=colour,
