@@ -56,19 +56,23 @@ def seconds(model, data, n_jobs, repeats=3):
 # Both axes are logarithmic, and grey lines mark where ten times the rows take ten times as long.
 
 sizes = [2000, 6000, 20_000, 60_000, 200_000]
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+figure, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
 for name, (model, draw) in MODELS.items():
     model.set_params(n_jobs=1).fit(*draw(1000))
     data = [draw(size) for size in sizes]
     n_rows = [part[0].shape[0] if name == "FMClassifier" else part[0].nnz for part in data]
     times = [seconds(model, part, 1) for part in data]
-    left.plot(n_rows, times, marker="o", label=name)
-    left.plot(n_rows, times[-1] * np.array(n_rows) / n_rows[-1], color="lightgray", zorder=0)
+    ax.plot(n_rows, times, marker="o", label=name)
+    ax.plot(n_rows, times[-1] * np.array(n_rows) / n_rows[-1], color="lightgray", zorder=0)
     print(f"{name:15} {times[-1]:.2f} s for {n_rows[-1]:,} rows")
-left.set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds for five epochs")
-left.legend()
+ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds for five epochs")
+ax.legend()
+plt.show()
 
 # %%
+# The curves run along the grey lines, except for the smallest logs: a row costs the same in a small
+# log and in a large one.
+#
 # Threads
 # -------
 #
@@ -77,22 +81,22 @@ left.legend()
 
 n_cores = min(joblib.cpu_count(), 8)
 threads = sorted({1, *(n for n in (2, 4) if n < n_cores), n_cores})
+figure, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
 for name, (model, draw) in MODELS.items():
     data, times, models = draw(sizes[-1]), [], []
     for n_jobs in threads:
         times.append(seconds(model, data, n_jobs))
         models.append(model.factors_ if name == "FMClassifier" else model.item_factors_)
-    right.plot(threads, times[0] / np.array(times), marker="o", label=name)
+    ax.plot(threads, times[0] / np.array(times), marker="o", label=name)
     same = all(np.array_equal(models[0], other) for other in models)
     print(f"{name:15} the same model with {threads} threads: {same}")
-right.plot(threads, threads, color="lightgray", zorder=0)
-right.set(xlabel="threads", ylabel="times as fast as one thread", xticks=threads, ylim=0)
+ax.plot(threads, threads, color="lightgray", zorder=0)
+ax.set(xlabel="threads", ylabel="times as fast as one thread", xticks=threads, ylim=0)
+ax.legend()
 plt.show()
 
 # %%
-# On the left the curves run along the grey lines, except for the smallest logs: a row costs the
-# same in a small log and in a large one. On the right, more threads are faster, though not as many
-# times as there are threads: they share the memory, and wait for each other after each batch, so
-# that results stay the same. The classifier gains least: rows of four values leave little to
-# compute between two waits. While other programs compute, curves are lower. The reference results
-# have a page on speed, with larger sizes.
+# More threads are faster, though not as many times as there are threads: they share the memory, and
+# wait for each other after each batch, so that results stay the same. The classifier gains least:
+# rows of four values leave little to compute between two waits. While other programs compute,
+# curves are lower. The reference results have a page on speed, with larger sizes.
