@@ -33,8 +33,8 @@ class LightGCN(Backbone):
     for losses without negatives. Directions of small eigenvalues are learned slowly, so that it
     takes more epochs as well.
 
-    Training takes the memory of three more tables of vectors, with "batch" of six more, and 8 bytes
-    per interaction.
+    Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
+    bytes per interaction.
 
     Losses of cosines, the default among them, do better with an even number of layers: an odd one
     removes from the vectors what users and items of a group have with opposite signs, see

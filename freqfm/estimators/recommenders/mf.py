@@ -72,8 +72,8 @@ class MFRecommender(GradientRecommender):
         The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
         The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, the cosine
-        for softmax and BSL, and the dot product whenever ``similarity`` or ``init="prism"`` gives
-        lengths a meaning.
+        for softmax and BSL, and the dot product whenever ``similarity``, ``init="prism"`` or
+        ``negative_sampler=InBatch(corrected=False)`` gives lengths a meaning.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL and
@@ -103,7 +103,7 @@ class MFRecommender(GradientRecommender):
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
         Approximate number of positives in a batch; None is the default of the loss, or of
-        "lightgcn", and less for small data.
+        ``LightGCN(propagate="batch")``, and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax and BSL, else 0.
