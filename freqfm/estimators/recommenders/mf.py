@@ -586,7 +586,7 @@ class MFRecommender(GradientRecommender):
         known = X if X.nnz == n_known else self._history.matrix(X.shape)
         backbone = components.backbone.bind(known, count_threads(self.n_jobs))
         components = components._replace(backbone=backbone)
-        trainer = EpochwiseTrainer if backbone.changes_by_epoch else BackboneTrainer
+        trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
         return trainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
