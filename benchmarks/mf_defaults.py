@@ -25,6 +25,7 @@ from _data import click_parts, data_parser, movielens_100k, require_data
 from _runs import Results, table
 
 from freqfm import MFRecommender
+from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
 from freqfm.metrics._ranking import top_k
@@ -54,6 +55,12 @@ CHANGES = {
     "weights n_u^-1": {"user_exponent": -1.0},
     "weights n_i^-0.3": {"item_exponent": -0.3},
     **{f"propagation, {share}": {"propagation": share} for share in (0.05, 0.1, 0.2, 0.4)},
+    "20 epochs": {"max_iter": 20},
+    "40 epochs": {"max_iter": 40},
+    "lightgcn": {"backbone": "lightgcn"},
+    "lightgcn, 20 epochs": {"backbone": "lightgcn", "max_iter": 20},
+    "lightgcn, 40 epochs": {"backbone": "lightgcn", "max_iter": 40},
+    "lightgcn, 3 layers, 40 epochs": {"backbone": LightGCN(3), "max_iter": 40},
     **{f"before, propagation, {w}": {**BEFORE, "propagation": w} for w in (0.05, 0.1, 0.2, 0.4)},
 }
 

@@ -321,7 +321,9 @@ def test_backbones_agree(use, case):
 
 
 @pytest.mark.parametrize("loss", [BSL(1.2), BPR(), DirectAU(0.5)], ids=label)
-@pytest.mark.parametrize("backbone", [LightGCN(2), MLP((9,), "tanh")], ids=label)
+@pytest.mark.parametrize(
+    "backbone", [LightGCN(2), LightGCN(2, "batch"), MLP((9,), "tanh")], ids=label
+)
 def test_shipped_backbones_agree(use, backbone, loss):
     assert_recommenders_agree(use, mf_model(loss, "sgd", backbone=backbone))
 

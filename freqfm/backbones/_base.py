@@ -26,10 +26,10 @@ class Backbone(Component):
     #: Whether vectors are the rows of tables "user_factors" and "item_factors": compiled code then
     #: trains these, and calls neither ``forward`` nor ``backward``.
     is_linear = False
-    #: Whether an epoch trains the vectors themselves, as if they were tables, by compiled code.
-    #: Their changes are added to the tables at its end, and ``forward`` computes them anew;
-    #: ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
-    changes_by_epoch = False
+    # Whether an epoch trains the vectors themselves, as if they were tables, by compiled code.
+    # Their changes are added to the tables at its end, and ``forward`` computes them anew;
+    # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
+    _changes_by_epoch = False
     #: The largest default batch size, in positives; None for that of the loss.
     batch_size: int | None = None
     #: By default an epoch has about as many batches, or more.

@@ -33,8 +33,8 @@ class LightGCN(Backbone):
     for losses without negatives. Directions of small eigenvalues are learned slowly, so that it
     takes more epochs as well.
 
-    Training takes the memory of three more tables of vectors, with "batch" of six more, and 8 bytes
-    per interaction.
+    Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
+    bytes per interaction.
 
     Losses of cosines, the default among them, do better with an even number of layers: an odd one
     removes from the vectors what users and items of a group have with opposite signs, see
@@ -82,20 +82,19 @@ class LightGCN(Backbone):
         return type(self) is LightGCN and self.n_layers == 0
 
     @property
-    def changes_by_epoch(self):
-        """Whether vectors are propagated once an epoch, see :class:`Backbone`."""
+    def _changes_by_epoch(self):
         # A subclass may have a ``backward`` of its own.
         return type(self) is LightGCN and self.propagate == "epoch"
 
     @property
     def batch_size(self):
         """The largest default batch size: less matters if each is propagated through the graph."""
-        return Backbone.batch_size if self.is_linear or self.changes_by_epoch else 8192
+        return Backbone.batch_size if self.is_linear or self._changes_by_epoch else 8192
 
     @property
     def n_batches(self):
         """About how many batches an epoch has at least, by default."""
-        return Backbone.n_batches if self.is_linear or self.changes_by_epoch else 64
+        return Backbone.n_batches if self.is_linear or self._changes_by_epoch else 64
 
     def bind(self, X, n_threads):
         """Return this backbone on the graph of a matrix, see :class:`Backbone`."""

@@ -73,8 +73,8 @@ class MFRecommender(GradientRecommender):
         The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
         The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, the cosine
-        for softmax and BSL, and the dot product whenever ``similarity`` or ``init="prism"`` gives
-        lengths a meaning.
+        for softmax and BSL, and the dot product whenever ``similarity``, ``init="prism"`` or
+        ``negative_sampler=InBatch(corrected=False)`` gives lengths a meaning.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL and
@@ -104,7 +104,7 @@ class MFRecommender(GradientRecommender):
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
         Approximate number of positives in a batch; None is the default of the loss, or of
-        "lightgcn", and less for small data.
+        ``LightGCN(propagate="batch")``, and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax and BSL, else 0.
@@ -588,7 +588,7 @@ class MFRecommender(GradientRecommender):
         known = X if X.nnz == n_known else self._history.matrix(X.shape)
         backbone = components.backbone.bind(known, count_threads(self.n_jobs))
         components = components._replace(backbone=backbone)
-        trainer = EpochwiseTrainer if backbone.changes_by_epoch else BackboneTrainer
+        trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
         return trainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
