@@ -231,7 +231,8 @@ def _start_system(r, systems, matrix, vector):
     n, width = matrix.shape[0], systems.gram.shape[0]
     penalty = np.float64(systems.penalties[r])
     for f in range(width):
-        for g in range(width):
+        # Below the diagonal only blocks of four around it are read.
+        for g in range(f - f % 8, width):
             matrix[f, g] = np.float64(systems.gram[f, g])
         matrix[f, f] += penalty
     # Rows and columns of padding are those of the identity.
@@ -266,7 +267,7 @@ def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
                 vector[f] += np.float64(weighted[p - first, f])
         add_product_of_transposed(vectors, weighted, sums, ZERO)
         for f in range(width):
-            for g in range(width):
+            for g in range(f - f % 8, width):
                 matrix[f, g] += np.float64(sums[f, g])
     for f in range(n):
         matrix[f, n] = vector[f]
