@@ -16,9 +16,12 @@ from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed
 from freqfm.backends.cpu.team import Team, wait
 
-# Rows that a thread solves at a time. Conjugate gradients multiply them by the Gram matrix in one
-# call of BLAS.
+# Rows that conjugate gradients solve together: their products with the Gram matrix are one call of
+# BLAS.
 _TILE = 32
+
+# Rows that a thread solves exactly at a time: their losses are a cache line.
+_LINE = 8
 
 # Rows of the fixed vectors in one product, and how many sums of such products are kept. The sums
 # are added in order, whatever the number of threads.
@@ -350,8 +353,8 @@ def solve_exactly(rank, size, barrier, span, systems, scratch, rows, losses):
     n = scratch.matrices.shape[1]
     matrix, vector = scratch.matrices[rank, :, : n + 1], scratch.vectors[rank, :n]
     gathered, sums = scratch.gathered[rank], scratch.sums[rank]
-    for of_tile in range(begin + rank * _TILE, end, size * _TILE):
-        for r in range(of_tile, min(of_tile + _TILE, end)):
+    for part in range(begin + rank * _LINE, end, size * _LINE):
+        for r in range(part, min(part + _LINE, end)):
             first, last = systems.starts[r], systems.starts[r + 1]
             losses[r] = 0.0
             for f in range(rows.shape[1]):
