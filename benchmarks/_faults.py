@@ -258,6 +258,26 @@ def table_ids(rng, value, *, nested=False):
     return choose(rng, same, refuse + [[value]] * (not nested), other + [[value]] * nested)
 
 
+def token(rng, value):
+    """A token of a vocabulary of strings."""
+    same = [np.str_(value), [value]]
+    return choose(rng, same, [*GARBAGE, "nobody", None, [value, "nobody"]])
+
+
+def documents(rng, value, *, empty=False):
+    """Documents of string tokens; ``empty`` where there may be none, or none with known tokens."""
+    joined = [" ".join(tokens) for tokens in value]
+    same = [tuple(value), iter(value), joined, np.array(joined), pd.Series(joined)]
+    same += [[np.array(tokens, dtype=object) for tokens in value], [*map(tuple, value)]]
+    refuse = [None, 3, 0.5, print, object(), b"x", "a b", {}, {"a"}, pd.DataFrame({"a": joined})]
+    refuse += [sparse.eye_array(3), [*value, None], [*value, 3], [*value, {"a": 1}], [*value, b"x"]]
+    refuse += [[*value, [*value[0], bad]] for bad in (None, 0.5, [1], b"x", True, {})]
+    nothing = [[], [[]], [[], []], iter([])]
+    other = [value[:1], value[::-1], value * 2, [[1, 2], [2, 1]], ["é \0 x", *joined]]
+    other += [[*value, [3, 4]], *nothing * empty]
+    return choose(rng, same, refuse + nothing * (not empty), other)
+
+
 def table_lists(rng, value):
     """A list of ids for each of two users."""
     same = [tuple(map(tuple, value)), [np.array(ids) for ids in value]]

@@ -28,6 +28,7 @@ HISTORIES[np.arange(N_USERS), np.arange(N_USERS) % N_ITEMS] = 1
 HELD_OUT = ((HISTORIES == 0) & (_RNG.random(HISTORIES.shape) < 0.5)) * 1.0
 ROWS = np.round(_RNG.random((N_ROWS, N_FEATURES)) * 2)
 TARGET, WEIGHT = np.arange(N_ROWS) % 2, np.arange(1.0, N_ROWS + 1)
+DOCUMENTS = [[f"i{i}" for i in np.flatnonzero(row)] for row in HISTORIES]
 RANKED = np.argsort(_RNG.random(HISTORIES.shape), axis=1)[:, :4]
 TABLE = [
     (f"u{u}", f"i{i}", float(HISTORIES[u, i]), int(7 * u + i))
@@ -46,6 +47,7 @@ FM = {"FMClassifier": _FM, "FMRegressor": _FM, "RaFMClassifier": _RAFM, "RaFMReg
 FM |= {"DeepFMClassifier": _DEEP, "DeepFMRegressor": _DEEP}
 _MF, _VAE = {"n_components": 3, **_SIZES}, {"hidden_layer_sizes": (4,), "n_components": 3, **_SIZES}
 RECOMMENDERS = {"MFRecommender": _MF, "ALSRecommender": _MF, "FastVAERecommender": _VAE}
+_WORDS = {"n_components": 3, "min_count": 1, "batch_size": 8, **_SIZES}
 
 #: Parameters of components, which errors name too.
 OF_COMPONENTS = {name for made in faults.COMPONENTS for name in _parameters(made)}
@@ -114,6 +116,8 @@ def check_named(answer, intact):
 @functools.cache
 def _fitted(name):
     cls = getattr(freqfm, name)
+    if name == "Word2Vec":
+        return cls(**_WORDS).fit(DOCUMENTS)
     if name == "InteractionRecommender":
         return cls(freqfm.MFRecommender(**_MF)).fit(TABLE)
     return (
@@ -220,6 +224,40 @@ def als_fit(rng):
 def vae_fit(rng):
     """Fits of the autoencoder."""
     return _recommender_fit(rng, "FastVAERecommender")
+
+
+def words_fit(rng):
+    """Fits of word vectors."""
+    partial = rng.random() < 0.3
+
+    def run(documents, params):
+        model = freqfm.Word2Vec(**params)
+        model = model.partial_fit(documents) if partial else model.fit(documents)
+        return model.vectors_, model.transform(DOCUMENTS)
+
+    fixed = ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]
+    args = {
+        "documents": (DOCUMENTS, faults.documents, {}),
+        "params": (dict(_WORDS), faults.params, {"cls": freqfm.Word2Vec, "fixed": fixed}),
+    }
+    return Call(run, args, check_finite, (*freqfm.Word2Vec().get_params(), *OF_COMPONENTS))
+
+
+def words_use(rng):
+    """What word vectors do once they are fitted."""
+    model = fitted("Word2Vec")
+    documents = {"documents": (DOCUMENTS, faults.documents, {"empty": True})}
+    token, tokens = (("i1", faults.token, {}), (["i1", "i4"], faults.table_ids, {}))
+    n = (3, faults.count, {})
+    calls = [
+        (model.transform, documents, check_finite),
+        (model.score, {"documents": (DOCUMENTS, faults.documents, {})}, check_finite),
+        (lambda documents: model.partial_fit(documents).vectors_, documents, check_finite),
+        (model.similarity, {"first": token, "second": token}, check_finite),
+        (model.doesnt_match, {"tokens": tokens}, None),
+        (lambda **a: model.most_similar(**a), {"positive": tokens, "n": n}, None),
+    ]
+    return Call(*pick(rng, calls))
 
 
 def recommend(rng):
@@ -641,5 +679,5 @@ def changed_model(rng):
 
 TARGETS = [fm_fit, fm_use, mf_fit, als_fit, vae_fit, recommend, recommender_use, table_fit]
 TARGETS += [table_use, sampler, metric, ranking_top_k, splitter, holdout, scorer, made_data, loader]
-TARGETS += [checkpoint, changed_model]
+TARGETS += [checkpoint, changed_model, words_fit, words_use]
 TARGETS = {target.__name__: target for target in TARGETS}

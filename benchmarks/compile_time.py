@@ -5,7 +5,7 @@ for compiled code; then in another process, which loads what the first one compi
 
     python benchmarks/compile_time.py
 
-It takes about two minutes; ``--quick`` tries one estimator only.
+It takes about three minutes; ``--quick`` tries one estimator only.
 """
 
 import argparse
@@ -22,6 +22,8 @@ FITS = {
     "MFRecommender()": "freqfm.MFRecommender(n_jobs=1).fit(X).recommend(X)",
     "MFRecommender(loss='bpr')": "freqfm.MFRecommender(loss='bpr', n_jobs=1).fit(X).recommend(X)",
     "FastVAERecommender()": "freqfm.FastVAERecommender(n_jobs=1).fit(X).recommend(X)",
+    "ALSRecommender()": "freqfm.ALSRecommender(n_jobs=1).fit(X).recommend(X)",
+    "Word2Vec()": "freqfm.Word2Vec(n_jobs=1).fit(documents).transform(documents)",
 }
 
 CODE = """
@@ -35,7 +37,9 @@ import freqfm
 rng = np.random.default_rng(0)
 X = sparse.csr_array((rng.random((40, 30)) < 0.3).astype(np.float32))
 y = np.arange(40) % 2
+documents = [list(map(int, row.nonzero()[0])) for row in X.toarray()]
 estimators = freqfm.FMClassifier, freqfm.MFRecommender, freqfm.FastVAERecommender  # imported
+estimators += freqfm.ALSRecommender, freqfm.Word2Vec
 start = time.process_time(), time.perf_counter()
 {fit}
 print(json.dumps([time.process_time() - start[0], time.perf_counter() - start[1]]))

@@ -4,7 +4,7 @@
   both take turns in one process, with the same text, window, negatives, size and threads; medians
   of the repetitions. Beside it the seconds of whole fits, vocabulary included.
 - Similarity: Spearman's correlation of cosines with WordSim-353 and SimLex-999, pairs of words of
-  the vocabulary, after the same number of epochs; means over seeds.
+  the vocabulary, after the same number of epochs; means and standard deviations over seeds.
 
     python benchmarks/word2vec_speed.py --data DIR --out results
 
@@ -132,11 +132,12 @@ def compare_similarity(text, pairs, architecture, n_epochs, args, n_threads):
         theirs = gensim_model(architecture, n_epochs, n_threads, seed, text).wv
         results["gensim"].append(correlations(theirs.vectors, theirs.key_to_index, pairs))
     for name in pairs:
-        means = [np.mean([run[name][0] for run in runs]) for runs in results.values()]
+        found = [[run[name][0] for run in runs] for runs in results.values()]
+        ours, theirs = (f"{np.mean(f):.3f} +- {np.std(f):.3f}" for f in found)
         n_known = results["freqfm"][0][name][1]
         print(
             f"{architecture:10} {n_epochs:3} epochs, {name} ({n_known} pairs): "
-            f"{means[0]:.3f}, gensim {means[1]:.3f}",
+            f"{ours}, gensim {theirs}",
             flush=True,
         )
     return results

@@ -73,7 +73,7 @@ model.transform(sessions[:3]).round(2)[:, :4]
 # ---------------------------
 #
 # Of each item's ten most similar ones, how many are of its department? By chance it is a sixth. All
-# optimizers find the departments, of rare items too; on so few sessions, Adam and SGD more surely.
+# optimizers find the departments, of rare items too.
 
 GROUPS = {"first 10": (0, 10), "next 15": (10, 25), "last 25": (25, 50)}
 

@@ -15,6 +15,7 @@ from freqfm import (
     InteractionRecommender,
     MFRecommender,
     RaFMClassifier,
+    Word2Vec,
     datasets,
     metrics,
 )
@@ -43,6 +44,9 @@ def uses() -> None:
     value: float = scorer(InteractionRecommender(), X)
     model = resume("fit.checkpoint").fit(rows, target)
     fields: np.ndarray = freqfm.column_fields(OneHotEncoder())
+    words = Word2Vec.load_word2vec_format("vectors.txt", binary=True)
+    nearest: list[tuple[str | int, float]] = words.most_similar(["king", "woman"], "man", n=3)
+    cosine: float = words.similarity("king", "queen")
     deep = DeepFMClassifier(fields=fields, hidden_layer_sizes=(8,), layer_optimizer=Adam())
     print(
         deep.fit(rows, target),
@@ -53,6 +57,8 @@ def uses() -> None:
         report,
         value,
         model,
+        nearest,
+        cosine,
         FMClassifier(),
     )
 
@@ -65,6 +71,7 @@ def constructors() -> None:
     MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
     ALSRecommender(32, unobserved_weight=0.3, solver="cholesky", n_jobs=2)
     FastVAERecommender(hidden_layer_sizes=[50], temperature=0.1, kl_weight="reference")
+    Word2Vec(50, architecture="cbow", optimizer=Adam(), subsample=None, analyzer=str.split)
     InteractionRecommender(MFRecommender(), user=0, item="track", value=None)
     Checkpoint("fit.checkpoint", every=5)
 
@@ -81,5 +88,7 @@ def mistakes() -> None:
     MFRecommender(optimizer=1.0)  # type: ignore[arg-type]
     ALSRecommender(regularization="auto")  # type: ignore[arg-type]
     FastVAERecommender(n_negatives=0.5)  # type: ignore[arg-type]
+    Word2Vec(window="wide")  # type: ignore[arg-type]
+    Word2Vec().similarity("king", "queen", "man")  # type: ignore[call-arg]
     Adam(learning_rate="fast")  # type: ignore[arg-type]
     Checkpoint(1)  # type: ignore[arg-type]

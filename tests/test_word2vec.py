@@ -234,6 +234,10 @@ def test_optimizers_and_initializers_compose():
     [
         ({}, CFSGD(4.0, max_step=0.1)),
         ({"architecture": "cbow"}, CFSGD(8.0, max_step=0.5)),
+        ({"max_iter": 20}, CFSGD(2.0, max_step=0.05)),
+        ({"max_iter": 20, "optimizer": "sgd", "batch_size": 100}, SGD(12.5)),
+        ({"max_iter": 20, "optimizer": "rowwise_adagrad"}, RowwiseAdagrad(0.1)),
+        ({"max_iter": 1}, CFSGD(4.0, max_step=0.1)),
         ({"learning_rate": 1.0}, CFSGD(1.0, max_step=0.1)),
         ({"optimizer": "sgd", "batch_size": 100}, SGD(25.0)),
         ({"optimizer": "rowwise_adagrad"}, RowwiseAdagrad(0.1)),

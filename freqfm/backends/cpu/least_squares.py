@@ -16,9 +16,12 @@ from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed
 from freqfm.backends.cpu.team import Team, wait
 
-# Rows that a thread solves at a time. Conjugate gradients multiply them by the Gram matrix in one
-# call of BLAS.
+# Rows that conjugate gradients solve together: their products with the Gram matrix are one call of
+# BLAS.
 _TILE = 32
+
+# Rows that a thread solves exactly at a time: their losses are a cache line.
+_LINE = 8
 
 # Rows of the fixed vectors in one product, and how many sums of such products are kept. The sums
 # are added in order, whatever the number of threads.
@@ -231,7 +234,8 @@ def _start_system(r, systems, matrix, vector):
     n, width = matrix.shape[0], systems.gram.shape[0]
     penalty = np.float64(systems.penalties[r])
     for f in range(width):
-        for g in range(width):
+        # Below the diagonal only blocks of four around it are read.
+        for g in range(f - f % 8, width):
             matrix[f, g] = np.float64(systems.gram[f, g])
         matrix[f, f] += penalty
     # Rows and columns of padding are those of the identity.
@@ -266,7 +270,7 @@ def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
                 vector[f] += np.float64(weighted[p - first, f])
         add_product_of_transposed(vectors, weighted, sums, ZERO)
         for f in range(width):
-            for g in range(width):
+            for g in range(f - f % 8, width):
                 matrix[f, g] += np.float64(sums[f, g])
     for f in range(n):
         matrix[f, n] = vector[f]
@@ -349,8 +353,8 @@ def solve_exactly(rank, size, barrier, span, systems, scratch, rows, losses):
     n = scratch.matrices.shape[1]
     matrix, vector = scratch.matrices[rank, :, : n + 1], scratch.vectors[rank, :n]
     gathered, sums = scratch.gathered[rank], scratch.sums[rank]
-    for of_tile in range(begin + rank * _TILE, end, size * _TILE):
-        for r in range(of_tile, min(of_tile + _TILE, end)):
+    for part in range(begin + rank * _LINE, end, size * _LINE):
+        for r in range(part, min(part + _LINE, end)):
             first, last = systems.starts[r], systems.starts[r + 1]
             losses[r] = 0.0
             for f in range(rows.shape[1]):

@@ -49,7 +49,9 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer
 
 __all__ = ["Word2Vec"]
 
-# Default learning rates by architecture. Those of SGD are for each position of a batch.
+# Default learning rates by architecture, for up to so many epochs; more epochs at the same rate
+# overfit little text. Those of SGD are for each position of a batch.
+_EPOCHS_OF_RATES = 5
 _RATES = {
     "skip_gram": {"sgd": 0.25, "cf_sgd": 4.0, "adam": 0.01},
     "cbow": {"sgd": 0.4, "cf_sgd": 8.0, "adam": 0.01},
@@ -110,8 +112,8 @@ class Word2Vec(
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance from
         :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The optimizer's learning rate; None is one that suits the architecture, see Notes. Not
-        allowed with an instance.
+        The optimizer's learning rate; None is one that suits the architecture and ``max_iter``, see
+        Notes. Not allowed with an instance.
     schedule : {"linear", "constant"}, default="linear"
         Whether the learning rate decays linearly, from batch to batch, to zero at the end of
         ``fit``. ``partial_fit`` always has a constant one.
@@ -173,10 +175,11 @@ class Word2Vec(
 
     Default learning rates are, for skip-gram and CBOW, 4 and 8 for "cf_sgd", with a ``max_step`` of
     0.1 and 0.5; 0.25 and 0.4 times ``batch_size`` for "sgd" and "fa_sgd", whose rates are of the
-    mean over a batch, as in all estimators here; 0.01 for "adam" and 0.1 for "adagrad" and
-    "rowwise_adagrad". The 0.025 for each pair of word2vec would be about 0.15 times ``batch_size``
-    for "sgd". CF-SGD's bound by the curvature, see :class:`freqfm.optimizers.CFSGD`, is that for
-    vectors of length one.
+    mean over a batch, as in all estimators here; and 0.01 for "adam". With more than 5 epochs they,
+    and ``max_step``, are multiplied by sqrt(5 / ``max_iter``), as more epochs overfit at the same
+    rate. "adagrad" and "rowwise_adagrad" take 0.1. The 0.025 for each pair of word2vec would be
+    about 0.15 times ``batch_size`` for "sgd". CF-SGD's bound by the curvature, see
+    :class:`freqfm.optimizers.CFSGD`, is that for vectors of length one.
 
     Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
     memory is 8 n_tokens n_components bytes for the model, as much again for a copy of the last
@@ -391,7 +394,7 @@ class Word2Vec(
         """Return the optimizer; one given by name has rates that suit the architecture."""
         rate, bound = self.learning_rate, None
         if is_named(self.optimizer, "cf_sgd"):
-            bound = _LARGEST_STEPS[self.architecture]
+            bound = _LARGEST_STEPS[self.architecture] * self._share_of_rate()
         if rate is None and isinstance(self.optimizer, str):
             rate = self._default_rate()
         return resolve(
@@ -404,12 +407,17 @@ class Word2Vec(
 
     def _default_rate(self):
         """Return the learning rate of an optimizer given by name; None is its own."""
-        of_architecture = _RATES[self.architecture]
-        if self.optimizer in ("sgd", "fa_sgd"):
-            return of_architecture["sgd"] * int(self.batch_size)
         if self.optimizer in ("adagrad", "rowwise_adagrad"):
             return _RATE_OF_ADAGRAD
-        return of_architecture.get(self.optimizer)
+        is_sgd = self.optimizer in ("sgd", "fa_sgd")
+        rate = _RATES[self.architecture].get("sgd" if is_sgd else self.optimizer)
+        if rate is None:
+            return None
+        return rate * self._share_of_rate() * (int(self.batch_size) if is_sgd else 1)
+
+    def _share_of_rate(self):
+        """Return the share of the default rates that is taken: the more epochs, the less."""
+        return float(np.sqrt(_EPOCHS_OF_RATES / max(int(self.max_iter), _EPOCHS_OF_RATES)))
 
     def _checked_corpus(self, read, vocabulary):
         """Return the Corpus of documents; raise if there is nothing to learn from."""
