@@ -242,6 +242,11 @@ class _InnerCode(JITCodeLibrary):
         return module
 
 
+# What the names of functions begin with that Python calls: they unpack every field of every
+# argument, which is as much code as a small kernel.
+_ENTRY = "_ZN7cpython"
+
+
 class _KernelCode(JITCodeLibrary):
     """Code of a kernel.
 
@@ -253,6 +258,14 @@ class _KernelCode(JITCodeLibrary):
         _link_called(self, self._final_module)
         self._linking_libraries = []
         super().finalize()
+
+    def _optimize_final_module(self):
+        """Optimize the code, but for what takes a call's arguments apart, once for each call."""
+        for function in self._final_module.functions:
+            if function.name.startswith(_ENTRY) and not function.is_declaration:
+                function.add_function_attribute("noinline")
+                function.add_function_attribute("optnone")
+        super()._optimize_final_module()
 
 
 def _link_called(code, module):
@@ -267,6 +280,12 @@ def _link_called(code, module):
             module.link_in(library._get_module_for_linking(), preserve=True)
 
 
+def _install_new(context):
+    """Make known what has been registered with numba since the last time."""
+    for registry in list(context._registries):
+        context.install_registry(registry)
+
+
 class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
@@ -277,6 +296,10 @@ class KernelCompiler(Compiler):
         flags = Flags(flags)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
         self.state.typingctx = _Types(typingctx)
+        context = self.state.targetctx
+        # Whatever numba does not find at once it looks for in all of its modules, hundreds of times
+        # a kernel. They have been imported above; only what they define anew is of interest.
+        context.refresh = lambda: _install_new(context)
 
     def compile_extra(self, func):
         """Compile without a search for unreachable objects, of which there are millions."""

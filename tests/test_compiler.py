@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core.compiler import Compiler, Flags
+from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
 from processes import python
@@ -77,6 +78,27 @@ def test_tuples_of_arrays_are_passed_whole(kernel):
     assert index == numba.int64
     function = overload.library.get_function(overload.fndesc.mangled_name)
     assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
+
+
+def test_unpacking_of_arguments_is_not_optimized(kernel):
+    compiled = kernel(lambda outer: total(outer, 1))
+    assert compiled(example()) == 3.0
+    (overload,) = compiled.overloads.values()
+    names = overload.fndesc.llvm_cpython_wrapper_name, overload.fndesc.mangled_name
+    attributes = [b" ".join(overload.library.get_function(name).attributes) for name in names]
+    assert [b"optnone" in found for found in attributes] == [True, False]
+
+
+def test_numba_looks_for_definitions_without_importing(kernel, monkeypatch):
+    refreshed = []
+    load = CPUContext.load_additional_registries
+    monkeypatch.setattr(
+        CPUContext, "load_additional_registries", lambda self: refreshed.append(load(self))
+    )
+    compiled = kernel(lambda values: values[0] + values[1])
+    assert compiled(np.arange(3.0)) == 1.0
+    # Once for the kernel; not at each constant index, for which numba has no definition.
+    assert len(refreshed) == 1
 
 
 def test_literal_arguments_compile_nothing_anew(kernel):
