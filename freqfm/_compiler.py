@@ -10,8 +10,8 @@ of numba that ignores them.
 import gc
 from collections import Counter
 
-from llvmlite import ir
-from numba.core import types
+from llvmlite import binding, ir
+from numba.core import config, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -23,7 +23,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.core.typing import Context
 from numba.extending import models, register_model
 
-__all__ = ["InnerCompiler", "KernelCompiler"]
+__all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
 
 
 class Flags(_NumbaFlags):
@@ -253,6 +253,8 @@ class _KernelCode(JITCodeLibrary):
     numba links each function into its callers, these into theirs, and so on.
     """
 
+    _unrolls = True
+
     def finalize(self):
         """Link each function once, and generate machine code."""
         _link_called(self, self._final_module)
@@ -260,12 +262,37 @@ class _KernelCode(JITCodeLibrary):
         super().finalize()
 
     def _optimize_final_module(self):
-        """Optimize the code, but for what takes a call's arguments apart, once for each call."""
+        """Optimize the code, but for what takes a call's arguments apart, once for each call.
+
+        LLVM unrolls loops beside vectorising them. Unless ``_unrolls``, it does not.
+        """
         for function in self._final_module.functions:
             if function.name.startswith(_ENTRY) and not function.is_declaration:
                 function.add_function_attribute("noinline")
                 function.add_function_attribute("optnone")
-        super()._optimize_final_module()
+        if self._unrolls:
+            super()._optimize_final_module()
+            return
+        # What numba does, with another option.
+        codegen = self._codegen
+        cheap, builder = codegen._module_pass_manager(
+            loop_vectorize=codegen._loopvect,
+            slp_vectorize=False,
+            opt=codegen._opt_level,
+            cost="cheap",
+        )
+        cheap.run(self._final_module, builder)
+        options = binding.create_pipeline_tuning_options()
+        options.speed_level = config.OPT
+        options.loop_vectorization = config.LOOP_VECTORIZE
+        options.slp_vectorization = config.SLP_VECTORIZE
+        options.loop_unrolling = False
+        builder = binding.create_pass_builder(codegen._tm, options)
+        builder.getModulePassManager().run(self._final_module, builder)
+
+
+class _RolledKernelCode(_KernelCode):
+    _unrolls = False
 
 
 def _link_called(code, module):
@@ -325,6 +352,12 @@ class KernelCompiler(Compiler):
             ]
             manager.finalize()
         return pipelines
+
+
+class RolledCompiler(KernelCompiler):
+    """Compiles a kernel whose loops are not unrolled."""
+
+    _code = _RolledKernelCode
 
 
 class InnerCompiler(KernelCompiler):

@@ -89,6 +89,25 @@ def test_unpacking_of_arguments_is_not_optimized(kernel):
     assert [b"optnone" in found for found in attributes] == [True, False]
 
 
+def alternating(values):
+    """Values that alternate in sign, a loop that is not vectorised."""
+    result = 0
+    for i in range(values.shape[0]):
+        result = values[i] - result * result
+    return result
+
+
+@pytest.mark.parametrize(("decorator", "unrolled"), [("kernel", True), ("rolled_kernel", False)])
+def test_loops_are_unrolled_or_not(monkeypatch, decorator, unrolled):
+    monkeypatch.setattr(_jit, "KERNELS", [])
+    compiled = getattr(_jit, decorator)(alternating, cached=False)
+    assert compiled(np.arange(4)) == alternating(np.arange(4))
+    (overload,) = compiled.overloads.values()
+    function = overload.library.get_function(overload.fndesc.mangled_name)
+    opcodes = [i.opcode for block in function.blocks for i in block.instructions]
+    assert (opcodes.count("mul") > 1) == unrolled
+
+
 def test_numba_looks_for_definitions_without_importing(kernel, monkeypatch):
     refreshed = []
     load = CPUContext.load_additional_registries
@@ -204,7 +223,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 from freqfm import FMRegressor, _jit
 
-assert _jit.KernelCompiler is _jit.InnerCompiler is Compiler
+assert _jit.KernelCompiler is _jit.InnerCompiler is _jit.RolledCompiler is Compiler
 X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
 model = FMRegressor(n_components=2, init_scale=0.5, max_iter=2, batch_size=5, random_state=0)
 print(json.dumps(model.fit(X, X.sum(axis=1)).predict(X).tolist()))
