@@ -1,4 +1,4 @@
-"""The decorators of all compiled functions: ``inlined``, ``subroutine``, ``kernel``, ``rolled_kernel``.
+"""The decorators of compiled functions: ``inlined``, ``subroutine``, ``kernel``, ``rolled_kernel``.
 
 Nothing is compiled at import. A kernel is compiled at its first call and cached on disk, so that
 the next process loads it. To decide whether a cached kernel is stale, numba looks only at the file
