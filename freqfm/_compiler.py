@@ -10,8 +10,8 @@ of numba that ignores them.
 import gc
 from collections import Counter
 
-from llvmlite import ir
-from numba.core import types
+from llvmlite import binding, ir
+from numba.core import config, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -23,7 +23,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.core.typing import Context
 from numba.extending import models, register_model
 
-__all__ = ["InnerCompiler", "KernelCompiler"]
+__all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
 
 
 class Flags(_NumbaFlags):
@@ -242,17 +242,57 @@ class _InnerCode(JITCodeLibrary):
         return module
 
 
+# What the names of functions begin with that Python calls: they unpack every field of every
+# argument, which is as much code as a small kernel.
+_ENTRY = "_ZN7cpython"
+
+
 class _KernelCode(JITCodeLibrary):
     """Code of a kernel.
 
     numba links each function into its callers, these into theirs, and so on.
     """
 
+    _unrolls = True
+
     def finalize(self):
         """Link each function once, and generate machine code."""
         _link_called(self, self._final_module)
         self._linking_libraries = []
         super().finalize()
+
+    def _optimize_final_module(self):
+        """Optimize the code, but for what takes a call's arguments apart, once for each call.
+
+        LLVM unrolls loops beside vectorising them. Unless ``_unrolls``, it does not.
+        """
+        for function in self._final_module.functions:
+            if function.name.startswith(_ENTRY) and not function.is_declaration:
+                function.add_function_attribute("noinline")
+                function.add_function_attribute("optnone")
+        if self._unrolls:
+            super()._optimize_final_module()
+            return
+        # What numba does, with another option.
+        codegen = self._codegen
+        cheap, builder = codegen._module_pass_manager(
+            loop_vectorize=codegen._loopvect,
+            slp_vectorize=False,
+            opt=codegen._opt_level,
+            cost="cheap",
+        )
+        cheap.run(self._final_module, builder)
+        options = binding.create_pipeline_tuning_options()
+        options.speed_level = config.OPT
+        options.loop_vectorization = config.LOOP_VECTORIZE
+        options.slp_vectorization = config.SLP_VECTORIZE
+        options.loop_unrolling = False
+        builder = binding.create_pass_builder(codegen._tm, options)
+        builder.getModulePassManager().run(self._final_module, builder)
+
+
+class _RolledKernelCode(_KernelCode):
+    _unrolls = False
 
 
 def _link_called(code, module):
@@ -267,6 +307,12 @@ def _link_called(code, module):
             module.link_in(library._get_module_for_linking(), preserve=True)
 
 
+def _install_new(context):
+    """Make known what has been registered with numba since the last time."""
+    for registry in list(context._registries):
+        context.install_registry(registry)
+
+
 class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
@@ -277,6 +323,10 @@ class KernelCompiler(Compiler):
         flags = Flags(flags)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
         self.state.typingctx = _Types(typingctx)
+        context = self.state.targetctx
+        # Whatever numba does not find at once it looks for in all of its modules, hundreds of times
+        # a kernel. They have been imported above; only what they define anew is of interest.
+        context.refresh = lambda: _install_new(context)
 
     def compile_extra(self, func):
         """Compile without a search for unreachable objects, of which there are millions."""
@@ -302,6 +352,12 @@ class KernelCompiler(Compiler):
             ]
             manager.finalize()
         return pipelines
+
+
+class RolledCompiler(KernelCompiler):
+    """Compiles a kernel whose loops are not unrolled."""
+
+    _code = _RolledKernelCode
 
 
 class InnerCompiler(KernelCompiler):

@@ -96,7 +96,7 @@ NOT_AT_MODULE_LEVEL = {
 MOST_LINES, MOST_PARAMETERS = 60, 8
 
 # Functions under these decorators are compiled.
-DECORATORS = {"kernel", "inlined", "subroutine"}
+DECORATORS = {"kernel", "rolled_kernel", "inlined", "subroutine"}
 
 
 def module_name(path):

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core.compiler import Compiler, Flags
+from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
 from numpy.testing import assert_allclose, assert_array_equal
@@ -79,6 +80,46 @@ def test_tuples_of_arrays_are_passed_whole(kernel):
     assert index == numba.int64
     function = overload.library.get_function(overload.fndesc.mangled_name)
     assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
+
+
+def test_unpacking_of_arguments_is_not_optimized(kernel):
+    compiled = kernel(lambda outer: total(outer, 1))
+    assert compiled(example()) == 3.0
+    (overload,) = compiled.overloads.values()
+    names = overload.fndesc.llvm_cpython_wrapper_name, overload.fndesc.mangled_name
+    attributes = [b" ".join(overload.library.get_function(name).attributes) for name in names]
+    assert [b"optnone" in found for found in attributes] == [True, False]
+
+
+def alternating(values):
+    """Values that alternate in sign, a loop that is not vectorised."""
+    result = 0
+    for i in range(values.shape[0]):
+        result = values[i] - result * result
+    return result
+
+
+@pytest.mark.parametrize(("decorator", "unrolled"), [("kernel", True), ("rolled_kernel", False)])
+def test_loops_are_unrolled_or_not(monkeypatch, decorator, unrolled):
+    monkeypatch.setattr(_jit, "KERNELS", [])
+    compiled = getattr(_jit, decorator)(alternating, cached=False)
+    assert compiled(np.arange(4)) == alternating(np.arange(4))
+    (overload,) = compiled.overloads.values()
+    function = overload.library.get_function(overload.fndesc.mangled_name)
+    opcodes = [i.opcode for block in function.blocks for i in block.instructions]
+    assert (opcodes.count("mul") > 1) == unrolled
+
+
+def test_numba_looks_for_definitions_without_importing(kernel, monkeypatch):
+    refreshed = []
+    load = CPUContext.load_additional_registries
+    monkeypatch.setattr(
+        CPUContext, "load_additional_registries", lambda self: refreshed.append(load(self))
+    )
+    compiled = kernel(lambda values: values[0] + values[1])
+    assert compiled(np.arange(3.0)) == 1.0
+    # Once for the kernel; not at each constant index, for which numba has no definition.
+    assert len(refreshed) == 1
 
 
 def test_literal_arguments_compile_nothing_anew(kernel):
@@ -185,7 +226,7 @@ from numba.core.compiler import Compiler
 from freqfm import _jit
 from freqfm.samplers import MIDX
 
-assert _jit.KernelCompiler is _jit.InnerCompiler is Compiler
+assert _jit.KernelCompiler is _jit.InnerCompiler is _jit.RolledCompiler is Compiler
 X = np.random.default_rng(0).normal(size=(40, 4))
 sampler = MIDX(n_codewords=3).fit(X, random_state=0)
 print(json.dumps([found.tolist() for found in sampler.sample(X[:5], 6)]))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm.backends.cpu.blas import add_product, product_with_transposed
 from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.tables import (
@@ -196,7 +196,7 @@ def _apply_margins(member, n, users, items, gradients, now, mean):
     _clamp(member, n, items)
 
 
-@kernel
+@rolled_kernel
 def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
     """Train on some batches of an epoch; return the sums of the loss and of the weights.
 

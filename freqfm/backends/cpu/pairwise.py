@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
 from freqfm.backends.cpu.prefetch import LINE, prefetch_element, prefetch_row
@@ -294,7 +294,7 @@ def _learn_row(member, r, end, batch, pairwise, users, items, scratch):
     scratch.weights[r] = weight
 
 
-@kernel
+@rolled_kernel
 def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
     """Train on some batches of an epoch; return the sums of the loss and of the weights.
 

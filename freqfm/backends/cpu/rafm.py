@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._jit import HALF, ONE, ZERO, inlined, kernel, rolled_kernel
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm_batch import (
     Scratch,
@@ -348,7 +348,7 @@ def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
         )  # fmt: skip
 
 
-@kernel
+@rolled_kernel
 def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     """Train on some batches of an epoch; return their loss.
 

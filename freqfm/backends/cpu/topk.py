@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu import bounds
@@ -341,7 +341,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         _sort(np.uint64(out + i), best.scores, best.items)
 
 
-@kernel
+@rolled_kernel
 def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
     """Write the ``k`` best items of every query, best first.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import ONE, ZERO, inlined, kernel, rolled_kernel
 from freqfm.backends.base import Histories, Stream
 from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
@@ -412,7 +412,7 @@ def _learn_from_draws(rank, b, batch, weights, scratch, occurrences, result):
             gradient[f] += multiples[j] * vectors[first + j, f]
 
 
-@kernel
+@rolled_kernel
 def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
     """Train the items of one batch by the softmax over each query's draws and one positive.
 
