@@ -1,11 +1,19 @@
 """Shared fixtures."""
 
+import gc
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 from freqfm.backends.cpu import team
 from freqfm.datasets import make_clicks
+
+
+def pytest_collection_finish():
+    """Collect garbage more rarely, and not among modules and tests, which all stay."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

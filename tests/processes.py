@@ -1,6 +1,7 @@
 """Fresh processes for tests, which need not import the dependencies: that takes a second or two."""
 
 import functools
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ TESTS = Path(__file__).parent
 
 # What the process that others are forked from imports: not the package; what is missing is not.
 PRELOADED = ["numba", "scipy.sparse.linalg", "scipy.stats", "sklearn.model_selection", "pandas"]
-PRELOADED += ["distributed"]
+PRELOADED += ["distributed", "numba_ready"]
 
 
 class Done(NamedTuple):
@@ -87,5 +88,6 @@ def _run(source, argv, env, root, outputs):
 
     import numba
 
+    gc.freeze()
     numba.config.reload_config()
     exec(compile(source, argv[0], "exec"), {"__name__": "__main__", "__file__": argv[0]})

@@ -127,7 +127,7 @@ def test_sums_of_histories_agree():
 
 def test_recommenders_serve_from_the_gpu(monkeypatch):
     device = EmulatedDevice()
-    X = sparse.random(20, 30, 0.3, format="csr", dtype=np.float32, random_state=0)
+    X = sparse.random(10, 20, 0.3, format="csr", dtype=np.float32, random_state=0)
     model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0, device="cuda")
     with monkeypatch.context() as patch:
         patch.setattr(backends, "get", lambda device="cpu": NumpyBackend())

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import warnings
 
 import joblib
 import numpy as np
@@ -254,6 +255,16 @@ def test_new_users_after_one_call(loss):
     model.partial_fit(sparse.vstack([known, history]).tocsr())
     learned = ndcg_at_k(hidden, model.recommend(users=np.arange(300, 400))[0])
     assert learned > 0.95 * folded
+
+
+@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+def test_partial_fit_without_new_items_warns_of_nothing(checkerboard, cls):
+    model = cls(4, optimizer="fa_sgd", learning_rate=0.01, early_stopping=False, max_iter=1)
+    model.fit(checkerboard[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(checkerboard[0])
+    assert np.isfinite(model.item_factors_).all()
 
 
 def test_partial_fit_from_nothing_and_warm_start(checkerboard):

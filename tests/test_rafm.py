@@ -51,8 +51,11 @@ def test_in_a_pipeline_and_a_search():
             optimizer=Adam(0.02), batch_size=50, init_scale=0.1, max_iter=30, random_state=0
         ),
     )
-    grid = {"rafmclassifier__ranks": [(4, 8), [2]], "rafmclassifier__alpha_factors": [0, 0.01]}
-    search = GridSearchCV(pipe, grid, cv=3).fit(rows, y)
+    grid = [
+        {"rafmclassifier__ranks": [ranks], "rafmclassifier__alpha_factors": [alpha]}
+        for ranks, alpha in (((4, 8), 0), ([2], 0.01))
+    ]
+    search = GridSearchCV(pipe, grid, cv=2).fit(rows, y)
     assert search.best_score_ > 0.95
     assert set(search.predict(rows)) == {"odd", "even"}
 

@@ -219,7 +219,7 @@ def test_fit_in_a_forked_child(rows):
 
 def test_grid_search_in_worker_processes(rows):
     X, y = rows
-    model = FMClassifier(8, max_iter=2, batch_size=500, random_state=0)
+    model = small_model(None)
     grid = [
         {"optimizer__learning_rate": [0.1, 1.0], "n_jobs": [None, 2]},
         {"loss": [Hinge()], "optimizer": [Momentum(0.05), Momentum(0.5)]},

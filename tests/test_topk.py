@@ -36,7 +36,8 @@ def reference_top_k(queries, items, k, exclude=None, candidates=None):
     best = np.full((len(scores), k), -np.inf)
     for r, row in enumerate(scores):
         # A stable sort leaves equal scores in the order of their items.
-        order = [j for j in np.argsort(-row, kind="stable") if row[j] > -np.inf][:k]
+        order = np.argsort(-row, kind="stable")
+        order = order[row[order] > -np.inf][:k]
         found[r, : len(order)] = order
         best[r, : len(order)] = row[order]
     return found, best

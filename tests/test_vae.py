@@ -58,7 +58,7 @@ def test_sklearn_compatible(estimator, check):
 @pytest.mark.parametrize("sampler", ["auto", "midx_popularity", "midx_uniform", "popularity"])
 def test_finds_held_out_items_of_clusters(log, sampler):
     train, held_out = holdout_interactions(log, 0.2, random_state=0)
-    model = FastVAERecommender(16, negative_sampler=sampler, random_state=0).fit(train)
+    model = make(n_components=16, negative_sampler=sampler, max_iter=10).fit(train)
     unseen = np.where(train.toarray() > 0, -1, model.item_counts_)
     by_popularity = np.argsort(-unseen, axis=1, kind="stable")[:, :10]
     items, scores = model.recommend(train)
@@ -115,10 +115,10 @@ def test_scores_are_cosines_or_products(log, similarity):
 )
 def test_temperatures(log, sampler, temperature):
     params = {"temperature": temperature, "negative_sampler": sampler, "learning_rate": 0.01}
-    model = make(**params, max_iter=8).fit(log)
+    model = make(**params, max_iter=4).fit(log)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     assert 0.05 < model.temperature_ < 1
-    again = make(**params, max_iter=4).fit(log).set_params(warm_start=True).fit(log)
+    again = make(**params, max_iter=2).fit(log).set_params(warm_start=True).fit(log)
     assert_allclose(again.item_factors_, model.item_factors_, rtol=1e-5)
     assert again.temperature_ == model.temperature_
 

@@ -103,7 +103,8 @@ class FASGD(Optimizer):
                 raise ValueError(
                     "counts of FASGD must be finite and non-negative, and not all zero."
                 )
-        average = (counts @ counts) / counts.sum()
+        # Without new rows, partial_fit has nothing to count.
+        average = (counts @ counts) / (counts.sum() or 1.0)
         rates = self.learning_rate * np.sqrt(average / np.where(counts > 0, counts, 1.0))
         return np.minimum(self.max_step, rates).astype(np.float32)
 
