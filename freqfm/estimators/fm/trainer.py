@@ -77,7 +77,39 @@ class TrainingRows(NamedTuple):
         return TrainingRows(X, y, target, weight, None, self.held_out)
 
 
-class FMTrainer:
+class ModelTask:
+    """What is the same in all tasks that train a model, see ``EpochLoop``.
+
+    Attributes
+    ----------
+    model : BaseFM
+        Its arrays are updated in place.
+    """
+
+    #: What may help if training diverges, apart from a smaller learning rate.
+    divergence_hint = "scale the features (and a regression target) to about 1"
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [getattr(self.model, name) for name in self.model._weight_names]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self.model._trained_arrays()
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+
+
+class FMTrainer(ModelTask):
     """A model, the rows that train it, and those that it is validated on; a context manager.
 
     Parameters
@@ -89,9 +121,6 @@ class FMTrainer:
     total_weight, mean_weight : float, default=None
         Of all rows that the model is trained on, if ``rows`` are a part of them.
     """
-
-    #: What may help if training diverges, apart from a smaller learning rate.
-    divergence_hint = "scale the features (and a regression target) to about 1"
 
     def __init__(self, model, optimizer, rows, total_weight=None, mean_weight=None):
         self.model = model
@@ -181,27 +210,8 @@ class FMTrainer:
         """Return the scores of rows of the backend that trains."""
         return self._backend.fm_scores(X, self.model._outputs(), n_threads)
 
-    def weights(self):
-        """Return the model's arrays."""
-        return [getattr(self.model, name) for name in self.model._weight_names]
 
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self.model._trained_arrays()
-
-    def attributes(self):
-        """Return the learned attributes, copied, for callbacks that evaluate the model."""
-        return {name: getattr(self.model, name).copy() for name in self.model._weight_names}
-
-    def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
-        return {}
-
-    def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
-
-
-class FoldsTrainer:
+class FoldsTrainer(ModelTask):
     """Trainers of several folds, which take turns epoch by epoch; a context manager.
 
     Means over the folds tell how long to train. The first trainer's model stands for all of them:
@@ -211,8 +221,6 @@ class FoldsTrainer:
     ----------
     trainers : list of FMTrainer
     """
-
-    divergence_hint = FMTrainer.divergence_hint
 
     def __init__(self, trainers):
         self._trainers = trainers
@@ -245,10 +253,6 @@ class FoldsTrainer:
     def state(self):
         """Return all arrays that training changes."""
         return [array for trainer in self._trainers for array in trainer.state()]
-
-    def attributes(self):
-        """Return the learned attributes of the first model, see ``FMTrainer``."""
-        return self._trainers[0].attributes()
 
     def extra(self):
         """Return what a checkpoint keeps beside the estimator: the other models."""
