@@ -304,9 +304,7 @@ class LazyTable:
     def _batches(self, columns):
         import pyarrow
 
-        # By default pyarrow reads 16 batches of each of four files ahead.
-        ahead = {"batch_readahead": 1, "fragment_readahead": 1}
-        for batch in self._X.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **ahead):
+        for batch in self._X.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK):
             yield pyarrow.Table.from_batches([batch])
 
     def _slices(self, columns):

@@ -1,9 +1,6 @@
 """Tables of interactions that are read chunk by chunk, twice."""
 
-import sys
-
 import numpy as np
-import processes
 import pytest
 from fake_recommender import Counting
 from numpy.testing import assert_array_equal
@@ -48,41 +45,6 @@ def test_matrix_of_a_folder_is_that_of_the_table(folder, reader, value):
     assert model.estimator_.X.dtype == np.float32
     with pytest.raises(TypeError, match="partial_fit was given .*chunk by chunk"):
         model.partial_fit(READERS[reader](path))
-
-
-LARGE = """
-import re, resource, sys
-sys.path.insert(0, sys.argv[2])
-import numpy as np
-import pyarrow as pa
-from fake_recommender import Counting
-from pyarrow import dataset, parquet
-from freqfm import InteractionRecommender, _interactions
-
-pa.set_cpu_count(1), pa.set_io_thread_count(1), pa.set_memory_pool(pa.system_memory_pool())
-_interactions._ROWS_OF_CHUNK = 1 << 13
-folder, rng = sys.argv[1], np.random.default_rng(0)
-for i in range(12):
-    ids = {name: pa.array([f"{name} {k:080d}" for k in range(n)]).take(rng.integers(0, n, 100_000))
-           for name, n in (("user_id", 500), ("item_id", 50))}
-    parquet.write_table(pa.table(ids), f"{folder}/{i}.parquet", row_group_size=1 << 13)
-# What is loaded and started once is not counted.
-InteractionRecommender(Counting()).fit(dataset.dataset(f"{folder}/0.parquet"))
-now = 1024 * int(re.search(r"VmData:\\s*(\\d+)", open("/proc/self/status").read())[1])
-resource.setrlimit(resource.RLIMIT_DATA, (now + 100_000_000,) * 2)
-try:
-    print(dataset.dataset(folder).to_table().nbytes)
-except MemoryError:
-    print("does not fit")
-print(InteractionRecommender(Counting()).fit(dataset.dataset(folder)).estimator_.seen_.sum())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
-def test_matrix_of_a_folder_larger_than_memory(tmp_path):
-    done = processes.python(LARGE, str(tmp_path), str(processes.TESTS))
-    assert done.stdout.split("\n")[:2] == ["does not fit", "1200000.0"], done.stderr
 
 
 def test_empty_folder_and_missing_columns(folder):
