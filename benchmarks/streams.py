@@ -4,10 +4,13 @@ Rows are generated on the fly, always the same ones: 39 tokens each, in fields o
 sizes, by a power law within each field; the label depends on some of them.
 
     python benchmarks/streams.py chunks                      # partial_fit against fit, in turns
+    python benchmarks/streams.py epochs --rows 600000 --chunk 65536    # epochs, in turns
     python benchmarks/streams.py stream --rows 1000000 --chunk 32768   # memory, time, log loss
+    python benchmarks/streams.py pass --rows 100000000 --chunk 32768   # constant memory
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -24,7 +27,9 @@ from sklearn.metrics import log_loss
 from freqfm import FMClassifier
 from freqfm._validation import canonical_csr
 from freqfm.datasets import RowStream, save_csr
+from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
+from freqfm.estimators.training import Attempt
 from freqfm.optimizers import CFSGD
 
 N_FIELDS = 39
@@ -82,6 +87,22 @@ def model(args, **params):
     return FMClassifier(args.components, max_iter=1, n_jobs=args.jobs, **params)
 
 
+def in_memory(args, X, y):
+    """Return the task that trains epochs on rows in memory."""
+    rows = canonical_csr(X), y, y[np.newaxis].astype(np.float32), np.ones(len(y))
+    fitted = model(args).partial_fit(X, y, classes=[0, 1])
+    return FMTrainer(fitted, CFSGD(), TrainingRows(*rows))
+
+
+def print_turns(results, n_rows, base):
+    """Print quartiles of the rates of calls that took turns, and their ratios to one of them."""
+    for name, seconds in results.items():
+        low, median, high = (n_rows / s for s in reversed(seconds))
+        ratio = results[base][1] / seconds[1]
+        spread = f"({low:,.0f} to {high:,.0f})"
+        print(f"  {name:26}{median:12,.0f} rows/s {spread:26} {ratio:.2f} of {base}", flush=True)
+
+
 def chunks_against_fit(args):
     """Print the rows a second of an epoch in memory, of a fit, and of chunks by partial_fit.
 
@@ -93,21 +114,68 @@ def chunks_against_fit(args):
     warm, online = model(args, warm_start=True), model(args)
     online.partial_fit(*chunks[0], classes=[0, 1])
     warm.fit(X, y)
-    weights = np.ones(len(y))
-    in_memory = TrainingRows(canonical_csr(X), y, y[np.newaxis].astype(np.float32), weights)
-    epochs = FMTrainer(model(args).partial_fit(X, y, classes=[0, 1]), CFSGD(), in_memory)
+    epochs = in_memory(args, X, y)
     calls = {
         "an epoch in memory": lambda: epochs.run_epoch(1),
         "fit, one epoch": lambda: warm.fit(X, y),
         "partial_fit": lambda: [online.partial_fit(*chunk) for chunk in chunks],
     }
     with epochs:
-        medians = {name: median for name, (_, median, _) in quartiles(calls, args.repeats).items()}
+        results = quartiles(calls, args.repeats)
     print(f"{len(y)} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
-    for name, median in medians.items():
-        ratio = medians["fit, one epoch"] / median
-        print(f"  {name:20}{len(y) / median:12,.0f} rows/s   {ratio:.2f} of fit")
-    return medians
+    print_turns(results, len(y), "fit, one epoch")
+    return results
+
+
+def epochs_against_memory(args):
+    """Print the rows a second of epochs on streams and of one in memory, of the same rows.
+
+    Reading is the bound of a source: no epoch is faster, and its work takes a core from training.
+    """
+    rows = Rows(args.tokens)
+    n_rows = args.rows // args.chunk * args.chunk
+    X, y = joined([rows.chunk(i, args.chunk) for i in range(n_rows // args.chunk)])
+    epochs = in_memory(args, X, y)
+    calls = {"an epoch in memory": lambda: epochs.run_epoch(1)}
+    with tempfile.TemporaryDirectory() as folder, epochs:
+        save_csr(folder, X, y)
+        streams = {
+            "arrays": RowStream.from_csr(X, y, chunk_size=args.chunk),
+            "mapped files": RowStream.from_csr(folder, chunk_size=args.chunk),
+            "generated": generated(rows, n_rows, args.chunk),
+        }
+        fitted = epochs.model
+        for name, stream in streams.items():
+            survey = survey_stream(fitted, stream)
+            task = StreamTrainer(fitted, CFSGD(), stream, survey, None, Attempt())
+            calls[f"{name}, an epoch"] = functools.partial(task.run_epoch, 1)
+            calls[f"{name}, read only"] = lambda stream=stream: sum(1 for _ in stream.epoch(1))
+        results = quartiles(calls, args.repeats)
+    print(f"{n_rows} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
+    print_turns(results, n_rows, "an epoch in memory")
+    return results
+
+
+def constant_memory(args):
+    """Train one pass on generated rows by partial_fit; print memory and rate as it goes."""
+    rows, done, printed = Rows(args.tokens), 0, 0
+    model(args).partial_fit(*rows.chunk(0, 2000), classes=[0, 1])
+    memory, start = AnonymousMemory(), time.perf_counter()
+    online = model(args, shuffle=False)
+    for X, y in generated(rows, args.rows, args.chunk):
+        online.partial_fit(X, y, classes=[0, 1])
+        done += len(y)
+        if done // 1_000_000 > printed or done >= args.rows:
+            printed = done // 1_000_000
+            size = sum(a.nbytes for a in [*online._trained_arrays(), online.token_counts_])
+            above, seconds = memory.peak - memory.before - size, time.perf_counter() - start
+            print(
+                f"{done:12,} rows, {done / seconds:9,.0f} rows/s, {above / 1e6:6,.0f} MB above the "
+                f"model of {size / 1e6:,.0f} MB, CPU {time.process_time():,.0f} s",
+                flush=True,
+            )
+    print(f"log loss {log_loss_on(online, rows):.8f}")
+    return {"rows": done, "above the model": above, "seconds": seconds}
 
 
 def log_loss_on(fitted, rows):
@@ -142,7 +210,7 @@ class AnonymousMemory:
 
 def generated(rows, n_rows, chunk):
     """Return a stream of rows that are generated when they are read."""
-    numbers = range(n_rows // chunk)
+    numbers = range(-(-n_rows // chunk))
     return RowStream(lambda: (rows.chunk(i, chunk) for i in numbers), chunk_size=chunk)
 
 
@@ -202,9 +270,17 @@ def stream_against_memory(args):
     return results
 
 
+CASES = {
+    "chunks": chunks_against_fit,
+    "epochs": epochs_against_memory,
+    "stream": stream_against_memory,
+    "pass": constant_memory,
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=["chunks", "stream"])
+    parser.add_argument("case", choices=CASES)
     parser.add_argument("--source", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--generated-only", action="store_true", help="no other sources")
@@ -216,7 +292,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="folder for results")
     args = parser.parse_args()
-    results = {"chunks": chunks_against_fit, "stream": stream_against_memory}[args.case](args)
+    results = CASES[args.case](args)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"streams_{args.case}.json").write_text(json.dumps(results, indent=1))

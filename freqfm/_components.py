@@ -1,6 +1,7 @@
 """Pluggable components: objects that hold hyper-parameters, given by name or as instances."""
 
 import difflib
+import functools
 import inspect
 from itertools import takewhile
 from numbers import Integral, Real
@@ -52,6 +53,12 @@ def set_by_user(component):
     return names
 
 
+@functools.cache
+def _parameters(cls):
+    """Return the names of the parameters of one of the package's classes."""
+    return frozenset(cls._get_param_names())
+
+
 def refuse_names(axis, component, names, reason):
     """Raise if a user's class, or the instance, sets one of these names, which would be ignored."""
     names = sorted(set_by_user(component) & set(names))
@@ -88,6 +95,10 @@ def refuse_ignored(axis, component, base):
     shipped = next(filter(_is_ours, cls.__mro__))
     of_base = shipped is base
     required = component._required or (component._formulas if of_base else ())
+    complete = all(getattr(component, name) is not None for name in required)
+    if cls is shipped and not of_base and complete and vars(component).keys() <= _parameters(cls):
+        # Nothing is the user's but the values of parameters.
+        return
     _check_formulas(axis, component, required)
     if component._compiled and of_base and not component._formulas:
         raise TypeError(

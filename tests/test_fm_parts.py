@@ -9,10 +9,35 @@ from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor, backends
 from freqfm._validation import canonical_csr
-from freqfm.backends.base import FMWeights
+from freqfm.backends.base import Backend, FMWeights
 from freqfm.optimizers import SGD
 
 BACKEND = backends.get("cpu")
+
+
+@pytest.mark.parametrize("indices", [[], [7], np.arange(500)[::-1], np.arange(999) ** 2 % 83])
+def test_tokens_get_labels(indices):
+    indices = np.asarray(indices, dtype=np.int32)
+    tokens, labels, counts = BACKEND.label_tokens(indices)
+    assert_array_equal(tokens[labels], indices)
+    order = np.argsort(tokens)
+    expected, _, expected_counts = Backend.label_tokens(BACKEND, indices)
+    assert_array_equal(tokens[order], expected)
+    assert_array_equal(counts[order], expected_counts)
+
+
+@pytest.mark.parametrize("dtype, width", [("f4", 1), ("f4", 19), ("f8", 1)])
+def test_rows_of_tables_are_taken_and_put_back(dtype, width):
+    table = np.arange(100.0 * width).reshape(100, width).astype(dtype)
+    rows = np.random.default_rng(0).permutation(100)[:80].astype(np.int32)
+    taken = np.empty((80, width), dtype)
+    BACKEND.take_rows(table, rows, taken)
+    assert_array_equal(taken, table[rows])
+    expected = table.copy()
+    Backend.put_rows(BACKEND, expected, rows, -taken)
+    BACKEND.put_rows(table, rows, -taken)
+    assert_array_equal(table, expected)
+    BACKEND.take_rows(table, rows[:0], taken[:0])
 
 
 def random_weights(n_features, width=5, seed=0):

@@ -79,6 +79,32 @@ def test_part_of_a_tower_trains_as_the_whole(chunks, fields, monkeypatch):
         assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "cf_sgd"])
+@pytest.mark.parametrize("sharing", ["separate", "truncate"])
+@pytest.mark.parametrize("ranks", [(2, 3, 5), (4,)])
+def test_part_of_a_rank_aware_model_trains_as_the_whole(
+    chunks, ranks, sharing, optimizer, monkeypatch
+):
+    # The last chunk holds no token of the highest rank.
+    X, y, weight = chunks[-1]
+    chunks = [*chunks[:-1], (X[:3], y[:3], weight[:3])]
+    rare = np.setdiff1d(np.arange(3000), X[:3].indices)
+    levels = np.zeros(3000, dtype=int)
+    levels[rare] = np.arange(len(rare)) % len(ranks)
+    params = {"ranks": ranks, "rank_sharing": sharing, "optimizer": optimizer}
+    params["rank_assignment"] = np.array(ranks)[levels]
+    found = everything(trained(model_of(RaFMClassifier, **params), chunks))
+    three = [(X, y + (X.indices[::3] < 50), weight) for X, y, weight in chunks[:2]]
+    model = model_of(RaFMClassifier, **params).partial_fit(*three[0][:2], classes=[0, 1, 2])
+    found += everything(model.partial_fit(*three[1][:2]))
+    whole_model(monkeypatch)
+    expected = everything(trained(model_of(RaFMClassifier, **params), chunks))
+    model = model_of(RaFMClassifier, **params).partial_fit(*three[0][:2], classes=[0, 1, 2])
+    expected += everything(model.partial_fit(*three[1][:2]))
+    for a, b in zip(found, expected, strict=True):
+        assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier, RaFMClassifier])
 def test_chunk_that_diverges_changes_nothing(chunks, cls):
     model = trained(model_of(cls), chunks[:2])
@@ -91,17 +117,25 @@ def test_chunk_that_diverges_changes_nothing(chunks, cls):
     trained(model, chunks[2:3])
 
 
-def test_chunk_takes_no_memory_that_grows_with_the_model():
+@pytest.mark.parametrize(
+    "model, most",
+    [
+        # A copy of one number for each token would take 1.6 MB.
+        (FMClassifier(16, random_state=0), 1e6),
+        # Ranks of all tokens are looked at, in 16 bytes a token; vectors and state take 280.
+        (RaFMClassifier((16, 32), rank_assignment=[0], optimizer="adam", random_state=0), 12e6),
+    ],
+)
+def test_chunk_takes_no_memory_that_grows_with_the_tables(model, most):
     X, y = make_clicks(50, (100, 20), random_state=0)
-    model = FMClassifier(16, random_state=0)
-    model.partial_fit(X, y, classes=[0, 1], n_features=400_000)
-    model.partial_fit(X, y, n_features=400_000)
+    wide = sparse.csr_array((X.data, X.indices, X.indptr), shape=(50, 400_000))
+    for _ in range(2):
+        model.partial_fit(wide, y, classes=[0, 1])
     tracemalloc.start()
-    model.partial_fit(X, y, n_features=400_000)
+    model.partial_fit(wide, y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # A copy of one number for each token would take 1.6 MB.
-    assert peak < 1e6
+    assert peak < most
 
 
 @pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier])

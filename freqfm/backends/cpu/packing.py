@@ -16,12 +16,15 @@ ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
 # How many rows ahead one's entries are prefetched, and the entries of a cache line.
 _AHEAD, _LINE = np.uint64(8), np.uint64(16)
 
+# Rows that are packed at a time, whose numbers are converted to 64 bits.
+_ROWS = 1 << 13
+
 
 @kernel
 def _pack(rows, indptr, indices, data, samples, entries):
-    """Write the entries of rows side by side, and where each row ends."""
+    """Write the entries of rows side by side, and where each row ends, from ``samples[0]`` on."""
     n_rows = np.uint64(rows.shape[0])
-    q = np.uint64(0)
+    q = np.uint64(samples[0].start)
     for i in range(n_rows):
         ahead = np.uint64(rows[min(i + _AHEAD, n_rows - np.uint64(1))])
         for p in range(np.uint64(indptr[ahead]), np.uint64(indptr[ahead + np.uint64(1)]), _LINE):
@@ -60,5 +63,7 @@ def pack_rows(X, weight, rows=None):
     samples["weight"][:-1] = weight[rows]
     n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
     entries = np.zeros(n_entries + 1, dtype=ENTRY)
-    _pack(rows.astype(np.int64, copy=False), X.indptr, X.indices, X.data, samples, entries)
+    for first in range(0, len(rows), _ROWS):
+        part = rows[first : first + _ROWS].astype(np.int64, copy=False)
+        _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
     return samples, entries

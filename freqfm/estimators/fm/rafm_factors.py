@@ -99,12 +99,10 @@ class RankedFactors:
         part._factors = aligned_empty((*self._factors.shape[:-1], layout.n_weights))
         part._state_layout, sizes = layout.lay_out(self._state_layout[:, 1::2])
         for state in part._optimizer_state:
-            for name, size, width in zip(
-                FACTOR_STATES, sizes, self._state_layout[0, 1::2], strict=True
-            ):
+            for name, size in zip(FACTOR_STATES, sizes.tolist(), strict=True):
                 # Of a single rank, the state is a table.
-                shape = (-1, width) if state[name].ndim == 2 else -1
-                state[name] = aligned_empty(int(size)).reshape(shape)
+                shape = min(len(tokens), len(state[name])), state[name].shape[-1]
+                state[name] = aligned_empty(shape if state[name].ndim == 2 else size)
         rows = np.empty_like(tokens)
         rows[layout.rows] = self.factor_rows_[tokens]
         return cycle([rows[:n] for n in layout.n_rows])

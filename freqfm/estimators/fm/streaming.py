@@ -12,8 +12,7 @@ from freqfm._signals import hold_signals
 from freqfm._validation import validate_rows, validate_weights, widen
 from freqfm.estimators.fm.parts import LabelledRows
 from freqfm.estimators.fm.pointwise import RunningBaseScore
-from freqfm.estimators.fm.trainer import FMTrainer
-from freqfm.estimators.tasks import TrainingTask
+from freqfm.estimators.fm.trainer import ModelTask
 from freqfm.estimators.training import check_finite
 
 __all__ = ["StreamSurvey", "StreamTrainer", "is_stream", "survey_stream"]
@@ -66,7 +65,9 @@ class _Classes:
     def add(self, y, weight):
         """Add labels; return the weights of the rows times those of their classes."""
         labels, codes = np.unique(self._model._checked_labels(y), return_inverse=True)
-        weight = weight * self._model._factors_of_classes(labels)[codes]
+        factors = self._model._factors_of_classes(labels)
+        if (factors != 1).any():
+            weight = weight * factors[codes]
         for label, total in zip(labels, np.bincount(codes, weights=weight), strict=True):
             self._weights[label] = self._weights.get(label, 0.0) + total
         return weight
@@ -150,7 +151,7 @@ def _weights_of(weight, X):
     return validate_weights(weight, X)
 
 
-class StreamTrainer(TrainingTask):
+class StreamTrainer(ModelTask):
     """The training task of a model and a stream: an epoch is a pass over all chunks.
 
     Each chunk trains a part of the model that is then written back. So an epoch that fails leaves
@@ -168,8 +169,6 @@ class StreamTrainer(TrainingTask):
     trial : Attempt
         Kept once a chunk is trained, if chunks are trained as parts.
     """
-
-    divergence_hint = FMTrainer.divergence_hint
 
     def __init__(self, model, optimizer, stream, survey, validation, trial):
         self.model = model
@@ -243,11 +242,3 @@ class StreamTrainer(TrainingTask):
                 "X_val holds values so large that scores of its rows overflow float32; scale them."
             )
         return float(model._validation_score(target, scores, weight))
-
-    @property
-    def _names(self):
-        return self.model._weight_names
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self.model._trained_arrays()

@@ -78,7 +78,22 @@ class TrainingRows(NamedTuple):
         return TrainingRows(X, y, target, weight, None, self.held_out)
 
 
-class FMTrainer(TrainingTask):
+class ModelTask(TrainingTask):
+    """What is the same in all tasks that train factorization machines, see ``TrainingTask``."""
+
+    #: What may help if training diverges, apart from a smaller learning rate.
+    divergence_hint = "scale the features (and a regression target) to about 1"
+
+    @property
+    def _names(self):
+        return self.model._weight_names
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self.model._trained_arrays()
+
+
+class FMTrainer(ModelTask):
     """A model, the rows that train it, and those that it is validated on.
 
     Parameters
@@ -90,9 +105,6 @@ class FMTrainer(TrainingTask):
     total_weight, mean_weight : float, default=None
         Of all rows that the model is trained on, if ``rows`` are a part of them.
     """
-
-    #: What may help if training diverges, apart from a smaller learning rate.
-    divergence_hint = "scale the features (and a regression target) to about 1"
 
     def __init__(self, model, optimizer, rows, total_weight=None, mean_weight=None):
         self.model = model
@@ -170,16 +182,8 @@ class FMTrainer(TrainingTask):
         """Return the scores of rows of the backend that trains."""
         return self._backend.fm_scores(X, self.model._outputs(), n_threads)
 
-    @property
-    def _names(self):
-        return self.model._weight_names
 
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self.model._trained_arrays()
-
-
-class FoldsTrainer:
+class FoldsTrainer(ModelTask):
     """Trainers of several folds, which take turns epoch by epoch; a context manager.
 
     Means over the folds tell how long to train. The first trainer's model stands for all of them:
@@ -190,13 +194,11 @@ class FoldsTrainer:
     trainers : list of FMTrainer
     """
 
-    divergence_hint = FMTrainer.divergence_hint
-
     def __init__(self, trainers):
         self._trainers = trainers
         self.model = trainers[0].model
         self.optimizer = trainers[0].optimizer
-        self.device = trainers[0].device
+        self._backend = trainers[0]._backend
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -223,10 +225,6 @@ class FoldsTrainer:
     def state(self):
         """Return all arrays that training changes."""
         return [array for trainer in self._trainers for array in trainer.state()]
-
-    def attributes(self):
-        """Return the learned attributes of the first model, see ``FMTrainer``."""
-        return self._trainers[0].attributes()
 
     def extra(self):
         """Return what a checkpoint keeps beside the estimator: the other models."""
