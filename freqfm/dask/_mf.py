@@ -16,7 +16,6 @@ from freqfm.dask._trainer import Sharded
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.base import refuse_empty, split_interactions
 from freqfm.estimators.recommenders.histories import InteractionHistory
-from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.training import FitCallbacks
 
@@ -228,8 +227,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     -----
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
     interactions a shard has. Only the linear backbone is supported, and with several shards only
-    fixed temperatures and samplers that are refreshed in each epoch. Batch sizes and the default
-    learning rate are those of a fit of as many interactions as a shard has on average.
+    fixed temperatures and samplers that are refreshed in each epoch.
 
     The interactions stay in the memory of the workers as long as the fitted estimator exists.
     ``recommend(users=...)`` fetches those of these users, in order not to recommend what they have,
@@ -286,13 +284,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         return X
 
     def _resolve_components(self, X):
-        n_shards = len(X.parts)
-        of_shard = -(-X.nnz // n_shards)
-        n_known = max(of_shard, -(-self._n_known_interactions // n_shards))
-        components = resolve_components(self, of_shard, X.shape, n_known)
-        return self._checked_components(components, n_shards)
-
-    def _checked_components(self, components, n_shards):
+        components, n_shards = super()._resolve_components(X), len(X.parts)
         if not components.backbone.is_linear:
             raise ValueError(
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
