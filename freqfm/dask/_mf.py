@@ -140,7 +140,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
 
     def __exit__(self, *exception):
         super().__exit__(*exception)
-        self._users = None
+        self._arrays = None
 
     def _begin(self):
         """Send each shard the model of its users."""
@@ -154,39 +154,43 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
             arguments = _users.UserTrainer, *data, part, self.components, *sizes
             self._trainers.append(cluster.submit(*arguments, on=home))
-        self._users = self._of_trainers(_users.initial_users)
+        self._arrays = [
+            cluster.submit(_users.initial_users, trainer, on=home)
+            for trainer, home in zip(self._trainers, self._homes, strict=True)
+        ]
 
-    def _of_trainers(self, function, *columns):
-        """Return the futures of a function of each trainer and of its value in each column."""
-        rows = zip(self._trainers, *columns, strict=True)
+    def _of_shards(self, function, arrays, *arguments):
+        """Return the futures of a function of each shard's trainer and users' arrays."""
+        of_shards = zip(self._trainers, arrays, self._homes, strict=True)
         return [
-            self._cluster.submit(function, *row, on=home)
-            for row, home in zip(rows, self._homes, strict=True)
+            self._cluster.submit(function, trainer, users, *arguments, on=home)
+            for trainer, users, home in of_shards
         ]
 
     def _run(self, epoch):
         """Return the pieces of the items after an epoch; write the users' arrays."""
-        cluster, n_shards, n_pieces = self._cluster, len(self._homes), len(self._owners)
-        pieces, users = self._sent_pieces(), self._users
+        cluster, n_pieces = self._cluster, len(self._owners)
+        pieces, arrays = self._sent_pieces(), self._arrays
         for number in range(self._n_rounds):
-            same = [[value] * n_shards for value in (number, epoch)]
-            of_all = [[piece] * n_shards for piece in pieces]
-            trained = self._of_trainers(_users.train_users, *same, users, *of_all)
-            *of_pieces, users = self._taken_apart(trained, self._homes, n_pieces + 1)
+            trained = self._of_shards(_users.train_users, arrays, number, epoch, *pieces)
+            *of_pieces, arrays = self._taken_apart(trained, self._homes, n_pieces + 1)
             pieces = self._merged_pieces(pieces, of_pieces)
-        found, of_shards = cluster.gather([pieces, users])
-        bounds, arrays = self.X.bounds, _users.user_arrays(self.model)
+        found, of_shards = cluster.gather([pieces, arrays])
+        bounds = self.X.bounds
         for i, values in enumerate(of_shards):
-            for array, rows in zip(arrays, values, strict=True):
+            for array, rows in zip(_users.user_arrays(self.model), values, strict=True):
                 array[bounds[i] : bounds[i + 1]] = rows
-        self._merged, self._users = pieces, users
+        self._merged, self._arrays = pieces, arrays
         return found
+
+    def _scores(self):
+        """Return what ``UserTrainer.score`` returns for each shard."""
+        pieces = self._merged or self._sent_pieces()
+        return self._cluster.gather(self._of_shards(_users.score_users, self._arrays, *pieces))
 
     def validation_score(self):
         """Return the mean NDCG of the held-out interactions of all shards."""
-        of_all = [[piece] * len(self._homes) for piece in self._merged]
-        found = self._cluster.gather(self._of_trainers(_users.score_users, self._users, *of_all))
-        found = [of_shard for of_shard in found if of_shard is not None]
+        found = [of_shard for of_shard in self._retried(self._scores) if of_shard is not None]
         if len(found) == 1:
             return found[0][0]
         scores, n_users = zip(*found, strict=True)
