@@ -126,6 +126,9 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         See ``RecommenderTrainer``.
     """
 
+    # Longer steps are worse here, see benchmarks/shards.py.
+    _growth = 1.0
+
     def __init__(self, model, components, X, held_out, n_known):
         self.model, self.components, self.X = model, components, X
         self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
@@ -230,8 +233,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     Notes
     -----
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
-    interactions a shard has. Only the linear backbone is supported, and with several shards only
-    fixed temperatures and samplers that are refreshed in each epoch.
+    interactions a shard has, but their steps do not grow. Only the linear backbone is supported,
+    and with several shards only fixed temperatures and samplers that are refreshed in each epoch.
 
     The interactions stay in the memory of the workers as long as the fitted estimator exists.
     ``recommend(users=...)`` fetches those of these users, in order not to recommend what they have,

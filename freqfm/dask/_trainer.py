@@ -11,9 +11,6 @@ from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
 
-# Factor of the steps of merges after each epoch whose loss is the lowest so far.
-_GROWTH = 1.05
-
 # An epoch, or its score, is tried so often if workers have died with what only they had.
 _ATTEMPTS = 3
 
@@ -78,6 +75,9 @@ class Sharded:
     rows : ShardedRows
     """
 
+    #: Factor of the steps of merges after each epoch whose loss is the lowest so far.
+    _growth = 1.05
+
     def __init__(self, model, optimizer, rows):
         self.model, self.optimizer = model, optimizer
         self._rows, self._cluster = rows, rows.cluster
@@ -140,7 +140,7 @@ class Sharded:
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
         if loss <= self._lowest:
             self._lowest, self._n_above = loss, 0
-            self._scale = min(self._scale * _GROWTH, self._longest)
+            self._scale = min(self._scale * self._growth, self._longest)
             return
         self._n_above += 1
         # One epoch may be chance.
