@@ -1,24 +1,20 @@
-"""Training on a Dask cluster: quality of merged shards, bytes of a merge, speed, and a plan.
+"""Training on a Dask cluster: speed of two workers, bytes of a merge, and a plan for many rows.
 
-``python benchmarks/scale_out.py --part speed`` compares two worker processes of one thread with one
-process of one thread, checks the bytes that a merge moves and a simulator of an epoch's time, and
-prints that simulator's plan for many rows. ``--part quality --data DIR`` compares four shards with
-one machine on Frappe and on MovieLens ratings. Run it on a quiet machine.
+    python benchmarks/scale_out.py --rows 800000 1600000 3200000
+
+compares two worker processes of one thread with one process of one thread, checks the bytes that a
+merge moves and a simulator of an epoch's time, and prints that simulator's plan for many rows. Run
+it on a quiet machine. ``benchmarks/shards.py`` has the quality of models.
 """
 
+import argparse
 import time
-import warnings
-from itertools import pairwise
 
 import dask
 import dask.array as da
 import numpy as np
-from _data import data_parser, movielens_split, require_data
-from defaults import frappe_split
 from distributed import Client, LocalCluster, wait
 from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import roc_auc_score
 
 import freqfm
 import freqfm.dask as fdask
@@ -51,59 +47,31 @@ def synthetic(n_blocks, n_rows, n_tokens):
     return da.concatenate(X), da.concatenate(y)
 
 
-def in_blocks(X, n_blocks):
-    """Return an array as a Dask array of so many blocks of rows."""
-    bounds = np.linspace(0, X.shape[0], n_blocks + 1).astype(int)
-    pairs = pairwise(bounds)
-    parts = [
-        da.from_delayed(dask.delayed(X[a:b]), (b - a, *X.shape[1:]), meta=X[:0]) for a, b in pairs
-    ]
-    return da.concatenate(parts)
+def timed(trainer, fit, count=lambda: 0):
+    """Time the epochs of a fit, without the first.
 
+    Parameters
+    ----------
+    trainer : type
+        Whose ``run_epoch`` is timed.
+    fit : callable
+    count : callable
+        Returns a number that grows.
 
-def cluster(n_workers, processes):
-    """Return a local cluster of workers with one thread each."""
-    return LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0"
-    )
-
-
-def quality(data, n_shards=4, n_merges=4):
-    """Print test AUC of one machine, and of shards after at most twice as many epochs."""
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    print(f"test AUC, {n_shards} shards, {n_merges} merges an epoch")
-    for name, parts in {
-        "Frappe": frappe_split(data),
-        "MovieLens": movielens_split(data, 0),
-    }.items():
-        (X, y), (X_val, y_val), (X_test, y_test) = parts
-        X, X_val = sparse.csr_array(X), sparse.csr_array(X_val)
-        plain = freqfm.FMClassifier(max_iter=30, **FIXED).fit(X, y, X_val=X_val, y_val=y_val)
-        n_epochs = 2 * plain.best_iter_
-        with cluster(2, False) as workers, Client(workers):
-            model = fdask.FMClassifier(
-                max_iter=n_epochs, n_shards=n_shards, n_merges=n_merges, **FIXED
-            ).fit(
-                in_blocks(X, n_shards), in_blocks(y, n_shards),
-                X_val=in_blocks(X_val, n_shards), y_val=in_blocks(y_val, n_shards),
-            )  # fmt: skip
-        found = [
-            roc_auc_score(y_test, of.decision_function(X_test)) for of in (plain, model.to_local())
-        ]
-        print(
-            f"{name:10} one machine {found[0]:.4f} at epoch {plain.best_iter_}, merged "
-            f"{found[1]:.4f} at epoch {model.best_iter_}: {found[1] - found[0]:+.4f}"
-        )
-
-
-def timed(trainer, fit):
-    """Return the median seconds of an epoch of a fit, without the first, and the fit's result."""
-    seconds, run_epoch = [], trainer.run_epoch
+    Returns
+    -------
+    seconds, counted : float
+        Of an epoch, the medians.
+    model : estimator
+        The fit's result.
+    """
+    seconds, counts, run_epoch = [], [], trainer.run_epoch
 
     def run(self, epoch):
         start = time.perf_counter()
         loss = run_epoch(self, epoch)
         seconds.append(time.perf_counter() - start)
+        counts.append(count())
         return loss
 
     trainer.run_epoch = run
@@ -111,7 +79,7 @@ def timed(trainer, fit):
         model = fit()
     finally:
         trainer.run_epoch = run_epoch
-    return float(np.median(seconds[1:])), model
+    return float(np.median(seconds[1:])), float(np.median(np.diff(counts))), model
 
 
 def table_bytes(model):
@@ -170,19 +138,20 @@ def round_seconds(n_merges):
 
 
 def speed(n_rows, n_tokens, n_merges=4):
-    """Print the speed of two workers, the bytes of a merge, and the plan."""
+    """Print the speed of two workers and the bytes of a merge; return the measured constants."""
     options = {"early_stopping": False, "max_iter": 3, "n_jobs": 1, **FIXED}
-    X, y = dask.compute(*synthetic(4, n_rows // 4, n_tokens), scheduler="sync")
-    alone, plain = timed(FMTrainer, lambda: freqfm.FMClassifier(**options).fit(X, y))
+    rows = dask.compute(*synthetic(4, n_rows // 4, n_tokens), scheduler="sync")
+    alone, _, plain = timed(FMTrainer, lambda: freqfm.FMClassifier(**options).fit(*rows))
     print(f"{n_rows} rows of {N_FIELDS} tokens, {n_tokens} tokens, 16 factors")
     print(f"one process, one thread: {alone:.2f} s an epoch, {n_rows / alone:.0f} rows/s")
-    table, counts = table_bytes(plain)
-    with cluster(2, True) as workers, Client(workers) as client:
+    workers = LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+    )
+    with workers, Client(workers) as client:
         rows = synthetic(4, n_rows // 4, n_tokens)
-        model = fdask.FMClassifier(n_shards=2, n_merges=n_merges, **options)
-        before = sent(client)
-        both, model = timed(fdask.FMClassifier._trainer, lambda: model.fit(*rows))
-        moved = sent(client) - before
+        fit = fdask.FMClassifier(n_shards=2, n_merges=n_merges, **options).fit
+        trainer = fdask.FMClassifier._trainer
+        both, moved, _ = timed(trainer, lambda: fit(*rows), lambda: sent(client))
         constants = {
             "row": alone / n_rows,
             "bandwidth": loopback_rate(client),
@@ -192,18 +161,17 @@ def speed(n_rows, n_tokens, n_merges=4):
         }
     print(f"two workers of one thread: {both:.2f} s an epoch, {alone / both:.2f} times as fast")
     # In a round a worker fetches the other one's piece, trains, and sends half of its shard's table
-    # and of its counts. The client fetches the table after each epoch; the model is sent once.
-    n_rounds = options["max_iter"] * n_merges
-    planned = n_rounds * (2 * table + counts) + (options["max_iter"] + 1) * table
+    # and of its counts. After the epoch the client fetches the table.
+    table, counts = table_bytes(plain)
     print(
-        f"bytes sent by workers: {moved / 1e6:.1f} MB in {n_rounds} merges, planned "
-        f"{planned / 1e6:.1f} MB (a table is {table / 1e6:.2f} MB; a merge moves 2 a shard, "
-        f"half of them local)"
+        f"bytes that the workers send in a merge: {(moved - table) / n_merges / 1e6:.2f} MB, "
+        f"planned {(2 * table + counts) / 1e6:.2f} MB (a table is {table / 1e6:.2f} MB; 2 a shard, "
+        f"half of them stay on the worker, and counts)"
     )
     predicted = simulate(n_rows, table, constants, 2, n_merges)
     print(f"simulated: {predicted:.2f} s an epoch, measured {both:.2f} s")
     print({name: float(f"{value:.3g}") for name, value in constants.items()})
-    plan(constants)
+    return constants
 
 
 def plan(constants, n_rows=10**11, n_tokens=10**8, n_threads=32, network=1.25e9):
@@ -223,16 +191,14 @@ def plan(constants, n_rows=10**11, n_tokens=10**8, n_threads=32, network=1.25e9)
 
 
 def main():
-    parser = data_parser(__doc__)
-    parser.add_argument("--part", choices=["quality", "speed"], default="speed")
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[400_000])
     parser.add_argument("--tokens", type=int, default=39 * 1000)
     parser.add_argument("--quick", action="store_true", help="few rows, to see that it runs")
     args = parser.parse_args()
-    if args.part == "quality":
-        quality(require_data(args))
-    else:
-        speed(8000 if args.quick else args.rows, args.tokens)
+    for n_rows in [8000] if args.quick else args.rows:
+        constants = speed(n_rows, args.tokens)
+    plan(constants)
 
 
 if __name__ == "__main__":

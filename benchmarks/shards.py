@@ -31,13 +31,14 @@ from defaults import frappe_split
 
 import freqfm
 import freqfm.dask as fdask
-from freqfm.dask import _base, _fm, _mf, _trainer
+from freqfm.dask import _base, _fm, _mf
 from freqfm.metrics import ndcg_at_k
 
 GROWTHS = (1.05, 1.1, 1.2, 1.0, 1.4)
 N_SHARDS, N_EPOCHS_MF, K = 4, 10, 20
 DATA_SETS = {"Frappe": "AUC", "MovieLens ratings": "AUC", "MovieLens clicks": "NDCG@20"}
-CHOSEN = _trainer._GROWTH
+TRAINERS = {"AUC": fdask.FMClassifier._trainer, "NDCG@20": _mf.ShardedMFTrainer}
+CHOSEN = {metric: trainer._growth for metric, trainer in TRAINERS.items()}
 
 # Fewer components and negatives than the defaults, for short fits.
 MF = {"n_components": 32, "n_negatives": 128}
@@ -143,38 +144,37 @@ def fit(name, parts, seed, growth, n_epochs):
     work = fit_mf if DATA_SETS[name] == "NDCG@20" else fit_fm
     if growth is None:
         return work(parts, seed, None, n_epochs)
-    _trainer._GROWTH = growth
+    TRAINERS[DATA_SETS[name]]._growth = growth
     _fm.Cluster = _mf.Cluster = Direct
     _base.OnCluster.client_ = None
     return work(parts, seed, growth, n_epochs)
 
 
-def compare(results, data, names, growths, seeds, part):
+def compare(results, data, name, growths, seeds, part):
     """Print the quality of one machine, and how that of shards differs, for each factor."""
-    for name in names:
-        parts = load(name, data)
-        alone = [
-            results.run({"data": name, "seed": seed}, fit, name, parts, seed, None, N_EPOCHS_MF)
-            for seed in seeds
-        ]
-        values, epochs = [of[part] for of in alone], [of["epoch"] for of in alone]
-        print(f"{name}, {part} {DATA_SETS[name]}: one machine {np.mean(values):.4f} {epochs}")
-        for growth in growths:
-            found = [
-                results.run(
-                    {"data": name, "seed": seed, "growth": growth},
-                    fit, name, parts, seed, growth, 2 * of["epoch"],
-                )
-                for seed, of in zip(seeds, alone, strict=True)
-            ]  # fmt: skip
-            changes = np.array([of[part] for of in found]) - values
-            print(
-                f"  {N_SHARDS} shards, growth {growth}: {np.mean(changes):+.4f} "
-                f"({', '.join(f'{change:+.4f}' for change in changes)}), "
-                f"{100 * np.mean(changes) / np.mean(values):+.2f} %, epochs "
-                f"{[of['epoch'] for of in found]}",
-                flush=True,
+    parts = load(name, data)
+    alone = [
+        results.run({"data": name, "seed": seed}, fit, name, parts, seed, None, N_EPOCHS_MF)
+        for seed in seeds
+    ]
+    values, epochs = [of[part] for of in alone], [of["epoch"] for of in alone]
+    print(f"{name}, {part} {DATA_SETS[name]}: one machine {np.mean(values):.4f} {epochs}")
+    for growth in growths:
+        found = [
+            results.run(
+                {"data": name, "seed": seed, "growth": growth},
+                fit, name, parts, seed, growth, 2 * of["epoch"],
             )
+            for seed, of in zip(seeds, alone, strict=True)
+        ]  # fmt: skip
+        changes = np.array([of[part] for of in found]) - values
+        print(
+            f"  {N_SHARDS} shards, growth {growth}: {np.mean(changes):+.4f} "
+            f"({', '.join(f'{change:+.4f}' for change in changes)}), "
+            f"{100 * np.mean(changes) / np.mean(values):+.2f} %, epochs "
+            f"{[of['epoch'] for of in found]}",
+            flush=True,
+        )
 
 
 def main():
@@ -185,9 +185,10 @@ def main():
     args = parser.parse_args()
     data, results = require_data(args), Results(args.out / "shards.jsonl")
     choose = args.part == "choose"
-    growths = GROWTHS if choose else (CHOSEN,)
     part = "valid" if choose else "test"
-    compare(results, data, args.sets, growths, range(args.seeds), part)
+    for name in args.sets:
+        growths = GROWTHS if choose else (CHOSEN[DATA_SETS[name]],)
+        compare(results, data, name, growths, range(args.seeds), part)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from freqfm.dask._trainer import Sharded
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.base import refuse_empty, split_interactions
 from freqfm.estimators.recommenders.histories import InteractionHistory
-from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.training import FitCallbacks
 
@@ -127,6 +126,9 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         See ``RecommenderTrainer``.
     """
 
+    # Longer steps are worse here, see benchmarks/shards.py.
+    _growth = 1.0
+
     def __init__(self, model, components, X, held_out, n_known):
         self.model, self.components, self.X = model, components, X
         self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
@@ -141,7 +143,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
 
     def __exit__(self, *exception):
         super().__exit__(*exception)
-        self._users = None
+        self._arrays = None
 
     def _begin(self):
         """Send each shard the model of its users."""
@@ -155,39 +157,43 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
             arguments = _users.UserTrainer, *data, part, self.components, *sizes
             self._trainers.append(cluster.submit(*arguments, on=home))
-        self._users = self._of_trainers(_users.initial_users)
+        self._arrays = [
+            cluster.submit(_users.initial_users, trainer, on=home)
+            for trainer, home in zip(self._trainers, self._homes, strict=True)
+        ]
 
-    def _of_trainers(self, function, *columns):
-        """Return the futures of a function of each trainer and of its value in each column."""
-        rows = zip(self._trainers, *columns, strict=True)
+    def _of_shards(self, function, arrays, *arguments):
+        """Return the futures of a function of each shard's trainer and users' arrays."""
+        of_shards = zip(self._trainers, arrays, self._homes, strict=True)
         return [
-            self._cluster.submit(function, *row, on=home)
-            for row, home in zip(rows, self._homes, strict=True)
+            self._cluster.submit(function, trainer, users, *arguments, on=home)
+            for trainer, users, home in of_shards
         ]
 
     def _run(self, epoch):
         """Return the pieces of the items after an epoch; write the users' arrays."""
-        cluster, n_shards, n_pieces = self._cluster, len(self._homes), len(self._owners)
-        pieces, users = self._sent_pieces(), self._users
+        cluster, n_pieces = self._cluster, len(self._owners)
+        pieces, arrays = self._sent_pieces(), self._arrays
         for number in range(self._n_rounds):
-            same = [[value] * n_shards for value in (number, epoch)]
-            of_all = [[piece] * n_shards for piece in pieces]
-            trained = self._of_trainers(_users.train_users, *same, users, *of_all)
-            *of_pieces, users = self._taken_apart(trained, self._homes, n_pieces + 1)
+            trained = self._of_shards(_users.train_users, arrays, number, epoch, *pieces)
+            *of_pieces, arrays = self._taken_apart(trained, self._homes, n_pieces + 1)
             pieces = self._merged_pieces(pieces, of_pieces)
-        found, of_shards = cluster.gather([pieces, users])
-        bounds, arrays = self.X.bounds, _users.user_arrays(self.model)
+        found, of_shards = cluster.gather([pieces, arrays])
+        bounds = self.X.bounds
         for i, values in enumerate(of_shards):
-            for array, rows in zip(arrays, values, strict=True):
+            for array, rows in zip(_users.user_arrays(self.model), values, strict=True):
                 array[bounds[i] : bounds[i + 1]] = rows
-        self._merged, self._users = pieces, users
+        self._merged, self._arrays = pieces, arrays
         return found
+
+    def _scores(self):
+        """Return what ``UserTrainer.score`` returns for each shard."""
+        pieces = self._merged or self._sent_pieces()
+        return self._cluster.gather(self._of_shards(_users.score_users, self._arrays, *pieces))
 
     def validation_score(self):
         """Return the mean NDCG of the held-out interactions of all shards."""
-        of_all = [[piece] * len(self._homes) for piece in self._merged]
-        found = self._cluster.gather(self._of_trainers(_users.score_users, self._users, *of_all))
-        found = [of_shard for of_shard in found if of_shard is not None]
+        found = [of_shard for of_shard in self._retried(self._scores) if of_shard is not None]
         if len(found) == 1:
             return found[0][0]
         scores, n_users = zip(*found, strict=True)
@@ -227,9 +233,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     Notes
     -----
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
-    interactions a shard has. Only the linear backbone is supported, and with several shards only
-    fixed temperatures and samplers that are refreshed in each epoch. Batch sizes and the default
-    learning rate are those of a fit of as many interactions as a shard has on average.
+    interactions a shard has, but their steps do not grow. Only the linear backbone is supported,
+    and with several shards only fixed temperatures and samplers that are refreshed in each epoch.
 
     The interactions stay in the memory of the workers as long as the fitted estimator exists.
     ``recommend(users=...)`` fetches those of these users, in order not to recommend what they have,
@@ -286,13 +291,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         return X
 
     def _resolve_components(self, X):
-        n_shards = len(X.parts)
-        of_shard = -(-X.nnz // n_shards)
-        n_known = max(of_shard, -(-self._n_known_interactions // n_shards))
-        components = resolve_components(self, of_shard, X.shape, n_known)
-        return self._checked_components(components, n_shards)
-
-    def _checked_components(self, components, n_shards):
+        components, n_shards = super()._resolve_components(X), len(X.parts)
         if not components.backbone.is_linear:
             raise ValueError(
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "

@@ -11,10 +11,7 @@ from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
 
-# Factor of the steps of merges after each epoch whose loss is the lowest so far.
-_GROWTH = 1.05
-
-# An epoch is tried again so often if workers have died with what only they had.
+# An epoch, or its score, is tried so often if workers have died with what only they had.
 _ATTEMPTS = 3
 
 
@@ -78,6 +75,9 @@ class Sharded:
     rows : ShardedRows
     """
 
+    #: Factor of the steps of merges after each epoch whose loss is the lowest so far.
+    _growth = 1.05
+
     def __init__(self, model, optimizer, rows):
         self.model, self.optimizer = model, optimizer
         self._rows, self._cluster = rows, rows.cluster
@@ -114,29 +114,33 @@ class Sharded:
 
     def run_epoch(self, epoch):
         """Train on every row once; return the mean loss, summed over outputs."""
+        pieces = self._retried(lambda: self._run(epoch))
+        self._layout.assign(pieces)
+        loss = _mean(pieces[0].losses)
+        self._watch(loss)
+        return loss
+
+    def _retried(self, work):
+        """Return what a function returns; begin again from the client's model if data are lost."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._cluster.watched():
-                    pieces = self._run(epoch)
-                break
+                    return work()
             except SchedulerLostError:
                 raise
             except (DataLostError, OSError):
                 # Connections to workers raise an OSError.
                 if attempt == _ATTEMPTS - 1:
                     raise
+                self._merged = None
                 with self._cluster.watched():
                     self._begin()
-        self._layout.assign(pieces)
-        loss = _mean(pieces[0].losses)
-        self._watch(loss)
-        return loss
 
     def _watch(self, loss):
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
         if loss <= self._lowest:
             self._lowest, self._n_above = loss, 0
-            self._scale = min(self._scale * _GROWTH, self._longest)
+            self._scale = min(self._scale * self._growth, self._longest)
             return
         self._n_above += 1
         # One epoch may be chance.
@@ -178,14 +182,18 @@ class Sharded:
             for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
         ]
 
+    def _scores(self):
+        """Return what ``ShardTrainer.score`` returns for each shard."""
+        pieces = self._merged or self._sent_pieces()
+        found = [
+            self._cluster.submit(_shards.score, trainer, *pieces, on=home)
+            for trainer, home in zip(self._trainers, self._rows.homes, strict=True)
+        ]
+        return self._cluster.gather(found)
+
     def validation_score(self):
         """Return the model's score on the validation parts of all shards."""
-        with self._cluster.watched():
-            found = [
-                self._cluster.submit(_shards.score, trainer, *self._merged, on=home)
-                for trainer, home in zip(self._trainers, self._rows.homes, strict=True)
-            ]
-            found = [facts for facts in self._cluster.gather(found) if facts is not None]
+        found = [facts for facts in self._retried(self._scores) if facts is not None]
         if len(found) == 1:
             return found[0][0]
         scores, weights, means, variances = np.array(found).T

@@ -195,7 +195,7 @@ class UserTrainer:
         for array, values in zip(user_arrays(self._model), users, strict=True):
             array[...] = values
 
-    def train(self, number, epoch, users, pieces):
+    def train(self, users, number, epoch, pieces):
         """Train one round; return a piece for each of those given, and the users' arrays."""
         with self._lock:
             self._assign(users, pieces)
@@ -235,9 +235,9 @@ def initial_users(trainer):
     return trainer.users()
 
 
-def train_users(trainer, number, epoch, users, *pieces):
+def train_users(trainer, users, number, epoch, *pieces):
     """Call ``UserTrainer.train``."""
-    return trainer.train(number, epoch, users, list(pieces))
+    return trainer.train(users, number, epoch, list(pieces))
 
 
 def score_users(trainer, users, *pieces):
