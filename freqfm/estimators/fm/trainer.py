@@ -198,7 +198,11 @@ class FoldsTrainer(ModelTask):
         self._trainers = trainers
         self.model = trainers[0].model
         self.optimizer = trainers[0].optimizer
-        self._backend = trainers[0]._backend
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._trainers[0].device
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
