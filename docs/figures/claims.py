@@ -103,12 +103,14 @@ def prism_table(summaries):
 
 
 def graded(ratios, holds, weaker):
-    """Return the verdict on ratios, by what they are of, whose mean should reach a bound."""
+    """Return the verdicts on ratios, by what they are of, that should reach a bound."""
     if not ratios:
         return "not run"
-    mean = np.mean(list(ratios.values()))
-    grade = "holds" if mean >= holds else "holds weaker" if mean >= weaker else "does not hold"
-    return f"{grade} where it was run ({', '.join(ratios)})"
+    grades = {}
+    for of, ratio in ratios.items():
+        found = "holds" if ratio >= holds else "holds weaker" if ratio >= weaker else "does not hold"
+        grades.setdefault(found, []).append(of)
+    return "; ".join(f"{found}: {', '.join(of)}" for found, of in grades.items())
 
 
 def described(of, n_seeds):
