@@ -108,9 +108,9 @@ def graded(ratios, holds, weaker):
         return "not run"
     grades = {}
     for of, ratio in ratios.items():
-        found = "holds" if ratio >= holds else "holds weaker" if ratio >= weaker else "does not hold"
-        grades.setdefault(found, []).append(of)
-    return "; ".join(f"{found}: {', '.join(of)}" for found, of in grades.items())
+        short = "holds weaker" if ratio >= weaker else "does not hold"
+        grades.setdefault("holds" if ratio >= holds else short, []).append(of)
+    return "; ".join(f"{grade}: {', '.join(of)}" for grade, of in grades.items())
 
 
 def described(of, n_seeds):
