@@ -304,8 +304,11 @@ class LazyTable:
     def _batches(self, columns):
         import pyarrow
 
-        for batch in self._X.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK):
-            yield pyarrow.Table.from_batches([batch])
+        for fragment in _fragments_of(self._X):
+            # The Dataset's schema has the columns of partitions too, and one type for each column.
+            schema = {"schema": self._X.schema} if fragment is not self._X else {}
+            for batch in fragment.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **schema):
+                yield pyarrow.Table.from_batches([batch])
 
     def _slices(self, columns):
         import polars
@@ -314,6 +317,23 @@ class LazyTable:
         n_rows = X.select(polars.len()).collect().item()
         for begin in range(0, n_rows, _ROWS_OF_CHUNK):
             yield X.slice(begin, _ROWS_OF_CHUNK).collect()
+
+
+def _fragments_of(data):
+    """Yield the parts of a pyarrow Dataset that are read one at a time: row groups, if it has any.
+
+    A scan of a whole Dataset reads far ahead of a slow reader, also with the least readahead. One
+    with a filter has no fragments, and is scanned as a whole.
+    """
+    try:
+        fragments = list(data.get_fragments())
+    except ValueError:
+        fragments = [data]
+    for fragment in fragments:
+        if hasattr(fragment, "split_by_row_group"):
+            yield from fragment.split_by_row_group()
+        else:
+            yield fragment
 
 
 def is_lazy(X):

@@ -1,5 +1,7 @@
 """Tables of interactions that are read chunk by chunk, twice."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from fake_recommender import Counting
@@ -8,7 +10,7 @@ from numpy.testing import assert_array_equal
 from freqfm import InteractionRecommender, _interactions
 
 polars = pytest.importorskip("polars")
-pytest.importorskip("pyarrow")
+pyarrow = pytest.importorskip("pyarrow")
 dataset = pytest.importorskip("pyarrow.dataset")
 
 
@@ -45,6 +47,51 @@ def test_matrix_of_a_folder_is_that_of_the_table(folder, reader, value):
     assert model.estimator_.X.dtype == np.float32
     with pytest.raises(TypeError, match="partial_fit was given .*chunk by chunk"):
         model.partial_fit(READERS[reader](path))
+
+
+def test_partitions_and_filters_of_a_dataset(folder):
+    path, frame = folder
+    table = frame.select("user_id", "item_id").to_arrow()
+    options = {"partitioning": ["item_id"], "partitioning_flavor": "hive"}
+    dataset.write_dataset(table, path / "items", format="parquet", **options)
+    data = dataset.dataset(path / "items", partitioning="hive")
+    few = polars.col("item_id") < 4
+    for given, expected in [
+        (data, frame),
+        (data.filter(dataset.field("item_id") < 4), frame.filter(few)),
+    ]:
+        model = InteractionRecommender(Seeing(), value=None).fit(given)
+        expected = InteractionRecommender(Seeing(), value=None).fit(expected)
+        assert_array_equal(model.item_ids_, expected.item_ids_)
+        assert (model.estimator_.X != expected.estimator_.X).nnz == 0
+
+
+def test_memory_is_that_of_few_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 1000)
+    rng = np.random.default_rng(0)
+    ids = {
+        f"{role}_id": pyarrow.array([f"{role} {k:0400d}" for k in range(50)]).take(
+            pyarrow.array(rng.integers(0, 50, 30_000))
+        )
+        for role in ("user", "item")
+    }
+    table = pyarrow.table(ids)
+    options = {"max_rows_per_file": 5000, "max_rows_per_group": 1000}
+    dataset.write_dataset(table, tmp_path, format="parquet", **options)
+    n_bytes = table.nbytes
+    del table, ids
+    before = pyarrow.default_memory_pool()
+    pool = pyarrow.proxy_memory_pool(before)
+    pyarrow.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        model = InteractionRecommender(Seeing()).fit(dataset.dataset(tmp_path))
+        of_python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pyarrow.set_memory_pool(before)
+    assert model.estimator_.X.sum() == 30_000
+    assert pool.max_memory() + of_python < n_bytes / 4
 
 
 def test_empty_folder_and_missing_columns(folder):

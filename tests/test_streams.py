@@ -215,6 +215,18 @@ def test_parquet_files(tmp_path, reader):
         RowStream.from_parquet(source, "clik")
 
 
+def test_columns_of_partitions(tmp_path):
+    dataset = pytest.importorskip("pyarrow.dataset")
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"item": [3, 4, 5, 6], "day": [1, 1, 2, 2], "click": [0, 1, 1, 0]})
+    options = {"partitioning": ["day"], "partitioning_flavor": "hive"}
+    dataset.write_dataset(table, tmp_path, format="parquet", **options)
+    data = dataset.dataset(tmp_path, partitioning="hive")
+    X, y = rows_of(RowStream.from_parquet(data, "click", features=["item", "day"]))
+    assert_array_equal(X, [[3, 1], [4, 1], [5, 2], [6, 2]])
+    assert_array_equal(y, [0, 1, 1, 0])
+
+
 def test_texts_are_hashed():
     texts = np.array([["red tea"], ["green tea"]], dtype=object)
     hasher = HashingVectorizer(n_features=8)

@@ -57,7 +57,9 @@ def parquet_parts(path, columns, n_rows):
 
     def part(fragment):
         def read():
-            for batch in fragment.to_batches(columns=columns.all(), batch_size=n_rows):
+            # The Dataset's schema has the columns of partitions too.
+            options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
+            for batch in fragment.to_batches(**options):
                 if batch.num_rows:
                     yield columns.block(partial(_to_numpy, batch))
 

@@ -88,6 +88,7 @@ class InteractionEncodingMixin:
         validate_data(self, first.given, reset=True, skip_check_array=True)
         places = first.find(user=self.user, item=self.item, value=self.value)
         wanted = {role: table.names[place] for role, place in places.items() if place is not None}
+        del first
         lengths = self._learn_ids_lazily(table, wanted)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         indices = np.empty(indptr[-1], dtype=np.int32)
