@@ -107,10 +107,10 @@ class ClassTargets(ClassifierMixin):
                 f"classes={np.unique(classes).tolist()} differs from the "
                 f"{self.classes_.tolist()} of the first call; pass the same, or None."
             )
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
+        known = np.isin(y, self.classes_)
+        if not known.all():
             raise ValueError(
-                f"y holds {unknown.tolist()}, which is not among the classes "
+                f"y holds {np.unique(y[~known]).tolist()}, which is not among the classes "
                 f"{self.classes_.tolist()} of the first call; name all classes there, or fit again."
             )
         labels = np.searchsorted(self.classes_, y)
