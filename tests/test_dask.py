@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -28,10 +29,22 @@ SHORT = {"max_iter": 2, "n_iter_no_change": None, "early_stopping": False, "n_co
 ARRAYS = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_")
 
 
-def cluster_of(n_workers):
+def cluster_of(n_workers, processes=False):
     return distributed.LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=":0"
+        n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0"
     )
+
+
+@contextmanager
+def cluster_of_processes(n_workers):
+    """Yield the client of a cluster of processes, forked from one that has imported much."""
+    processes.context()  # else dask would choose what the processes are forked from
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
+        cluster_of(n_workers, processes=True) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -287,14 +300,7 @@ def test_lost_scheduler(rows, data):
 @pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(data):
     params = {**SHORT, "n_shards": 4, "max_iter": 4}
-    processes.context()  # else dask would choose what the processes are forked from
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
-        distributed.LocalCluster(
-            n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as other,
-    ):
+    with cluster_of_processes(3) as other:
         expected = fdask.FMClassifier(client=other, **params).fit(*data)
         pids = other.run(os.getpid)
         calls, gather = [], fdask._fm.Cluster.gather
