@@ -6,16 +6,18 @@ import signal
 from itertools import pairwise
 
 import numpy as np
+import processes
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from sklearn.base import clone
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 fdask = pytest.importorskip("freqfm.dask")
 da = pytest.importorskip("dask.array")
 
-from test_dask import SHORT, assert_same, cluster_of, cluster_of_processes, split  # noqa: E402
+from test_dask import SHORT, assert_same, cluster_of, split  # noqa: E402
 
 import freqfm  # noqa: E402
 from freqfm.callbacks import Checkpoint, resume  # noqa: E402
@@ -33,6 +35,18 @@ MF_ARRAYS = ("user_factors_", "item_factors_", "loss_curve_", "item_counts_")
 @pytest.fixture(scope="module")
 def client():
     with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def of_processes():
+    """Return a client of a cluster of processes, which replaces those that are killed."""
+    processes.context()  # else dask would choose what the processes are forked from
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
+        cluster_of(3, processes=True) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 
@@ -239,27 +253,48 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_of_another_version_and_killed_ones(histories):
+def test_workers_that_are_killed_change_nothing(of_processes, rows):
+    of_processes.wait_for_workers(3)
+    data = [split(of, [0, 100, 200, 300, 400]) for of in rows]
+    params = {**SHORT, "n_shards": 4, "max_iter": 4, "client": of_processes}
+    expected = fdask.FMClassifier(**params).fit(*data)
+    pids = of_processes.run(os.getpid)
+
+    def kill():
+        os.kill(pids.popitem()[1], signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Shards and rounds are under way, or their results are just there.
+        after(6, patch, kill)
+        calls = after(8, patch, kill)
+        model = fdask.FMClassifier(**params).fit(*data)
+    assert len(calls) >= 8 and len(pids) == 1
+    assert_same(model, expected)
+
+
+@pytest.mark.slow
+def test_processes_of_another_version_and_killed_ones(of_processes, histories):
+    of_processes.wait_for_workers(3)
     X = loaded(histories, USERS)
-    with cluster_of_processes(2) as other:
-        model = fdask.MFRecommender(n_shards=2, client=other, **MF)
-        expected = fdask.MFRecommender(n_shards=2, client=other, **MF).fit(X)
-        pids = other.run(os.getpid)
-        with pytest.MonkeyPatch.context() as patch:
-            calls = after(4, patch, lambda: os.kill(pids.popitem()[1], signal.SIGKILL))
-            model.fit(X)
-        assert len(calls) > 4
-        assert_same(expected, model, MF_ARRAYS)
+    model = fdask.MFRecommender(n_shards=3, client=of_processes, **MF)
+    expected = clone(model).fit(X)
+    pids = of_processes.run(os.getpid)
+    with pytest.MonkeyPatch.context() as patch:
+        calls = after(4, patch, lambda: os.kill(pids.popitem()[1], signal.SIGKILL))
+        model.fit(X)
+    assert len(calls) > 4
+    assert_same(expected, model, MF_ARRAYS)
 
-        def change_version():
-            import freqfm
+    def set_version(version):
+        import freqfm
 
-            freqfm.__version__ = "0.0"
+        freqfm.__version__ = version
 
-        worker = sorted(other.nthreads())[0]
-        other.run(change_version, workers=[worker])
-        with pytest.raises(RuntimeError, match=f"worker {worker} has freqfm 0.0, but the client"):
-            model.fit(X)
+    worker = sorted(of_processes.nthreads())[0]
+    of_processes.run(set_version, "0.0", workers=[worker])
+    with pytest.raises(RuntimeError, match=f"worker {worker} has freqfm 0.0, but the client"):
+        model.fit(X)
+    of_processes.run(set_version, freqfm.__version__, workers=[worker])
 
 
 # Partitions, and weights.
