@@ -1,14 +1,11 @@
 """Estimators on a Dask cluster."""
 
 import importlib
-import os
 import pickle
-import signal
 import sys
 from itertools import pairwise
 
 import numpy as np
-import processes
 import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
@@ -28,9 +25,9 @@ SHORT = {"max_iter": 2, "n_iter_no_change": None, "early_stopping": False, "n_co
 ARRAYS = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_")
 
 
-def cluster_of(n_workers):
+def cluster_of(n_workers, processes=False):
     return distributed.LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=":0"
+        n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0"
     )
 
 
@@ -282,32 +279,3 @@ def test_lost_scheduler(rows, data):
             model.fit(*data)
     assert model.n_iter_ == 1
     assert model.to_local().predict(rows[0]).shape == (800,)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_changes_nothing(data):
-    params = {**SHORT, "n_shards": 4, "max_iter": 4}
-    processes.context()  # else dask would choose what the processes are forked from
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
-        distributed.LocalCluster(
-            n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as other,
-    ):
-        expected = fdask.FMClassifier(client=other, **params).fit(*data)
-        pids = other.run(os.getpid)
-        calls, gather = [], fdask._fm.Cluster.gather
-
-        def kill(self, futures):
-            # Shards and rounds are under way, or their results are just there.
-            calls.append(futures)
-            if len(calls) in (6, 8):
-                os.kill(pids.popitem()[1], signal.SIGKILL)
-            return gather(self, futures)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fdask._fm.Cluster, "gather", kill)
-            model = fdask.FMClassifier(client=other, **params).fit(*data)
-    assert len(calls) >= 8
-    assert_same(model, expected)

@@ -6,9 +6,11 @@ import signal
 from itertools import pairwise
 
 import numpy as np
+import processes
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from sklearn.base import clone
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -33,6 +35,18 @@ MF_ARRAYS = ("user_factors_", "item_factors_", "loss_curve_", "item_counts_")
 @pytest.fixture(scope="module")
 def client():
     with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def of_processes():
+    """Return a client of a cluster of processes, which replaces those that are killed."""
+    processes.context()  # else dask would choose what the processes are forked from
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
+        cluster_of(3, processes=True) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 
@@ -175,11 +189,16 @@ def test_recommender_continues(client, histories, tmp_path):
 # Lost workers, and a lost scheduler.
 
 
+@pytest.fixture(scope="module")
+def undisturbed(client, histories):
+    """Return a recommender of three shards that has lost no worker."""
+    model = fdask.MFRecommender(client=client, n_shards=3, early_stopping=True, **MF)
+    return model.fit(loaded(histories, USERS))
+
+
 @pytest.mark.parametrize("n_calls", [7, 8])
-def test_a_lost_worker_changes_no_recommender(client, histories, n_calls):
+def test_a_lost_worker_changes_no_recommender(undisturbed, histories, n_calls):
     X = loaded(histories, USERS)
-    params = {**MF, "n_shards": 3, "early_stopping": True}
-    expected = fdask.MFRecommender(client=client, **params).fit(X)
     with (
         cluster_of(3) as cluster,
         distributed.Client(cluster, set_as_default=False) as other,
@@ -187,10 +206,10 @@ def test_a_lost_worker_changes_no_recommender(client, histories, n_calls):
     ):
         # In the second epoch, or when it is scored: users' arrays are on the lost worker.
         after(n_calls, patch, lambda: close_worker(cluster))
-        model = fdask.MFRecommender(client=other, **params).fit(X)
+        model = clone(undisturbed).set_params(client=other).fit(X)
         assert len(other.nthreads()) == 2
         assert_array_equal(model.to_local()._history.indices, histories.indices)
-    assert_same(expected, model, [*MF_ARRAYS, "validation_scores_"])
+    assert_same(undisturbed, model, [*MF_ARRAYS, "validation_scores_"])
 
 
 def test_persisted_collections_outlive_their_worker(rows):
@@ -239,32 +258,48 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_of_another_version_and_killed_ones(histories):
+def test_workers_that_are_killed_change_nothing(of_processes, rows):
+    of_processes.wait_for_workers(3)
+    data = [split(of, [0, 100, 200, 300, 400]) for of in rows]
+    params = {**SHORT, "n_shards": 4, "max_iter": 4, "client": of_processes}
+    expected = fdask.FMClassifier(**params).fit(*data)
+    pids = of_processes.run(os.getpid)
+
+    def kill():
+        os.kill(pids.popitem()[1], signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Shards and rounds are under way, or their results are just there.
+        after(6, patch, kill)
+        calls = after(8, patch, kill)
+        model = fdask.FMClassifier(**params).fit(*data)
+    assert len(calls) >= 8 and len(pids) == 1
+    assert_same(model, expected)
+
+
+@pytest.mark.slow
+def test_processes_of_another_version_and_killed_ones(of_processes, histories):
+    of_processes.wait_for_workers(3)
     X = loaded(histories, USERS)
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as other,
-    ):
-        model = fdask.MFRecommender(n_shards=2, client=other, **MF)
-        expected = fdask.MFRecommender(n_shards=2, client=other, **MF).fit(X)
-        pids = other.run(os.getpid)
-        with pytest.MonkeyPatch.context() as patch:
-            calls = after(4, patch, lambda: os.kill(pids.popitem()[1], signal.SIGKILL))
-            model.fit(X)
-        assert len(calls) > 4
-        assert_same(expected, model, MF_ARRAYS)
+    model = fdask.MFRecommender(n_shards=3, client=of_processes, **MF)
+    expected = clone(model).fit(X)
+    pids = of_processes.run(os.getpid)
+    with pytest.MonkeyPatch.context() as patch:
+        calls = after(4, patch, lambda: os.kill(pids.popitem()[1], signal.SIGKILL))
+        model.fit(X)
+    assert len(calls) > 4
+    assert_same(expected, model, MF_ARRAYS)
 
-        def change_version():
-            import freqfm
+    def set_version(version):
+        import freqfm
 
-            freqfm.__version__ = "0.0"
+        freqfm.__version__ = version
 
-        worker = sorted(other.nthreads())[0]
-        other.run(change_version, workers=[worker])
-        with pytest.raises(RuntimeError, match=f"worker {worker} has freqfm 0.0, but the client"):
-            model.fit(X)
+    worker = sorted(of_processes.nthreads())[0]
+    of_processes.run(set_version, "0.0", workers=[worker])
+    with pytest.raises(RuntimeError, match=f"worker {worker} has freqfm 0.0, but the client"):
+        model.fit(X)
+    of_processes.run(set_version, freqfm.__version__, workers=[worker])
 
 
 # Partitions, and weights.
@@ -313,9 +348,11 @@ def test_partitions_of_users(client, histories):
     parts = split(histories, [0, 7, 120])
     assert_same(model, fdask.MFRecommender(n_shards=2, **MF).fit(parts), MF_ARRAYS)
     assert np.isfinite(model.score(X))
+    # Of several shards that are wrong, any may be the first to say so.
+    first = np.arange(120)[:, None] < 50
     for values, message in (
-        (-histories, "partitions 0 to 1 of X: Negative values"),
-        (histories * np.nan, "partitions 0 to 1 of X: .*contains NaN"),
+        (histories.multiply(np.where(first, -1, 1)).tocsr(), "partitions 0 to 1 .* Negative"),
+        (histories.multiply(np.where(first, np.nan, 1)).tocsr(), "partitions 0 to 1 .* NaN"),
         (histories * 0, "X of shape .* holds no interaction"),
         (histories[:0], "X has no rows in any of its partitions"),
     ):

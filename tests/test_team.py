@@ -9,9 +9,11 @@ import time
 import warnings
 
 import numpy as np
+import processes
 import pytest
 from custom_components import Hinge, Momentum
 from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import context as loky_context
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
@@ -217,8 +219,11 @@ def test_fit_in_a_forked_child(rows):
     assert_array_equal(fitted_scores(rows, 2), expected)
 
 
-def test_grid_search_in_worker_processes(rows):
+def test_grid_search_in_worker_processes(rows, monkeypatch):
     X, y = rows
+    # joblib's processes, but forked from one that need not import the dependencies.
+    processes.context()
+    monkeypatch.setattr(loky_context, "_DEFAULT_START_METHOD", processes.START)
     model = small_model(None)
     grid = [
         {"optimizer__learning_rate": [0.1, 1.0], "n_jobs": [None, 2]},
