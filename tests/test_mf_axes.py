@@ -10,6 +10,8 @@ from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import Adam, RowwiseAdagrad
 from freqfm.samplers import InBatch
 
@@ -134,3 +136,17 @@ def test_long_vectors_trained_in_parts_keep_their_rate():
         parts.partial_fit(X)
     whole = MFRecommender(8, init="prism", max_iter=2, random_state=0).fit(X)
     assert_array_equal(parts.item_factors_, whole.item_factors_)
+
+
+@pytest.mark.parametrize("loss", ["directau", "mawu"])
+def test_uniformity_leaves_dense_data_better_than_popularity(loss):
+    train, test = holdout_interactions(
+        make_interactions(200, 60, 2400, random_state=0), 0.2, random_state=0
+    )
+    model = MFRecommender(16, loss=loss, random_state=0).fit(train)
+    popularity = np.tile(train.sum(axis=0), (200, 1))
+    scores = [
+        ndcg_at_k(test, np.argsort(-np.where(train.toarray() > 0, -np.inf, s))[:, :10], k=10)
+        for s in (model.user_factors_ @ model.item_factors_.T, popularity)
+    ]
+    assert scores[0] > 2 * scores[1]

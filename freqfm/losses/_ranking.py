@@ -550,9 +550,12 @@ class DirectAU(_Alignment):
 
     Parameters
     ----------
-    gamma : float, default=2.0
-        Weight of the uniformity.
+    gamma : float, default=0.5
+        Weight of the uniformity. The denser the data, the smaller it has to be, see Notes.
 
+    Notes
+    -----
+NOTES
     References
     ----------
     .. [1] C. Wang, Y. Yu, W. Ma, M. Zhang, C. Chen, Y. Liu, S. Ma. "Towards Representation
@@ -568,7 +571,7 @@ class DirectAU(_Alignment):
     divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
-    def __init__(self, gamma: float = 2.0):
+    def __init__(self, gamma: float = 0.5):
         self.gamma = gamma
 
     @property
@@ -588,10 +591,10 @@ class MAWU(_Alignment):
 
     Parameters
     ----------
-    gamma_users : float, default=2.6
+    gamma_users : float, default=0.25
         Weight of the users' uniformity.
-    gamma_items : float, default=1.4
-        Weight of the items' uniformity. Both are the authors' values for Gowalla.
+    gamma_items : float, default=0.25
+        Weight of the items' uniformity. The authors' values for Gowalla are 2.6 and 1.4.
     margins : bool, default=True
         Whether margins are learned. False sets them to zero; the alignment is then DirectAU's, up
         to a factor of 2 and a constant.
@@ -605,7 +608,7 @@ class MAWU(_Alignment):
     --------
     >>> from freqfm.losses import MAWU
     >>> MAWU().gammas
-    (2.6, 1.4)
+    (0.25, 0.25)
     """
 
     half = True
@@ -616,7 +619,7 @@ class MAWU(_Alignment):
         "margins": ["boolean"],
     }
 
-    def __init__(self, gamma_users: float = 2.6, gamma_items: float = 1.4, margins: bool = True):
+    def __init__(self, gamma_users: float = 0.25, gamma_items: float = 0.25, margins: bool = True):
         self.gamma_users = gamma_users
         self.gamma_items = gamma_items
         self.margins = margins
