@@ -10,11 +10,12 @@ from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import Adam, RowwiseAdagrad
 from freqfm.samplers import InBatch
 
 USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
-COSINES = pytest.mark.parametrize("loss", ["softmax", "bsl", "directau", "mawu"])
 
 
 def rate_of(n=POSITIVES, **params):
@@ -26,6 +27,7 @@ def rate_of(n=POSITIVES, **params):
 def test_rate_goes_by_the_number_of_steps():
     n_batches = np.ceil(POSITIVES / 1024)
     assert rate_of() == pytest.approx(48 / (100 * n_batches))
+    assert rate_of(loss="directau") == rate_of(loss="mawu") == pytest.approx(5 * rate_of())
     assert rate_of(5000) > rate_of()
     assert rate_of(10**7) == 6e-4
     assert rate_of(100) == 2e-2
@@ -103,13 +105,22 @@ def test_the_loss_chooses_the_optimizer(loss, optimizer):
     assert type(resolved(optimizer="adam")) is Adam
 
 
-@COSINES
-def test_long_vectors_of_cosines_make_longer_steps(loss):
-    plain, long = rate_of(loss=loss), rate_of(loss=loss, init="prism")
+# So many positives that no rate is at its bound.
+@pytest.mark.parametrize(
+    ("loss", "n"),
+    [
+        ("softmax", POSITIVES),
+        ("bsl", POSITIVES),
+        ("directau", 10 * POSITIVES),
+        ("mawu", 10 * POSITIVES),
+    ],
+)
+def test_long_vectors_of_cosines_make_longer_steps(loss, n):
+    plain, long = rate_of(n, loss=loss), rate_of(n, loss=loss, init="prism")
     assert plain < long <= (2e-2 if loss == "bsl" else 1e-2)
-    assert rate_of(loss=loss, init=PRISM(users=False)) < long
-    assert rate_of(loss=loss, init=PRISM(users=False, items=False)) == plain
-    assert rate_of(loss=loss, init="normal") == plain
+    assert rate_of(n, loss=loss, init=PRISM(users=False)) < long
+    assert rate_of(n, loss=loss, init=PRISM(users=False, items=False)) == plain
+    assert rate_of(n, loss=loss, init="normal") == plain
 
 
 def test_dot_products_make_no_longer_steps():
@@ -134,3 +145,17 @@ def test_long_vectors_trained_in_parts_keep_their_rate():
         parts.partial_fit(X)
     whole = MFRecommender(8, init="prism", max_iter=2, random_state=0).fit(X)
     assert_array_equal(parts.item_factors_, whole.item_factors_)
+
+
+@pytest.mark.parametrize("loss", ["directau", "mawu"])
+def test_uniformity_leaves_dense_data_better_than_popularity(loss):
+    train, test = holdout_interactions(
+        make_interactions(200, 60, 2400, random_state=0), 0.2, random_state=0
+    )
+    model = MFRecommender(16, loss=loss, random_state=0).fit(train)
+    popularity = np.tile(train.sum(axis=0), (200, 1))
+    scores = [
+        ndcg_at_k(test, np.argsort(-np.where(train.toarray() > 0, -np.inf, s))[:, :10], k=10)
+        for s in (model.user_factors_ @ model.item_factors_.T, popularity)
+    ]
+    assert scores[0] > 2 * scores[1]

@@ -513,6 +513,8 @@ class _Alignment(RankingLoss):
     cosine_only = True
     has_temperature = False
     block = 1
+    # Rankings are by dot products, and it takes larger steps until lengths follow popularity.
+    travel = 240.0
     margins = False
     #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
     half = False
@@ -550,8 +552,16 @@ class DirectAU(_Alignment):
 
     Parameters
     ----------
-    gamma : float, default=2.0
-        Weight of the uniformity.
+    gamma : float, default=0.5
+        Weight of the uniformity. The denser the data, the smaller it has to be, see Notes.
+
+    Notes
+    -----
+    Rankings are by dot products, so popular items need longer vectors. Lengths are not part of the
+    loss: they grow with the steps of the optimizer, and too small a ``learning_rate`` leaves
+    rankings worse than those by popularity. On data as dense as MovieLens, so does a large
+    ``gamma``, while below about 0.3 all vectors become the same. Validate both; the authors take
+    ``gamma=5`` for Gowalla, which is sparse.
 
     References
     ----------
@@ -568,7 +578,7 @@ class DirectAU(_Alignment):
     divergence_hint = "a smaller gamma"
     _parameter_constraints = {"gamma": NON_NEGATIVE}
 
-    def __init__(self, gamma: float = 2.0):
+    def __init__(self, gamma: float = 0.5):
         self.gamma = gamma
 
     @property
@@ -588,10 +598,10 @@ class MAWU(_Alignment):
 
     Parameters
     ----------
-    gamma_users : float, default=2.6
+    gamma_users : float, default=0.25
         Weight of the users' uniformity.
-    gamma_items : float, default=1.4
-        Weight of the items' uniformity. Both are the authors' values for Gowalla.
+    gamma_items : float, default=0.25
+        Weight of the items' uniformity. The authors' values for Gowalla are 2.6 and 1.4.
     margins : bool, default=True
         Whether margins are learned. False sets them to zero; the alignment is then DirectAU's, up
         to a factor of 2 and a constant.
@@ -605,7 +615,7 @@ class MAWU(_Alignment):
     --------
     >>> from freqfm.losses import MAWU
     >>> MAWU().gammas
-    (2.6, 1.4)
+    (0.25, 0.25)
     """
 
     half = True
@@ -616,7 +626,7 @@ class MAWU(_Alignment):
         "margins": ["boolean"],
     }
 
-    def __init__(self, gamma_users: float = 2.6, gamma_items: float = 1.4, margins: bool = True):
+    def __init__(self, gamma_users: float = 0.25, gamma_items: float = 0.25, margins: bool = True):
         self.gamma_users = gamma_users
         self.gamma_items = gamma_items
         self.margins = margins

@@ -95,11 +95,12 @@ class MFRecommender(GradientRecommender):
         scores, and "adam" for all others.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
-        depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 divided by the
-        steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines it is scaled by how much
-        longer the initial vectors are. With BSL the rate falls linearly from twice that, over
-        ``loss.max_iter`` epochs or ``max_iter`` if that is more, to a twentieth of its first value;
-        ``partial_fit`` on new interactions takes the mean. A given rate does not fall.
+        depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 (240 for DirectAU
+        and MAWU) divided by the steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines
+        it is scaled by how much longer the initial vectors are. With BSL the rate falls linearly
+        from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that is more, to a
+        twentieth of its first value; ``partial_fit`` on new interactions takes the mean. A given
+        rate does not fall.
     max_iter : int, default=None
         Number of epochs; None is the loss's default, see its ``max_iter``.
     batch_size : int, default=None
