@@ -41,6 +41,7 @@ from freqfm import FastVAERecommender
 from freqfm._validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.vae_trainer import VAETrainer
+from freqfm.estimators.tables import state_arrays
 
 BATCH = 256
 HIDDEN, LATENT = 200, 32
@@ -104,7 +105,7 @@ class Freqfm:
         model._init_model(X, components)
         model._remember(X, more=False)
         model._keep_settings(components, X)
-        for array in model._optimizer_arrays():
+        for array in state_arrays(model._states):
             array += 0  # memory that was never written costs time at its first use
         self.task = TimedTrainer(model, components, X, None, n_threads, X.nnz)
         self.n_epochs = 0
