@@ -23,6 +23,17 @@ def data_parser(description):
     return parser
 
 
+def table_parser(description):
+    """Return such a parser for a table of models, with and without searched parameters."""
+    parser = data_parser(description)
+    parser.add_argument("--models", nargs="+", default=["*"], help="names or patterns")
+    parser.add_argument("--tuned", action="store_true", help="also models with searched parameters")
+    parser.add_argument("--search-only", action="store_true", help="fit no model for the table")
+    parser.add_argument("--again", action="store_true", help="replace runs that are there")
+    parser.add_argument("--seeds", type=int, default=1)
+    return parser
+
+
 def require_data(args):
     """Return the data folder, or exit with a message that says what to give."""
     if args.data is None:

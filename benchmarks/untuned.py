@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
-from _data import click_parts, data_parser, require_data
+from _data import click_parts, require_data, table_parser
 from _recommenders import GRIDS, K, contenders, points
 from _runs import Results
 
@@ -104,13 +104,8 @@ def show(name, runs):
 
 
 def main():
-    parser = data_parser(__doc__)
+    parser = table_parser(__doc__)
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
-    parser.add_argument("--models", nargs="+", default=["*"], help="names or patterns")
-    parser.add_argument("--tuned", action="store_true", help="also peers with searched parameters")
-    parser.add_argument("--search-only", action="store_true", help="fit no model for the table")
-    parser.add_argument("--again", action="store_true", help="replace runs that are there")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
     args = parser.parse_args()

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
-from _data import data_parser, movielens_ratings, require_data
+from _data import movielens_ratings, require_data, table_parser
 from _runs import Results
 from fm_defaults import criteo, frappe, movielens
 from mf_speed import installed
@@ -188,13 +188,8 @@ def show(name, runs):
 
 
 def main():
-    parser = data_parser(__doc__)
+    parser = table_parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--models", nargs="+", default=["*"], help="names or patterns")
-    parser.add_argument("--tuned", action="store_true", help="also models with searched parameters")
-    parser.add_argument("--search-only", action="store_true", help="fit no model for the table")
-    parser.add_argument("--again", action="store_true", help="replace runs that are there")
-    parser.add_argument("--seeds", type=int, default=1)
     args = parser.parse_args()
     path = args.out / "untuned_fm.json"
     searched = Results(args.out / "untuned_fm_search.jsonl")

@@ -15,7 +15,7 @@ from freqfm._memory import aligned_copy, aligned_empty
 from freqfm._validation import count_columns, csr_of
 from freqfm.estimators.fm.trainer import TrainingRows
 
-__all__ = ["LabelledRows", "ModelPart", "WholeModel"]
+__all__ = ["LabelledRows", "ModelPart", "WholeModel", "weight_of_tokens"]
 
 # Arrays of an optimizer's state that have a number for each token, or none.
 _BY_TOKEN = ("per_row", "linear_first", "linear_second")
@@ -58,6 +58,25 @@ class LabelledRows(NamedTuple):
             tokens = n_entries = np.zeros(1, dtype=np.int32)
         X = csr_of(X.data, labels, X.indptr, (X.shape[0], len(tokens)))
         return cls(rows._replace(X=X), tokens, n_entries)
+
+
+def weight_of_tokens(labels, indptr, weight, n_entries):
+    """Return the weight of the rows that hold each token, weights added up in their order.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (nnz,)
+        Of the entries, see ``Backend.label_tokens``.
+    indptr : ndarray of shape (n_rows + 1,)
+    weight : ndarray of shape (n_rows,)
+    n_entries : ndarray of shape (n_tokens,)
+        Of each token.
+    """
+    if weight.strides == (0,):
+        # Weights of 1, see ``validate_weights``.
+        return n_entries
+    weight = np.repeat(weight, np.diff(indptr))
+    return np.bincount(labels, weights=weight, minlength=len(n_entries))
 
 
 class ModelPart:
@@ -107,17 +126,9 @@ class ModelPart:
         counts, of_part = model.token_counts_[:, np.newaxis], part.token_counts_[:, np.newaxis]
         self._backend.take_rows(counts, tokens, of_part)
         if not counted:
-            part.token_counts_ += self._counts(n_entries)
+            X, weight = self.rows.X, self.rows.weight
+            part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
             self._tables.append((counts, of_part, tokens))
-
-    def _counts(self, n_entries):
-        """Return the weight of the rows that hold each token, weights added up in their order."""
-        rows, weight = self.rows, self.rows.weight
-        if rows.trained is None and weight.strides == (0,):
-            # Weights of 1.
-            return n_entries
-        weight = np.repeat(weight, np.diff(rows.X.indptr))
-        return np.bincount(rows.X.indices, weights=weight, minlength=len(n_entries))
 
     def write_back(self):
         """Write what was trained to the model. Signals must be held back by the caller."""

@@ -10,7 +10,7 @@ from sklearn.base import is_regressor
 from freqfm import backends
 from freqfm._signals import hold_signals
 from freqfm._validation import validate_rows, validate_weights, widen
-from freqfm.estimators.fm.parts import LabelledRows
+from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.trainer import ModelTask
 from freqfm.estimators.training import check_finite
@@ -127,12 +127,7 @@ def survey_stream(model, stream):
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
         tokens, labels, n_entries = backends.get().label_tokens(X.indices)
-        if weight.strides == (0,):
-            # Weights of 1.
-            counts[tokens] += n_entries
-        else:
-            weights = np.repeat(weight, np.diff(X.indptr))
-            counts[tokens] += np.bincount(labels, weights=weights, minlength=len(tokens))
+        counts[tokens] += weight_of_tokens(labels, X.indptr, weight, n_entries)
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
         total += float(weight.sum())
