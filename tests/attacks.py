@@ -1,11 +1,14 @@
-"""Attacks on learned attributes, to be run in a separate process: ``python attacks.py NAME``.
+"""Attacks on learned attributes, to be run in a separate process: ``python attacks.py 3 NAME``.
 
 Every array that a fitted model holds is replaced by what fit cannot have left there, and the model
-is used in every way. A crash ends the process. Otherwise it prints a line for each use that neither
-refused the model in words that name the attribute, nor could do without it.
+is used in some ways: in every third one, beginning with another for each replacement, so that every
+array meets every replacement and every use; ``1`` instead of ``3`` is each use of each replacement.
+A crash ends the process. Otherwise it prints a line for each use that neither refused the model in
+words that name the attribute, nor could do without it.
 """
 
 import copy
+import itertools
 import pickle
 import sys
 
@@ -189,21 +192,37 @@ def use(model, attribute, kind, uses, needed):
                 print(f"{attribute} {kind}: {name} does not mind")
 
 
-def attack(model, uses, needed):
+def in_turn(uses, every):
+    """Return a function of an attribute's name that returns some of the uses.
+
+    At each call they begin with another one. What only training needs is used by training only.
+    """
+    starts = itertools.cycle(range(every))
+
+    def uses_of(name):
+        if name in OF_TRAINING:
+            return {"partial_fit": uses["partial_fit"]}
+        return dict(list(uses.items())[next(starts) :: every])
+
+    return uses_of
+
+
+def attack(model, uses, needed, every):
     """Break the learned attributes of a model one after the other, and the fields of tuples."""
+    uses_of = in_turn(uses, every)
     parameters = model.get_params(deep=False)
     for attribute, value in list(vars(model).items()):
         learned = isinstance(value, (np.ndarray, list, dict, tuple))
         if attribute in parameters or not (learned or attribute in INDICES):
             continue
-        attack_part(model, attribute, value, lambda other: other, uses, needed)
+        attack_part(model, attribute, value, lambda other: other, uses_of, needed)
         fields = value._asdict() if hasattr(value, "_fields") else {}
         for field, part in fields.items():
 
             def whole(other, value=value, field=field):
                 return value._replace(**{field: other})
 
-            attack_part(model, f"{attribute}.{field}", part, whole, uses, needed)
+            attack_part(model, f"{attribute}.{field}", part, whole, uses_of, needed)
         delattr(model, attribute)
         # A model without these is one before its first fit.
         fresh = {} if attribute in ("coef_", "item_factors_", "vectors_") else uses
@@ -211,7 +230,7 @@ def attack(model, uses, needed):
         setattr(model, attribute, value)
 
 
-def attack_part(model, name, value, whole, uses, needed):
+def attack_part(model, name, value, whole, uses_of, needed):
     """Break an attribute or a part of it; ``whole`` returns the attribute with another part."""
     attribute = name.partition(".")[0]
     for kind, other in broken(value):
@@ -221,10 +240,7 @@ def attack_part(model, name, value, whole, uses, needed):
         if same or other is value:
             continue
         setattr(model, attribute, whole(other))
-        concerned = uses
-        if name in OF_TRAINING:
-            concerned = {"partial_fit": uses["partial_fit"]}
-        use(model, name, kind, concerned, needed)
+        use(model, name, kind, uses_of(name), needed)
     setattr(model, attribute, whole(value))
 
 
@@ -248,26 +264,27 @@ def attack_sampler(sampler):
         use(whole, "item_vectors_", kind, uses, {"item_vectors_"})
 
 
-def main(name):
+def main(name, every):
     if name in SAMPLERS:
         attack_sampler(SAMPLERS[name]())
     elif name in MACHINES:
         model, y = MACHINES[name]()
         model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(ROWS, y)
-        attack(model, without_batches(ROWS, y), OF_MACHINES)
+        attack(model, without_batches(ROWS, y), OF_MACHINES, every)
     elif name in EMBEDDINGS:
         model = EMBEDDINGS[name]()
         model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(DOCUMENTS)
-        attack(model, of_words(), {"vocabulary_", "vectors_"})
+        attack(model, of_words(), {"vocabulary_", "vectors_"}, every)
     else:
         model = RECOMMENDERS[name]()
         model.set_params(max_iter=1, random_state=0, n_jobs=2).fit(HISTORIES)
-        attack(model, of_recommender(), OF_RECOMMENDERS)
+        attack(model, of_recommender(), OF_RECOMMENDERS, every)
 
 
 if __name__ == "__main__":
     # Parameters are all valid, and are not what is attacked.
     BaseEstimator._validate_params = lambda estimator: None
-    for name in sys.argv[1:]:
+    every, *names = sys.argv[1:]
+    for name in names:
         print("attack", name, file=sys.stderr, flush=True)
-        main(name)
+        main(name, int(every))

@@ -4,16 +4,20 @@ import gc
 
 import numpy as np
 import pytest
-from scipy import sparse
 
-from freqfm.backends.cpu import team
-from freqfm.datasets import make_clicks
+# Modules and tests, which all stay, are not searched for garbage.
+gc.disable()
+
+
+def pytest_collection_modifyitems(items):
+    """Run comparisons of backends last, when other tests have compiled the CPU's kernels."""
+    items.sort(key=lambda item: item.path.stem.startswith(("test_cuda", "test_numpy_backend")))
 
 
 def pytest_collection_finish():
-    """Collect garbage more rarely, and not among modules and tests, which all stay."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,9 +26,12 @@ def whole_teams():
 
     Threads wait for each other by spinning, which takes long where cores are busy.
     """
+    from freqfm.backends.cpu import team
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
         patch.setattr(team, "free_cores", lambda wanted: wanted)
+        patch.setattr(team, "_LOOKS", team._LOOKS_OF_A_CROWD)
         patch.setattr("freqfm._threads.cores", lambda: 64)
         patch.setattr("freqfm._validation.cores", lambda: 64)
         yield
@@ -33,6 +40,8 @@ def whole_teams():
 @pytest.fixture
 def clicks():
     """A small log of rows with values, empty rows, a head token and unseen tokens."""
+    from scipy import sparse
+
     rng = np.random.default_rng(7)
     X = rng.random((60, 12)) * (rng.random((60, 12)) < 0.25)
     X[:, 0] = rng.random(60) < 0.9
@@ -46,4 +55,6 @@ def clicks():
 @pytest.fixture(scope="session")
 def log():
     """A click log of 4,000 rows and 410 tokens; no test may change it."""
+    from freqfm.datasets import make_clicks
+
     return make_clicks(4000, (300, 100, 10), random_state=0)

@@ -44,7 +44,7 @@ def of_processes():
     processes.context()  # else dask would choose what the processes are forked from
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": processes.START}),
-        cluster_of(3, processes=True) as cluster,
+        cluster_of(2, processes=True) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -259,7 +259,7 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
 
 @pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(of_processes, rows):
-    of_processes.wait_for_workers(3)
+    of_processes.wait_for_workers(2)
     data = [split(of, [0, 100, 200, 300, 400]) for of in rows]
     params = {**SHORT, "n_shards": 4, "max_iter": 4, "client": of_processes}
     expected = fdask.FMClassifier(**params).fit(*data)
@@ -273,13 +273,13 @@ def test_workers_that_are_killed_change_nothing(of_processes, rows):
         after(6, patch, kill)
         calls = after(8, patch, kill)
         model = fdask.FMClassifier(**params).fit(*data)
-    assert len(calls) >= 8 and len(pids) == 1
+    assert len(calls) >= 8 and not pids
     assert_same(model, expected)
 
 
 @pytest.mark.slow
 def test_processes_of_another_version_and_killed_ones(of_processes, histories):
-    of_processes.wait_for_workers(3)
+    of_processes.wait_for_workers(2)
     X = loaded(histories, USERS)
     model = fdask.MFRecommender(n_shards=3, client=of_processes, **MF)
     expected = clone(model).fit(X)

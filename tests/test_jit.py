@@ -263,17 +263,6 @@ def report_of(source, *args, **options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def reports():
-    """Reports of two processes that use everything, each kernel in many fits.
-
-    The second only needs to load each kernel. They share the cache of the other tests: what those
-    have compiled is loaded.
-    """
-    folder = str(_jit.cache_directory().parents[1])
-    return [report_of(EVERYTHING, every, NUMBA_CACHE_DIR=folder) for every in ("1", "3")]
-
-
 def test_import_is_light():
     code = "import freqfm, sys; print({'numba', 'numpy', 'scipy', 'sklearn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -281,32 +270,29 @@ def test_import_is_light():
 
 
 @pytest.mark.slow
-def test_import_compiles_nothing(reports):
+def test_every_kernel_is_compiled_once():
+    """Two processes use everything, each kernel in many fits; the second only loads kernels.
+
+    They share the cache of the other tests: what those have compiled is loaded. One test, so that
+    no two workers run these processes.
+    """
+    folder = str(_jit.cache_directory().parents[1])
+    reports = [report_of(EVERYTHING, every, NUMBA_CACHE_DIR=folder) for every in ("1", "3")]
+    first, second = (set(map(tuple, report["stats"].values())) for report in reports)
+    # Importing compiles nothing.
     assert {"fm_train", "fm_score"} <= set(reports[0]["at_import"])
-    for report in reports:
-        assert set(report["at_import"].values()) == {0}
-
-
-@pytest.mark.slow
-def test_cuda_is_not_imported(reports):
-    assert not reports[0]["cuda_imported"]
-
-
-@pytest.mark.slow
-def test_every_kernel_has_one_signature(reports):
-    # Including teams, or else their second signatures would go unnoticed.
+    assert {n for report in reports for n in report["at_import"].values()} == {0}
+    assert reports[0]["config_restored"] and not reports[0]["cuda_imported"]
+    # Kernels have one signature, those of teams too.
     assert reports[0]["teams"] == [1, 2]
     for report in reports:
         assert set(report["signatures"].values()) == {1}, report["signatures"]
-
-
-@pytest.mark.slow
-def test_only_the_first_fit_of_the_first_process_compiles(reports):
+    # Rows at unit length and others differ by a number and not by its type; nothing is known of
+    # kernels that were found on disk.
+    assert reports[0]["types_of_n_unit"] in (["int64"], [])
     # Misses and hits: each kernel was compiled or loaded once, however many fits have used it.
-    first, second = (set(map(tuple, report["stats"].values())) for report in reports)
     assert first <= {(1, 0), (0, 1)}
-    assert second == {(0, 1)}
-    assert reports[1]["compiled"] == 0
+    assert second == {(0, 1)} and reports[1]["compiled"] == 0
 
 
 @pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
@@ -331,13 +317,6 @@ def test_compilation_is_announced(verbose, monkeypatch, capsys):
     model.fit(np.eye(3))
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("compiling new_kernel (once)") == verbose
-
-
-@pytest.mark.slow
-def test_stages_compile_once(reports):
-    # For rows at unit length and for others, which differ by a number and not by its type.
-    # Where kernels were found on disk, nothing was compiled.
-    assert reports[0]["types_of_n_unit"] in (["int64"], [])
 
 
 def test_inner_functions_have_no_way_in_from_python():
@@ -381,10 +360,6 @@ def test_only_kernels_become_machine_code(monkeypatch):
 
 
 @pytest.mark.slow
-def test_import_restores_numba_cache_directory(reports):
-    assert reports[0]["config_restored"]
-
-
 def test_decorating_restores_numba_cache_directory(monkeypatch, tmp_path):
     users = str(tmp_path)
     monkeypatch.setattr(_jit, "KERNELS", [])

@@ -25,7 +25,7 @@ X = make_interactions(30, 12, 180, random_state=0)
 def test_broken_models_are_refused():
     names = [*attacks.MACHINES, *attacks.RECOMMENDERS, *attacks.EMBEDDINGS, *SAMPLERS]
     source = Path(attacks.__file__).read_text()
-    done = python(source, *names, NUMBA_NUM_THREADS="1")
+    done = python(source, "3", *names, NUMBA_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert not done.stdout
     assert all(f"attack {name}\n" in done.stderr for name in names)
