@@ -12,7 +12,8 @@ X = make_interactions(300, 150, 5000, random_state=0)
 history, held_out = holdout_interactions(X, 0.2, random_state=0)
 users, seeds = np.arange(X.shape[0]), np.arange(8)
 figure, ax = plt.subplots()
-for n_jobs, style in {1: {"s": 130, "facecolors": "none", "edgecolors": "C0"}, 2: {"s": 25}}.items():
+styles = {1: {"s": 130, "facecolors": "none", "edgecolors": "C0"}, 2: {"s": 25}}
+for n_jobs, style in styles.items():
     ndcg = []
     for seed in seeds:
         model = MFRecommender(16, max_iter=20, n_jobs=n_jobs, random_state=seed).fit(history)
