@@ -190,7 +190,7 @@ class AdapTau(AdapTau0):
     beta : float, default=0.5
         How strongly tau_u is kept near tau0. The authors' run on Gowalla used 0.125, the paper
         says 1.
-    warm_up, warm_up_gap, smallest_gap : int, float, float
+    warm_up, warm_up_gap, smallest_gap : int, float, float, default=5, 0.7 and 0.5
         See :class:`AdapTau0`; users have individual temperatures from the first epoch after the
         warm-up.
 
