@@ -27,7 +27,7 @@ class Backbone(Component):
     #: trains these, and calls neither ``forward`` nor ``backward``.
     is_linear = False
     # Whether an epoch trains the vectors themselves, as if they were tables, by compiled code.
-    # Their changes are added to the tables at its end, and ``forward`` computes them anew;
+    # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
     #: The largest default batch size, in positives; None for that of the loss.

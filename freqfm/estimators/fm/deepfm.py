@@ -42,7 +42,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         tower's input is then the sum of x_i v_i over each field's columns, concatenated. With None
         the input is the pooled interactions, d numbers, as in NFM.
     loss : "log" or Loss, default="log"
-        The loss to minimise: the log loss, or an instance of your own class that derives from
+        The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
@@ -51,7 +51,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
-        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
         The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
@@ -309,7 +309,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         the input is the pooled interactions, d numbers, as in NFM.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
@@ -317,7 +317,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
-        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
         The learning rate of ``optimizer``; None means its default. Not allowed with an instance.

@@ -56,7 +56,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     dependent_weight : float, default=1.0
         Weight of the distances of B(p) to B(p + 1), p < m, relative to the loss of the score.
     loss : "log" or Loss, default="log"
-        The loss to minimise: the log loss, or an instance of your own class that derives from
+        The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
@@ -315,7 +315,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         Weight of the distances of B(p) to B(p + 1), p < m, relative to the loss of the score.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
