@@ -23,7 +23,8 @@ class LightGCN(Backbone):
     does, in the same time. Then the changes of the vectors are added to the tables, and the vectors
     are computed again. Vectors that fit the data are a fixed point of both ways of training; until
     then, changes that neighbours share are kept and others shrink. After few epochs it is better
-    than matrix factorization, and after many as good, see :doc:`/results_recommenders`.
+    than matrix factorization, and after many as good, see the
+    :doc:`reference results </results_recommenders>`.
 
     With ``propagate="batch"`` gradients are exact, as in [1]_. The average over layers is a
     symmetric matrix, so gradients are propagated in the same way, and every row of the tables has

@@ -183,7 +183,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     state of Adam and their copies.
 
     Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
-    ``dropout`` is 0. How the defaults were chosen: :doc:`/results_deepfm`.
+    ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.
 
     References
     ----------
@@ -443,7 +443,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     state of Adam and their copies.
 
     Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
-    ``dropout`` is 0. How the defaults were chosen: :doc:`/results_deepfm`.
+    ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.
 
     References
     ----------

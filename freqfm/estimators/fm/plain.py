@@ -150,7 +150,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
     With callbacks, the rows left for training by early stopping are copied too.
 
-    How the defaults were chosen: :doc:`/results_fm`.
+    How the defaults were chosen: :doc:`reference results </results_fm>`.
 
     References
     ----------
@@ -362,7 +362,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
     stopping are copied too.
 
-    How the defaults were chosen: :doc:`/results_fm`.
+    How the defaults were chosen: :doc:`reference results </results_fm>`.
 
     References
     ----------

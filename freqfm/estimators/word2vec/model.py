@@ -77,8 +77,8 @@ class Word2Vec(
 
         -log sigmoid(<u_w, h>) - sum_k log sigmoid(-<u_k, h>),
 
-    where h is each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words, or
-    any items in sequences, such as those of shopping sessions.
+    where h is each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words,
+    or any items in sequences, such as those of shopping sessions.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class Word2Vec(
         uniformly; for sessions of items negative numbers may be best.
     subsample : float or None, default=1e-3
         A token that makes up the share f of all tokens is kept with the probability
-        sqrt(t / f) + t / f, where t is the value given, drawn again in every epoch; ``sample`` of gensim.
-        None keeps all.
+        sqrt(t / f) + t / f, where t is the value given, drawn again in every epoch; ``sample`` of
+        gensim. None keeps all.
     shrink_windows : bool, default=True
         Whether the size of each window is drawn from 1 to ``window``, so that near tokens have more
         weight. For sessions, where order means little, False is better.
