@@ -6,7 +6,7 @@ A softmax of cosines needs a temperature, and accuracy depends on it; the usual 
 Adap-tau computes one from the data and the current vectors, ``temperature="adap_tau0"``, or one for
 each user, ``"adap_tau"``.
 
-Is a formula as good as a search? Two synthetic logs give two answers.
+Is a formula as good as a search? On two synthetic logs the answers differ.
 """
 
 import matplotlib.pyplot as plt

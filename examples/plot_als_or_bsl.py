@@ -2,9 +2,10 @@
 ALS or BSL? Quality against seconds
 ===================================
 
-``ALSRecommender`` solves least squares and is done in a moment. ``MFRecommender`` with its default
-loss, BSL, follows gradients: it takes longer and ranks better. How much longer, and how much
-better? Both epoch by epoch on MovieLens-100K (or a log of the same kind, drawn without a network).
+``ALSRecommender`` solves least squares and needs little time. ``MFRecommender`` with its default
+loss, BSL, is trained by gradients: it takes longer and ranks better. How much longer, and how much
+better? Both are shown by epochs on MovieLens-100K (or a synthetic log of the same kind, without a
+network).
 """
 
 import os
@@ -28,8 +29,8 @@ history, held_out = holdout_interactions(X, 0.2, random_state=0)
 users = np.arange(X.shape[0])
 
 # %%
-# Fits of more and more epochs, each from the start. The first fits of all compile, and do not
-# count.
+# Fits of an increasing number of epochs, each from the start. The first fits compile and are not
+# counted.
 
 EPOCHS = {
     "ALS": (ALSRecommender, [1, 2, 4, 8, 16]),
@@ -58,7 +59,7 @@ ax.legend()
 plt.show()
 
 # %%
-# Both are far above the most popular items after some epochs. ALS is at its best in a fraction of
-# the time; BSL takes longer, and how far above ALS it ends depends on the data: on large and
-# sparse logs such as Gowalla by a fifth (:doc:`/results`). Take ALS for a first answer and
-# for searches over other choices, BSL for what goes into production.
+# After some epochs both are far above the most popular items. ALS reaches its best in a fraction of
+# the time. BSL takes longer and ends higher, depending on the data: on large and
+# sparse logs such as Gowalla by a fifth (:doc:`/results`). Use ALS for a first result and
+# for quick searches, and BSL in production.

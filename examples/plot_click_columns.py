@@ -2,9 +2,10 @@
 Clicks from columns, and which pairs interact
 =============================================
 
-A click log like Criteo's: categories with thousands of values, counts with long tails, missing
-values. ``ColumnTransformer`` encodes each kind, ``FMClassifier`` learns, and the vectors tell which
-pairs of columns matter. The log is drawn, so we know which pairs it ought to find.
+A click log like Criteo's has categories with thousands of values, counts with long tails, and
+missing values. ``ColumnTransformer`` encodes each kind, ``FMClassifier`` is trained, and its
+vectors show which pairs of columns interact. The log is synthetic, so we know which pairs it should
+find.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -25,8 +26,8 @@ from freqfm import FMClassifier, column_fields
 # The log
 # -------
 #
-# Few values of each category make most of the rows. Users and sites go together or not, and so do
-# ads and hours; the counts matter on their own, and the device not at all.
+# A few values of each category occur in most of the rows. Clicks depend on pairs of user and site
+# and on pairs of ad and hour; the counts have effects of their own, and the device has none.
 
 rng = np.random.default_rng(0)
 N = 40_000
@@ -121,5 +122,5 @@ for place in np.argsort(-strength, axis=None)[:4]:
 plt.show()
 
 # %%
-# The two pairs that were planted stand out; all others, and with them the device, hardly matter.
-# The linear model has no pairs, so that its probabilities are too close to the mean.
+# The two pairs on which clicks depend stand out; all others hardly matter. The linear model has no
+# pairs, so its probabilities are too close to the mean.

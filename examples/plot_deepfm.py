@@ -2,9 +2,9 @@
 More than pairs: DeepFM
 =======================
 
-A factorization machine sums over pairs of features. What depends on three features at once, and on
-none of their pairs, it cannot learn. A DeepFM adds a tower of dense layers, whose input is the same
-vectors, side by side for each field.
+A factorization machine sums over pairs of features. It cannot learn effects of three features that
+no pair of them has. A DeepFM adds a tower of dense layers, whose input is the same vectors, those
+of all fields concatenated.
 
 On synthetic clicks, two questions: what the tower adds, and which optimizer the vectors need.
 """
@@ -19,9 +19,9 @@ from freqfm import DeepFMClassifier, FMClassifier, column_fields
 from freqfm.optimizers import SGD, Adam
 
 # %%
-# Users, items and hours; few users and items make most of the clicks. Every user and every item has
-# a taste, of two, and an hour is at night or by day. By day users click what is to their taste, and
-# by night the other half: no pair of the three says anything.
+# Users, items and hours; a few users and items have most of the clicks. Every user and every item
+# has one of two tastes, and an hour is at night or by day. By day users click items of their own
+# taste, and by night items of the other: no pair of the three has an effect.
 
 rng = np.random.default_rng(0)
 sizes = {"user": 300, "item": 200, "hour": 24}

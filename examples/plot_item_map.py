@@ -2,8 +2,8 @@
 A map of films
 ==============
 
-Items that the same people like have similar vectors. Two principal components of the vectors make a
-map, drawn by a model that knows nothing about films but who liked them.
+Items that the same people like have similar vectors. Two principal components of the vectors are a
+map of films. The model knows only who liked which film.
 """
 
 import os
@@ -62,9 +62,9 @@ ax.set(
 plt.show()
 
 # %%
-# Colours lie together. On MovieLens the first component is the year: the people of that log saw
-# what was in the cinemas when they joined, or what had become a classic. Neighbours on the map are
-# what ``similar_items`` returns, as far as two of 32 dimensions can show it:
+# Points of the same colour are close. On MovieLens the first component is the year: the people of
+# that log saw films that were new when they joined, or classics. Neighbours on the map are similar
+# to those of ``similar_items``, as far as two of 32 dimensions can show it:
 
 for item in popular[:3]:
     near, cosines = model.similar_items(item, n_recommendations=3)

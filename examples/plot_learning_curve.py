@@ -51,6 +51,6 @@ ax.legend()
 plt.show()
 
 # %%
-# The linear model is soon at its end: no number of rows teaches it who clicks what. Gradient
-# boosting needs many rows before it sees anything beyond click rates. The factorization machine is
-# ahead from the first thousand rows on, and still learns.
+# The linear model soon stops improving: it cannot learn who clicks what, with any number of rows.
+# Gradient boosting needs many rows to learn more than click rates. The factorization machine is
+# best from the first thousand rows on, and still improves.

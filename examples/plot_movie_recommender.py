@@ -2,9 +2,9 @@
 Recommend films by title and genre
 ==================================
 
-From ratings of films to recommendations with titles: fit, ask, look for similar films, explain, and
-see which genres a person gets. The data are MovieLens-100K; without a network, a log of the same
-kind is drawn.
+From ratings of films to recommendations with titles: fit, recommend, find similar films, explain a
+recommendation, and compare genres. The data are MovieLens-100K; without a network, a synthetic log
+of the same kind.
 """
 
 import os
@@ -100,8 +100,8 @@ print("    " + "; ".join(model.recommend(history=history, n_recommendations=4)[0
 # ---------------------------
 #
 # For twelve people: the share of genres in what they like (left) and in twenty recommendations
-# (right). The rows resemble each other: the model was never told a genre, and has learned what
-# each person is after.
+# (right). The rows are similar: the model was not given the genres, and has learned which kinds of
+# films each person likes.
 
 import matplotlib.pyplot as plt
 

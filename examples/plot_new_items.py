@@ -2,10 +2,10 @@
 New items and new users, known by features
 ==========================================
 
-A film that opens today has no viewers yet, and a reader who has just signed up has read nothing.
-:class:`~freqfm.backbones.Features` gives both a vector: the sum of the vectors of their features.
-Here a catalogue of made-up films has a genre, a country and a decade each; viewers like some
-genres, and a fifth of the films are never seen in training. Nothing is downloaded.
+A new film has no viewers, and a new user has no history. :class:`~freqfm.backbones.Features` gives
+both a vector: the sum of the vectors of their features. Here synthetic films have a genre, a
+country and a decade each; viewers like some genres, and a fifth of the films do not occur in
+training. Nothing is downloaded.
 """
 
 import matplotlib.pyplot as plt
@@ -100,10 +100,10 @@ chance = np.mean(
 # The picture
 # -----------
 #
-# A thousand likes are enough to rank new films better than chance. The fewer there are, the more
-# do identities take from the features; with many likes both are equally good. On the right, the
-# cosines of the learned vectors of features: genres are apart from each other, and decades, which
-# tell nothing about tastes, all have nearly the same vector.
+# A thousand likes are enough to rank new films better than chance. With few likes, a model without
+# identities is better, because identities learn a part of what the features should; with many likes
+# both are equally good. On the right, the cosines of the learned vectors of features: genres differ
+# from each other, and decades, which do not matter for tastes, all have nearly the same vector.
 
 model = fit()
 names = pd.get_dummies(films[["genre", "country", "decade"]]).columns

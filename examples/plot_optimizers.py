@@ -2,10 +2,10 @@
 Which optimizer learns the rare tokens?
 =======================================
 
-In a synthetic click log most ads are shown rarely, as in real ones. Three optimizers train
-the same factorization machine on it: SGD, with one learning rate for all; Adam, with two numbers
-of memory per weight; CF-SGD, with one counter per token. Every optimizer gets the best of three
-learning rates by the validation score.
+In this synthetic click log most ads are rare, as in real logs. Three optimizers train
+the same factorization machine on it: SGD, with one learning rate for all tokens; Adam, with two
+numbers of state per weight; CF-SGD, with one counter per token. For every optimizer, the best of
+three learning rates is chosen by the validation score.
 """
 
 import time

@@ -2,10 +2,10 @@
 Popularity bias, before and after
 =================================
 
-A recommender that is judged by clicks learns to recommend what is popular anyway. How much of that
-do models do, and what does it cost to change it? Three models on MovieLens-100K (or a log of the
-same kind, drawn without a network): BPR, the default, and the default started by PRISM, whose
-alpha sets the balance of popular and unpopular items.
+Recommenders tend to recommend what is popular anyway. How strong is this bias, and what does it
+cost to change it? Three models on MovieLens-100K (or a synthetic log of the same kind, without a
+network): BPR, the default, and the default initialised by PRISM, whose alpha sets the balance of
+popular and unpopular items.
 """
 
 import os

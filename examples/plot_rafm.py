@@ -20,8 +20,8 @@ from freqfm import FMClassifier, RaFMClassifier
 from freqfm.datasets import make_clicks
 
 # %%
-# Four fields with heavy tails. The clicks come from vectors of length 16, the same for rare and
-# frequent tokens: there is more to learn than four components hold, wherever data suffice.
+# Four fields with heavy tails. The clicks are drawn from a model with vectors of length 16, for
+# rare and frequent tokens alike: where there are enough data, four components are too few.
 
 X, y = make_clicks(
     100_000, (20_000, 3000, 300, 24), n_components=16, interaction_scale=2, random_state=0

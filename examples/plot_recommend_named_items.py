@@ -3,8 +3,8 @@ Recommend books by their titles
 ===============================
 
 Logs of shops and libraries hold names, not row and column numbers.
-:class:`~freqfm.InteractionRecommender` takes pairs of a reader and a title as they are, and answers
-in titles. Here 400 invented readers borrow 32 invented books of four kinds; nothing is downloaded.
+:class:`~freqfm.InteractionRecommender` takes pairs of a reader and a title as they are, and returns
+titles. Here 400 synthetic readers borrow 32 books of four kinds; nothing is downloaded.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
 """
-Rows that pass by once
-======================
+Train on a stream of rows
+=========================
 
-A log of clicks that is read chunk by chunk: it is stored once in a folder of binary files, then
-streamed from there. On the same rows, a fit on the stream gives the model of a fit in memory, and
-chunks that train as they arrive come close to it in a single pass.
+A log of clicks is stored in a folder of binary files, and read from there chunk by chunk. A fit on
+the stream gives the same model as a fit in memory on the same rows, and training on chunks as they
+arrive comes close to it in a single pass.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from freqfm import FMClassifier
 from freqfm.datasets import RowStream, make_clicks, save_csr
 
 # %%
-# Forty thousand clicks, the last ten thousand of which no model is trained on.
+# Forty thousand clicks, of which the last ten thousand are test rows.
 
 X, y = make_clicks(40_000, (2000, 500, 50), random_state=0)
 X_train, y_train, X_test, y_test = X[:30_000], y[:30_000], X[30_000:], y[30_000:]

@@ -2,9 +2,9 @@
 A temperature for each user
 ===========================
 
-``temperature="adap_tau"`` gives users whose choices are hard to predict a higher temperature, which
-makes their loss more forgiving. Who are they? MovieLens-100K, or a log of the same kind drawn
-without a network, in which three users in ten choose mostly at random.
+``temperature="adap_tau"`` gives users whose choices are hard to predict a higher temperature. Which
+users are these? The data are MovieLens-100K, or without a network a synthetic log of the same kind,
+in which three users in ten choose mostly at random.
 """
 
 import os

@@ -2,9 +2,9 @@
 Items from sessions: Word2Vec
 =============================
 
-Word vectors need no words: items that are looked at in the same sessions get similar vectors
-("item2vec"). A session is a document, an item a token. Are items of one department found to be
-similar, and is that so for rare ones too?
+Word2Vec also works for items: items that are viewed in the same sessions get similar vectors
+("item2vec"). A session is a document, an item a token. Do items of the same department get similar
+vectors, even rare items?
 """
 
 import matplotlib.pyplot as plt

@@ -318,7 +318,7 @@ def count_columns(X, weight=None, rows=None):
             chunk = rows[chunk]
             part = take_rows(X, chunk)
             indptr, indices = part.indptr, part.indices
-        # In the order of the entries, whatever the chunks are.
+        # In the order of the entries, for chunks of any size.
         np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
     return counts
 

@@ -11,7 +11,7 @@ _TAKEN = {"user_margins", "item_margins"}
 
 
 class Backbone(Component):
-    """Base class of backbones: from tables to the vectors of users and items, and back.
+    """Base class of backbones: how vectors of users and items are computed from tables.
 
     Losses compare the vectors of users and items, however these are computed. A backbone computes
     them from tables, which the estimator keeps, and turns gradients with respect to the vectors
@@ -19,15 +19,15 @@ class Backbone(Component):
     A backbone itself holds hyper-parameters and data such as features, and nothing that is learned,
     so that it can be cloned and shared.
 
-    A user's backbone derives from this class and needs ``start``, ``forward`` and ``backward``, in
-    NumPy. In each batch the estimator asks for the vectors of the users and items in the batch.
+    A custom backbone derives from this class and defines ``start``, ``forward`` and ``backward`` in
+    NumPy. The estimator calls ``forward`` for the users and items of each batch.
     """
 
     #: Whether vectors are the rows of tables "user_factors" and "item_factors": compiled code then
     #: trains these, and calls neither ``forward`` nor ``backward``.
     is_linear = False
     # Whether an epoch trains the vectors themselves, as if they were tables, by compiled code.
-    # Their changes are added to the tables at its end, and ``forward`` computes them anew;
+    # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
     #: The largest default batch size, in positives; None for that of the loss.
@@ -38,9 +38,9 @@ class Backbone(Component):
     def bind(self, X, n_threads):
         """Return the backbone that computes vectors for the interactions of a fit.
 
-        Its result starts, computes vectors and gradients, and is kept only while the estimator
-        trains. The default is this object itself; one whose vectors depend on the interactions
-        returns a copy that knows them.
+        The result is used for ``start``, ``forward`` and ``backward``, and only while the estimator
+        trains. The default is this object itself; a backbone whose vectors depend on the
+        interactions returns a copy that knows them.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Backbone(Component):
         Raises
         ------
         ValueError
-            If the backbone does not suit these numbers of users or items.
+            If the backbone cannot be used with these numbers of users or items.
         """
 
     @abstractmethod
@@ -121,8 +121,9 @@ class Backbone(Component):
     def occurrences(self, context, user_counts, item_counts):
         """Return how often rows of the tables occur, by how often users and items do.
 
-        Optimizers whose rates depend on counts use it, and ``weight_decay_scope="batch"``. Rows
-        that do not occur are not updated. The default is an empty dict.
+        It is used by optimizers whose rates depend on counts, and by
+        ``weight_decay_scope="batch"``. Rows that do not occur are not updated. The default is an
+        empty dict.
 
         Parameters
         ----------
@@ -141,10 +142,10 @@ class Backbone(Component):
         return {}
 
     def new_rows(self, tables, known, user_vectors, draw):
-        """Return the rows of tables that new users and items add; None if it takes no new ones.
+        """Return the rows of tables that new users and items add; None if they cannot be added.
 
-        It is called for the backbone that ``bind`` has returned for all interactions, new ones
-        among them. The default is None.
+        It is called for the backbone that ``bind`` has returned for all interactions, including
+        new ones. The default is None.
 
         Parameters
         ----------
@@ -152,7 +153,7 @@ class Backbone(Component):
         known : tuple of int
             Numbers of users and items of the model so far.
         user_vectors : ndarray of shape (n_new_users, n_components)
-            Where histories place the new users; zeros for users without known items.
+            Vectors of the new users from folding in; zeros for users without known items.
         draw : callable
             As in ``start``, for the new users and items.
 

@@ -18,33 +18,33 @@ class Features(Backbone):
     """Vectors are sums of the vectors of features: users and items may be new.
 
     A user or item is described by a row of numbers, one for each feature, most of them zero. Its
-    vector is the sum of the features' vectors, each times its number, and of a vector of its own,
-    that of its identity [1]_::
+    vector is the sum of the features' vectors, each times the feature's number, and of a vector of
+    its own, the identity [1]_::
 
         vector_r = identity_r + sum_f features[r, f] vector_f
 
-    What many rows share is learned from all of them, and a row that training has never seen has a
-    vector as soon as its features are known. Numbers are used as they are: scale large ones, such
-    as years or prices, or make categories of them.
+    The vector of a feature is learned from all rows that have it, and a row that does not occur in
+    training has a vector if its features are known. Numbers are used as they are: scale large
+    numbers, such as years or prices, or turn them into categories.
 
     A user or item without interactions has no identity, unless it has no features either: its
-    vector is the sum of its features' vectors alone. Such users get recommendations of their own
-    from ``recommend``, and such items are recommended; "uniform" and "popularity" do not draw them
-    as negatives, which would teach that items with their features are liked less. Users and items
-    that are not part of the model at all are given to ``recommend`` by their features
-    (``user_features=``, ``item_features=``), or added by ``partial_fit`` once these matrices have
-    more rows.
+    vector is only the sum of its features' vectors. Such users get recommendations by their
+    features, and such items are recommended. "uniform" and "popularity" do not draw these items
+    as negatives, because the model would learn that items with their features are liked less. For
+    users and items that are not part of the model, pass features to ``recommend``
+    (``user_features=``, ``item_features=``), or add them by ``partial_fit``, with matrices that
+    have more rows.
 
     Parameters
     ----------
     user_features : {array-like, sparse matrix} of shape (n_users, n_user_features), default=None
         A row of finite numbers for each row of ``X``; with None, a user has the vector of its
-        identity. A DataFrame of numbers will do; categories are encoded by scikit-learn's
-        encoders, or by :class:`~freqfm.InteractionRecommender`, which takes features by id.
+        identity. It may be a DataFrame of numbers. Encode categories by scikit-learn's
+        encoders, or use :class:`~freqfm.InteractionRecommender`, which takes features by id.
     item_features : {array-like, sparse matrix} of shape (n_items, n_item_features), default=None
         Likewise, a row for each column of ``X``.
     identity : bool, default=True
-        Whether users and items with features have a vector of their own too.
+        Whether users and items with features also have a vector of their own.
     normalize : bool, default=False
         Whether a row is divided by the sum of its absolute numbers, in which the identity counts
         as 1, as LightFM does by default.
@@ -190,8 +190,8 @@ class Features(Backbone):
     def new_rows(self, tables, known, user_vectors, draw):
         """Return identities of new users and items, see :class:`Backbone`.
 
-        Users start where their histories place them; items, and users without known items, at the
-        sum of their features, or where they are drawn if they have none.
+        Users start at the result of folding in; items, and users without known items, start at the
+        sum of their features' vectors, or at random if they have no features.
         """
         found = {}
         for (name, side), n_known in zip(self._sides.items(), known, strict=True):

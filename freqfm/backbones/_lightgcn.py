@@ -13,40 +13,41 @@ from freqfm.backbones._base import Backbone
 class LightGCN(Backbone):
     """Vectors are averaged over layers of neighbours in the graph of interactions.
 
-    Tables hold a vector for each user and item, layer 0. A user's vector in a layer is the sum of
-    the vectors that the user's items have in the layer before, each divided by the root of the
-    number of the user's items times that of the item's users; likewise for items. What the loss
-    compares and recommendations use is the mean of the layers 0 to ``n_layers`` [1]_. The graph
-    has an edge for each interaction that the model is trained on, whatever its weight.
+    Layer 0 are tables with a vector for each user and item. A user's vector in a layer is the sum
+    of the vectors that the user's items have in the layer before, each divided by the square root
+    of the number of the user's items times that of the item's users; likewise for items. The loss
+    and recommendations use the mean of the layers 0 to ``n_layers`` [1]_. The graph has an edge
+    for each interaction that the model is trained on; weights are not used.
 
-    With ``propagate="epoch"`` an epoch trains the vectors as matrix factorization does, in the same
-    time. Then the tables move by as much as the vectors have moved, and the vectors are computed
-    anew. Vectors that fit the data are a fixed point of both trainings; on the way there, changes
-    that neighbours share are kept and others shrink. It is ahead of matrix factorization after few
-    epochs, and on a par after many, see :doc:`/results_recommenders`.
+    With ``propagate="epoch"``, the default, an epoch trains the vectors as matrix factorization
+    does, in the same time. Then the changes of the vectors are added to the tables, and the vectors
+    are computed again. Vectors that fit the data are a fixed point of both ways of training; until
+    then, changes that neighbours share are kept and others shrink. After few epochs it is better
+    than matrix factorization, and after many as good, see the
+    :doc:`reference results </results_recommenders>`.
 
     With ``propagate="batch"`` gradients are exact, as in [1]_. The average over layers is a
-    symmetric matrix, so they are propagated in the same way, and every row of the tables gets one
-    in each batch. A batch takes about ``4 n_layers n_components`` multiplications per interaction
-    of the whole graph (not of the batch), ten times as long as matrix factorization or longer.
-    Default batches are therefore larger: about 64 in an epoch, of at most 8,192 positives, except
-    for losses without negatives. Directions of small eigenvalues are learned slowly, so that it
-    takes more epochs as well.
+    symmetric matrix, so gradients are propagated in the same way, and every row of the tables has
+    a gradient in each batch. A batch takes about ``4 n_layers n_components`` multiplications per
+    interaction of the whole graph (not of the batch), ten times as long as matrix factorization or
+    longer. Default batches are therefore larger: about 64 in an epoch, of at most 8,192 positives,
+    except for losses without negatives. Directions with small eigenvalues are learned slowly, so
+    it needs more epochs as well.
 
     Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
     bytes per interaction.
 
-    Losses of cosines, the default among them, do better with an even number of layers: an odd one
-    removes from the vectors what users and items of a group have with opposite signs, see
+    Losses of cosines, such as the default, are better with an even number of layers: an odd number
+    removes components in which users and items of a group have opposite signs, see
     :doc:`/auto_examples/plot_lightgcn`. Sums over neighbours are longer for popular items. Rankings
     by cosines ignore that; with negatives that are relative to popularity,
-    ``negative_sampler=InBatch(corrected=False)``, rankings are by dot products instead, and any
-    number of layers will do.
+    ``negative_sampler=InBatch(corrected=False)``, rankings are by dot products, and any number of
+    layers works.
 
     Parameters
     ----------
     n_layers : int, default=2
-        Number of propagations; 0 is matrix factorization. The authors take 3.
+        Number of propagations; 0 is matrix factorization. The authors use 3.
     propagate : {"epoch", "batch"}, default="epoch"
         When vectors are computed from the tables: after each epoch, or in each batch.
 

@@ -14,7 +14,7 @@ _SIDES = "user", "item"
 
 
 class MLP(Backbone):
-    """A row for each user and item goes through dense layers: non-linear matrix factorization.
+    """Dense layers compute vectors from a row for each user and item: non-linear factorization.
 
     Users and items have separate layers. Hidden layers are followed by the activation, and a last
     layer without one makes vectors of ``n_components`` numbers. Scores are dot products or cosines
@@ -27,9 +27,9 @@ class MLP(Backbone):
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, default=(64, 64)
-        Widths of the hidden layers, of which there may be none.
+        Widths of the hidden layers; an empty tuple for none.
     activation : {"relu", "tanh"}, default="relu"
-        Of the hidden layers.
+        Activation of the hidden layers.
 
     References
     ----------

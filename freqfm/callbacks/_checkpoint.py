@@ -23,8 +23,8 @@ class Checkpoint:
     """Callback that writes the state of a fit to a file, from which :func:`resume` continues it.
 
     After an epoch the model, the optimizer state and everything else that training needs are
-    written to a temporary file, which then replaces the previous one: the file is complete whenever
-    the process is killed. It holds arrays and JSON; loading it runs no code.
+    written to a temporary file, which then replaces the previous one: the file is always complete,
+    even if the process is killed. It contains arrays and JSON; loading it runs no code.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Checkpoint:
         If ``every`` is not a positive integer.
     FileNotFoundError, TypeError
         From ``fit``, if the folder does not exist, or if a parameter of the estimator cannot be
-        stored, such as a component of your own class.
+        stored, such as a custom component.
 
     See Also
     --------
@@ -135,8 +135,8 @@ def resume(path: str | os.PathLike[str]) -> Any:
     """Return the estimator stored in a checkpoint; its ``fit`` continues the interrupted fit.
 
     Given the same data, ``fit`` ends with the same model, bit for bit, as if it had not been
-    interrupted; it keeps writing the file. Until then the estimator holds the model of the last
-    epoch that was written, and can be used as such.
+    interrupted, and continues to write the file. Before that, the estimator has the model of the
+    last epoch that was written, and can predict.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
 
-# An epoch, or its score, is tried so often if workers have died with what only they had.
+# Attempts at an epoch, or its score, if workers die with data that only they had.
 _ATTEMPTS = 3
 
 

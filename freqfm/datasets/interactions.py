@@ -66,7 +66,7 @@ def make_interactions(
     -------
     X : csr_array of shape (n_users, n_items), dtype float32
         1 for every interaction, with int32 indices, sorted. The order of rows and columns
-        says nothing about clusters, activity or popularity.
+        is unrelated to clusters, activity and popularity.
     model : Bunch
         Only with ``return_model=True``:
 

@@ -13,7 +13,7 @@ __all__ = ["IncrementalOneHotEncoder"]
 
 
 class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
-    """One-hot encoder of categories, which gets a new column for each category that is new.
+    """One-hot encoder of categories that adds a column for each new category.
 
     ``partial_fit`` adds the categories of a chunk; columns keep their numbers, and new ones follow:
     those of the first field in the order in which they occur, then those of the next. A category
@@ -37,7 +37,7 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    RowStream : Streams of chunks, which can encode by it.
+    RowStream : Streams of chunks, which can use it as their encoder.
 
     Examples
     --------

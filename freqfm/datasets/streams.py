@@ -26,9 +26,9 @@ _SECONDS = 5.0
 
 
 class RowStream:
-    """Chunks of rows that can be read again and again, for ``fit`` and ``partial_fit``.
+    """Chunks of rows that can be read repeatedly, for ``fit`` and ``partial_fit``.
 
-    ``FMClassifier.fit(stream)`` and its relatives train on it epoch by epoch; iterating gives pairs
+    ``fit(stream)`` of factorization machines trains on it epoch by epoch; iterating gives pairs
     ``(X, y)``, or triples ``(X, y, sample_weight)`` if there are weights. ``from_parquet``,
     ``from_libfm``, ``from_criteo_tsv`` and ``from_csr`` make streams of files.
 
@@ -36,16 +36,16 @@ class RowStream:
     ----------
     source : callable or list of callable
         A function without arguments that returns an iterator of blocks of rows, ``(X, y)`` or
-        ``(X, y, sample_weight)``, from the start each time it is called. Several ones are the
-        parts of one data set, whose order ``shuffle`` changes.
+        ``(X, y, sample_weight)``, from the start each time it is called. A list of functions are
+        the parts of one data set, whose order ``shuffle`` changes.
     encoder : transformer, default=None
         Its ``transform`` turns the ``X`` of a block into numbers: a fitted ``OneHotEncoder``, a
         ``FeatureHasher(input_type="string")``, which hashes "name=value" of each field, a
-        ``HashingVectorizer`` for a column of texts, or an :class:`IncrementalOneHotEncoder`. One
-        with ``partial_fit`` learns from each block first, in iterations and in the first pass of
-        ``fit``. None if the blocks are numbers.
+        ``HashingVectorizer`` for a column of texts, or an :class:`IncrementalOneHotEncoder`. An
+        encoder with ``partial_fit`` learns from each block first, in iterations and in the first
+        pass of ``fit``. None if the blocks are numbers.
     n_features : int, default=None
-        Number of columns of all chunks. None leaves it to the blocks; ``fit`` finds the largest.
+        Number of columns of all chunks. None uses that of each block; ``fit`` finds the largest.
     chunk_size : int, default=32768
         Rows of a chunk; the last one may be smaller. For the batches that a fit in memory would
         have, it must be a multiple of ``batch_size``.
@@ -57,8 +57,8 @@ class RowStream:
     prefetch : int, default=2
         Chunks that a thread reads ahead; 0 reads them when they are asked for.
     n_rows : int, default=None
-        Number of rows, to tell the time left. None is what the source knows, or else what the first
-        pass has found.
+        Number of rows, for the time left. None is the number that the source knows, or else that
+        of the first pass.
     random_state : int, default=0
         Seed of the shuffling. The order depends on it and on the number of the epoch.
     verbose : int, default=0
@@ -88,7 +88,7 @@ class RowStream:
     (300, 8)
     """
 
-    #: By this estimators know a stream.
+    #: Estimators recognise a stream by this attribute.
     is_row_stream = True
 
     #: Names of the fields, by which they are hashed.
@@ -134,7 +134,7 @@ class RowStream:
         Parameters
         ----------
         path : str, path-like, list of these, pyarrow Dataset or polars LazyFrame
-            A file, a folder, several of them, or what a library has opened. Paths and data sets are
+            A file, a folder, several of them, or an opened data set. Paths and Datasets are
             read by pyarrow, row group by row group; a ``polars.scan_parquet(...)`` by Polars.
         target : str
             Column of the targets.
@@ -196,7 +196,7 @@ class RowStream:
         ----------
         path : str, path-like or list of these
             Files that end in ".gz", ".bz2" or ".zst" are decompressed; :func:`load_criteo_tsv`
-            describes the format and what becomes of counts.
+            describes the format and how counts are converted.
         encoder : transformer, default=None
             See :class:`RowStream`; the encoder of :func:`load_criteo_tsv` is one. None hashes the
             tokens to 2^20 columns.

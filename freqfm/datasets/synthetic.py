@@ -136,8 +136,8 @@ def make_clicks(
             "can hold; pass fewer rows or fewer tokens."
         )
 
-    # The model is drawn before the rows: one seed plants the same coefficients and factors
-    # whatever the number of rows.
+    # The model is drawn before the rows: one seed gives the same coefficients and factors for any
+    # number of rows.
     rng = check_random_state(random_state)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     token_probabilities = np.concatenate(

@@ -1,7 +1,7 @@
-"""Plots of fitted models, in the manner of scikit-learn's displays.
+"""Plots of fitted models, with the interface of scikit-learn's displays.
 
 ``from_estimator`` and similar methods compute and draw, ``plot`` draws again. The plotted data are
-in the display's attributes. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``;
+attributes of the display. Drawing requires matplotlib, ``pip install 'freqfm[plot]'``;
 ``RankingReport`` is HTML and requires nothing.
 """
 

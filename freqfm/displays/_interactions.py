@@ -16,7 +16,7 @@ class InteractionStrengthsDisplay:
     names : array-like of str of shape (n_pairs, 2)
         Names of the features of each pair, the strongest first.
     strengths : array-like of shape (n_pairs,)
-        What the two add to the score together, see
+        The term of the pair in the score, see
         :meth:`freqfm.FMClassifier.interaction_strengths`.
 
     Attributes
@@ -71,7 +71,7 @@ class InteractionStrengthsDisplay:
             Names of the features of the machine.
         n_pairs : int, default=20
         class_index : int, default=None
-            With three classes or more: place in ``classes_`` of the class whose score is meant.
+            With three classes or more: place in ``classes_`` of the class whose score is used.
         ax : matplotlib Axes, default=None
         **kwargs : dict
             As in :meth:`plot`.

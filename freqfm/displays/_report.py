@@ -1,4 +1,4 @@
-"""A report of a recommender as HTML: figures, by popularity and length of history, and examples."""
+"""A report of a recommender as HTML: metrics, by popularity and length of history, and examples."""
 
 from html import escape
 from pathlib import Path
@@ -27,10 +27,11 @@ _STYLE = """
 
 
 class RankingReport:
-    """Report of what a recommender finds, for whom, and what it recommends, beside popularity.
+    """Report of a recommender as HTML, compared with the most popular items.
 
-    In a notebook it is shown as HTML; :meth:`to_html` writes it to a file. Every figure is compared
-    with recommending the most popular items that a user does not have.
+    It shows ranking metrics, by popularity of items and by length of histories, and examples of
+    recommendations. In a notebook it is displayed; :meth:`to_html` writes it to a file. Every
+    figure is compared with recommending the most popular items that a user does not have.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class RankingReport:
     item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
         Features of the items for the diversity of the lists.
     n_examples : int, default=3
-        Users who are shown, from one with a high NDCG to one with a low one.
+        Number of users shown as examples, from high to low NDCG.
     name : str, default="model"
         Name of the recommender.
 
@@ -184,7 +185,7 @@ class RankingReport:
         Parameters
         ----------
         path : str or path-like, default=None
-            File to write a whole page to.
+            File to which a complete HTML page is written.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Displays of the course of training and of what was learned."""
+"""Displays of losses, scores and temperatures of training."""
 
 import numpy as np
 

@@ -143,7 +143,7 @@ class Phase(NamedTuple):
 
 
 class EpochLoop:
-    """Train for several epochs and leave a usable model, whatever happens.
+    """Train for several epochs and leave a usable model, even after an error or an interrupt.
 
     After every epoch the loop checks the loss and the largest weight. If the loss is not finite or
     the weight is too large, or if the user interrupts, the model of the last whole epoch is

@@ -14,7 +14,7 @@ __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "XavierUniform"]
 class Initializer(Component):
     """Base class of initializers."""
 
-    #: Whether the initial lengths of rows carry meaning that training should keep.
+    #: Whether the initial lengths of rows have a meaning that training should keep.
     lengths_matter = False
 
     @abstractmethod
@@ -124,9 +124,9 @@ class PRISM(XavierUniform):
 
         alpha * ln(count + 2) + 1 - alpha.
 
-    A loss on cosines hardly changes lengths, so rows keep their initial lengths; a ranking by dot
+    A loss on cosines hardly changes lengths, so rows keep their initial lengths. A ranking by dot
     products then favours popular items, the more so the larger alpha is. This replaces weight
-    decay, which otherwise writes popularity into the lengths over the epochs. A long row also turns
+    decay, which makes lengths depend on popularity only over many epochs. A long row also turns
     more slowly, so lengths act as learning rates by frequency as well.
 
     Parameters

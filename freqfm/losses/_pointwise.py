@@ -22,7 +22,7 @@ __all__ = ["Huber", "LogLoss", "Loss", "Poisson", "Quantile", "SquaredError"]
 class Loss(Component):
     """Base class of losses of one score and one target.
 
-    A loss of your own defines :attr:`value_and_derivative`, and the other attributes where their
+    A custom loss defines :attr:`value_and_derivative`, and the other attributes where their
     defaults do not fit. Each formula is a function of numbers compiled by ``numba.njit``: a static
     method, or a property that returns a function that reads hyper-parameters from its closure. It
     is compiled into the training loop with the options of the package's own formulas
@@ -76,7 +76,7 @@ class Loss(Component):
     #: For a classifier's loss it is the probability of the class; if it is None there is no
     #: ``predict_proba``.
     expectation = None
-    #: Whether the loss suits classifiers.
+    #: Whether the loss can be used by classifiers.
     for_classes = True
 
     @property
@@ -262,7 +262,7 @@ class Poisson(Loss):
 class Quantile(Loss):
     """Pinball loss: the score becomes a quantile of the target, for 0.5 the median.
 
-    A residual r = target - score costs quantile * r if it is positive, else (quantile - 1) * r.
+    The loss of a residual r = target - score is quantile * r if r > 0, else (quantile - 1) * r.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class RankingLoss(Component):
     fold_in_pairwise = False
     #: and the inverse temperatures of the user's items and of the others; None for the model's.
     fold_in_inverse_temperatures: tuple | None = None
-    #: Positives are weighed by how far they are above the score of the user's item of this rank,
+    #: Positives are weighted by how far they are above the score of the user's item of this rank,
     #: which is computed in every ``refresh``-th epoch; None for no such weights.
     k: int | None = None
     refresh = 1
@@ -174,7 +174,7 @@ class Softmax(RankingLoss):
 
 
 class BSL(Softmax):
-    """Bilateral softmax loss: negatives weigh more than positives.
+    """Bilateral softmax loss: negatives have more weight than positives.
 
     The default of :class:`~freqfm.MFRecommender`. A positive contributes
     ``-w s_p + constant * log sum_j exp(w s_j)``. With one positive per row the positive side of
@@ -185,8 +185,7 @@ class BSL(Softmax):
     constant : float or "auto", default="auto"
         Weight of the negatives' logarithm. "auto" computes it from the density of the data,
         1 + log(n_users * n_items / (2 n_positives)) / 30: 1.22 for Gowalla, the authors' value, and
-        1.10 for the much denser MovieLens-1M, where 1.22 does badly; both were best on validation
-        data.
+        1.10 for the much denser MovieLens-1M, where 1.22 is bad; both were best on validation data.
 
     References
     ----------
@@ -218,7 +217,7 @@ class BSL(Softmax):
 
 
 class SLatK(Softmax):
-    """SL@K: a softmax in which positives count by how near they are to the user's best K items.
+    """SL@K: a softmax in which positives near or above the user's K-th best item weigh more.
 
     With the score beta_u of the user's K-th best item, a positive p contributes ::
 
@@ -231,7 +230,7 @@ class SLatK(Softmax):
     Parameters
     ----------
     k : int, default=20
-        The number of recommendations to be good at.
+        Number of recommendations to optimise.
     weight_temperature : float, default=1.0
         Divisor of the differences of cosines, or dot products, in the weights.
     refresh : int, default=5
@@ -310,9 +309,9 @@ class PSL(Softmax):
         log sum_j surrogate((s_j - s_p) / 2)^(2 w),
 
     with cosines s and an activation that grows less than exp: negatives that score far above the
-    positive, among which there are false ones, count for less. Halved, differences are between -1
-    and 1. The factor 2 of the exponent gives temperatures the meaning that they have in a softmax;
-    in the authors' notation the temperature of the exponent is half as large.
+    positive, some of which are false negatives, have less weight. Differences are halved so that
+    they are between -1 and 1. Because of the factor 2 in the exponent, temperatures mean the same
+    as in a softmax; in the authors' notation the temperature is half as large.
 
     Parameters
     ----------
@@ -363,7 +362,7 @@ class PSL(Softmax):
 class PairwiseLoss(RankingLoss):
     """Base class of losses of a positive's score and a negative's.
 
-    A loss of your own defines :attr:`value_and_derivatives`, a function of numbers compiled by
+    A custom loss defines :attr:`value_and_derivatives`, a function of numbers compiled by
     ``numba.njit``: a static method, or a property that returns a function that reads
     hyper-parameters from its closure. It is compiled into the training loop with the options of the
     package's own formulas (``error_model="numpy"``, single precision), once for each formula, and
@@ -454,7 +453,7 @@ class CCL(PairwiseLoss):
 
     A positive p contributes ``1 - s_p + negative_weight * mean_j max(0, s_j - margin)`` [1]_, with
     cosines s and the mean over the positive's negatives. A drawn item that is among the user's
-    training items is skipped, with its share of the positive's part.
+    training items is skipped, and so is its share of ``1 - s_p``.
 
     Parameters
     ----------
@@ -513,7 +512,7 @@ class _Alignment(RankingLoss):
     cosine_only = True
     has_temperature = False
     block = 1
-    # Rankings are by dot products, and it takes larger steps until lengths follow popularity.
+    # Rankings are by dot products, and lengths follow popularity only after larger steps.
     travel = 240.0
     margins = False
     #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
@@ -558,10 +557,10 @@ class DirectAU(_Alignment):
     Notes
     -----
     Rankings are by dot products, so popular items need longer vectors. Lengths are not part of the
-    loss: they grow with the steps of the optimizer, and too small a ``learning_rate`` leaves
-    rankings worse than those by popularity. On data as dense as MovieLens, so does a large
-    ``gamma``, while below about 0.3 all vectors become the same. Validate both; the authors take
-    ``gamma=5`` for Gowalla, which is sparse.
+    loss: they grow with the steps of the optimizer, and with too small a ``learning_rate``
+    rankings are worse than those by popularity. On data as dense as MovieLens, a large ``gamma``
+    has the same effect, and with less than about 0.3 all vectors become the same. Validate both;
+    the authors use ``gamma=5`` for Gowalla, which is sparse.
 
     References
     ----------

@@ -60,7 +60,7 @@ def ndcg_at_k(
         Held-out items: all entries that are not zero.
     ranked : array-like of int, of shape (n_users, n_ranked)
         Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
-        ones, which count as misses.
+        items, which count as misses.
     k : int, default=None
         Number of top places to evaluate, at most n_ranked; all if None.
     average : bool, default=True
@@ -106,7 +106,7 @@ def recall_at_k(
 
         recall@k = sum_{r=1..k} hit(r) / N
 
-    which cannot reach 1 where N > k; with ``truncated`` the sum is divided by min(k, N) instead.
+    which cannot reach 1 if N > k; with ``truncated`` the sum is divided by min(k, N) instead.
 
     Parameters
     ----------
@@ -332,7 +332,8 @@ def stratified_ndcg_at_k(
 
     References
     ----------
-    .. [1] "PRISM: Popularity-aware Initialization for Stable Magnitudes".
+    .. [1] D. Loveland, M. Ju, T. Zhao, N. Shah, D. Koutra. "On the Role of Weight Decay in
+       Collaborative Filtering: A Popularity Perspective". 2025.
 
     Examples
     --------

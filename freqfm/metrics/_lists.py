@@ -1,4 +1,4 @@
-"""Metrics of the lists themselves: how much of the catalogue they show, and how varied they are."""
+"""Metrics of the lists themselves: coverage of the catalogue, novelty and diversity."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def diversity_at_k(
     ranked : array-like of int, of shape (n_users, n_ranked)
         As in :func:`coverage_at_k`.
     item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions)
-        Features of the items, such as genres. Vectors of a model measure how varied the list is in
-        the eyes of that model. The cosine with a vector of zeros is 0.
+        Features of the items, such as genres. With vectors of a model, the result says how varied
+        the list is according to that model. The cosine with a vector of zeros is 0.
     k : int, default=None
         As in :func:`coverage_at_k`.
     average : bool, default=True

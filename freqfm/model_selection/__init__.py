@@ -1,7 +1,7 @@
 """Splitting, holding out and scoring for recommenders: what scikit-learn's searches need.
 
-Splitters and scorers go into ``cross_val_score``, ``GridSearchCV`` and their like as ``cv=`` and
-``scoring=``.
+Pass splitters and scorers to ``cross_val_score``, ``GridSearchCV`` and similar functions as ``cv=``
+and ``scoring=``.
 """
 
 from freqfm.model_selection._holdout import holdout_by_content, holdout_interactions

@@ -40,7 +40,7 @@ def make_ranking_scorer(
     A recommender of users x items is tested on the rows of ``X``: part of each row is held out,
     the rest is given as history, and the score measures how well the held-out items are ranked
     among all items that are not in the history. If ``y`` is given, a sparse matrix of held-out
-    items, ``X`` is not split. (Searches pass such a ``y`` on, ``cross_val_score`` refuses it.)
+    items, ``X`` is not split. (Searches accept such a ``y``, ``cross_val_score`` does not.)
 
     An :class:`~freqfm.InteractionRecommender` is tested on the interactions ``X``: it recommends
     to the users known from training, excluding the items that they have in training.

@@ -51,10 +51,10 @@ class _InteractionSplitter(BaseCrossValidator):
 class WarmStartKFold(_InteractionSplitter):
     """Folds in which every user and every item of the test part also occurs in the training part.
 
-    Matrix factorization knows nothing about users and items that it has not seen, so with folds of
-    plain :class:`~sklearn.model_selection.KFold` a score depends both on how well the model ranks
-    and on how many new users and items a fold happens to hold. Here every interaction is tested
-    once, except where its user or its item would be left without training data: such interactions
+    Matrix factorization has no vectors for users and items that it has not seen. With
+    :class:`~sklearn.model_selection.KFold` a score therefore depends both on how well the model
+    ranks and on how many new users and items are in a fold by chance. Here every interaction is
+    tested once, except if its user or its item would be without training data: such interactions
     are in all training sets.
 
     Parameters
@@ -184,10 +184,11 @@ class LeaveLastOut(_InteractionSplitter):
 
     Notes
     -----
-    Training parts may hold interactions that are later than the tested ones of other users, so
-    a model may know about trends that it could not have known. A tested item may be missing from
-    the training part: :meth:`InteractionRecommender.score <freqfm.InteractionRecommender.score>`
-    leaves such items out.
+    Training parts may contain interactions that are later than the tested ones of other users, so
+    a model may use trends that it could not have known at the time. A tested item may be missing
+    from the training part:
+    :meth:`InteractionRecommender.score <freqfm.InteractionRecommender.score>` leaves such items
+    out.
 
     Examples
     --------

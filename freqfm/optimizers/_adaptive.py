@@ -11,7 +11,7 @@ from freqfm.optimizers._base import Optimizer
 
 
 class Adagrad(Optimizer):
-    """Adagrad: a step is divided by the root of the sum of the squared gradients so far.
+    """Adagrad: steps are divided by the square root of the sum of squared gradients so far.
 
     The method of [1]_ as implemented by ``torch.optim.Adagrad``, on the batch's mean gradient. A
     row that is absent from a batch has gradient zero and does not move, so skipping it is exact.
@@ -23,7 +23,7 @@ class Adagrad(Optimizer):
     learning_rate : float, default=0.05
         Size of the first step of every weight.
     epsilon : float, default=1e-10
-        Added to the root.
+        Added to the square root.
 
     References
     ----------
@@ -50,8 +50,8 @@ class Adagrad(Optimizer):
 class RowwiseAdagrad(Adagrad):
     """Adagrad with one accumulator per row: the mean of the row's squared gradients.
 
-    The memory of CF-SGD with a learning rate from gradients instead of counts, as in FBGEMM's
-    ``EXACT_ROWWISE_ADAGRAD``. Each linear weight is a row of length one.
+    Like CF-SGD it keeps one number per row, but learning rates depend on gradients instead of
+    counts, as in FBGEMM's ``EXACT_ROWWISE_ADAGRAD``. Each linear weight is a row of length one.
 
     State: one number per row of factors and one per linear weight, 2 per token.
 
@@ -77,7 +77,7 @@ class RowwiseAdagrad(Adagrad):
 
 
 class Adam(Optimizer):
-    """Adam: steps along a moving mean of the gradients, scaled by that of their squares.
+    """Adam: steps along a moving mean of gradients, scaled by a moving mean of their squares.
 
     The method of [1]_ as implemented by ``torch.optim.Adam``, on the batch's mean gradient.
 

@@ -35,7 +35,7 @@ class OptimizerState(NamedTuple):
 class Optimizer(Component):
     """Base class of optimizers.
 
-    An optimizer of your own has a parameter ``learning_rate`` and defines :attr:`step`, a function
+    A custom optimizer has a parameter ``learning_rate`` and defines :attr:`step`, a function
     of numbers compiled by ``numba.njit``: a static method, or a property that returns a function
     that reads hyper-parameters from its closure. It is compiled into the training loop with the
     options of the package's own formulas (``error_model="numpy"``, single precision), once for each
@@ -85,8 +85,8 @@ class Optimizer(Component):
         return (*self._codes, "n_states") if self.step is None else self._codes
 
     #: Function of (parameter, gradient, first, second, rate) that returns the parameter and its two
-    #: state values after a step of one weight; state starts at zero. A sixth parameter receives the
-    #: step number, from 1 on. None for the formulas of the package.
+    #: state values after a step of one weight; state starts at zero. A sixth parameter, if there is
+    #: one, receives the step number, from 1 on. None for the formulas of the package.
     step = None
     #: How many state values ``step`` keeps for each weight: 0, 1 or 2. Those that it does not keep
     #: are zero in each step.
@@ -144,7 +144,7 @@ class Optimizer(Component):
             Step numbers, starting from 1.
         """
         ones = np.ones(len(steps))
-        # A user's step receives its number in place of the correction of the root.
+        # A custom ``step`` receives the step number in place of the correction of the root.
         return np.column_stack([ones, ones if self.step is None else steps])
 
     def replacements(self):

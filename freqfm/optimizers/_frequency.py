@@ -45,9 +45,9 @@ class FASGD(Optimizer):
 
         rate_k = min(max_step, learning_rate * sqrt(m / n_k)),    m = sum n^2 / sum n,
 
-    on the batch's mean gradient: ``learning_rate`` means the same as for :class:`SGD`. A token as
-    frequent as the average occurrence moves as under SGD, rarer tokens move faster. With equal
-    frequencies it *is* SGD (corollary 3.1), bit for bit.
+    on the batch's mean gradient: ``learning_rate`` means the same as for :class:`SGD`. A token with
+    a count of m moves as with SGD, and rarer tokens move faster. If all tokens are equally
+    frequent, it is SGD (corollary 3.1), bit for bit.
 
     State: one number per token.
 
@@ -116,9 +116,9 @@ class CFSGD(Optimizer):
 
         rate_k = min(max_step, learning_rate / c_k^exponent, curvature_cap / L_k),
 
-    on the *sum* of the batch's gradients. With exponent 1/2 the first two terms are equation (12):
-    its p_k = c_k / T, and T cancels. The last term is for mini-batches and for values other than 0
-    and 1. Equation (12) bounds a step by 1 / 4L, with L the smoothness of the loss on one sample.
+    on the *sum* of the batch's gradients. With exponent 1/2 the first two terms are equation (12),
+    where p_k = c_k / T, and T cancels. The last term is for mini-batches and for values other than
+    0 and 1. Equation (12) bounds a step by 1 / 4L, with L the smoothness of the loss on one sample.
     The more rows of a batch hold the token, and the larger their values and factors, the larger the
     curvature of the batch's loss; L_k bounds that curvature, row by row::
 
@@ -141,7 +141,7 @@ class CFSGD(Optimizer):
         The bound 1 / 4L of equation (12) for a token that occurs once in the batch.
     curvature_cap : float, default=2.0
         Bound of the rate times L_k. ``numpy.inf`` turns it off, except for the intercept, which
-        every row holds: its bound is at most 2.
+        is part of every row: its bound is at most 2.
     exponent : float, default=0.5
         Exponent of the counter.
     count : {"sample", "batch"}, default="sample"

@@ -1,9 +1,9 @@
-"""Negative samplers: which items a positive is compared with, and with what probability.
+"""Negative samplers: with which items a positive is compared, and with what probability.
 
 Without a sampler, the sum of a softmax is over all items. :class:`Uniform`, :class:`Popularity` and
-:class:`InBatch` do not depend on the query; :class:`MIDX` and :class:`Kernel` do, at a cost that
+:class:`InBatch` do not depend on the query. :class:`MIDX` and :class:`Kernel` do, and their time
 hardly depends on the number of items. :class:`DNS` and :class:`SelfAdversarial` prefer hard
-negatives on purpose.
+negatives and are biased on purpose.
 
 For M items in d dimensions, n draws for a query, and K codewords:
 

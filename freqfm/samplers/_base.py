@@ -62,8 +62,8 @@ class Sampler(Component):
     def draw(self, shape, n_items, proposal, generator):
         """Return lists of items, int32.
 
-        Estimators draw from the proposal themselves; they call this method only if a class of your
-        own overrides it.
+        Estimators draw from the proposal themselves; they call this method only if a custom class
+        overrides it.
 
         Parameters
         ----------

@@ -45,8 +45,8 @@ class MIDX(QuerySampler):
         ``n_codewords ** n_subspaces`` of them.
     popularity : {"log", "count", "power"}, default="log"
         For ``variant="popularity"``: log(1 + c), c or c^(3/4) for an item that occurs c times; an
-        item that never occurs counts as one that occurs once. "log" was used in the experiments
-        of [1]_, and is overall the closest to the softmax of trained models.
+        item that never occurs is treated as one that occurs once. "log" was used in the
+        experiments of [1]_, and is overall the closest to the softmax of trained models.
     refresh : int, default=1
         Epochs between quantizations, each starting from the last codewords.
 
@@ -70,9 +70,8 @@ class MIDX(QuerySampler):
 
     Memory for M items: 4 m K d bytes of codewords in m subspaces, 12 bytes per cell, and per item
     8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications and
-    8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications and
     up to K^m exponentials, or M d and M for "exact"; a draw then costs a search among cells and,
-    whatever M is, one access to the items. Quantization is k-means on at most 65,536 items, with 20
+    for any M, one access to the items. Quantization is k-means on at most 65,536 items, with 20
     iterations at first and 4 later, and the assignment of all items, about 2 M K d.
 
     References

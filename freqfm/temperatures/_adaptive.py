@@ -47,17 +47,18 @@ class DensityTemperature(Temperature):
     """One temperature for all users, from the data: lower for sparser data, higher for few
     interactions.
 
-    The logarithm is that of :class:`AdapTau0`, but the model is not used::
+    The logarithm is that of :class:`AdapTau0`, but the vectors are not used::
 
         1 / tau = (offset + slope * log(n_users * n_items / (2 n_positives)))
                   * (n_positives / (n_positives + shrinkage)) ** power.
 
-    With :class:`freqfm.losses.BSL`, the tau0 of :class:`AdapTau0` is in a feedback loop with the
-    model and falls too far; this formula does not use the model. The straight line passes through
+    With :class:`freqfm.losses.BSL`, the tau0 of :class:`AdapTau0` and the model influence each
+    other, and tau0 falls too far. The straight line passes through
     the best values on validation data for Gowalla (1 / tau = 9.2) and MovieLens-1M (6). The last
-    factor is one on large data; scores of vectors learned from few interactions are less reliable.
-    With a power of 1 / 2 it is the cosine between a vector and the same vector with noise added,
-    whose squared length is ``shrinkage / n_positives`` times that of the vector.
+    factor is nearly one on large data. On small data it is lower, because scores of vectors
+    learned from few interactions are less reliable: with a power of 1 / 2 it is the cosine between
+    a vector and the same vector with noise added, if the noise's squared length is
+    ``shrinkage / n_positives`` times that of the vector.
 
     Parameters
     ----------
@@ -116,8 +117,8 @@ class AdapTau0(Temperature):
     warm_up_gap : float, default=0.7
         The authors' value.
     smallest_gap : float, default=0.5
-        Lower bound of mu+ - mu. If a loss keeps positives from being separated, as
-        :class:`freqfm.losses.BSL` does, the formula would give ever lower temperatures; the bound
+        Lower bound of mu+ - mu. With a loss that prevents positives from being separated, such as
+        :class:`freqfm.losses.BSL`, the formula would give ever lower temperatures; the bound
         keeps 1 / tau0 within 1.4 times its first value.
 
     References
@@ -187,8 +188,9 @@ class AdapTau(AdapTau0):
         The mean of L(u) over users, as in the paper, or this quantile of L(u); the authors' run on
         Gowalla used 0.9.
     beta : float, default=0.5
-        Strength of the pull towards tau0. The authors' run on Gowalla used 0.125, the paper says 1.
-    warm_up, warm_up_gap, smallest_gap : int, float, float
+        How strongly tau_u is kept near tau0. The authors' run on Gowalla used 0.125, the paper
+        says 1.
+    warm_up, warm_up_gap, smallest_gap : int, float, float, default=5, 0.7 and 0.5
         See :class:`AdapTau0`; users have individual temperatures from the first epoch after the
         warm-up.
 

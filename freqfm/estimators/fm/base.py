@@ -156,10 +156,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         return tags
 
     def set_params(self, **params):
-        """Set parameters; those of a component reach it by name too.
+        """Set parameters, including those of components that are given by name.
 
         ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
-        name, which is replaced by an instance. So grids over ``optimizer__...`` need no instance.
+        name, which is then replaced by an instance. So searches over ``optimizer__...`` need no
+        instance.
 
         Parameters
         ----------
@@ -311,7 +312,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                 given = self._with_given_validation(rows, X_val, y_val, sample_weight_val)
                 folds = [given] if given else self._split(rows, labels)
                 del labels
-                # Rows held out from a warm start stay unseen: the next call holds them out again.
+                # With a warm start they are never trained on: the next call holds them out again.
                 validates = folds[0].held_out is not None
                 refits = validates and not (given or self.warm_start)
                 callbacks = self._callbacks(rows, folds, unfinished)
@@ -335,9 +336,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def interaction_strengths(self, feature_names=None, *, X=None, n_pairs=20):
         """Return the pairs of features that interact most.
 
-        The strength of a pair is what two ones add to the score together, beyond what each adds
-        alone: <v_i, v_j> in a factorization machine; in RaFM at the lower of their ranks; in
-        DeepFM with the tower's share.
+        The strength of a pair is how much the score of two features with the value 1 differs from
+        the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
+        lower of their ranks; in DeepFM including the tower's effect.
 
         Parameters
         ----------
@@ -347,7 +348,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
             Rows such as those that the model was trained on; some thousands suffice. With them
             only pairs that occur together in a row are compared, by their mean effect on a row's
-            score. With None all pairs are, those of one field too, which never meet.
+            score. With None all pairs are compared, even those of one field, which never occur
+            together.
         n_pairs : int, default=20
             How many pairs to return, at most.
 
@@ -361,7 +363,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             names : ndarray of shape (n_pairs, 2)
                 Their names.
             strengths : ndarray of shape (n_pairs,) or (n_pairs, n_classes)
-                Positive where they raise the score together.
+                Positive if the pair raises the score.
             effects : ndarray of shape (n_pairs,)
                 Absolute strength, the largest of all classes; with ``X`` times the mean of
                 ``|x_i x_j|`` over all rows.
@@ -373,7 +375,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
         Notes
         -----
-        With ``X`` it takes time and memory for each different pair in its rows, 40 bytes or so.
+        With ``X`` it takes time, and about 40 bytes of memory, for each different pair in its rows.
 
         Examples
         --------

@@ -23,9 +23,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
 
     the log-odds of the second class, where h(z) are the outputs of dense layers with ReLU, the
-    tower. With ``fields`` its input z is, for each field, the sum of x_i v_i over the field's
-    columns, side by side, as in DeepFM [1]_; without, it is the pooled interactions of all columns,
-    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_. Three classes or
+    tower. With ``fields`` its input z are the sums of x_i v_i over each field's columns,
+    concatenated, as in DeepFM [1]_; without, it is the pooled interactions of all columns,
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 elementwise, as in NFM [2]_. Three classes or
     more get one such score each, trained against the rest, with a tower for each.
 
     Parameters
@@ -37,12 +37,12 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``,
         ``alpha_layers`` and ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
-        The field of each column, as integers or strings: what columns of one original variable have
-        in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
-        for each field, the sum of its columns' x_i v_i, side by side. None gives the tower the
-        pooled interactions, d numbers, as in NFM.
+        The field of each column, as integers or strings; a field is the set of columns that come
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. The
+        tower's input is then the sum of x_i v_i over each field's columns, concatenated. With None
+        the input is the pooled interactions, d numbers, as in NFM.
     loss : "log" or Loss, default="log"
-        The loss to minimise: the log loss, or an instance of your own class that derives from
+        The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
@@ -51,7 +51,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
-        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
         The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
@@ -93,12 +93,12 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
         10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
-        rows, is held out from a model that the others train, and the mean of the scores counts.
+        rows, is held out from a model that the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
@@ -173,17 +173,17 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
 
     Notes
     -----
-    CF-SGD counts the tower's derivatives into the bound of a token's step, see
-    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
-    the whole score by x_k v_k, the largest of any field.
+    CF-SGD takes the tower's derivatives into account in the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: the sum of x_i v_i is replaced by the derivative of the whole
+    score with respect to x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
     :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without
     fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
     state of Adam and their copies.
 
-    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
-    ``dropout`` is 0. The user guide describes how the defaults were chosen.
+    Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
+    ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.
 
     References
     ----------
@@ -287,9 +287,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         w_0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + <u, h(z)>,
 
     where h(z) are the outputs of dense layers with ReLU, the tower. With ``fields`` its input z is,
-    for each field, the sum of x_i v_i over the field's columns, side by side, as in DeepFM [1]_;
+    the sum of x_i v_i over each field's columns, concatenated, as in DeepFM [1]_;
     without, it is the pooled interactions of all columns,
-    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 number by number, as in NFM [2]_.
+    ((sum_i x_i v_i)^2 - sum_i (x_i v_i)^2) / 2 elementwise, as in NFM [2]_.
 
     The loss is half the squared error. Scale targets that are far from 1,
     for instance with ``sklearn.compose.TransformedTargetRegressor``.
@@ -303,13 +303,13 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``,
         ``alpha_layers`` and ``dropout`` have no effect.
     fields : array-like of shape (n_features,), default=None
-        The field of each column, as integers or strings: what columns of one original variable have
-        in common. :func:`column_fields` reads it from a fitted encoder. The tower's input is then,
-        for each field, the sum of its columns' x_i v_i, side by side. None gives the tower the
-        pooled interactions, d numbers, as in NFM.
+        The field of each column, as integers or strings; a field is the set of columns that come
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. The
+        tower's input is then the sum of x_i v_i over each field's columns, concatenated. With None
+        the input is the pooled interactions, d numbers, as in NFM.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Of the factors and the linear weights: "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad",
@@ -317,7 +317,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         parameters as ``optimizer__...``.
     layer_optimizer : str or Optimizer, default="adam"
         The optimizer of the dense layers: "adam", "adagrad" or "sgd", or an instance from
-        :mod:`freqfm.optimizers` or of your own class, with one learning rate for all weights.
+        :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
         The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
@@ -358,12 +358,12 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
         instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
-        the others train, and the mean of the scores counts.
+        the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
@@ -433,17 +433,17 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
 
     Notes
     -----
-    CF-SGD counts the tower's derivatives into the bound of a token's step, see
-    :class:`freqfm.optimizers.CFSGD`: in place of the sum of x_i v_i there stands the derivative of
-    the whole score by x_k v_k, the largest of any field.
+    CF-SGD takes the tower's derivatives into account in the bound of a token's step, see
+    :class:`freqfm.optimizers.CFSGD`: the sum of x_i v_i is replaced by the derivative of the whole
+    score with respect to x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
     :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without
     fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
     state of Adam and their copies.
 
-    Dropout draws for every row. So a row of weight w is w rows in expectation only, unless
-    ``dropout`` is 0. The user guide describes how the defaults were chosen.
+    Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
+    ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.
 
     References
     ----------

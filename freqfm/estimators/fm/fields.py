@@ -16,7 +16,7 @@ __all__ = ["column_fields"]
 def column_fields(transformer: Any) -> np.ndarray:
     """Return the field of each column that a fitted encoder makes.
 
-    A field is what the columns of one original variable have in common: all categories of a
+    A field is the set of columns that come from one original variable: all categories of a
     ``OneHotEncoder``'s variable, or all bins of a ``KBinsDiscretizer``'s. Any other column of a
     ``ColumnTransformer``, such as a number that is passed through, is a field of its own.
 

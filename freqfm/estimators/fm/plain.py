@@ -29,7 +29,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
     loss : "log" or Loss, default="log"
-        The loss to minimise: the log loss, or an instance of your own class that derives from
+        The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
@@ -69,12 +69,12 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
         10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
-        rows, is held out from a model that the others train, and the mean of the scores counts.
+        rows, is held out from a model that the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
@@ -150,7 +150,7 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
     takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
     With callbacks, the rows left for training by early stopping are copied too.
 
-    The user guide describes how the defaults were chosen.
+    How the defaults were chosen: :doc:`reference results </results_fm>`.
 
     References
     ----------
@@ -248,7 +248,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         Length d of the factors v_i, the rank of the interactions.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
@@ -286,12 +286,12 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
         instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
-        the others train, and the mean of the scores counts.
+        the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
@@ -362,7 +362,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
     float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
     stopping are copied too.
 
-    The user guide describes how the defaults were chosen.
+    How the defaults were chosen: :doc:`reference results </results_fm>`.
 
     References
     ----------

@@ -56,7 +56,7 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     dependent_weight : float, default=1.0
         Weight of the distances of B(p) to B(p + 1), p < m, relative to the loss of the score.
     loss : "log" or Loss, default="log"
-        The loss to minimise: the log loss, or an instance of your own class that derives from
+        The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
         loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
     optimizer : str or Optimizer, default="cf_sgd"
@@ -95,12 +95,12 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
         10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
-        rows, is held out from a model that the others train, and the mean of the scores counts.
+        rows, is held out from a model that the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
@@ -315,7 +315,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         Weight of the distances of B(p) to B(p + 1), p < m, relative to the loss of the score.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
-        from :mod:`freqfm.losses` or of your own class. Except with "squared", early stopping
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
         monitors the mean loss on held-out rows instead of R^2.
     optimizer : str or Optimizer, default="cf_sgd"
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
@@ -353,12 +353,12 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     validation_fraction : float or "auto", default="auto"
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
         instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
-        the others train, and the mean of the scores counts.
+        the others train, and the mean of the scores is used.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
     tol : float, default=1e-4
-        Smallest improvement that counts.
+        Smallest change that is an improvement.
     shuffle : bool, default=True
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.

@@ -117,10 +117,10 @@ class FactorsWithTower(PlainFactors):
         return [layer[0] if len(layer) == 1 else layer for layer in layers]
 
     def set_params(self, **params):
-        """Set parameters; those of a component reach it by name too.
+        """Set parameters, including those of components that are given by name.
 
         ``set_params(layer_optimizer__learning_rate=0.1)`` works whether ``layer_optimizer`` is an
-        instance or a name, which is replaced by an instance; likewise ``optimizer``.
+        instance or a name, which is then replaced by an instance; likewise ``optimizer``.
 
         Parameters
         ----------

@@ -149,7 +149,7 @@ class FMTrainer(ModelTask):
     def _objective(self, rows, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
-            # A token in no row has no gradient; any number will do.
+            # A token in no row has no gradient, so any number works.
             np.divide(1.0, model.token_counts_, out=shares, where=model.token_counts_ > 0)
         return FMObjective(
             loss_code=model._loss.code,

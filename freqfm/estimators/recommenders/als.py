@@ -45,11 +45,11 @@ class Components(NamedTuple):
 class ALSRecommender(BaseRecommender):
     """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
 
-    Users and items get a vector each; scores are their dot products. Observed interactions should
-    score one, and all other pairs zero, with a smaller weight [1]_. With the users fixed, the best
-    vector of each item is the solution of a linear system, and vice versa. Penalties grow with the
-    number of interactions of a user or item, and vectors start short, as in [2]_, which makes the
-    model competitive.
+    Each user and item has a vector; scores are dot products of these. Observed interactions should
+    have a score of one, and all other pairs of zero, with a smaller weight [1]_. With the users
+    fixed, the best vector of each item is the solution of a linear system, and vice versa.
+    Penalties grow with the number of interactions of a user or item, and initial vectors are short,
+    as in [2]_, which makes the model competitive.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ALSRecommender(BaseRecommender):
         Length of the vectors.
     unobserved_weight : float, default=None
         The weight alpha_0 of every pair of a user and an item, observed or not, in the loss. The
-        values of ``X`` are the weights of observed interactions, on top of it. None is the mean of
+        values of ``X`` are the weights of observed interactions, in addition. None is the mean of
         these values times the square root of the density of ``X``, the share of pairs observed.
     regularization : float, default=None
         The L2 penalty lambda of vectors, before it is scaled by frequencies. None gives a user of
@@ -66,12 +66,12 @@ class ALSRecommender(BaseRecommender):
         The exponent nu of the scaling: a penalty is multiplied by the total weight of the pairs of
         its user or item, to this power. 0 penalises all vectors equally.
     solver : {"cg", "cholesky"}, default="cg"
-        "cg" makes ``cg_steps`` steps of conjugate gradients from the current vectors, "cholesky"
-        solves every linear system exactly, in several times as long.
+        "cg" makes ``cg_steps`` steps of conjugate gradients from the current vectors. "cholesky"
+        solves every linear system exactly, and takes several times as long.
     cg_steps : int, default=3
         Steps of conjugate gradients. Not used by "cholesky".
     max_iter : int, default=16
-        Number of epochs; one solves all items, then all users.
+        Number of epochs; each solves for all items, then for all users.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
@@ -120,7 +120,7 @@ class ALSRecommender(BaseRecommender):
     Raises
     ------
     ValueError
-        On data that cannot be learned from.
+        If the data cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite, as with huge values in ``X``; the last finite
         epoch is kept.
@@ -151,8 +151,8 @@ class ALSRecommender(BaseRecommender):
     ``transform``, and ``recommend`` for the rows of ``X``, solve this exactly in float64 for users
     that were not trained. As users are solved last in an epoch, a row seen in ``fit`` gets the
     vector of its user: the same up to rounding with ``solver="cholesky"``, and nearly the same
-    with "cg". ``partial_fit`` adds interactions to those known and makes one epoch over all of
-    them; a repeated interaction gains weight.
+    with "cg". ``partial_fit`` adds interactions to those known and trains one epoch on all of
+    them; the weights of repeated interactions add up.
 
     Multiplying ``X`` and ``unobserved_weight`` by the same number changes nothing if
     ``regularization_exponent`` is one. To tune, search over ``unobserved_weight`` and
@@ -253,7 +253,7 @@ class ALSRecommender(BaseRecommender):
     def partial_fit(self, X, y=None):
         """Add interactions to those known, and train one epoch on all; users and items may be new.
 
-        New users start where ``transform`` places them by the items that the model knows. New
+        New users start with the result of ``transform`` on the items that the model knows. New
         items, and users with only new items, start as in ``fit``. The values of ``X`` are added to
         the weights of interactions that the model knows.
 
@@ -276,7 +276,7 @@ class ALSRecommender(BaseRecommender):
         X = super()._validate_interactions(X, reset, partial)
         if not partial or reset:
             return X
-        # Least squares have no step for a part of the data: an epoch is one over all of it.
+        # Least squares cannot step on a part of the data: an epoch is over all of it.
         return self._history.plus(pad_rows(X, self._n_users))
 
     def _check_size(self, shape):
@@ -326,7 +326,7 @@ class ALSRecommender(BaseRecommender):
             history = take_rows(X, np.arange(n_users, X.shape[0]))
             history.resize(len(users), n_items)
             placed = self._solve_rows(canonical_csr(history), components.objective)
-            # Users without known items stay where they were drawn.
+            # Users without known items keep their random vectors.
             has_place = placed.any(axis=1)
             users[has_place] = placed[has_place]
         self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
@@ -405,9 +405,9 @@ class ALSRecommender(BaseRecommender):
         Returns
         -------
         explanation : Bunch
-            ``history``, the user's items in descending order of ``contributions``; ``rest``, what
-            the user's vector lacks to be the exact solution, zero up to rounding with ``X``; and
-            ``score``, the sum of both.
+            ``history``, the user's items in descending order of ``contributions``; ``rest``, the
+            part of the score by which the user's vector differs from the exact solution, zero up
+            to rounding with ``X``; and ``score``, the sum of both.
         """
         queries, history = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries))

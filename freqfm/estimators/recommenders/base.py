@@ -237,7 +237,7 @@ class BaseRecommender(
         Raises
         ------
         ValueError
-            On input that cannot be learned from; the message names the argument, what was found
+            If the input cannot be learned from; the message names the argument, what was found
             and what to do.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
@@ -249,9 +249,9 @@ class BaseRecommender(
     def partial_fit(self, X, y=None):
         """Train one epoch on more interactions; users and items may be new.
 
-        If the model stores a vector for each user, new users start where ``transform`` places them
-        by the items that the model knows, at the length of trained users. New items, and users
-        with only new items, start as in ``fit``.
+        If the model stores a vector for each user, new users start with the result of ``transform``
+        on the items that the model knows, at the length of trained users' vectors. New items, and
+        users with only new items, start as in ``fit``.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class BaseRecommender(
             resumed = trainer is None
             # Free the memory of this task before the next one trains.
             del trainer
-            # Interactions held out from a warm start stay unseen; the next call may hold them out.
+            # With a warm start, held-out interactions are not trained on until the next call.
             if self._refits and held_out is not None and not self.warm_start:
                 least = min(n_epochs, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, resumed, least)
@@ -481,7 +481,7 @@ class BaseRecommender(
     def _is_learned(self, axis):
         """Return which "users" or "items" have a vector that training has moved.
 
-        Without interactions a vector keeps its initial values, which mean nothing.
+        Without interactions a vector keeps its random initial values.
         """
         return (self.item_counts_ if axis == "items" else self._history.counts) > 0
 
@@ -669,7 +669,7 @@ class BaseRecommender(
         Raises
         ------
         TypeError, ValueError
-            If ``y`` is of another shape, or holds anything but numbers.
+            If ``y`` has another shape, or contains anything but numbers.
         """
         return self._score_users(X, y)[0]
 
@@ -718,8 +718,8 @@ class BaseRecommender(
     def export_vectors(self):
         """Return vectors of users and items whose dot products are the scores of ``recommend``.
 
-        For servers and indexes of nearest neighbours by inner (dot) product; the user
-        guide has a recipe.
+        For servers and nearest-neighbour indexes by inner (dot) product, see
+        :doc:`/production`.
 
         Returns
         -------

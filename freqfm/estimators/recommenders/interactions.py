@@ -39,11 +39,11 @@ class InteractionRecommender(
 ):
     """Recommender for a table of interactions, whose users and items have ids of any kind.
 
-    Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes the
-    table that the matrix is built from, one interaction per row: it numbers users and items, builds
-    the matrix, fits the recommender, and returns results in terms of ids. As a row is an
-    interaction and not a user, ``cross_val_score`` and ``GridSearchCV`` hold out interactions of
-    users who are known from training; :mod:`freqfm.model_selection` has the splitters.
+    Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes a
+    table with one interaction per row: it numbers users and items, builds the matrix, fits the
+    recommender, and returns results with the original ids. Because a row is an interaction and not
+    a user, ``cross_val_score`` and ``GridSearchCV`` can hold out interactions of users who are
+    known from training; :mod:`freqfm.model_selection` has the splitters.
 
     Parameters
     ----------
@@ -60,23 +60,22 @@ class InteractionRecommender(
     value : int, str, "auto" or None, default="auto"
         Column of the interactions' values, the entries of the matrix. "auto" is a DataFrame's
         column "value", "weight", "count", "rating", "score" or the like, if there is one; without
-        names, the third column, if there is one and users and items are the first two. None ignores
-        values: every interaction counts as 1, as it does where no such column is found. If "auto"
-        uses ratings as weights, or ignores columns that might be weights, there is a
-        `UserWarning`, once.
+        names, the third column, if there is one and users and items are the first two. With None,
+        or if no such column is found, every interaction counts as 1. If "auto" uses ratings as
+        weights, or ignores columns that might be weights, there is a `UserWarning`, once.
     k : int, default=10
         Length of the rankings that ``score`` evaluates.
     user_features : DataFrame, default=None
         Features of users: a row for each id, which is the index or a column named as in the
         interactions. Users then have vectors that are sums over their features, see
-        :class:`backbones.Features`, which replaces the backbone of an :class:`MFRecommender` and
-        whose ``identity`` and ``normalize`` can be set there (``backbone=Features(...)`` without
-        features). Strings and pandas' categories are one feature for each value, lists one for each
-        element, dicts give numbers by name, and numbers are used as they are. Missing cells are no
-        feature.
+        :class:`backbones.Features`. It replaces the backbone of an :class:`MFRecommender`; to set
+        its ``identity`` and ``normalize``, give the recommender ``backbone=Features(...)`` without
+        features. Strings and pandas' categories are one feature for each value, lists one for each
+        element, dicts are numbers by name, and numbers are used as they are. Missing cells have no
+        features.
     item_features : DataFrame, default=None
         Features of items, likewise. Ids without interactions become users and items of the model,
-        so that new items are recommended; ids without features are reported by a `UserWarning`.
+        so that new items are recommended. Ids without features cause a `UserWarning`.
 
     Attributes
     ----------
@@ -88,8 +87,8 @@ class InteractionRecommender(
     item_ids_ : ndarray of shape (n_items,)
         Ids of the items, likewise. Ids that only have features follow those with interactions.
     user_encoder_, item_encoder_ : DictVectorizer
-        Only with ``user_features`` or ``item_features``: what their columns are, by
-        ``get_feature_names_out()``.
+        Only with ``user_features`` or ``item_features``: the encoders of these tables;
+        ``get_feature_names_out()`` returns the names of the features.
     n_features_in_ : int
         Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -176,8 +175,8 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame. Columns
-            of users, items and maybe values; see the parameters for which is which. A pyarrow
+            An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame, with
+            columns of users, items and maybe values; parameters say which is which. A pyarrow
             Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk,
             twice: it may be larger than memory, if the matrix is not.
         y : object
@@ -190,8 +189,8 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If a column does not exist, if names are ambiguous, if times are where values are
-            expected, if an id or a value is missing, if ids are of several kinds, and
+            If a column does not exist, if names are ambiguous, if a column of values contains
+            times, if an id or a value is missing, if ids are of several kinds, and
             whatever the recommender raises.
         DivergenceError
             If training produces values that are not finite, with recommenders that detect it. The
@@ -294,7 +293,7 @@ class InteractionRecommender(
         n_recommendations : int, default=10
             How many items for each user.
         exclude_seen : bool, default=True
-            Whether to exclude the items that fit has seen a user with, or that ``history`` holds.
+            Whether to exclude the items that a user had in fit, or that are in ``history``.
         candidates : array-like of shape (n_candidates,), default=None
             Ids of the only items to recommend; those that fit has not seen are skipped.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
@@ -617,8 +616,8 @@ class InteractionRecommender(
     def score(self, X, y=None):
         """Return the mean NDCG@k of recommendations, measured on held-out interactions.
 
-        Every user of ``X`` that fit has seen is recommended ``k`` items that fit has not seen the
-        user with; the user's items in ``X`` are relevant. Users and items that fit has not seen are
+        Every user of ``X`` that fit has seen is recommended ``k`` items that the user did not have
+        in fit; the user's items in ``X`` are relevant. Users and items that fit has not seen are
         left out, so use splits with few of them. Interactions that fit has already seen, if there
         are any in ``X``, are relevant too but never recommended.
 

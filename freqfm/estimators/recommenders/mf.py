@@ -50,35 +50,36 @@ _N_TYPICAL = 4096
 
 
 class MFRecommender(GradientRecommender):
-    """Matrix factorization for implicit feedback, by BSL, a softmax whose negatives weigh more.
+    """Matrix factorization for implicit feedback, by default with the loss BSL.
 
-    Users and items get a vector each; scores are their cosines or dot products. The default, a
-    softmax of cosines against shared negatives whose weight and temperature depend on the density
-    of the data, is meant to be used without tuning. Other choices can be combined: losses,
+    Each user and item has a vector; scores are cosines or dot products of these. The default loss,
+    BSL, is a softmax of cosines in which negatives have more weight; this weight and the
+    temperature depend on the density of the data, so that it can be used without tuning. Losses,
     optimizers, samplers, temperatures in closed form [1]_, per user or learned, and vectors whose
-    initial lengths depend on popularity [2]_.
+    initial lengths depend on popularity [2]_ can be combined.
 
     Parameters
     ----------
     n_components : int, default=128
         Length of the vectors.
     backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
-        Where the vectors come from, see :mod:`freqfm.backbones`. "linear" learns a vector for each
+        What computes the vectors, see :mod:`freqfm.backbones`. "linear" learns a vector for each
         user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers, and
         ``Features(user_features=..., item_features=...)`` sums vectors of features.
     loss : str or RankingLoss, default="bsl"
         Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
-        :mod:`freqfm.losses`. "bsl" is a softmax whose negatives weigh a little more.
+        :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more weight.
     similarity : {"auto", "cosine", "dot"}, default="auto"
         The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, the cosine
-        for softmax and BSL, and the dot product whenever ``similarity``, ``init="prism"`` or
-        ``negative_sampler=InBatch(corrected=False)`` gives lengths a meaning.
+        The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, and the
+        cosine for all others, except that it is the dot product with ``similarity="dot"``,
+        ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``, where lengths matter.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
-        "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL and
-        "adap_tau0" for softmax, 1 for dot products and for BPR. DirectAU and MAWU have none.
+        "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL, PSL
+        and SL@K, "adap_tau0" for softmax, and 1 for dot products and for BPR. DirectAU, MAWU and
+        CCL have none.
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
@@ -87,8 +88,8 @@ class MFRecommender(GradientRecommender):
         the user's scores, for softmax and BSL; BPR supports only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
-        each user). None is the sampler's default, or else the loss's: 1024 for softmax, 512 for
-        BSL, 1 for BPR, 128 if softmax or BSL draw for each user.
+        each user). None is the sampler's default, or else the loss's: 1024 for softmax, PSL and
+        SL@K, 512 for BSL, 64 for CCL, 1 for BPR, and 128 if negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and other losses of two
@@ -99,7 +100,7 @@ class MFRecommender(GradientRecommender):
         and MAWU) divided by the steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines
         it is scaled by how much longer the initial vectors are. With BSL the rate falls linearly
         from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that is more, to a
-        twentieth of its first value; ``partial_fit`` on new interactions takes the mean. A given
+        twentieth of its first value; ``partial_fit`` on new interactions uses the mean. A given
         rate does not fall.
     max_iter : int, default=None
         Number of epochs; None is the loss's default, see its ``max_iter``.
@@ -108,12 +109,12 @@ class MFRecommender(GradientRecommender):
         ``LightGCN(propagate="batch")``, and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
-        softmax and BSL, else 0.
+        softmax, BSL, PSL and SL@K, else 0.
     weight_decay : float, default=0.0
         L2 penalty: ``weight_decay`` times the row is added to the gradient of a row.
     weight_decay_scope : {"full", "batch"}, default="full"
-        "full" shrinks every row in every batch, exactly but lazily: a row catches up on missed
-        steps when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
+        "full" shrinks every row in every batch: steps that a row has missed are made up for
+        exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
         batch, in proportion to how often they occur.
     init : {"xavier", "normal", "prism"} or Initializer, default="xavier"
         Initial values of the vectors, see :mod:`freqfm.initializers`.
@@ -176,7 +177,7 @@ class MFRecommender(GradientRecommender):
     Raises
     ------
     ValueError
-        On components that do not fit together, and on data that cannot be learned from.
+        If components cannot be combined, or the data cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
 
@@ -534,7 +535,7 @@ class MFRecommender(GradientRecommender):
         def draw(side):
             return self._draw(components, side, counts[side], n_known[side])
 
-        # Users without known items stay where they were drawn.
+        # Users without known items keep their random vectors.
         placed = self._place_new_users(X)
         if of_backbone:
             bound = self._bound(X, components)
@@ -593,7 +594,7 @@ class MFRecommender(GradientRecommender):
         return trainer(self, components, X, score, n_threads, n_known)
 
     def _align_tables(self):
-        """Let vectors and the optimizer's state begin with cache lines: training is faster so."""
+        """Align vectors and the optimizer's state with cache lines: training is faster."""
         for name in ("user_factors_", "item_factors_"):
             setattr(self, name, as_aligned(getattr(self, name)))
         self._states = {
@@ -806,7 +807,7 @@ class MFRecommender(GradientRecommender):
         """Return how much each item of a user's history contributes to a score.
 
         At the minimum of a user's loss the user's vector is a sum over the user's items, minus a
-        push away from others. The score splits in the same way.
+        part that depends on other items. The score splits in the same way.
 
         Parameters
         ----------

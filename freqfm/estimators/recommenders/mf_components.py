@@ -262,7 +262,7 @@ def _draws_without_weights(sampler):
 
 
 def _refuse_ignored_draws(sampler):
-    """Raise if a user's sampler defines ``draw`` where it would not be called."""
+    """Raise if a custom sampler defines ``draw`` where it would not be called."""
     axis, name = "negative_sampler", type(sampler).__name__
     if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
         raise TypeError(

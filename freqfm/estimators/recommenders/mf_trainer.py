@@ -111,7 +111,7 @@ class MFTrainer(RecommenderTrainer):
         n_batches = len(data.batch_starts) - 1
         trainer = self._trainer
         trainer.begin_epoch(epoch, data, *self._epoch_of(n_batches))
-        # For a user's sampler.
+        # For a custom sampler.
         generator = np.random.default_rng([model._seed, epoch, 1])
         total = weight = 0.0
         for first in range(0, n_batches, self._batches_per_call):
@@ -264,7 +264,7 @@ def _row_starts(users, order, block):
 
 
 class EpochwiseTrainer(MFTrainer):
-    """Epochs of matrix factorization, after each of which the backbone computes the vectors anew.
+    """Epochs of matrix factorization, after each of which the backbone computes the vectors again.
 
     The tables move by as much as the vectors did. For parameters see ``RecommenderTrainer``.
     """

@@ -12,9 +12,9 @@ __all__ = ["recommend"]
 def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
     """Recommend with a recommender, or with a pipeline or a search that ends in one.
 
-    scikit-learn's pipelines and searches pass on ``predict`` and ``transform``, but not
-    ``recommend``. This function does: rows of ``X`` go through all transformers, and the result to
-    the ``recommend`` of the last step.
+    scikit-learn's pipelines and searches have ``predict`` and ``transform``, but not
+    ``recommend``. This function transforms the rows of ``X`` by all transformers, and calls
+    ``recommend`` of the last step with the result.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
         Users' histories; or, if the last step is an :class:`InteractionRecommender`, ids of
         users. With None nothing is transformed.
     **options : dict
-        Passed on: ``n_recommendations``, ``exclude_seen``, ``candidates``, ``exclude`` and
-        ``users``; to an :class:`InteractionRecommender` also ``history``; and ``user_features`` and
-        ``item_features`` to models with features.
+        Passed to ``recommend``: ``n_recommendations``, ``exclude_seen``, ``candidates``,
+        ``exclude`` and ``users``; for an :class:`InteractionRecommender` also ``history``; for
+        models with features also ``user_features`` and ``item_features``.
 
     Returns
     -------

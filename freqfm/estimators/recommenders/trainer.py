@@ -60,7 +60,7 @@ class RecommenderTrainer(TrainingTask):
 
     @property
     def _sampler_draws(self):
-        """Whether a user's sampler overrides ``draw``."""
+        """Whether a custom sampler overrides ``draw``."""
         return self.components.sampler is not None and "draw" in set_by_user(
             self.components.sampler
         )

@@ -62,8 +62,8 @@ class FastVAERecommender(GradientRecommender):
         s_ui = <q, v_i> / tau + c_i,
         P(i | u) = exp(s_ui) / sum_j exp(s_uj).
 
-    The papers use dot products, without tau. With cosines a frequent item cannot win by its length,
-    only by its bias; the default temperature tau depends on the density of the data.
+    The papers use dot products, without tau. With cosines the popularity of an item is in its bias,
+    not in its length; the default temperature tau depends on the density of the data.
 
     Training minimises the mean over users of the multinomial loss and the KL divergence of z from a
     standard normal distribution, with weight 1 a bound of the negative log-likelihood, ::
@@ -98,8 +98,8 @@ class FastVAERecommender(GradientRecommender):
         "self_adversarial"; see :mod:`freqfm.samplers`. "full" takes all items, the others draw
         some for each user. "auto" is "full" for up to 50,000 items, else "midx_uniform".
     n_negatives : int, default=None
-        Draws for each user and latent vector, with replacement; the user's items are not excluded.
-        None is 500. Not allowed with "full".
+        Number of draws for each user and latent vector, with replacement; the user's items are not
+        excluded. None is 500. Not allowed with "full".
     n_codewords : int, default=None
         Codewords in each half of the vectors, for names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.05
@@ -118,8 +118,9 @@ class FastVAERecommender(GradientRecommender):
         over items, as in the published code of [2]_.
     optimizer : str or Optimizer, default="adam"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`. It updates all arrays, dense layers too. If items are drawn,
-        "adam" is ``Adam(lazy=False)``: their gradients change sign, and moments must decay between.
+        :mod:`freqfm.optimizers`. It updates all arrays, including dense layers. If items are drawn,
+        "adam" is ``Adam(lazy=False)``: gradients of drawn items change sign, so moments must decay
+        between draws.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, except for "adam", where it
         depends on the number of steps in the fit: 2 divided by the steps, between 0.001 and 0.01.
@@ -139,7 +140,7 @@ class FastVAERecommender(GradientRecommender):
         Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
-        interactions, where an autoencoder soon overfits.
+        interactions, where autoencoders overfit after few epochs.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
@@ -193,7 +194,7 @@ class FastVAERecommender(GradientRecommender):
     Raises
     ------
     ValueError
-        On components that do not fit together, and on data that cannot be learned from.
+        If components cannot be combined, or the data cannot be learned from.
     DivergenceError
         If the loss or a weight stops being finite; the last finite epoch is kept.
 
@@ -204,7 +205,7 @@ class FastVAERecommender(GradientRecommender):
 
     See Also
     --------
-    MFRecommender : Stores a vector for each user; any of five losses.
+    MFRecommender : Stores a vector for each user; other losses.
     InteractionRecommender : Takes (user, item) pairs with any ids.
     freqfm.samplers.MIDX : Draws items for "midx_uniform" and "midx_popularity".
 

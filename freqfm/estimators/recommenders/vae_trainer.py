@@ -57,7 +57,7 @@ class VAETrainer(RecommenderTrainer):
         self._backend, self._trainer = start
 
     def _drawn(self, n_queries, step):
-        """Return a user's sampler's draws for a batch, and their log-probabilities; else None."""
+        """Return the draws of a custom sampler for a batch and their log-probabilities, or None."""
         if not self._sampler_draws:
             return None
         sampler, log_q = self.components.sampler, self._proposal.log_q

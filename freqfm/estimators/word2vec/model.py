@@ -1,4 +1,4 @@
-"""Word2Vec: vectors of words, or of any tokens that stand in sequences."""
+"""Word2Vec: vectors of words, or of any tokens in sequences."""
 
 from __future__ import annotations
 
@@ -71,48 +71,48 @@ class Word2Vec(
 ):
     """Word vectors by negative sampling, of skip-gram or CBOW.
 
-    Tokens that stand near the same tokens get similar vectors [1]_. At each position of a document,
+    Tokens that occur near the same tokens get similar vectors [1]_. At each position of a document,
     the input vectors v of the tokens in a window around it are compared with the output vector u of
     its own token w, and with those of ``n_negatives`` tokens k drawn as noise::
 
         -log sigmoid(<u_w, h>) - sum_k log sigmoid(-<u_k, h>),
 
-    with h each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words, or
-    any items that stand in sequences, such as those of shopping sessions.
+    where h is each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words,
+    or any items in sequences, such as those of shopping sessions.
 
     Parameters
     ----------
     n_components : int, default=100
         Length of the vectors; ``vector_size`` of gensim.
     architecture : {"skip_gram", "cbow"}, default="skip_gram"
-        CBOW takes a third of the time of skip-gram, which is the better one for little text and for
-        rare tokens.
+        CBOW takes a third of the time of skip-gram; skip-gram is better on little text and for rare
+        tokens.
     window : int, default=5
         Largest distance between a position and a token of its window. Windows end with documents.
     min_count : int, default=5
-        Rarer tokens are left out, before windows are taken.
+        Rarer tokens are left out, before windows are formed.
     n_negatives : int, default=5
-        Tokens drawn as noise at each position; all tokens of a window are compared with the same.
+        Number of tokens drawn as noise at each position, for all tokens of its window.
     noise_exponent : float, default=0.75
         Noise is drawn in proportion to a token's count to this power. 1 draws by frequency, 0
         uniformly; for sessions of items negative numbers may be best.
     subsample : float or None, default=1e-3
         A token that makes up the share f of all tokens is kept with the probability
-        sqrt(t / f) + t / f, for t the value given, drawn anew in every epoch; ``sample`` of gensim.
-        None keeps all.
+        sqrt(t / f) + t / f, where t is the value given, drawn again in every epoch; ``sample`` of
+        gensim. None keeps all.
     shrink_windows : bool, default=True
-        Whether the reach of each window is drawn from 1 to ``window``, so that near tokens count
-        more. For sessions, where order means little, False is better.
+        Whether the size of each window is drawn from 1 to ``window``, so that near tokens have more
+        weight. For sessions, where order means little, False is better.
     analyzer : {"word", "whitespace"} or callable, default="word"
-        How a document that is a string is split: into words of letters and digits in lower case, as
-        ``CountVectorizer`` does but with words of one letter; or at white space, as it is. A
-        function is called with each document, string or not, and returns its tokens. Documents that
-        are sequences of tokens are otherwise taken as they are.
+        How a document that is a string is split. "word" finds words of letters and digits and
+        converts them to lower case, as ``CountVectorizer`` does but with words of one letter;
+        "whitespace" splits at white space. A function is called with each document, string or not,
+        and returns its tokens. Otherwise, sequences of tokens are used as they are.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance from
         :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The optimizer's learning rate; None is one that suits the architecture and ``max_iter``, see
+        The optimizer's learning rate; None is a default for the architecture and ``max_iter``, see
         Notes. Not allowed with an instance.
     schedule : {"linear", "constant"}, default="linear"
         Whether the learning rate decays linearly, from batch to batch, to zero at the end of
@@ -143,7 +143,7 @@ class Word2Vec(
     vocabulary_ : dict
         The row of each token in the other attributes; in ``fit`` tokens are sorted.
     vectors_ : ndarray of shape (n_tokens, n_components), float32
-        The input vectors, which are meant by "word vectors".
+        The input vectors, usually called word vectors.
     output_vectors_ : ndarray of shape (n_tokens, n_components), float32
     token_counts_ : ndarray of shape (n_tokens,)
         How often each token occurs.
@@ -158,20 +158,20 @@ class Word2Vec(
     Raises
     ------
     TypeError, ValueError
-        On documents or parameters that cannot be used; the message names the argument.
+        If documents or parameters cannot be used; the message names the argument.
     DivergenceError
         If the loss or a weight stops being finite; the model of the last finite epoch is kept.
 
     See Also
     --------
-    MFRecommender : Vectors of users and items, where sessions belong to users who come again.
+    MFRecommender : Vectors of users and items, if sessions belong to known users.
 
     Notes
     -----
-    All pairs of a position share its noise, as in [2]_, where word2vec draws for each pair; the
-    expected gradient is the same, and the work is that of small products of matrices. The gradient
+    All pairs of a position share its noise, as in [2]_, while word2vec draws for each pair. The
+    expected gradient is the same, and the computation becomes a small matrix product. The gradient
     of CBOW is the exact one [3]_: word2vec and gensim move each token of a window by the gradient
-    by the mean, not divided by the number of tokens.
+    with respect to the mean, without dividing it by the number of tokens.
 
     Default learning rates are, for skip-gram and CBOW, 4 and 8 for "cf_sgd", with a ``max_step`` of
     0.1 and 0.5; 0.25 and 0.4 times ``batch_size`` for "sgd" and "fa_sgd", whose rates are of the
@@ -290,7 +290,7 @@ class Word2Vec(
         return self.vectors_.shape[1]
 
     def set_params(self, **params):
-        """Set parameters; those of a component reach it by name too.
+        """Set parameters, including those of components that are given by name.
 
         ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
         name, which is replaced by an instance.
@@ -325,8 +325,7 @@ class Word2Vec(
         Raises
         ------
         TypeError, ValueError
-            On documents that cannot be read, or in which no two tokens of the vocabulary stand in
-            one document.
+            If documents cannot be read, or no document has two tokens of the vocabulary.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
         """
@@ -355,8 +354,8 @@ class Word2Vec(
     def partial_fit(self, documents, y=None):
         """Train one epoch on more documents, at a learning rate that does not decay.
 
-        Tokens that occur at least ``min_count`` times in these documents join the vocabulary, at
-        its end. All counts grow.
+        Tokens that occur at least ``min_count`` times in these documents are added at the end of
+        the vocabulary. Counts are added to those of earlier documents.
 
         Parameters
         ----------
@@ -391,7 +390,7 @@ class Word2Vec(
         return self
 
     def _resolve_optimizer(self):
-        """Return the optimizer; one given by name has rates that suit the architecture."""
+        """Return the optimizer; if it is given by name, with default rates of the architecture."""
         rate, bound = self.learning_rate, None
         if is_named(self.optimizer, "cf_sgd"):
             bound = _LARGEST_STEPS[self.architecture] * self._share_of_rate()
@@ -585,8 +584,8 @@ class Word2Vec(
     def score(self, documents, y=None):
         """Return the negative mean loss of documents: the larger, the better.
 
-        Windows and noise are drawn by a fixed seed, so that models of one vocabulary are compared
-        by the same pairs; there is no subsampling.
+        Windows and noise are drawn with a fixed seed, so that models with the same vocabulary are
+        compared on the same pairs; there is no subsampling.
 
         Parameters
         ----------
@@ -614,8 +613,8 @@ class Word2Vec(
     def save_word2vec_format(self, path, binary=False):
         """Write the vectors to a file that other programs read.
 
-        The format is that of the original word2vec program. It holds the tokens, as text, and the
-        vectors: not what is needed to train further, for which pickle the model.
+        The format is that of the original word2vec program: the tokens, as text, and the vectors.
+        It does not contain what further training needs; to train further, pickle the model.
 
         Parameters
         ----------
@@ -631,7 +630,7 @@ class Word2Vec(
     def load_word2vec_format(cls, path, binary=False):
         """Return a model with the vectors of a file in the format of word2vec.
 
-        It transforms documents and answers ``most_similar``, but cannot be trained further.
+        It has ``transform`` and ``most_similar``, but cannot be trained further.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Questions to word vectors: the most similar tokens, cosines, what does not match."""
+"""Similarities of word vectors: most similar tokens, cosines, tokens that do not match."""
 
 import numpy as np
 
