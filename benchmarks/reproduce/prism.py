@@ -149,6 +149,7 @@ def summarise(runs):
         "rate": rate,
         **{name: float(np.mean([b["test"][name] for b in best])) for name in names},
         "valid": float(np.mean([b["score"] for b in best])),
+        "valid_of_first_seed": best[0]["score"],
         "spread": float(np.ptp(ndcgs)),
         "correlation": float(np.mean([b["correlation"] for b in best])),
         "epoch": float(np.mean([b["epoch"] for b in best])),
@@ -175,8 +176,8 @@ def show(data_set, loss, summaries):
         return
     decays = {name: s for name, s in summaries.items() if name.startswith("decay")}
     if decays:
-        # The usual grid.
-        best = max(decays, key=lambda name: decays[name]["valid"])
+        # The usual grid, searched with one seed, as are learning rates.
+        best = max(decays, key=lambda name: decays[name]["valid_of_first_seed"])
         print(
             f"PRISM against the best on validation ({best}): NDCG x "
             f"{prism['ndcg'] / decays[best]['ndcg']:.3f}, epochs of the best "

@@ -119,14 +119,14 @@ def described(of, n_seeds):
 
 
 def against_decay(summaries):
-    """Return what PRISM's NDCG and epochs are beside those of the best decay on validation."""
+    """Return PRISM's NDCG and epochs beside those of the decay that is best on validation."""
     quality, epochs, ratios, shorter = [], [], {}, {}
     for of, variants in summaries.items():
         grid = {f"decay {decay}" for decay in DECAYS} & variants.keys()
         if "PRISM" not in variants or not grid - {"decay 0"}:
             continue
         ours = variants["PRISM"]
-        name = max(grid, key=lambda name: variants[name]["valid"])
+        name = max(grid, key=lambda name: variants[name]["valid_of_first_seed"])
         best = variants[name]
         text = described(of, min(ours["seeds"], best["seeds"]))
         ratios[NAMES[of[1]]] = ours["ndcg"] / best["ndcg"]
