@@ -97,7 +97,9 @@ class ClassTargets(ClassifierMixin):
         )
 
     def _encode_target(self, y, classes, reset):
-        y = _check_labels("y", y)
+        if reset or y.dtype.kind not in "biu":
+            # Integers can only be labels, and unknown ones are found below.
+            y = _check_labels("y", y)
         if classes is not None:
             classes = _check_labels("classes", column_or_1d(classes))
         if reset:
