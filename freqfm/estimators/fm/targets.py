@@ -8,6 +8,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
+from freqfm._components import validate_params
 from freqfm._ids import check_present, unique_codes
 from freqfm._validation import check_weights
 from freqfm.estimators.fm.pointwise import expect
@@ -66,7 +67,7 @@ class ClassTargets(ClassifierMixin):
                 "classes=None in the first call to partial_fit; pass all classes that will ever "
                 "occur, for instance classes=[0, 1]."
             )
-        self._validate_params()
+        validate_params(self)
         return self._train_once(X, y, sample_weight, classes, n_features)
 
     def _set_classes(self, known):
@@ -265,7 +266,7 @@ class RealTargets(RegressorMixin):
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         return self._train_once(X, y, sample_weight, n_features=n_features)
 
     def _encode_target(self, y, classes, reset):
