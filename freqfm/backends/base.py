@@ -149,7 +149,6 @@ class FMProblem(NamedTuple):
     target: np.ndarray  #: (n_outputs, X.shape[0]), float32
     weight: np.ndarray  #: (X.shape[0],)
     rows: np.ndarray | None  #: the rows of X that are trained on, in order; None for all
-    packed: object  #: these rows from ``Backend.pack_rows``, or None
     n_blocks: int
     block_bits: int
     batch_size: int  #: at most the number of rows
@@ -439,16 +438,6 @@ class Backend(ABC):
         """
         tokens, labels, counts = np.unique(indices, return_inverse=True, return_counts=True)
         return tokens, labels.astype(np.int32), counts.astype(np.int32)
-
-    def pack_rows(self, X, weight, rows):
-        """Return what ``fm_trainer`` makes of rows first, to do that ahead; None if nothing.
-
-        Parameters
-        ----------
-        X, weight, rows
-            See ``FMProblem``.
-        """
-        return None
 
     def take_rows(self, table, rows, taken):
         """Copy some rows of a table in the memory of the CPU.

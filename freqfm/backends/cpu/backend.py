@@ -11,7 +11,6 @@ from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.labels import label_tokens, put_rows, take_rows
 from freqfm.backends.cpu.least_squares import least_squares
-from freqfm.backends.cpu.packing import pack_rows
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
 from freqfm.backends.cpu.rafm import rafm_score
@@ -35,7 +34,6 @@ class CPUBackend(Backend):
     # Factorization machines.
 
     label_tokens = staticmethod(label_tokens)
-    pack_rows = staticmethod(pack_rows)
     take_rows = staticmethod(take_rows)
     put_rows = staticmethod(put_rows)
 

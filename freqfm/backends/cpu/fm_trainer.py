@@ -24,10 +24,9 @@ from freqfm.backends.cpu.team import Team
 # whether the user has interrupted.
 _WEIGHTS_PER_CALL = 50_000_000
 
-# If some of its threads find no free core, the team looks for one after so many weights, a few
-# milliseconds, or sixteen times a call. A thread that reads chunks of a stream is done long before
-# the chunk is trained.
-_WEIGHTS_PER_LOOK, _LOOKS_PER_CALL = 2_500_000, 16
+# If some of its threads find no free core, the team looks for one after so many weights, or four
+# times a call. A thread that reads chunks of a stream is done long before the chunk is trained.
+_WEIGHTS_PER_LOOK, _LOOKS_PER_CALL = 2_500_000, 4
 
 # Below so many weights a batch, waiting for other threads costs more than they save.
 _WEIGHTS_PER_BATCH = 16_384
@@ -73,8 +72,7 @@ class FMEpochs:
         trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
         most = _most_entries(np.diff(problem.X.indptr)[trained], self._batch_size)
-        packed = problem.packed or pack_rows(problem.X, problem.weight, problem.rows)
-        samples, entries = packed
+        samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
         samples["target"][:-1] = problem.target[0, trained]
         self._n_batches = -(-(len(samples) - 1) // self._batch_size)
         # Several outputs take turns with their targets; of one nothing is kept but the samples.

@@ -85,24 +85,49 @@ def label_tokens(indices, n_features):
     return tokens[:n].copy(), labels, counts[:n].copy()
 
 
+@inlined
+def _ahead(rows, t):
+    """Return the row that is prefetched while the ``t``-th is copied."""
+    return rows[min(t + _EARLY, np.uint64(rows.shape[0]) - _ONE)]
+
+
 @kernel
 def _take(table, rows, taken):
-    last = np.uint64(rows.shape[0]) - _ONE
-    for t in range(np.uint64(rows.shape[0])):
-        prefetch_columns_early(table, rows[min(t + _EARLY, last)], 0, table.shape[1])
+    width = table.shape[1]
+    n = np.uint64(rows.shape[0])
+    if width > 2:
+        for t in range(n):
+            prefetch_columns_early(table, _ahead(rows, t), 0, width)
+            k = np.uint64(rows[t])
+            for f in range(width):
+                taken[t, f] = table[k, f]
+        return
+    # To start a loop over one or two columns would take longer than to copy them.
+    last = width - 1
+    for t in range(n):
+        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            taken[t, f] = table[k, f]
+        taken[t, 0] = table[k, 0]
+        taken[t, last] = table[k, last]
 
 
 @kernel
 def _put(table, rows, values):
-    last = np.uint64(rows.shape[0]) - _ONE
-    for t in range(np.uint64(rows.shape[0])):
-        prefetch_columns_early(table, rows[min(t + _EARLY, last)], 0, table.shape[1])
+    width = table.shape[1]
+    n = np.uint64(rows.shape[0])
+    if width > 2:
+        for t in range(n):
+            prefetch_columns_early(table, _ahead(rows, t), 0, width)
+            k = np.uint64(rows[t])
+            for f in range(width):
+                table[k, f] = values[t, f]
+        return
+    last = width - 1
+    for t in range(n):
+        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            table[k, f] = values[t, f]
+        table[k, 0] = values[t, 0]
+        table[k, last] = values[t, last]
 
 
 def take_rows(table, rows, taken):

@@ -13,7 +13,7 @@ from freqfm._signals import hold_signals
 from freqfm._validation import validate_rows, validate_weights, widen
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
-from freqfm.estimators.fm.trainer import ModelTask, packed_ahead
+from freqfm.estimators.fm.trainer import ModelTask
 from freqfm.estimators.training import check_finite
 
 __all__ = ["StreamSurvey", "StreamTrainer", "is_stream", "survey_stream"]
@@ -186,12 +186,11 @@ class StreamTrainer(ModelTask):
         return total / self._survey.weight
 
     def _prepared(self, chunk):
-        """Return the rows of a chunk, labelled and packed if a part is trained, or None."""
+        """Return the rows of a chunk, labelled if parts of the model are trained, or None."""
         rows = self._rows_of(chunk)
         if rows is None or self.restores:
             return rows
-        labelled = LabelledRows.of(rows)
-        return labelled._replace(rows=packed_ahead(self.model, labelled.rows))
+        return LabelledRows.of(rows)
 
     def _rows_of(self, chunk):
         """Return the TrainingRows of a chunk, or None if all their weights are zero."""

@@ -28,7 +28,6 @@ class TrainingRows(NamedTuple):
     weight: np.ndarray  #: (n_rows,), with class weights
     trained: np.ndarray | None = None  #: the rows that are trained on, in order; None for all
     held_out: tuple | None = None  #: X, target and weight of the validation part
-    packed: tuple | None = None  #: of ``packed_ahead``: order, bits of a block, packed arrays
 
     @property
     def n_trained(self):
@@ -79,23 +78,6 @@ class TrainingRows(NamedTuple):
         return TrainingRows(X, y, target, weight, None, self.held_out)
 
 
-def packing_order(model, rows):
-    """Return the rows of X in the order of training, None for all as they are, and the bits.
-
-    Epochs shuffle blocks of 2^bits rows.
-    """
-    if not (model.shuffle and rows.n_trained >= _BLOCKED_FROM):
-        return rows.trained, 0
-    return np.random.default_rng(model._seed).permutation(rows.numbers()), _BLOCK_BITS
-
-
-def packed_ahead(model, rows):
-    """Return the rows packed for training, while others may train the model."""
-    order, block_bits = packing_order(model, rows)
-    arrays = backends.get(model.device).pack_rows(rows.X, rows.weight, order)
-    return rows._replace(packed=(order, block_bits, arrays))
-
-
 class ModelTask(TrainingTask):
     """What is the same in all tasks that train factorization machines, see ``TrainingTask``."""
 
@@ -134,13 +116,15 @@ class FMTrainer(ModelTask):
             mean_weight = self._weight_sum / rows.n_trained
         batch_size = min(int(model.batch_size), rows.n_trained)
         self._n_batches = -(-rows.n_trained // batch_size)
-        order, block_bits, packed = rows.packed or (*packing_order(model, rows), None)
+        block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
+        order = rows.trained
+        if block_bits:
+            order = np.random.default_rng(model._seed).permutation(rows.numbers())
         problem = FMProblem(
             X=rows.X,
             target=rows.target,
             weight=rows.weight,
             rows=order,
-            packed=packed,
             n_blocks=(rows.n_trained >> block_bits) if model.shuffle else 0,
             block_bits=block_bits,
             batch_size=batch_size,
