@@ -41,7 +41,8 @@ class ClassTargets(ClassifierMixin):
         Counters and optimizer state are kept between calls. The intercept moves with the best
         constant score of all targets so far, and penalties per token are divided by all rows so
         far. There is no early stopping. A call takes time and memory for the features that its rows
-        hold, not for all features of the model; one that fails changes nothing.
+        hold, and at most a fifth of a byte for each other feature of the model; one that fails
+        changes nothing.
 
         Parameters
         ----------
@@ -247,7 +248,8 @@ class RealTargets(RegressorMixin):
         Counters and optimizer state are kept between calls. The intercept moves with the best
         constant score of all targets so far, and penalties per token are divided by all rows so
         far. There is no early stopping. A call takes time and memory for the features that its rows
-        hold, not for all features of the model; one that fails changes nothing.
+        hold, and at most a fifth of a byte for each other feature of the model; one that fails
+        changes nothing.
 
         Parameters
         ----------
