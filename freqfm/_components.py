@@ -3,6 +3,8 @@
 import difflib
 import functools
 import inspect
+import operator
+import weakref
 from itertools import takewhile
 from numbers import Integral, Real
 
@@ -39,6 +41,19 @@ class Component(BaseEstimator):
     _numbered: tuple = ()
     #: Parameters that compiled code reads, and their positions.
     _slots: dict = {}
+
+
+# The values of parameters that were found valid, by estimator.
+_VALID = weakref.WeakKeyDictionary()
+
+
+def validate_params(estimator):
+    """Validate an estimator's parameters, unless they are the same objects as in the last call."""
+    values = [getattr(estimator, name) for name in estimator._parameter_constraints]
+    known = _VALID.get(estimator, ())
+    if len(known) != len(values) or not all(map(operator.is_, values, known)):
+        estimator._validate_params()
+        _VALID[estimator] = values
 
 
 def _is_ours(cls):

@@ -1,5 +1,7 @@
 """Arrays that begin with a cache line and are far from others."""
 
+import math
+
 import numpy as np
 
 # Bytes of a cache line.
@@ -28,7 +30,8 @@ def aligned_empty(shape, dtype=np.float32):
 
 def _aligned(make, shape, dtype):
     dtype = np.dtype(dtype)
-    n_bytes = int(np.prod(shape)) * dtype.itemsize
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    n_bytes = math.prod(shape) * dtype.itemsize
     memory = make(n_bytes + 2 * _GUARD + _LINE, dtype=np.uint8)
     begin = _GUARD + -(memory.ctypes.data + _GUARD) % _LINE
     return memory[begin : begin + n_bytes].view(dtype).reshape(shape)

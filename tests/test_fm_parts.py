@@ -15,15 +15,18 @@ from freqfm.optimizers import SGD
 BACKEND = backends.get("cpu")
 
 
-@pytest.mark.parametrize("indices", [[], [7], np.arange(500)[::-1], np.arange(999) ** 2 % 83])
-def test_tokens_get_labels(indices):
+@pytest.mark.parametrize(
+    "indices", [[], [7], [0, 63, 64, 127, 128, 499], np.arange(500)[::-1], np.arange(999) ** 2 % 83]
+)
+@pytest.mark.parametrize("n_features", [500, 10**7])
+def test_tokens_get_labels(indices, n_features):
     indices = np.asarray(indices, dtype=np.int32)
-    tokens, labels, counts = BACKEND.label_tokens(indices)
-    assert_array_equal(tokens[labels], indices)
-    order = np.argsort(tokens)
-    expected, _, expected_counts = Backend.label_tokens(BACKEND, indices)
-    assert_array_equal(tokens[order], expected)
-    assert_array_equal(counts[order], expected_counts)
+    found = BACKEND.label_tokens(indices, n_features)
+    assert_array_equal(found[0][found[1]], indices)
+    expected = Backend.label_tokens(BACKEND, indices, n_features)
+    for array, of_unique in zip(found, expected, strict=True):
+        assert array.dtype == np.int32
+        assert_array_equal(array, of_unique)
 
 
 @pytest.mark.parametrize("dtype, width", [("f4", 1), ("f4", 19), ("f8", 1)])

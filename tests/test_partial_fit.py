@@ -237,3 +237,25 @@ def test_widths_that_cannot_be(chunks):
     deep = model_of(DeepFMClassifier, fields=np.zeros(3000, int)).partial_fit(X, y, classes=[0, 1])
     with pytest.raises(ValueError, match="n_features=3001 .*whose fields are given"):
         deep.partial_fit(X, y, n_features=3001)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"params": {"batch_size": 0}}, "'batch_size' parameter"),
+        ({"X": lambda X: X * np.float32(np.nan)}, "X contains NaN"),
+        ({"X": lambda X: X[:, :-1]}, "X has 2999 features"),
+        ({"y": lambda y: y + 0.5}, "Unknown label type: continuous"),
+        ({"y": lambda y: y[:-1]}, "inconsistent numbers of samples"),
+    ],
+)
+def test_later_calls_are_checked_too(chunks, change, message):
+    X, y, _ = chunks[0]
+    model = model_of(FMClassifier).partial_fit(X, y, classes=[0, 1]).partial_fit(X, y)
+    before = everything(model)
+    model.set_params(**change.get("params", {}))
+    X, y = change.get("X", copy.copy)(X), change.get("y", copy.copy)(y)
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y)
+    for array, expected in zip(everything(model), before, strict=True):
+        assert_array_equal(array, expected)

@@ -419,13 +419,15 @@ class Backend(ABC):
 
     # Factorization machines.
 
-    def label_tokens(self, indices):
-        """Return the distinct tokens, in any order, and where each entry's token is among them.
+    def label_tokens(self, indices, n_features):
+        """Return the distinct tokens, increasing, and where each entry's token is among them.
 
         Parameters
         ----------
         indices : ndarray of shape (nnz,), int32
             The token of each entry.
+        n_features : int
+            Tokens are less than this.
 
         Returns
         -------

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm import PlainScratch, fm_train
 from freqfm.backends.cpu.fm_batch import (
@@ -127,20 +127,20 @@ class FMEpochs:
         # All tokens of the batch are listed, or all that there are.
         listed = min(most, n_tokens) if self._problem.rule.lazy else n_tokens
         prepared = PreparedBatches(
-            numbers=aligned_zeros((n_threads, n_rows), np.int64),
-            targets=aligned_zeros((n_threads, n_rows)),
-            weights=aligned_zeros((n_threads, n_rows)),
-            row_starts=aligned_zeros((n_threads, n_rows + 1), np.int32),
-            entry_tokens=aligned_zeros((n_threads, most + 1), np.int32),
-            entry_values=aligned_zeros((n_threads, most + 1)),
-            entry_rows=aligned_zeros((n_threads, most + 1), np.int32),
-            rows=aligned_zeros((n_threads, most + 1), np.int32),
-            values=aligned_zeros((n_threads, most + 1)),
-            tokens=aligned_zeros((n_threads, listed), np.int32),
-            starts=aligned_zeros((n_threads, listed + 1), np.int32),
-            n_tokens=aligned_zeros((n_threads, PADDING), np.int64),
-            keys=aligned_zeros((n_threads, 2, most + 1), np.uint64),
-            counts=aligned_zeros((n_threads, 1 << DIGIT_BITS), np.int32),
+            numbers=aligned_empty((n_threads, n_rows), np.int64),
+            targets=aligned_empty((n_threads, n_rows)),
+            weights=aligned_empty((n_threads, n_rows)),
+            row_starts=aligned_empty((n_threads, n_rows + 1), np.int32),
+            entry_tokens=aligned_empty((n_threads, most + 1), np.int32),
+            entry_values=aligned_empty((n_threads, most + 1)),
+            entry_rows=aligned_empty((n_threads, most + 1), np.int32),
+            rows=aligned_empty((n_threads, most + 1), np.int32),
+            values=aligned_empty((n_threads, most + 1)),
+            tokens=aligned_empty((n_threads, listed), np.int32),
+            starts=aligned_empty((n_threads, listed + 1), np.int32),
+            n_tokens=aligned_empty((n_threads, PADDING), np.int64),
+            keys=aligned_empty((n_threads, 2, most + 1), np.uint64),
+            counts=aligned_empty((n_threads, 1 << DIGIT_BITS), np.int32),
         )
         return PlainScratch(
             prepared=prepared,

@@ -1,100 +1,133 @@
 """Labels of the distinct tokens among the entries of some rows, and the tables' rows of these."""
 
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
-from freqfm._jit import inlined, kernel
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_element
+from freqfm._jit import JIT_DISABLED, inlined, kernel
+from freqfm.backends.base import Backend
+from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early
 
-# 2^64 divided by the golden ratio: high bits of the product are well mixed.
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_ONE = np.uint64(1)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
-# The hash table has this many slots for each eight entries at first; most tokens occur often.
-_FIRST_SLOTS = 4
+# A word has the bits of 64 tokens.
+_WORD_BITS, _IN_WORD = np.uint64(6), np.uint64(63)
 
-# How many entries, and rows of tables, ahead one is prefetched.
-_AHEAD, _EARLY = np.uint64(16), np.uint64(EARLY)
+# With so many features for each entry, sorting the entries takes less time than a bit for each
+# feature.
+_FEATURES_PER_ENTRY = 1 << 12
 
-_LABEL_BITS, _LOW_HALF = np.int64(32), np.int64(0xFFFFFFFF)
+# How many rows of tables ahead one is prefetched.
+_EARLY = np.uint64(EARLY)
+
+
+@intrinsic
+def _compiled_count_bits(typing_context, word):
+    """Return the number of bits that are set."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), codegen
+
+
+def _interpreted_count_bits(word):
+    return np.uint64(int(word).bit_count())
+
+
+_count_bits = _interpreted_count_bits if JIT_DISABLED else _compiled_count_bits
 
 
 @inlined
-def _first_slot(token, shift):
-    """Return where the search for a token begins."""
-    return (np.uint64(token) * _MULTIPLIER) >> shift
-
-
-@inlined
-def _slot_of(token, shift, slots):
-    """Return where a token is in the hash table, or where it can be put."""
-    mask = np.uint64(slots.shape[0]) - _ONE
-    slot = _first_slot(token, shift)
-    while slots[slot] >= 0 and slots[slot] >> _LABEL_BITS != token:
-        slot = (slot + _ONE) & mask
-    return slot
+def _bit_of(token):
+    """Return the word that holds a token's bit, and the word with only this bit set."""
+    return token >> _WORD_BITS, _ONE << (token & _IN_WORD)
 
 
 @kernel
-def _label(indices, begin, n, shift, slots, labels, tokens, counts):
-    """Write the label of each entry from ``begin`` on, and the token and entries of each label.
+def _label(indices, bits, ranks, labels, tokens, counts):
+    """Write the label of each entry, and the token and the number of entries of each label.
 
-    ``slots`` is a hash table with linear probing, whose length is a power of 2: a token in the high
-    half and its label in the low half, or -1. It has yet to get ``n`` tokens that are known.
-    Returns how many entries are labelled and the number of labels: it stops when the table is half
-    full.
+    ``bits``, which are zeros, get the bits of the tokens, and ``ranks`` the number of tokens before
+    each word. Returns the number of tokens.
     """
-    most = np.int64(slots.shape[0] // 2)
-    last = np.uint64(indices.shape[0]) - _ONE
-    for t in range(n):
-        slots[_slot_of(tokens[t], shift, slots)] = (np.int64(tokens[t]) << _LABEL_BITS) | t
-    for p in range(np.uint64(begin), np.uint64(indices.shape[0])):
-        prefetch_element(slots, _first_slot(indices[min(p + _AHEAD, last)], shift))
-        token = np.int64(indices[p])
-        slot = _slot_of(token, shift, slots)
-        if slots[slot] < 0:
-            if n == most:
-                return np.int64(p), n
-            slots[slot] = (token << _LABEL_BITS) | n
-            tokens[n] = token
+    n_entries = np.uint64(indices.shape[0])
+    for p in range(n_entries):
+        word, bit = _bit_of(np.uint64(indices[p]))
+        bits[word] |= bit
+    n = _ZERO
+    for word in range(np.uint64(bits.shape[0])):
+        ranks[word] = n
+        left = bits[word]
+        while left != _ZERO:
+            below = left - _ONE
+            tokens[n] = (word << _WORD_BITS) + _count_bits(left ^ below) - _ONE
             counts[n] = 0
-            n += 1
-        label = slots[slot] & _LOW_HALF
+            n += _ONE
+            left &= below
+    for p in range(n_entries):
+        word, bit = _bit_of(np.uint64(indices[p]))
+        label = np.uint64(ranks[word]) + _count_bits(bits[word] & (bit - _ONE))
         labels[p] = label
-        counts[np.uint64(label)] += 1
-    return np.int64(indices.shape[0]), n
+        counts[label] += 1
+    return np.int64(n)
 
 
-def label_tokens(indices):
-    """Return distinct tokens in the order of their first entry, and more, see ``Backend``."""
-    labels, tokens, counts = np.empty((3, len(indices)), dtype=np.int32)
-    n_bits = max(4, (_FIRST_SLOTS * len(indices) // 8).bit_length())
-    end = n = 0
-    while True:
-        slots = np.full(1 << n_bits, -1, dtype=np.int64)
-        end, n = _label(indices, end, n, np.uint64(64 - n_bits), slots, labels, tokens, counts)
-        if end == len(indices):
-            return tokens[:n].copy(), labels, counts[:n].copy()
-        n_bits += 1
+def label_tokens(indices, n_features):
+    """Return distinct tokens, labels and more, see ``Backend``."""
+    if n_features > _FEATURES_PER_ENTRY * len(indices):
+        return Backend.label_tokens(None, indices, n_features)
+    n_words = -(-n_features // 64)
+    labels = np.empty(len(indices), dtype=np.int32)
+    tokens, counts = np.empty((2, min(len(indices), n_features)), dtype=np.int32)
+    bits, ranks = np.zeros(n_words, dtype=np.uint64), np.empty(n_words, dtype=np.int32)
+    n = _label(indices, bits, ranks, labels, tokens, counts)
+    return tokens[:n].copy(), labels, counts[:n].copy()
+
+
+@inlined
+def _ahead(rows, t):
+    """Return the row that is prefetched while the ``t``-th is copied."""
+    return rows[min(t + _EARLY, np.uint64(rows.shape[0]) - _ONE)]
 
 
 @kernel
 def _take(table, rows, taken):
-    last = np.uint64(rows.shape[0]) - _ONE
-    for t in range(np.uint64(rows.shape[0])):
-        prefetch_columns_early(table, rows[min(t + _EARLY, last)], 0, table.shape[1])
+    width = table.shape[1]
+    n = np.uint64(rows.shape[0])
+    if width > 2:
+        for t in range(n):
+            prefetch_columns_early(table, _ahead(rows, t), 0, width)
+            k = np.uint64(rows[t])
+            for f in range(width):
+                taken[t, f] = table[k, f]
+        return
+    # To start a loop over one or two columns would take longer than to copy them.
+    last = width - 1
+    for t in range(n):
+        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            taken[t, f] = table[k, f]
+        taken[t, 0] = table[k, 0]
+        taken[t, last] = table[k, last]
 
 
 @kernel
 def _put(table, rows, values):
-    last = np.uint64(rows.shape[0]) - _ONE
-    for t in range(np.uint64(rows.shape[0])):
-        prefetch_columns_early(table, rows[min(t + _EARLY, last)], 0, table.shape[1])
+    width = table.shape[1]
+    n = np.uint64(rows.shape[0])
+    if width > 2:
+        for t in range(n):
+            prefetch_columns_early(table, _ahead(rows, t), 0, width)
+            k = np.uint64(rows[t])
+            for f in range(width):
+                table[k, f] = values[t, f]
+        return
+    last = width - 1
+    for t in range(n):
+        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            table[k, f] = values[t, f]
+        table[k, 0] = values[t, 0]
+        table[k, last] = values[t, last]
 
 
 def take_rows(table, rows, taken):

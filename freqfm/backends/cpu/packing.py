@@ -55,15 +55,22 @@ def pack_rows(X, weight, rows=None):
     """
     if rows is None:
         samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
-        entries = np.zeros(X.nnz + 1, dtype=ENTRY)
+        entries = _empty_entries(X.nnz)
         samples["start"], samples["weight"][:-1] = X.indptr, weight
         entries["token"][:-1], entries["value"][:-1] = X.indices, X.data
         return samples, entries
     samples = np.zeros(len(rows) + 1, dtype=SAMPLE)
     samples["weight"][:-1] = weight[rows]
     n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
-    entries = np.zeros(n_entries + 1, dtype=ENTRY)
+    entries = _empty_entries(n_entries)
     for first in range(0, len(rows), _ROWS):
         part = rows[first : first + _ROWS].astype(np.int64, copy=False)
         _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
     return samples, entries
+
+
+def _empty_entries(n):
+    """Return entries to be filled, with one more at the end."""
+    entries = np.empty(n + 1, dtype=ENTRY)
+    entries[n] = 0, 0
+    return entries

@@ -50,9 +50,9 @@ class LabelledRows(NamedTuple):
 
     @classmethod
     def of(cls, rows):
-        """Return labelled rows; their indices do not increase, which training does not need."""
+        """Return labelled rows, canonical as they were: labels increase with the tokens."""
         X = rows.X
-        tokens, labels, n_entries = backends.get().label_tokens(X.indices)
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
         if not len(tokens):
             # Rows without entries train the intercept; a table must have a row.
             tokens = n_entries = np.zeros(1, dtype=np.int32)

@@ -5,6 +5,7 @@ import copy
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import is_regressor
 
 from freqfm import backends
@@ -126,7 +127,7 @@ def survey_stream(model, stream):
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
-        tokens, labels, n_entries = backends.get().label_tokens(X.indices)
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
         counts[tokens] += weight_of_tokens(labels, X.indptr, weight, n_entries)
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
@@ -197,7 +198,8 @@ class StreamTrainer(ModelTask):
         if weight is not None and not np.any(weight):
             return None
         model = self.model
-        X = widen("X", X, model.n_features_in_)
+        if not (sparse.issparse(X) and X.shape[1] == model.n_features_in_):
+            X = widen("X", X, model.n_features_in_)
         return model._prepare(X, y, weight, None, reset=False, partial=True)[0]
 
     def _train(self, rows, epoch, number):

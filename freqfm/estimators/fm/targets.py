@@ -8,6 +8,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
+from freqfm._components import validate_params
 from freqfm._ids import check_present, unique_codes
 from freqfm._validation import check_weights
 from freqfm.estimators.fm.pointwise import expect
@@ -40,7 +41,8 @@ class ClassTargets(ClassifierMixin):
         Counters and optimizer state are kept between calls. The intercept moves with the best
         constant score of all targets so far, and penalties per token are divided by all rows so
         far. There is no early stopping. A call takes time and memory for the features that its rows
-        hold, not for all features of the model; one that fails changes nothing.
+        hold, and at most a fifth of a byte for each other feature of the model; one that fails
+        changes nothing.
 
         Parameters
         ----------
@@ -66,7 +68,7 @@ class ClassTargets(ClassifierMixin):
                 "classes=None in the first call to partial_fit; pass all classes that will ever "
                 "occur, for instance classes=[0, 1]."
             )
-        self._validate_params()
+        validate_params(self)
         return self._train_once(X, y, sample_weight, classes, n_features)
 
     def _set_classes(self, known):
@@ -97,7 +99,9 @@ class ClassTargets(ClassifierMixin):
         )
 
     def _encode_target(self, y, classes, reset):
-        y = _check_labels("y", y)
+        if reset or y.dtype.kind not in "biu":
+            # Integers can only be labels, and unknown ones are found below.
+            y = _check_labels("y", y)
         if classes is not None:
             classes = _check_labels("classes", column_or_1d(classes))
         if reset:
@@ -244,7 +248,8 @@ class RealTargets(RegressorMixin):
         Counters and optimizer state are kept between calls. The intercept moves with the best
         constant score of all targets so far, and penalties per token are divided by all rows so
         far. There is no early stopping. A call takes time and memory for the features that its rows
-        hold, not for all features of the model; one that fails changes nothing.
+        hold, and at most a fifth of a byte for each other feature of the model; one that fails
+        changes nothing.
 
         Parameters
         ----------
@@ -263,7 +268,7 @@ class RealTargets(RegressorMixin):
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         return self._train_once(X, y, sample_weight, n_features=n_features)
 
     def _encode_target(self, y, classes, reset):
