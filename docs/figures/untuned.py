@@ -37,12 +37,14 @@ PEERS = {
 PLACES = {
     ("Gowalla", "MFRecommender()"): (-1, 0),
     ("Gowalla", "FastVAERecommender()"): (-0.5, 13),
+    ("Gowalla", "ALSRecommender()"): (-0.5, 13),
     ("Gowalla", "implicit's BM25Recommender()"): (0.5, -12),
     ("MovieLens-1M", "MFRecommender()"): (-0.5, 12),
     ("MovieLens-1M", "ALSRecommender()"): (0, 12),
     ("MovieLens-1M", "Cornac's EASE()"): (0, -13),
     ("MovieLens-1M", "Cornac's BPR()"): (0, -12),
-    ("MovieLens-1M", "implicit's AlternatingLeastSquares()"): (0, -13),
+    ("MovieLens-1M", "implicit's AlternatingLeastSquares()"): (1, 0),
+    ("MovieLens-1M", "implicit's BM25Recommender()"): (0.5, -12),
     ("MovieLens-1M", "implicit's LogisticMatrixFactorization()"): (-1, 0),
     ("MovieLens-1M", "FastVAERecommender()"): (0.5, -13),
 }
