@@ -37,7 +37,7 @@ from freqfm.backends.cpu.fm_columns import (
     sum_row_tail,
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
-from freqfm.backends.cpu.fm_scores import score_of_row
+from freqfm.backends.cpu.fm_scores import score_of_row, score_rows
 from freqfm.backends.cpu.prefetch import (
     EARLY,
     SOON,
@@ -442,8 +442,8 @@ def fm_score(rank, size, barrier, rows, weights, scores):
     ``scores`` (n_rows,) is the float32 result. Rows are shared out in blocks of equal length.
     """
     n_rows = scores.shape[0]
-    for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        scores[i] = score_of_row(i, rows, weights)
+    begin, end = n_rows * rank // size, n_rows * (rank + 1) // size
+    score_rows(np.uint64(begin), np.uint64(end), rows, weights, scores)
 
 
 @kernel
