@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from freqfm._jit import HALF, JIT_DISABLED, ZERO, inlined
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_element_early
+from freqfm.backends.cpu.prefetch import EARLY, prefetch_element_early, prefetch_row_early
 from freqfm.backends.cpu.vectors import (
     BLOCK,
     FLOAT,
@@ -135,7 +135,7 @@ def _prefetch_entries(first, last, end, weights, rows):
     """Prefetch the vectors of some entries, of those before ``end``."""
     for p in range(first, min(last, end)):
         k = np.uint64(rows.token[p])
-        prefetch_columns_early(weights.factors, k, 0, weights.factors.shape[1])
+        prefetch_row_early(weights.factors, k)
         prefetch_element_early(weights.linear, k)
 
 
