@@ -15,15 +15,16 @@ ratio within a run, followed by its quartiles; above 1 freqfm is faster.
 
     python benchmarks/scoring_speed.py --data DIR [--runs 7] [--quick]
 
-On two cores of an AMD EPYC (Zen 4) that others computed on as well, so that two threads got little
-more than one core:
+On two cores of an AMD EPYC (Zen 4); the first three lines while others computed on them as well, so
+that two threads got little more than one core. The last two columns are of rows with a million
+features:
 
     All users, best of implicit       4.6   quartiles 4.2 - 5.1
     All users, one thread each        4.3   quartiles 3.8 - 5.1
     One user, 1,000,000 items         1.1   quartiles 1.0 - 1.3
-    FM, tokens                   2      10      39
-        d=16                   4.6     7.7     6.7   of processor time; the scores alone
-        d=64                   5.1     6.9     7.2   are 10 to 15 times as fast as training
+    FM, tokens                   2      10      39      10      39
+        d=16                   4.3     6.2     5.4     4.1     4.2
+        d=64                   4.5     5.3     5.1     4.1     4.5
 """
 
 import json
@@ -143,11 +144,11 @@ def one_user(n_items, runs):
 def fm_rows(data, runs, quick):
     """Compare predicted rows per second with trained ones, one thread each."""
     found = {}
-    for tokens in (2, 10, 39):
+    for tokens, n_columns in ((2, None), (10, 6600), (39, 6600), (10, 10**6), (39, 10**6)):
         if tokens == 2:
             X, y = movielens_split(data, 0)[0]
         else:
-            X, y = synthetic(100_000, tokens)
+            X, y = synthetic(100_000, tokens, n_columns)
         if quick:
             X, y = X[:5000], y[:5000]
         for d in (16, 64):
@@ -158,7 +159,7 @@ def fm_rows(data, runs, quick):
                 "predict": lambda model=model, X=X: model.predict_proba(X),
             }
             seconds = take_turns(calls, runs)
-            title = f"FM, {tokens} tokens, d={d}"
+            title = f"FM, {tokens} tokens of {X.shape[1]}, d={d}"
             found[title] = ratio(seconds, "epoch", "predict")
             rate = len(y) / np.median(seconds["predict"]) / 1e6
             show(title, found[title], f"({rate:.1f} million rows/s)")

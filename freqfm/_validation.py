@@ -50,16 +50,29 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         return canonical_csr(X), None if isinstance(y, str) else y
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
         _check_numbers("y", y)
+    # Scikit-learn need not look for NaN and infinity as well.
+    positive = sparse.issparse(X) and X.format == "csr" and _are_positive(X.data)
     with named("X"):
         refuse_dates("X", X)
         checked = validate_data(
-            estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
-        )
+            estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32,
+            ensure_all_finite=not positive, **options,
+        )  # fmt: skip
     X, y = (checked, None) if isinstance(y, str) else checked
     if converted:
         # Check again: scipy converts other formats without checking their indices.
         check_structure(X)
-    return canonical_csr(X), y
+    return canonical_csr(X, positive), y
+
+
+def _are_positive(values):
+    """Return whether numbers are positive and finite in float32 too, by two fast passes."""
+    limits = np.finfo(np.float32)
+    return (
+        values.dtype.kind in "fiu"
+        and values.size > 0
+        and bool(values.min() >= limits.tiny and values.max() <= limits.max)
+    )
 
 
 def _is_ready(estimator, X, y):
@@ -264,7 +277,8 @@ def _check_indices(indices, n, axis, name):
             f"{name} holds {axis} indices of type {indices.dtype} and shape {indices.shape}; they "
             f"must be a vector of integers."
         )
-    if len(indices) and (indices.min() < 0 or indices.max() >= n):
+    # One pass: as an unsigned number, a negative index exceeds all others.
+    if len(indices) and indices.view(f"u{indices.itemsize}").max() >= n:
         bad = indices.min() if indices.min() < 0 else indices.max()
         raise ValueError(
             f"{name} holds the {axis} index {bad}, but its shape has room for {n}; indices must "
@@ -272,10 +286,11 @@ def _check_indices(indices, n, axis, name):
         )
 
 
-def canonical_csr(X):
+def canonical_csr(X, positive=False):
     """Return float32 CSR with int32 indices and int64 indptr: sorted, no duplicates, no zeros.
 
-    The input is not changed; it is copied only where necessary.
+    The input is not changed; it is copied only where necessary. ``positive`` says that its values
+    are known to be positive and finite.
     """
     if X.shape[1] > np.iinfo(np.int32).max:
         raise ValueError(
@@ -284,7 +299,7 @@ def canonical_csr(X):
         )
     if not (sparse.issparse(X) and X.format == "csr"):
         X = sparse.csr_array(X)
-    if not is_canonical(X):
+    if not is_canonical(X, positive):
         # Flags may be stale if the caller changed the arrays: build the matrix again.
         X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
         X.has_canonical_format = False
@@ -348,12 +363,17 @@ def as_kernel_array(array, dtype=np.float32):
     return np.require(array, dtype, ["C", "A", "W"])
 
 
-def is_canonical(X):
-    """Return whether rows are sorted without duplicates, and no zero is stored."""
-    n_stored, starts = X.indptr[-1], X.indptr[1:-1]
+def is_canonical(X, positive=False):
+    """Return whether rows are sorted without duplicates, and no zero is stored.
+
+    ``positive`` says that there are no zeros.
+    """
+    n_stored = X.indptr[-1]
+    # NumPy searches and indexes by 64 bits; it would convert others again for each chunk.
+    starts = X.indptr[1:-1].astype(np.int64, copy=False)
     for begin in range(0, n_stored, _ENTRIES):
         end = min(begin + _ENTRIES, n_stored)
-        if not (X.data[begin:end] != 0).all():  # faster than all() of floats
+        if not positive and not (X.data[begin:end] != 0).all():  # faster than all() of floats
             return False
         # Compare each entry with the one before; between two rows an index may fall.
         first = max(begin, 1)

@@ -87,6 +87,19 @@ def test_scores_of_rows_of_any_length_with_any_number_of_factors(width):
     )
 
 
+def test_scores_by_a_table_that_is_prefetched():
+    rng = np.random.default_rng(0)
+    # More than the 4 MB from which on vectors are prefetched, 64 entries ahead; 0 to 9 in a row.
+    X = canonical_csr(sparse.csr_array(np.tri(100, 10)[rng.integers(-1, 9, 100)] * 0.5))
+    weights = random_weights(10, 64)
+    far = FMWeights(weights.intercept, np.zeros(20_000, "f4"), np.zeros((20_000, 64), "f4"))
+    far.linear[1999::2000], far.factors[1999::2000] = weights[1:]
+    spread = sparse.csr_array((X.data, 2000 * X.indices + 1999, X.indptr), shape=(100, 20_000))
+    expected = BACKEND.fm_scores(X, [weights], 1)
+    for n_threads in (1, 2):
+        assert_array_equal(BACKEND.fm_scores(canonical_csr(spread), [far], n_threads), expected)
+
+
 @pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
 def test_a_step_made_of_the_parts_equals_the_fused_one(clicks, cls):
     X, y = canonical_csr(clicks[0]), clicks[1]

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from freqfm import FMClassifier, FMRegressor
+from freqfm._validation import is_canonical
 from freqfm.initializers import Normal
 from freqfm.losses import Huber
 from freqfm.optimizers import CFSGD, FASGD, SGD
@@ -43,6 +44,32 @@ def test_every_format_gives_the_same_model(clicks, cls, name):
     assert_same_model(other, model)
     for got, expected in zip(outputs(other, converted), outputs(model, X), strict=True):
         assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_rows_of_large_matrices_are_checked_in_chunks(index):
+    # 2,600 rows of 0, 500 and 500 entries: more than a chunk, which ends within a row.
+    indptr = np.repeat(np.arange(0, 1_300_001, 500, dtype=index), 2)[1:-1][: 2601 * 2]
+    indices = np.tile(np.arange(500, dtype=index), 2600)
+    X = sparse.csr_array((len(indptr) - 1, 500), dtype=np.float32)
+    X.data, X.indices, X.indptr = np.ones(len(indices), np.float32), indices, indptr
+    assert is_canonical(X) and is_canonical(X, positive=True)
+    for place in (1, 1 << 20, len(indices) - 1):
+        indices[place] -= 1
+        assert not is_canonical(X, positive=True)
+        indices[place] += 1
+        X.data[place] = 0
+        assert not is_canonical(X)
+        X.data[place] = 1
+
+
+@BOTH
+def test_numbers_that_vanish_in_float32_are_zeros(clicks, cls):
+    X, y = clicks
+    model = model_of(cls).fit(X, y)
+    tiny = sparse.csr_array(np.where(X.toarray() == 0, 1e-60, X.toarray()))
+    assert_same_model(model_of(cls).fit(tiny, y), model)
+    assert_array_equal(model.predict(tiny), model.predict(X))
 
 
 @BOTH

@@ -1,17 +1,17 @@
 """Second-order factorization machines: mini-batch training, scores and gradients.
 
-A batch passes four stages, and threads wait for each other between them:
+A batch passes four stages:
 
-1. Sums of x v of the rows. Each thread takes some columns of all vectors, or rows, see ``Share``.
-2. Scores, losses and derivatives; each thread takes a part of the rows.
-3. Sums over the rows of each token, its learning rate, and the step of its linear weight; each
-   thread takes a part of the tokens.
-4. Gradients and steps of the factors, by columns again, or by tokens.
+1. Sums of x v of the rows.
+2. Scores, losses and derivatives of the rows.
+3. Sums over the rows of each token, its learning rate, and the step of its linear weight.
+4. Gradients and steps of the factors.
 
-Vectors are most of the memory. If the caches hold them, each column is read and written by one
-thread alone: what one core writes and another reads costs 2 to 10 times as much as the core's own
-cache. Vectors from memory are shared out whole, by rows and tokens. Every sum has a fixed order
-that does not depend on the number of threads, so results do not either.
+Each thread takes a part of the rows, then a part of the tokens, and waits for the others after the
+second and the fourth stage. If it took some columns of all vectors instead, no vector would move
+from one core to another, but all threads would visit all rows and tokens, and wait after each
+stage: that takes longer. Every sum has a fixed order that does not depend on the number of threads,
+so results do not either.
 """
 
 import math
@@ -37,29 +37,27 @@ from freqfm.backends.cpu.fm_columns import (
     sum_row_tail,
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
-from freqfm.backends.cpu.fm_scores import score_of_row
+from freqfm.backends.cpu.fm_scores import score_of_row, score_rows
 from freqfm.backends.cpu.prefetch import (
     EARLY,
     SOON,
-    prefetch_columns,
-    prefetch_columns_early,
     prefetch_element,
     prefetch_element_early,
+    prefetch_row,
+    prefetch_row_early,
 )
 from freqfm.backends.cpu.team import wait
 from freqfm.backends.cpu.vectors import LANES
-from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import step_columns
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
-# Each block of columns is summed separately: so columns can be divided among threads without a
-# change to any sum.
+# Each block of columns is summed separately.
 _BLOCK, _LANES = np.uint64(BLOCK), np.uint64(LANES)
 
-# Factors of more bytes than this are in memory, others in the caches.
-_CACHED = 1 << 26
+# Factors of more bytes than this are far from a core, others in its caches or near them.
+_CACHED = 1 << 24
 
 # How many entries and tokens ahead vectors are prefetched from the caches, and from memory.
 _ENTRIES_AHEAD = np.uint64(32)
@@ -105,42 +103,11 @@ class TokenOccurrences(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What of a batch one thread takes.
-
-    Scalars of rows and tokens are shared out among all threads. For vectors threads form groups:
-    groups share out rows and tokens, and the members of a group share out columns. Who works on
-    some columns of all vectors writes no vector that another thread reads. If vectors come from
-    memory, few are in the other's cache anyway, and whole ones are fetched faster.
-    """
+    """What of a batch one thread takes: part ``rank`` of ``size`` of the rows and the tokens."""
 
     rank: int
     size: int
-    group: int
-    n_groups: int
-    first_block: int  #: of columns
-    last_block: int  #: exclusive
     far: bool  #: whether vectors come from memory
-
-
-@inlined
-def _share_of(rank, size, n_blocks, factors, step_code):
-    """Return the Share of a thread, in groups as large as blocks of columns allow."""
-    n_members = size
-    far = factors.size * factors.itemsize > _CACHED
-    # Row-wise Adagrad needs the squared norm of all columns.
-    n_parts = 1 if far or step_code == STEP_ROWWISE_ADAGRAD else n_blocks
-    while n_parts % n_members != 0 or size % n_members != 0:
-        n_members -= 1
-    member = rank % n_members
-    return Share(
-        rank,
-        size,
-        rank // n_members,
-        size // n_members,
-        n_blocks * member // n_members,
-        n_blocks * (member + 1) // n_members,
-        far,
-    )
 
 
 @inlined
@@ -153,20 +120,12 @@ def _prefetch_number(array, k, far):
 
 
 @inlined
-def _prefetch_vector(table, k, begin, end, far):
-    """Prefetch columns of a token's row of a table."""
+def _prefetch_vector(table, k, far):
+    """Prefetch a token's row of a table."""
     if far:
-        prefetch_columns_early(table, k, begin, end)
+        prefetch_row_early(table, k)
     else:
-        prefetch_columns(table, k, begin, end)
-
-
-@inlined
-def _columns_of(share, table):
-    """Return where the columns of a table that are a thread's begin and end."""
-    begin = np.uint64(share.first_block) * _BLOCK
-    end = np.uint64(share.last_block) * _BLOCK
-    return begin, min(end, np.uint64(table.shape[1]))
+        prefetch_row(table, k)
 
 
 @inlined
@@ -182,27 +141,23 @@ def _sum_tail(columns, row, j, factors, batch, scratch):
 
 
 @inlined
-def _sum_rows(n_rows, share, factors, batch, scratch):
+def _sum_rows(begin, end, far, factors, batch, scratch):
     """Write rows' sums of x v, and of each block of columns the squared norms."""
-    begin, end = _columns_of(share, factors)
+    width = np.uint64(factors.shape[1])
     starts = batch.row_starts
     tokens = batch.entry_tokens
-    last_entry = np.uint64(starts[n_rows] - 1)
-    distance = _EARLY if share.far else _ENTRIES_AHEAD
-    for j in range(
-        np.uint64(n_rows * share.group // share.n_groups),
-        np.uint64(n_rows * (share.group + 1) // share.n_groups),
-    ):
+    last_entry = np.uint64(starts[end] - 1)
+    distance = _EARLY if far else _ENTRIES_AHEAD
+    for j in range(begin, end):
         row = np.uint64(starts[j]), np.uint64(starts[j + _ONE])
         for p in range(row[0], row[1]):
-            ahead = tokens[min(p + distance, last_entry)]
-            _prefetch_vector(factors, ahead, begin, end, share.far)
-        for block in range(np.uint64(share.first_block), np.uint64(share.last_block)):
+            _prefetch_vector(factors, tokens[min(p + distance, last_entry)], far)
+        for block in range(np.uint64(scratch.norms.shape[0])):
             column = block * _BLOCK
-            if column + _BLOCK <= end:
+            if column + _BLOCK <= width:
                 norm, square = sum_row_block(batch, row, factors, column, scratch.sums, j)
             else:
-                norm, square = _sum_tail((column, end), row, j, factors, batch, scratch)
+                norm, square = _sum_tail((column, width), row, j, factors, batch, scratch)
             scratch.norms[block, j] = norm
             scratch.squares[block, j] = square
 
@@ -347,24 +302,22 @@ def _sum_gradient(columns, t, step, factors, batch, scratch, gradient):
 
 @inlined
 def _step_factors(share, step, problem, weights, state, batch, scratch):
-    """Update the columns of the factors that are this thread's."""
+    """Update the factors of the tokens that are this thread's."""
     factors = weights.factors
-    columns = _columns_of(share, factors)
-    of_first = _columns_of(share, state.factors_first)
-    of_second = _columns_of(share, state.factors_second)
+    columns = _ZERO, np.uint64(factors.shape[1])
     n_tokens = np.uint64(batch.n_tokens[0])
     distance = _EARLY if share.far else _TOKENS_AHEAD
     gradient = scratch.gradients[share.rank]
     for t in range(
-        np.uint64(first_token(share.group, share.n_groups, batch)),
-        np.uint64(first_token(share.group + 1, share.n_groups, batch)),
+        np.uint64(first_token(share.rank, share.size, batch)),
+        np.uint64(first_token(share.rank + 1, share.size, batch)),
     ):
         if share.far:
-            prefetch_columns(factors, batch.tokens[min(t + _SOON, n_tokens - _ONE)], *columns)
+            prefetch_row(factors, batch.tokens[min(t + _SOON, n_tokens - _ONE)])
         ahead = batch.tokens[min(t + distance, n_tokens - _ONE)]
-        _prefetch_vector(factors, ahead, *columns, share.far)
-        _prefetch_vector(state.factors_first, ahead, *of_first, share.far)
-        _prefetch_vector(state.factors_second, ahead, *of_second, share.far)
+        _prefetch_vector(factors, ahead, share.far)
+        _prefetch_vector(state.factors_first, ahead, share.far)
+        _prefetch_vector(state.factors_second, ahead, share.far)
         rate = scratch.rates[t]
         if math.isnan(rate):
             continue
@@ -403,7 +356,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
     """
     rows = problem.rows
     order = order_of_epoch(rows, span.epoch)
-    share = _share_of(rank, size, scratch.norms.shape[0], weights.factors, problem.rule.step_code)
+    share = Share(rank, size, weights.factors.size * weights.factors.itemsize > _CACHED)
     loss = span.loss
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
@@ -413,12 +366,10 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
             wait(barrier, size)
             prepare(b + rank, rank, problem, span, order, weights, scratch)
             wait(barrier, size)
-        elif share.n_groups > 1:
+        else:
             wait(barrier, size)
-        _sum_rows(part.n_rows, share, weights.factors, batch, scratch)
-        wait(barrier, size)
-
         begin, end = np.uint64(part.begin), np.uint64(part.end)
+        _sum_rows(begin, end, share.far, weights.factors, batch, scratch)
         _score(begin, end, share.far, weights, batch, scratch)
         _differentiate(begin, end, problem.objective.loss_code, batch, scratch)
         wait(barrier, size)
@@ -429,8 +380,6 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
             loss += batch_loss
             step_intercept(summed, step, problem, weights, state)
         _step_scalars(share, step, problem, weights, state, batch, scratch)
-        wait(barrier, size)
-
         _step_factors(share, step, problem, weights, state, batch, scratch)
     return loss
 
@@ -442,8 +391,8 @@ def fm_score(rank, size, barrier, rows, weights, scores):
     ``scores`` (n_rows,) is the float32 result. Rows are shared out in blocks of equal length.
     """
     n_rows = scores.shape[0]
-    for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        scores[i] = score_of_row(i, rows, weights)
+    begin, end = n_rows * rank // size, n_rows * (rank + 1) // size
+    score_rows(np.uint64(begin), np.uint64(end), rows, weights, scores)
 
 
 @kernel

@@ -11,6 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from freqfm._jit import HALF, JIT_DISABLED, ZERO, inlined
+from freqfm.backends.cpu.prefetch import EARLY, prefetch_element_early, prefetch_row_early
 from freqfm.backends.cpu.vectors import (
     BLOCK,
     FLOAT,
@@ -22,9 +23,16 @@ from freqfm.backends.cpu.vectors import (
     VectorWriter,
 )
 
-__all__ = ["score_of_row"]
+__all__ = ["score_of_row", "score_rows"]
 
-_ONE, _TWO = np.uint64(1), np.uint64(2)
+_NONE, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
+
+# Factors of more bytes than this are prefetched. A core itself runs ahead far enough to hide the
+# second-level cache, but neither the shared cache nor memory.
+_NEAR = 1 << 22
+
+# Vectors are prefetched for this many rows at a time, and how many entries ahead.
+_ROWS, _EARLY = np.uint64(4), np.uint64(EARLY)
 
 
 def _columns_intrinsic(n_vectors):
@@ -120,3 +128,32 @@ def score_of_row(i, rows, weights):
         pairs += _sum_vector(rows.token, rows.value, row, linear, factors, column)[1]
         column += VECTOR
     return weights.intercept[0] + score + HALF * pairs
+
+
+@inlined
+def _prefetch_entries(first, last, end, weights, rows):
+    """Prefetch the vectors of some entries, of those before ``end``."""
+    for p in range(first, min(last, end)):
+        k = np.uint64(rows.token[p])
+        prefetch_row_early(weights.factors, k)
+        prefetch_element_early(weights.linear, k)
+
+
+@inlined
+def score_rows(begin, end, rows, weights, scores):
+    """Write the scores of the rows from ``begin`` to ``end`` of a CSR matrix."""
+    far = weights.factors.size * weights.factors.itemsize > _NEAR
+    # As the bound of a loop: LLVM would compile a branch as two versions of all that follows.
+    prefetched = np.uint64(rows.indptr[end]) if far else _NONE
+    for block in range(begin, end, _ROWS):
+        last = min(block + _ROWS, end)
+        first_entry, last_entry = np.uint64(rows.indptr[block]), np.uint64(rows.indptr[last])
+        _prefetch_entries(first_entry + _EARLY, last_entry + _EARLY, prefetched, weights, rows)
+        i = block
+        # Pairs in a loop of their own, whose variables fit into registers.
+        while i < last and rows.indptr[i + _ONE] - rows.indptr[i] == 2:
+            p = np.uint64(rows.indptr[i])
+            scores[i] = weights.intercept[0] + _score_pair(p, p + _ONE, rows, weights)
+            i += _ONE
+        for j in range(i, last):
+            scores[j] = score_of_row(j, rows, weights)

@@ -101,6 +101,12 @@ def prefetch_row(table, k):
 
 
 @inlined
+def prefetch_row_early(table, k):
+    """Prefetch row ``k`` of a table for reading, into the second-level cache."""
+    prefetch_columns_early(table, k, 0, table.shape[1])
+
+
+@inlined
 def prefetch_row_to_write(table, k):
     """Prefetch row ``k`` of a table for writing, which invalidates the copies of other cores."""
     for f in range(0, table.shape[1], LINE):

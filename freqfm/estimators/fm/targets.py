@@ -317,11 +317,11 @@ def _proba_of_two(scores):
     """Return 1 / (1 + exp(s)) and 1 / (1 + exp(-s)) for every score s, computed in place."""
     probabilities = np.empty((len(scores), 2))
     probabilities[:, 0] = scores
-    np.negative(scores, out=probabilities[:, 1])
+    np.negative(probabilities[:, 0], out=probabilities[:, 1])
     with np.errstate(over="ignore"):  # 1 / (1 + inf) = 0
         np.exp(probabilities, out=probabilities)
     probabilities += 1
-    return np.reciprocal(probabilities, out=probabilities)
+    return np.divide(1, probabilities, out=probabilities)  # twice as fast as np.reciprocal
 
 
 def _log_proba(scores):
