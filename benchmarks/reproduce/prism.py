@@ -56,6 +56,7 @@ from freqfm.samplers import Uniform
 DATA_SETS = {"ml1m": "ml1m-implicit", "gowalla": "gowalla"}
 DECAYS = ("0", "1e-8", "1e-6", "1e-4")
 ALPHAS = (0.0, 0.25, 0.5, 0.75)
+GAMMA = 2.0
 VARIANTS = {
     **{f"decay {decay}": {"weight_decay": float(decay)} for decay in DECAYS},
     "batched 1e-6": {"weight_decay": 1e-6, "weight_decay_scope": "batch"},
@@ -230,7 +231,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=2048, help="of BPR and softmax")
     parser.add_argument("--alignment-batch-size", type=int, default=1024)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax")
-    parser.add_argument("--gamma", type=float, default=2.0, help="of DirectAU")
+    parser.add_argument("--gamma", type=float, default=GAMMA, help="of DirectAU")
     parser.add_argument("--mawu-gammas", type=float, nargs=2, default=[2.6, 1.4])
     args = parser.parse_args()
     if args.quick:

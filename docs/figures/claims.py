@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
-from prism import DECAYS, best_rate, summarise
+from prism import DECAYS, GAMMA, best_rate, summarise
 
 FOLDER = Path(__file__).parent
 
@@ -48,12 +48,17 @@ def keep(path):
 
 
 def prism_summaries():
-    """Return the means over seeds by data set, loss and variant, as ``prism.py`` shows them."""
+    """Return the means over seeds by data set, loss and variant, as ``prism.py`` shows them.
+
+    DirectAU with another weight than the default of ``prism.py`` counts as another loss.
+    """
     runs = {}
     records = read(FOLDER / "prism.jsonl").values()
     for record in sorted(records, key=lambda record: record["key"]["seed"]):
         key = record["key"]
-        variants = runs.setdefault((key["data"], key["loss"]), {})
+        gamma = key.get("gamma", GAMMA)
+        loss = NAMES[key["loss"]] + (f" with gamma={gamma:g}" if gamma != GAMMA else "")
+        variants = runs.setdefault((NAMES[key["data"]], loss), {})
         if record["best"] is not None and not key["quick"]:
             variants.setdefault(key["variant"], {}).setdefault(key["rate"], []).append(record)
     return {
@@ -89,7 +94,7 @@ def prism_table(summaries):
               "unpopular", "Spearman", "best epoch", "epochs"]  # fmt: skip
     rows = []
     for (data, loss), variants in summaries.items():
-        of = f"{NAMES[data]}, {NAMES[loss]}"
+        of = f"{data}, {loss}"
         for variant, s in sorted(variants.items()):
             spread = f" ({s['spread']:.4f})" if s["seeds"] > 1 else ""
             parts = [f"{s[f'ndcg_{part}']:.4f}" for part in ("popular", "neutral", "unpopular")]
@@ -115,7 +120,7 @@ def graded(ratios, holds, weaker):
 
 def described(of, n_seeds):
     """Return data, loss and seeds of a figure."""
-    return f"{', '.join(NAMES[part] for part in of)}, {n_seeds} seed{'s' * (n_seeds > 1)}"
+    return f"{', '.join(of)}, {n_seeds} seed{'s' * (n_seeds > 1)}"
 
 
 def against_decay(summaries):
@@ -129,8 +134,8 @@ def against_decay(summaries):
         name = max(grid, key=lambda name: variants[name]["valid_of_first_seed"])
         best = variants[name]
         text = described(of, min(ours["seeds"], best["seeds"]))
-        ratios[NAMES[of[1]]] = ours["ndcg"] / best["ndcg"]
-        shorter[NAMES[of[1]]] = best["epoch"] / ours["epoch"]
+        ratios[of[1]] = ours["ndcg"] / best["ndcg"]
+        shorter[of[1]] = best["epoch"] / ours["epoch"]
         quality.append(f"{ours['ndcg'] / best['ndcg']:.3f} of {name}'s NDCG ({text})")
         epochs.append(f"{ours['epoch']:.0f} to the best, {name} {best['epoch']:.0f} ({text})")
     return {
@@ -154,7 +159,7 @@ def popularity_in_lengths(summaries):
                 f"Spearman {decay:.2f} with 1e-6, {none:.2f} without, {batched:.2f} with 1e-6 in "
                 f"batches ({text})"
             )
-            met[NAMES[of[1]]] = float(decay >= 0.8 and max(none, batched) <= 0.5)
+            met[of[1]] = float(decay >= 0.8 and max(none, batched) <= 0.5)
     return {
         "Decay of whole tables makes lengths follow popularity, that of batches does not": (
             texts,
@@ -183,7 +188,7 @@ def trade(summaries):
             )
         # An NDCG that falls by more than 3 % is no trade.
         kept = [a for a, s in found.items() if s["ndcg"] >= 0.97 * found[1.0]["ndcg"]]
-        best[NAMES[of[1]]] = max(shares[alpha] for alpha in kept)
+        best[of[1]] = max(shares[alpha] for alpha in kept)
     return {"alpha trades popular for unpopular items": (texts, graded(best, 1.25, 1.05))}
 
 
