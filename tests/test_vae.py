@@ -358,5 +358,5 @@ def test_a_few_new_users_leave_the_others_alone(log):
     model.partial_fit(rest)
     assert int(model._n_steps[0]) - steps == 2  # of 16 users each
     moved = np.abs(model.item_factors_ - before)
-    # Adam moves a weight by about its rate: at most 2 over the steps of a fit of 280 users.
-    assert moved.max() < 4 * 2 * 2 / (30 * 18)
+    # Adam moves a weight by about its rate: at most 8 over the steps of a fit of 280 users.
+    assert moved.max() < 2 * 8 / (30 * 18)

@@ -281,6 +281,23 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("rate, falls", [(None, True), (0.01, False)])
+def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not(rate, falls):
+    X = make_interactions(60, 30, 600, random_state=0)
+    model = FastVAERecommender(4, learning_rate=rate, max_iter=1, random_state=0, n_jobs=1).fit(X)
+    model.set_params(max_iter=60)
+    task = VAETrainer(model, model._resolve_components(X), X, None, 1, X.nnz)
+    moved, before = [], model.item_factors_.copy()
+    for epoch in range(1, 62):
+        task.run_epoch(epoch)
+        moved.append(np.abs(model.item_factors_ - before).mean())
+        before = model.item_factors_.copy()
+    share = np.mean(moved[50:59]) / np.mean(moved[10:20])
+    assert share < 0.3 if falls else share > 0.5
+    # Later epochs still learn.
+    assert moved[-1] > 0
+
+
 def test_popularity_sampler_draws_by_popularity():
     # With many draws, corrected by their log-probabilities, the step is that of all items.
     X = make_interactions(100, 50, 2000, random_state=0)

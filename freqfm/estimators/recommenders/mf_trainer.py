@@ -20,10 +20,6 @@ _LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE)
 _ORDER, _DRAWS = 1 << 32, (1 << 32) + 1
 
 
-# A falling learning rate stays at this share of its first value: training may be continued.
-_LOWEST_RATE = 0.05
-
-
 class MFTrainer(RecommenderTrainer):
     """Epochs over the interactions of a recommender; for parameters see ``RecommenderTrainer``.
 
@@ -134,14 +130,6 @@ class MFTrainer(RecommenderTrainer):
         return self._trainer.train(
             first, last, self._proposal, negatives, model._inverse_temperatures, model._statistics
         )
-
-    def _epoch_of(self, n_batches):
-        tables, first_step, corrections = super()._epoch_of(n_batches)
-        n_steps = self.components.n_falling_steps
-        if n_steps is not None:
-            left = 1 - (first_step + np.arange(len(corrections))) / n_steps
-            corrections[:, 0] /= np.maximum(left, _LOWEST_RATE)
-        return tables, first_step, corrections
 
     def _shuffle(self, epoch):
         """Return the positives in the order of an epoch: shuffled blocks, each of one user."""

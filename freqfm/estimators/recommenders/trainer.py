@@ -1,5 +1,7 @@
 """Shared parts of the recommenders' training tasks: tables, an optimizer, temperatures."""
 
+import numpy as np
+
 from freqfm._components import set_by_user
 from freqfm._validation import LearnedArrays, count_columns
 from freqfm.backends.base import Stream
@@ -10,6 +12,9 @@ from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
 __all__ = ["RecommenderTrainer"]
+
+# A falling learning rate stays at this share of its first value: training may be continued.
+_LOWEST_RATE = 0.05
 
 
 class RecommenderTrainer(TrainingTask):
@@ -23,7 +28,8 @@ class RecommenderTrainer(TrainingTask):
     model : BaseRecommender
         Initialised; its arrays are updated in place.
     components : NamedTuple
-        The components of the fit; among them ``optimizer`` and ``temperature``.
+        The components of the fit; among them ``optimizer``, ``temperature``, and
+        ``n_falling_steps``, over which the learning rate falls linearly, or None.
     X : csr_array of shape (n_users, n_items)
         Canonical; values are weights.
     score : callable or None
@@ -44,8 +50,15 @@ class RecommenderTrainer(TrainingTask):
         self._proposal = None
 
     def _epoch_of(self, n_batches):
-        """Return the backend's input for an epoch, see ``epoch_tables``."""
-        return epoch_tables(self.model, self.model._tables(), self.optimizer, n_batches)
+        """Return the backend's input for an epoch, see ``epoch_tables``; lower a falling rate."""
+        tables, first_step, corrections = epoch_tables(
+            self.model, self.model._tables(), self.optimizer, n_batches
+        )
+        n_steps = self.components.n_falling_steps
+        if n_steps is not None:
+            left = 1 - (first_step + np.arange(len(corrections))) / n_steps
+            corrections[:, 0] /= np.maximum(left, _LOWEST_RATE)
+        return tables, first_step, corrections
 
     def _checked(self, proposal, width):
         """Return a sampler's proposal, if kernels can draw from it."""

@@ -123,7 +123,8 @@ class FastVAERecommender(GradientRecommender):
         between draws.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, except for "adam", where it
-        depends on the number of steps in the fit: 2 divided by the steps, between 0.001 and 0.01.
+        depends on the number of steps in the fit: 16 divided by the steps, between 0.004 and 0.02,
+        from which it falls linearly to 5 % at ``max_iter``; in ``partial_fit`` half of that.
     max_iter : int, default=50
         Number of epochs.
     batch_size : int, default=None
@@ -399,8 +400,9 @@ class FastVAERecommender(GradientRecommender):
         )
 
     def _resolve_components(self, X):
-        n_users = max(np.count_nonzero(np.diff(X.indptr)), self._n_known_users)
-        return resolve_components(self, n_users, X.shape[1])
+        n_users = np.count_nonzero(np.diff(X.indptr))
+        n_known = max(n_users, self._n_known_users)
+        return resolve_components(self, n_known, X.shape[1], n_known > n_users)
 
     def _tables(self):
         """Return the arrays that are updated by gradients, by name: inputs, items, dense layers."""

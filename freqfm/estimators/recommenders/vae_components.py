@@ -22,8 +22,9 @@ _N_NEGATIVES, _N_CODEWORDS = 500, 64
 # Default number of batches in an epoch, and bounds of their size in users.
 _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
 
-# How far Adam's steps go in a fit, by default: small data mean few steps, which need to be larger.
-_TRAVEL, _SLOWEST, _FASTEST = 2.0, 1e-3, 1e-2
+# How far Adam's steps would go in a fit at its first rate, by default, and bounds of that rate:
+# small data mean few steps, which need to be larger.
+_TRAVEL, _SLOWEST, _FASTEST = 16.0, 4e-3, 2e-2
 
 # Parameters of the default temperature: an encoder has more to learn than vectors of users, so its
 # scores become reliable later. Chosen on validation data of Gowalla, MovieLens-1M and 100K, and of
@@ -42,6 +43,8 @@ class Components(NamedTuple):
     batch_size: int
     kl_weight: float
     max_iter: int
+    #: number of steps over which the learning rate falls linearly; None keeps it constant
+    n_falling_steps: int | None
 
     @property
     def full(self):
@@ -49,7 +52,7 @@ class Components(NamedTuple):
         return self.sampler.negatives_code == codes.NEGATIVES_FULL
 
 
-def resolve_components(model, n_users, n_items):
+def resolve_components(model, n_users, n_items, goes_on):
     """Return the components that the parameters of a FastVAERecommender name.
 
     Parameters
@@ -60,6 +63,8 @@ def resolve_components(model, n_users, n_items):
         keep the size and number that they had then, so that a few new users do not change the
         model much.
     n_items : int
+    goes_on : bool
+        Whether this call continues training on a part of the data.
 
     Raises
     ------
@@ -79,8 +84,11 @@ def resolve_components(model, n_users, n_items):
             f"negative_sampler={model.negative_sampler!r}, which takes all items; leave it at "
             f"None."
         )
+    rate, n_falling_steps = model.learning_rate, None
+    if rate is None and is_named(model.optimizer, "adam"):
+        rate, n_falling_steps = _default_rate(model, -(-n_users // int(batch_size)), goes_on)
     return Components(
-        optimizer=_optimizer(model, -(-n_users // int(batch_size)), full),
+        optimizer=_optimizer(model, rate, full),
         sampler=sampler,
         temperature=_temperature(model),
         cosine=model.similarity == "cosine",
@@ -88,13 +96,21 @@ def resolve_components(model, n_users, n_items):
         batch_size=int(batch_size),
         kl_weight=0.0 if model.kl_weight == "reference" else float(model.kl_weight),
         max_iter=int(model.max_iter),
+        n_falling_steps=n_falling_steps,
     )
 
 
-def _optimizer(model, n_batches, full):
-    rate = model.learning_rate
-    if rate is None and is_named(model.optimizer, "adam"):
-        rate = float(np.clip(_TRAVEL / (int(model.max_iter) * n_batches), _SLOWEST, _FASTEST))
+def _default_rate(model, n_batches, goes_on):
+    """Return Adam's learning rate, and the number of steps over which it falls.
+
+    Training that goes on may come after any number of steps: there it is the mean.
+    """
+    n_steps = int(model.max_iter) * n_batches
+    rate = float(np.clip(_TRAVEL / n_steps, _SLOWEST, _FASTEST))
+    return (rate / 2, None) if goes_on else (rate, n_steps)
+
+
+def _optimizer(model, rate, full):
     optimizer = resolve(
         "optimizer",
         model.optimizer,
