@@ -9,7 +9,12 @@ from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
 from freqfm.backends.cpu.fold_in import fold_in
-from freqfm.backends.cpu.labels import label_tokens, put_rows, take_rows
+from freqfm.backends.cpu.labels import (
+    MOST_FEATURES_PER_ENTRY,
+    label_tokens,
+    put_rows,
+    take_rows,
+)
 from freqfm.backends.cpu.least_squares import least_squares
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
@@ -33,7 +38,12 @@ class CPUBackend(Backend):
 
     # Factorization machines.
 
-    label_tokens = staticmethod(label_tokens)
+    def label_tokens(self, indices, n_features):
+        """Return distinct tokens, labels and more, see ``Backend``."""
+        if n_features > MOST_FEATURES_PER_ENTRY * len(indices):
+            return super().label_tokens(indices, n_features)
+        return label_tokens(indices, n_features)
+
     take_rows = staticmethod(take_rows)
     put_rows = staticmethod(put_rows)
 

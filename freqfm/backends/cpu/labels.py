@@ -5,17 +5,16 @@ from numba import types
 from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined, kernel
-from freqfm.backends.base import Backend
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early
+from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_row_early
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 # A word has the bits of 64 tokens.
 _WORD_BITS, _IN_WORD = np.uint64(6), np.uint64(63)
 
-# With so many features for each entry, sorting the entries takes less time than a bit for each
-# feature.
-_FEATURES_PER_ENTRY = 1 << 12
+#: With more features for each entry, sorting the entries takes less time than a bit for each
+#: feature.
+MOST_FEATURES_PER_ENTRY = 1 << 12
 
 # How many rows of tables ahead one is prefetched.
 _EARLY = np.uint64(EARLY)
@@ -75,8 +74,6 @@ def _label(indices, bits, ranks, labels, tokens, counts):
 
 def label_tokens(indices, n_features):
     """Return distinct tokens, labels and more, see ``Backend``."""
-    if n_features > _FEATURES_PER_ENTRY * len(indices):
-        return Backend.label_tokens(None, indices, n_features)
     n_words = -(-n_features // 64)
     labels = np.empty(len(indices), dtype=np.int32)
     tokens, counts = np.empty((2, min(len(indices), n_features)), dtype=np.int32)
@@ -91,43 +88,43 @@ def _ahead(rows, t):
     return rows[min(t + _EARLY, np.uint64(rows.shape[0]) - _ONE)]
 
 
-@kernel
-def _take(table, rows, taken):
+@inlined
+def _copy_element(table, k, others, t, f, back):
+    """Copy an element of a table's row ``k`` to row ``t`` of the others, or back."""
+    if back:
+        table[k, f] = others[t, f]
+    else:
+        others[t, f] = table[k, f]
+
+
+@inlined
+def _copy_rows(table, rows, others, back):
+    """Copy some rows of a table to the others, or back; ``back`` is a constant."""
     width = table.shape[1]
     n = np.uint64(rows.shape[0])
     if width > 2:
         for t in range(n):
-            prefetch_columns_early(table, _ahead(rows, t), 0, width)
+            prefetch_row_early(table, _ahead(rows, t))
             k = np.uint64(rows[t])
             for f in range(width):
-                taken[t, f] = table[k, f]
+                _copy_element(table, k, others, t, f, back)
         return
     # To start a loop over one or two columns would take longer than to copy them.
-    last = width - 1
     for t in range(n):
         prefetch_columns_early(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
-        taken[t, 0] = table[k, 0]
-        taken[t, last] = table[k, last]
+        _copy_element(table, k, others, t, 0, back)
+        _copy_element(table, k, others, t, width - 1, back)
+
+
+@kernel
+def _take(table, rows, taken):
+    _copy_rows(table, rows, taken, False)
 
 
 @kernel
 def _put(table, rows, values):
-    width = table.shape[1]
-    n = np.uint64(rows.shape[0])
-    if width > 2:
-        for t in range(n):
-            prefetch_columns_early(table, _ahead(rows, t), 0, width)
-            k = np.uint64(rows[t])
-            for f in range(width):
-                table[k, f] = values[t, f]
-        return
-    last = width - 1
-    for t in range(n):
-        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
-        k = np.uint64(rows[t])
-        table[k, 0] = values[t, 0]
-        table[k, last] = values[t, last]
+    _copy_rows(table, rows, values, True)
 
 
 def take_rows(table, rows, taken):
