@@ -93,6 +93,8 @@ def _is_ready(estimator, X, y):
 def widen(name, X, n_features):
     """Return ``X`` as CSR with more columns, all zeros, up to ``n_features``; nothing is copied.
 
+    A sparse matrix of this width is returned as it is, to be checked by ``validate_rows``.
+
     Raises
     ------
     ValueError, TypeError
@@ -105,6 +107,8 @@ def widen(name, X, n_features):
             f"arrays and sparse matrices. Leave it out, or encode {name} first."
         )
     if sparse.issparse(X):
+        if X.shape[1] == n_features:
+            return X
         check_structure(X, name)
     else:
         refuse_dates(name, X)

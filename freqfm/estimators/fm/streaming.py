@@ -5,7 +5,6 @@ import copy
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import is_regressor
 
 from freqfm import backends
@@ -198,8 +197,7 @@ class StreamTrainer(ModelTask):
         if weight is not None and not np.any(weight):
             return None
         model = self.model
-        if not (sparse.issparse(X) and X.shape[1] == model.n_features_in_):
-            X = widen("X", X, model.n_features_in_)
+        X = widen("X", X, model.n_features_in_)
         return model._prepare(X, y, weight, None, reset=False, partial=True)[0]
 
     def _train(self, rows, epoch, number):
