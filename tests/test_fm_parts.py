@@ -10,37 +10,47 @@ from scipy import sparse
 from freqfm import FMClassifier, FMRegressor, backends
 from freqfm._validation import canonical_csr
 from freqfm.backends.base import Backend, FMWeights
+from freqfm.backends.cpu import labels as cpu_labels
 from freqfm.optimizers import SGD
 
 BACKEND = backends.get("cpu")
 
 
+@pytest.fixture
+def many_threads(monkeypatch):
+    """Let few entries be worth a thread."""
+    monkeypatch.setattr(cpu_labels, "_PER_THREAD", 1)
+
+
 @pytest.mark.parametrize(
     "indices", [[], [7], [0, 63, 64, 127, 128, 499], np.arange(500)[::-1], np.arange(999) ** 2 % 83]
 )
-@pytest.mark.parametrize("n_features", [500, 10**7])
-def test_tokens_get_labels(indices, n_features):
+@pytest.mark.parametrize("n_features, n_threads", [(500, 1), (500, 3), (10**7, 1)])
+def test_tokens_get_labels(indices, n_features, n_threads, many_threads):
     indices = np.asarray(indices, dtype=np.int32)
-    found = BACKEND.label_tokens(indices, n_features)
+    found = BACKEND.label_tokens(indices, n_features, n_threads)
     assert_array_equal(found[0][found[1]], indices)
-    expected = Backend.label_tokens(BACKEND, indices, n_features)
+    expected = Backend.label_tokens(BACKEND, indices, n_features, 1)
     for array, of_unique in zip(found, expected, strict=True):
         assert array.dtype == np.int32
         assert_array_equal(array, of_unique)
 
 
-@pytest.mark.parametrize("dtype, width", [("f4", 1), ("f4", 19), ("f8", 1)])
-def test_rows_of_tables_are_taken_and_put_back(dtype, width):
-    table = np.arange(100.0 * width).reshape(100, width).astype(dtype)
+def test_rows_of_tables_are_taken_and_put_back(many_threads):
+    kinds = [("f4", 1), ("f4", 19), ("f8", 1)]
+    tables = [np.arange(100.0 * n).reshape(100, n).astype(dtype) for dtype, n in kinds]
     rows = np.random.default_rng(0).permutation(100)[:80].astype(np.int32)
-    taken = np.empty((80, width), dtype)
-    BACKEND.take_rows(table, rows, taken)
-    assert_array_equal(taken, table[rows])
-    expected = table.copy()
-    Backend.put_rows(BACKEND, expected, rows, -taken)
-    BACKEND.put_rows(table, rows, -taken)
-    assert_array_equal(table, expected)
-    BACKEND.take_rows(table, rows[:0], taken[:0])
+    copies = [(table, rows, np.empty((80, table.shape[1]), table.dtype)) for table in tables]
+    copies.append((tables[0], rows[:0], np.empty((0, 1), "f4")))
+    BACKEND.take_rows(copies, 3)
+    for table, rows, part in copies:
+        assert_array_equal(part, table[rows])
+    expected = [table.copy() for table in tables]
+    negated = [(rows, -part) for _, rows, part in copies]
+    Backend.put_rows(BACKEND, [(t, *n) for t, n in zip(expected, negated, strict=False)], 1)
+    BACKEND.put_rows([(t, *n) for t, n in zip(tables, negated, strict=False)], 3)
+    for table, of_numpy in zip(tables, expected, strict=True):
+        assert_array_equal(table, of_numpy)
 
 
 def random_weights(n_features, width=5, seed=0):

@@ -118,6 +118,7 @@ def test_bits_do_not_depend_on_threads(architecture, monkeypatch):
     documents = sentences(200)
     one = clone(model).set_params(n_jobs=1).fit(documents)
     sizes = itertools.cycle([2, 2, 1])
+    monkeypatch.setattr(team_module, "_believed", {})
     monkeypatch.setattr(team_module, "_BELIEVED", 0)
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: min(next(sizes), wanted))
     two = clone(model).set_params(n_jobs=2).fit(documents)

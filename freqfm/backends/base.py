@@ -419,7 +419,7 @@ class Backend(ABC):
 
     # Factorization machines.
 
-    def label_tokens(self, indices, n_features):
+    def label_tokens(self, indices, n_features, n_threads):
         """Return the distinct tokens, increasing, and where each entry's token is among them.
 
         Parameters
@@ -428,6 +428,7 @@ class Backend(ABC):
             The token of each entry.
         n_features : int
             Tokens are less than this.
+        n_threads : int
 
         Returns
         -------
@@ -439,22 +440,24 @@ class Backend(ABC):
         tokens, labels, counts = np.unique(indices, return_inverse=True, return_counts=True)
         return tokens, labels.astype(np.int32), counts.astype(np.int32)
 
-    def take_rows(self, table, rows, taken):
-        """Copy some rows of a table in the memory of the CPU.
+    def take_rows(self, copies, n_threads):
+        """Copy some rows of tables in the memory of the CPU.
 
         Parameters
         ----------
-        table : ndarray of shape (n_rows, n), float32 or float64
-            In C order.
-        rows : ndarray of shape (n_taken,), int32
-        taken : ndarray of shape (n_taken, n)
-            Is filled; of the type and order of ``table``.
+        copies : list of tuples (table, rows, part)
+            An array of shape (n_rows, n), float32 or float64 in C order; the numbers of its rows
+            that are copied, (n_taken,), int32; and an array that is filled with them,
+            (n_taken, n), of the type and order of ``table``.
+        n_threads : int
         """
-        np.take(table, rows, axis=0, out=taken, mode="clip")
+        for table, rows, part in copies:
+            np.take(table, rows, axis=0, out=part, mode="clip")
 
-    def put_rows(self, table, rows, values):
-        """Copy ``values`` to some rows of a table; the opposite of :meth:`take_rows`."""
-        table[rows] = values
+    def put_rows(self, copies, n_threads):
+        """Copy parts back to tables; the opposite of :meth:`take_rows`."""
+        for table, rows, part in copies:
+            table[rows] = part
 
     @abstractmethod
     def fm_trainer(self, problem, n_threads):

@@ -1,11 +1,14 @@
 """Labels of the distinct tokens among the entries of some rows, and the tables' rows of these."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined, kernel
 from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_row_early
+from freqfm.backends.cpu.team import Member, Team, part, synchronize
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -15,6 +18,12 @@ _WORD_BITS, _IN_WORD = np.uint64(6), np.uint64(63)
 #: With more features for each entry, sorting the entries takes less time than a bit for each
 #: feature.
 MOST_FEATURES_PER_ENTRY = 1 << 12
+
+# A thread labels so many entries, or copies so many numbers, in the time it takes to start one.
+_PER_THREAD = 100_000
+
+# Numbers of a cache line.
+_APART = 8
 
 # How many rows of tables ahead one is prefetched.
 _EARLY = np.uint64(EARLY)
@@ -43,43 +52,108 @@ def _bit_of(token):
     return token >> _WORD_BITS, _ONE << (token & _IN_WORD)
 
 
-@kernel
-def _label(indices, bits, ranks, labels, tokens, counts):
-    """Write the label of each entry, and the token and the number of entries of each label.
+class _Labelling(NamedTuple):
+    """What threads need to label entries; each has a row of those arrays that have two axes."""
 
-    ``bits``, which are zeros, get the bits of the tokens, and ``ranks`` the number of tokens before
-    each word. Returns the number of tokens.
-    """
-    n_entries = np.uint64(indices.shape[0])
-    for p in range(n_entries):
+    indices: np.ndarray  #: (nnz,), int32
+    bits: np.ndarray  #: (size, n_words), uint64, zeros: the bits of the tokens among its entries
+    ranks: np.ndarray  #: (n_words,), int32, the number of tokens before each word
+    found: np.ndarray  #: (size, _APART), int64, the tokens in its words, and up to their end
+    labels: np.ndarray  #: (nnz,), int32
+    tokens: np.ndarray  #: (most,), int32
+    counts: np.ndarray  #: (size, most), int32, the number of its entries of each token
+
+
+@inlined
+def _mark_tokens(begin, end, indices, bits):
+    """Set the bits of the tokens of some entries."""
+    for p in range(begin, end):
         word, bit = _bit_of(np.uint64(indices[p]))
         bits[word] |= bit
+
+
+@inlined
+def _join_bits(member, begin, end, work):
+    """Give everyone's bits to the first thread; return the number of bits of these words."""
     n = _ZERO
-    for word in range(np.uint64(bits.shape[0])):
-        ranks[word] = n
-        left = bits[word]
+    for word in range(begin, end):
+        joined = work.bits[0, word]
+        for other in range(1, member.size):
+            joined |= work.bits[other, word]
+        work.bits[0, word] = joined
+        n += _count_bits(joined)
+    return n
+
+
+@inlined
+def _list_tokens(member, begin, end, n, work):
+    """List the tokens of some words, ``n`` tokens being before them; return how many then are."""
+    for word in range(begin, end):
+        work.ranks[word] = n
+        left = work.bits[0, word]
         while left != _ZERO:
             below = left - _ONE
-            tokens[n] = (word << _WORD_BITS) + _count_bits(left ^ below) - _ONE
-            counts[n] = 0
+            work.tokens[n] = (word << _WORD_BITS) + _count_bits(left ^ below) - _ONE
+            for other in range(member.size):
+                work.counts[other, n] = 0
             n += _ONE
             left &= below
-    for p in range(n_entries):
-        word, bit = _bit_of(np.uint64(indices[p]))
+    return n
+
+
+@inlined
+def _label_entries(begin, end, bits, ranks, counts, work):
+    """Write the labels of some entries, and count these."""
+    for p in range(begin, end):
+        word, bit = _bit_of(np.uint64(work.indices[p]))
         label = np.uint64(ranks[word]) + _count_bits(bits[word] & (bit - _ONE))
-        labels[p] = label
+        work.labels[p] = label
         counts[label] += 1
-    return np.int64(n)
 
 
-def label_tokens(indices, n_features):
+@kernel
+def _label(rank, size, barrier, work):
+    """Label the entries, and list and count the tokens; return how many threads took part."""
+    member = Member(rank, size, barrier)
+    entries = part(member, work.indices.shape[0])
+    first, last = np.uint64(entries[0]), np.uint64(entries[1])
+    words = part(member, work.ranks.shape[0])
+    begin, end = np.uint64(words[0]), np.uint64(words[1])
+    _mark_tokens(first, last, work.indices, work.bits[rank])
+    synchronize(member)
+    if size > 1:
+        work.found[rank, 0] = _join_bits(member, begin, end, work)
+        synchronize(member)
+    before = _ZERO
+    for other in range(rank):
+        before += np.uint64(work.found[other, 0])
+    work.found[rank, 1] = _list_tokens(member, begin, end, before, work)
+    synchronize(member)
+    _label_entries(first, last, work.bits[0], work.ranks, work.counts[rank], work)
+    return size
+
+
+def label_tokens(indices, n_features, n_threads):
     """Return distinct tokens, labels and more, see ``Backend``."""
-    n_words = -(-n_features // 64)
-    labels = np.empty(len(indices), dtype=np.int32)
-    tokens, counts = np.empty((2, min(len(indices), n_features)), dtype=np.int32)
-    bits, ranks = np.zeros(n_words, dtype=np.uint64), np.empty(n_words, dtype=np.int32)
-    n = _label(indices, bits, ranks, labels, tokens, counts)
-    return tokens[:n].copy(), labels, counts[:n].copy()
+    n_words, most = -(-n_features // 64), min(len(indices), n_features)
+    with Team(_enough_threads(len(indices), n_threads)) as team:
+        work = _Labelling(
+            indices=indices,
+            bits=np.zeros((team.size, n_words), dtype=np.uint64),
+            ranks=np.empty(n_words, dtype=np.int32),
+            found=np.zeros((team.size, _APART), dtype=np.int64),
+            labels=np.empty(len(indices), dtype=np.int32),
+            tokens=np.empty(most, dtype=np.int32),
+            counts=np.empty((team.size, most), dtype=np.int32),
+        )
+        size = team.run(_label, work)
+    n = work.found[size - 1, 1]
+    return work.tokens[:n].copy(), work.labels, work.counts[:size, :n].sum(axis=0, dtype=np.int32)
+
+
+def _enough_threads(n, n_threads):
+    """Return how many threads are worth their start for so many entries, or numbers to copy."""
+    return min(n_threads, 1 + n // _PER_THREAD)
 
 
 @inlined
@@ -127,16 +201,27 @@ def _put(table, rows, values):
     _copy_rows(table, rows, values, True)
 
 
-def take_rows(table, rows, taken):
-    """Copy some rows of a table, see ``Backend``."""
-    _take(_of_words(table), rows, _of_words(taken))
+def take_rows(copies, n_threads):
+    """Copy some rows of tables, see ``Backend``."""
+    _copy(_take, copies, n_threads)
 
 
-def put_rows(table, rows, values):
-    """Copy rows back to a table, see ``Backend``."""
-    _put(_of_words(table), rows, _of_words(values))
+def put_rows(copies, n_threads):
+    """Copy rows back to tables, see ``Backend``."""
+    _copy(_put, copies, n_threads)
 
 
-def _of_words(table):
-    """Return a table as one of 32-bit numbers, for which the kernels are compiled."""
-    return table.view(np.float32)
+def _copy(kernel, copies, n_threads):
+    """Copy rows of all tables, each thread its part of them."""
+    # The kernels are compiled for tables of 32-bit numbers.
+    copies = [(table.view(np.float32), rows, part.view(np.float32)) for table, rows, part in copies]
+    size = sum(part.size for _, _, part in copies)
+    with Team(_enough_threads(size, n_threads)) as team:
+        team.run(_copy_parts, kernel, copies)
+
+
+def _copy_parts(rank, size, barrier, kernel, copies):
+    member = Member(rank, size, barrier)
+    for table, rows, values in copies:
+        first, last = part(member, len(rows))
+        kernel(table, rows[first:last], values[first:last])

@@ -43,6 +43,9 @@ _LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
 # they are free, and that they are busy.
 _LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.01, 0.001
 
+# By the number of cores that a team wants: how many are free, and until when it is believed.
+_believed = {}
+
 # For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
 _NAP = np.uint32(0 if sys.platform == "win32" else 20)
 
@@ -153,6 +156,17 @@ def free_cores(wanted):
     return max(0, min(most, wanted))
 
 
+def _free_cores_lately(wanted):
+    """Return what ``free_cores`` has found lately, or finds now."""
+    found, until = _believed.get(wanted, (0, -np.inf))
+    now = time.perf_counter()
+    if now >= until:
+        found = free_cores(wanted)
+        seconds = _BELIEVED if found == wanted else min(_BELIEVED, _BELIEVED_BUSY)
+        _believed[wanted] = found, now + seconds
+    return found
+
+
 def _running_threads():
     """Return how many threads of the machine run or wait for a core, this one included."""
     file = os.open("/proc/loadavg", os.O_RDONLY)
@@ -182,16 +196,15 @@ class Team:
         self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
         crowded = size > available_threads()
         self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
-        self._inboxes, self._threads = [], []
-        self._present, self._believed_until = 1, -np.inf
+        self._inboxes = []
 
     def __enter__(self):
         if self.size == 1:
             return self
         try:
             with hold_signals():
-                for rank in range(1, self.size):
-                    self._start(rank)
+                while len(self._inboxes) < self.size - 1:
+                    self._inboxes.append(_hire())
         except (RuntimeError, MemoryError) as error:
             warn_user(
                 f"Only {1 + len(self._inboxes)} of {self.size} threads could be started ({error}). "
@@ -202,24 +215,12 @@ class Team:
             raise
         return self
 
-    def _start(self, rank):
-        inbox = queue.SimpleQueue()
-        thread = threading.Thread(
-            target=_serve, args=(inbox, self._barrier, rank), name=f"freqfm-{rank}", daemon=True
-        )
-        thread.start()
-        self._inboxes.append(inbox)
-        self._threads.append(thread)
-
     def __exit__(self, *exception):
         if not self._inboxes:
             return
         with hold_signals():
-            for inbox in self._inboxes:
-                inbox.put(None)
-            for thread in self._threads:
-                thread.join()
-            self._inboxes, self._threads = [], []
+            _idle.extend(self._inboxes)
+            self._inboxes = []
 
     def run(self, kernel, *args):
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
@@ -239,7 +240,7 @@ class Team:
         try:
             for rank, inbox in enumerate(self._inboxes[: size - 1], 1):
                 barrier[_AT_WORK + rank * _LINE] = 1
-                inbox.put((kernel, size, args, errors))
+                inbox.put((kernel, rank, size, barrier, args, errors))
             result = kernel(0, size, barrier, *args)
         except BaseException:
             # Nobody may wait for a thread that will not come.
@@ -261,23 +262,47 @@ class Team:
         most = 1 + len(self._inboxes)
         if most == 1:
             return 1
-        now = time.perf_counter()
-        if now >= self._believed_until:
-            self._present = max(1, free_cores(most))
-            believed = _BELIEVED if self._present == most else min(_BELIEVED, _BELIEVED_BUSY)
-            self._believed_until = now + believed
-        return self._present
+        return max(1, _free_cores_lately(most))
 
 
-def _serve(inbox, barrier, rank):
-    """Run kernels as a member of a team, until there are no more."""
-    while (call := inbox.get()) is not None:
-        kernel, size, args, errors = call
+# Inboxes of threads that no team has. To start and end a thread takes as long as to train on a
+# few hundred rows, so one waits a while for the next team.
+_idle = []
+_SECONDS_IDLE = 1.0
+
+if hasattr(os, "register_at_fork"):
+    # A child has no thread but the one that forked.
+    os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _hire():
+    """Return the inbox of a thread that no other team has. Signals must be held back."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        inbox = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(inbox,), name="freqfm-team", daemon=True).start()
+        return inbox
+
+
+def _serve(inbox):
+    """Run kernels as a member of teams, until none has wanted this thread for a while."""
+    while True:
+        try:
+            kernel, rank, size, barrier, args, errors = inbox.get(timeout=_SECONDS_IDLE)
+        except queue.Empty:
+            try:
+                _idle.remove(inbox)
+            except ValueError:
+                # A team has it.
+                continue
+            return
         try:
             kernel(rank, size, barrier, *args)
         except BaseException as error:
             errors.append(error)
             barrier[_CALLED_OFF] = 1
         # The arrays are the caller's again.
-        del call, kernel, args, errors
+        del kernel, args, errors
         barrier[_AT_WORK + rank * _LINE] = 0
+        del barrier

@@ -462,7 +462,8 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
                     self.token_counts_ = np.zeros_like(counts)
                 else:
                     self._prepare_to_continue(optimizer)
-                part = self._part_of(rows, optimizer)
+                n_threads = count_threads(self.n_jobs)
+                part = self._part_of(rows, optimizer, n_threads=n_threads)
                 if not reset:
                     self._refine_intercept(part)
                 total_weight = part.estimator._target_sums[0, 1]
@@ -479,10 +480,10 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return whether rows can be trained on in a ``ModelPart`` that holds their tokens."""
         return bool(optimizer.lazy)
 
-    def _part_of(self, rows, optimizer, counted=False):
+    def _part_of(self, rows, optimizer, **options):
         """Return the part of the model that some rows train: a ``ModelPart`` if possible."""
         kind = ModelPart if self._has_parts(optimizer) else WholeModel
-        return kind(self, rows, counted)
+        return kind(self, rows, **options)
 
     def _refine_intercept(self, part):
         """Add to the intercepts by how much the targets of a chunk change their base scores."""

@@ -29,7 +29,7 @@ class WholeModel:
 
     restores = True
 
-    def __init__(self, model, rows, counted=False):
+    def __init__(self, model, rows, counted=False, n_threads=1):
         self.estimator, self.rows = model, rows
         if not counted:
             counts = count_columns(rows.X, rows.weight, rows.trained)
@@ -49,10 +49,11 @@ class LabelledRows(NamedTuple):
     n_entries: np.ndarray  #: of each token
 
     @classmethod
-    def of(cls, rows):
+    def of(cls, rows, n_threads=1):
         """Return labelled rows, canonical as they were: labels increase with the tokens."""
         X = rows.X
-        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
+        label = backends.get().label_tokens
+        tokens, labels, n_entries = label(X.indices, X.shape[1], n_threads)
         if not len(tokens):
             # Rows without entries train the intercept; a table must have a row.
             tokens = n_entries = np.zeros(1, dtype=np.int32)
@@ -89,6 +90,8 @@ class ModelPart:
     rows : TrainingRows or LabelledRows
     counted : bool, default=False
         Whether the model's ``token_counts_`` include ``rows`` already.
+    n_threads : int, default=1
+        To label tokens and to copy tables.
 
     Attributes
     ----------
@@ -100,8 +103,9 @@ class ModelPart:
 
     restores = False
 
-    def __init__(self, model, rows, counted=False):
-        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
+    def __init__(self, model, rows, counted=False, n_threads=1):
+        self._n_threads = n_threads
+        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows, n_threads)
         self.rows, tokens, n_entries = labelled
         self._model, self._backend = model, backends.get()
         self.estimator = part = copy.copy(model)
@@ -117,18 +121,23 @@ class ModelPart:
             setattr(part, name, aligned_copy(getattr(model, name)))
         rows_of_factors = model._begin_part(part, tokens)
         pairs = zip(_token_columns(model), _token_columns(part), strict=True)
-        self._tables = [(*pair, tokens) for columns in pairs for pair in zip(*columns, strict=True)]
+        self._copies = [
+            (of_model, tokens, of_part)
+            for columns in pairs
+            for of_model, of_part in zip(*columns, strict=True)
+        ]
         tables = zip(model._factor_tables(), part._factor_tables(), strict=True)
-        pairs = zip(tables, rows_of_factors, strict=False)
-        self._tables += [(*pair, rows) for pair, rows in pairs if pair[1].size]
-        for table, taken, rows in self._tables:
-            self._backend.take_rows(table, rows, taken)
-        counts, of_part = model.token_counts_[:, np.newaxis], part.token_counts_[:, np.newaxis]
-        self._backend.take_rows(counts, tokens, of_part)
+        self._copies += [
+            (of_model, rows, of_part)
+            for (of_model, of_part), rows in zip(tables, rows_of_factors, strict=False)
+            if of_part.size
+        ]
+        counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
+        self._backend.take_rows([*self._copies, counts], self._n_threads)
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
-            self._tables.append((counts, of_part, tokens))
+            self._copies.append(counts)
 
     def write_back(self):
         """Write what was trained to the model. Signals must be held back by the caller."""
@@ -137,8 +146,7 @@ class ModelPart:
             getattr(model, name)[...] = getattr(part, name)
         for state, trained in zip(model._optimizer_state, part._optimizer_state, strict=True):
             state["intercept"][...] = trained["intercept"]
-        for table, trained, rows in self._tables:
-            self._backend.put_rows(table, rows, trained)
+        self._backend.put_rows(self._copies, self._n_threads)
         model._target_sums = part._target_sums
         model._finish_write_back(part)
 

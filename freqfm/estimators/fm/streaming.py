@@ -126,7 +126,7 @@ def survey_stream(model, stream):
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
-        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1], 1)
         counts[tokens] += weight_of_tokens(labels, X.indptr, weight, n_entries)
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
@@ -203,6 +203,7 @@ class StreamTrainer(ModelTask):
     def _train(self, rows, epoch, number):
         """Train on a chunk; return the sum of its losses."""
         model, survey = self.model, self._survey
+        # By one thread: the one that reads works meanwhile.
         part = model._part_of(rows, self.optimizer, counted=True)
         mean_weight = survey.weight / survey.n_rows
         task = model._trainer(part.estimator, self.optimizer, part.rows, survey.weight, mean_weight)
