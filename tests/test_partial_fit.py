@@ -47,7 +47,9 @@ def everything(model):
 def whole_model(monkeypatch):
     """Let ``partial_fit`` train the whole model in place, as training without parts does."""
     for cls in (FMClassifier, DeepFMClassifier, RaFMClassifier):
-        monkeypatch.setattr(cls, "_part_of", lambda self, rows, _, **options: parts.WholeModel(self, rows))
+        monkeypatch.setattr(
+            cls, "_part_of", lambda self, rows, _, **given: parts.WholeModel(self, rows)
+        )
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "cf_sgd", "rowwise_adagrad"])
