@@ -39,6 +39,7 @@ PLACES = {
     ("Gowalla", "FastVAERecommender()"): (-0.5, 13),
     ("Gowalla", "ALSRecommender()"): (-0.5, 13),
     ("Gowalla", "implicit's BM25Recommender()"): (0.5, -12),
+    ("Gowalla", "implicit's BayesianPersonalizedRanking()"): (0.5, -12),
     ("Gowalla", "implicit's LogisticMatrixFactorization()"): (0.5, 12),
     ("MovieLens-1M", "MFRecommender()"): (-0.5, 12),
     ("MovieLens-1M", "ALSRecommender()"): (0, 12),
