@@ -416,6 +416,30 @@ def test_one_thread_works_if_no_core_is_free(monkeypatch):
     assert sizes == [(0, 1)]
 
 
+@pytest.mark.parametrize("sharing, far, size", [(True, 0, 1), (True, np.inf, 2), (False, 0, 2)])
+def test_threads_that_share_much_leave_a_far_core_alone(monkeypatch, sharing, far, size):
+    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "_FAR", far)
+    with Team(2, sharing=sharing) as team:
+        for _ in range(2):
+            assert team.run(lambda rank, size, barrier: size) == size
+            assert team.is_complete() == (size == 2)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="the system has no affinities, or a single core",
+)
+def test_threads_avoid_the_core_of_the_caller(monkeypatch):
+    cores, found = os.sched_getaffinity(0), {}
+    assert team_module._current_core() in cores
+    for core in sorted(cores)[:2]:
+        monkeypatch.setattr(team_module, "_current_core", lambda core=core: core)
+        with Team(3) as team:
+            team.run(lambda rank, *_: found.update({rank: os.sched_getaffinity(0)}))
+        assert found == {0: cores, 1: cores - {core}, 2: cores - {core}}
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/loadavg"), reason="only Linux tells")
 def test_threads_of_the_machine_are_counted():
     assert 1 <= team_module._running_threads() < 10_000

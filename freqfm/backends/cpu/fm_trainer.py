@@ -97,7 +97,7 @@ class FMEpochs:
         n_threads = 1 if small else n_threads
         scratch = self._plain_scratch if problem.ranked is None else self._ranked_scratch
         self._scratch = scratch(most, widths, problem.X.shape[1], n_threads)
-        self._team = Team(n_threads, problem.formulas)
+        self._team = Team(n_threads, problem.formulas, sharing=True)
 
     def _ranked_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch of a rank-aware machine, for batches of at most ``most`` entries."""

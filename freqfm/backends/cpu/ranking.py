@@ -36,7 +36,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     """
 
     def __init__(self, problem, n_threads):
-        super().__init__(problem.rule, n_threads, problem.formulas)
+        super().__init__(problem.rule, n_threads, problem.formulas, sharing=True)
         self._problem = problem
         degrees = np.diff(problem.known[0])
         n_pairs = len(problem.known[1])

@@ -7,6 +7,7 @@ parallel region costs 1 (OpenMP) to 100 (workqueue), nothing is compiled twice, 
 fork nor two Python threads that train at once can abort the process.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -43,8 +44,14 @@ _LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
 # they are free, and that they are busy.
 _LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.01, 0.001
 
-# By the number of cores that a team wants: how many are free, and until when it is believed.
+# By the number of cores that a team wants: how many are free, and until when it is believed. By
+# "near": whether two cores are near each other.
 _believed = {}
+
+# Two cores are far from each other if a meeting of their threads takes so many seconds, measured
+# over so many meetings and believed for so long. On a cloud machine it takes 0.1 or 0.4
+# microseconds, which changes every few seconds or minutes. Waking a thread, some 100, counts too.
+_FAR, _MEETINGS, _BELIEVED_NEAR = 0.25e-6, 4000, 0.3
 
 # For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
 _NAP = np.uint32(0 if sys.platform == "win32" else 20)
@@ -130,6 +137,13 @@ def part(member, n):
 
 
 @kernel
+def _meet(rank, size, barrier, n):
+    """Meet so many times, and do nothing else."""
+    for _ in range(n):
+        wait(barrier, size)
+
+
+@kernel
 def _wait_until_idle(barrier, size):
     """Return once no member is at work."""
     for rank in range(1, size):
@@ -154,6 +168,22 @@ def free_cores(wanted):
     except (OSError, ValueError, IndexError):
         return wanted
     return max(0, min(most, wanted))
+
+
+def _find_current_core():
+    """Return a function that returns the core on which it is called, or None where none tells."""
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(AttributeError, OSError):
+            return ctypes.CDLL(None).sched_getcpu
+    return None
+
+
+_current_core = _find_current_core()
+
+
+def _other_cores():
+    """Return the cores that the caller may use, without the one it is on; none where none tells."""
+    return os.sched_getaffinity(0) - {_current_core()} if _current_core else set()
 
 
 def _free_cores_lately(wanted):
@@ -188,26 +218,30 @@ class Team:
         Number of threads. The calling thread is one of them, so a team of one starts none.
     replacements : dict of function to function, default=None
         A user's own formulas, see ``specialised``: the team runs kernels with these.
+    sharing : bool, default=False
+        Whether threads read so much of what others have just written that two of them, on cores
+        that are far from each other, take longer than one.
     """
 
-    def __init__(self, size, replacements=None):
+    def __init__(self, size, replacements=None, sharing=False):
         self._variant = functools.cache(lambda kernel: specialised(kernel, replacements))
         self.size = 1 if JIT_DISABLED else size
         self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
         crowded = size > available_threads()
         self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
-        self._inboxes = []
+        self._workers = []
+        self._sharing = sharing
 
     def __enter__(self):
         if self.size == 1:
             return self
         try:
             with hold_signals():
-                while len(self._inboxes) < self.size - 1:
-                    self._inboxes.append(_hire())
+                while len(self._workers) < self.size - 1:
+                    self._workers.append(_hire())
         except (RuntimeError, MemoryError) as error:
             warn_user(
-                f"Only {1 + len(self._inboxes)} of {self.size} threads could be started ({error}). "
+                f"Only {1 + len(self._workers)} of {self.size} threads could be started ({error}). "
                 f"The result is the same; to start fewer, set n_jobs."
             )
         except BaseException:
@@ -216,11 +250,11 @@ class Team:
         return self
 
     def __exit__(self, *exception):
-        if not self._inboxes:
+        if not self._workers:
             return
         with hold_signals():
-            _idle.extend(self._inboxes)
-            self._inboxes = []
+            _idle.extend(self._workers)
+            self._workers = []
 
     def run(self, kernel, *args):
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
@@ -238,9 +272,11 @@ class Team:
         barrier, errors = self._barrier, []
         barrier[[_ARRIVED, _MEETING, _CALLED_OFF]] = 0
         try:
-            for rank, inbox in enumerate(self._inboxes[: size - 1], 1):
+            others = _other_cores()
+            for rank, worker in enumerate(self._workers[: size - 1], 1):
+                worker.stay_on(others)
                 barrier[_AT_WORK + rank * _LINE] = 1
-                inbox.put((kernel, rank, size, barrier, args, errors))
+                worker.inbox.put((kernel, rank, size, barrier, args, errors))
             result = kernel(0, size, barrier, *args)
         except BaseException:
             # Nobody may wait for a thread that will not come.
@@ -255,18 +291,31 @@ class Team:
 
     def is_complete(self):
         """Return whether all threads would take part in a call."""
-        return self._present_size() == 1 + len(self._inboxes)
+        return self._present_size() == 1 + len(self._workers)
 
     def _present_size(self):
         """Return how many threads take part in a call."""
-        most = 1 + len(self._inboxes)
+        most = 1 + len(self._workers)
         if most == 1:
             return 1
-        return max(1, _free_cores_lately(most))
+        size = max(1, _free_cores_lately(most))
+        return 1 if size == 2 and self._sharing and not self._are_near() else size
+
+    def _are_near(self):
+        """Return whether the cores of two threads are near each other."""
+        near, until = _believed.get("near", (True, -np.inf))
+        start = time.perf_counter()
+        if start >= until:
+            with hold_signals():
+                self._run(2, _meet, (_MEETINGS,))
+            now = time.perf_counter()
+            near = now - start < _FAR * _MEETINGS
+            _believed["near"] = near, now + _BELIEVED_NEAR
+        return near
 
 
-# Inboxes of threads that no team has. To start and end a thread takes as long as to train on a
-# few hundred rows, so one waits a while for the next team.
+# Workers that no team has. To start and end a thread takes as long as to train on a few hundred
+# rows, so one waits a while for the next team.
 _idle = []
 _SECONDS_IDLE = 1.0
 
@@ -275,34 +324,51 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
 
+class _Worker:
+    """A thread that runs kernels as a member of teams, until none wants it for a while."""
+
+    def __init__(self):
+        self.inbox = queue.SimpleQueue()
+        self._cores = None
+        self._thread = threading.Thread(target=self._serve, name="freqfm-team", daemon=True)
+        self._thread.start()
+
+    def stay_on(self, cores):
+        """Run on these cores, if any are given.
+
+        A virtual machine takes idle cores for those that its host has given to others, and wakes a
+        thread on the core of whoever wakes it. The two then wait for each other for milliseconds.
+        """
+        if cores and cores != self._cores:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(self._thread.native_id, cores)
+            self._cores = cores
+
+    def _serve(self):
+        while True:
+            try:
+                kernel, rank, size, barrier, args, errors = self.inbox.get(timeout=_SECONDS_IDLE)
+            except queue.Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:
+                    # A team has it.
+                    continue
+                return
+            try:
+                kernel(rank, size, barrier, *args)
+            except BaseException as error:
+                errors.append(error)
+                barrier[_CALLED_OFF] = 1
+            # The arrays are the caller's again.
+            del kernel, args, errors
+            barrier[_AT_WORK + rank * _LINE] = 0
+            del barrier
+
+
 def _hire():
-    """Return the inbox of a thread that no other team has. Signals must be held back."""
+    """Return a worker that no other team has. Signals must be held back."""
     try:
         return _idle.pop()
     except IndexError:
-        inbox = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(inbox,), name="freqfm-team", daemon=True).start()
-        return inbox
-
-
-def _serve(inbox):
-    """Run kernels as a member of teams, until none has wanted this thread for a while."""
-    while True:
-        try:
-            kernel, rank, size, barrier, args, errors = inbox.get(timeout=_SECONDS_IDLE)
-        except queue.Empty:
-            try:
-                _idle.remove(inbox)
-            except ValueError:
-                # A team has it.
-                continue
-            return
-        try:
-            kernel(rank, size, barrier, *args)
-        except BaseException as error:
-            errors.append(error)
-            barrier[_CALLED_OFF] = 1
-        # The arrays are the caller's again.
-        del kernel, args, errors
-        barrier[_AT_WORK + rank * _LINE] = 0
-        del barrier
+        return _Worker()

@@ -38,6 +38,10 @@ class TableTrainer:
     ----------
     rule : UpdateRule
     n_threads : int
+    formulas : dict, default=None
+        Custom formulas.
+    sharing : bool, default=False
+        See ``Team``.
 
     Attributes
     ----------
@@ -46,9 +50,9 @@ class TableTrainer:
         The tables of the epoch.
     """
 
-    def __init__(self, rule, n_threads, formulas=None):
+    def __init__(self, rule, n_threads, formulas=None, sharing=False):
         self.rule, self.n_threads = rule, n_threads
-        self.team = Team(n_threads, formulas)
+        self.team = Team(n_threads, formulas, sharing)
         self._heads = {}
         self._entered = None
 

@@ -353,7 +353,7 @@ class Word2VecTrainer(TableTrainer):
     """Trains word vectors on the CPU; see ``Backend.word2vec_trainer``."""
 
     def __init__(self, problem, n_threads):
-        super().__init__(problem.rule, n_threads, problem.formulas)
+        super().__init__(problem.rule, n_threads, problem.formulas, sharing=True)
         self._problem = problem
         n, k, size = problem.batch_size, 1 + problem.n_negatives, n_threads
         most = min(2 * problem.window, problem.longest)
