@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import DivergenceError, FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
@@ -29,16 +29,18 @@ from freqfm.samplers import Uniform
 LOSSES = list(RANKING_LOSSES)
 
 
-@parametrize_with_checks(
+@pytest.mark.parametrize(
+    "estimator",
     [
         # One item for each user: the checks take a prediction of two columns for a mistake.
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1),
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="bpr"),
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="mawu"),
-    ]
+    ],
+    ids=repr,
 )
-def test_sklearn_checks(estimator, check):
-    check(estimator)
+def test_sklearn_checks(estimator):
+    check_estimator(estimator, on_skip=None)
 
 
 @pytest.fixture(scope="module")
