@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -112,7 +113,7 @@ def test_ids_of_another_kind(model, ids):
             use()
 
 
-@pytest.mark.parametrize(
+@each(
     "known, asked, found",
     [
         (np.array([1, 2]), [2.0, 1, 300], [1, 0, -1]),

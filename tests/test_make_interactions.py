@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import assert_canonical
+from helpers import assert_canonical, each
 from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
@@ -185,7 +185,7 @@ def test_large_sizes_stay_sparse():
     assert X.nnz == 500_000
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({"n_users": 0}, "n_users is 0; pass an integer >= 1"),

@@ -7,6 +7,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import softmax
@@ -413,7 +414,7 @@ def test_copies_are_equal(checkerboard, tmp_path):
     assert_array_equal(copy.predict(train), plain.predict(train))
 
 
-@pytest.mark.parametrize(
+@each(
     "params, message",
     [
         ({"loss": "sofmax"}, "did you mean 'softmax'"),

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -118,7 +118,7 @@ def test_unseen_features_have_the_smallest_rank_and_learn_later(clicks):
     assert_array_equal(model.feature_ranks_, ranks)
 
 
-@pytest.mark.parametrize(
+@each(
     "params, words",
     [
         ({"ranks": (8, 4)}, r"ranks=\(8, 4\) must be positive whole numbers, each larger"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import reference.samplers
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend.sampling import law_of as reference_law
 from scipy import stats
@@ -311,7 +312,7 @@ ODD_VECTORS = {
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("odd", ODD_VECTORS)
+@each("odd", ODD_VECTORS)
 def test_odd_vectors(name, odd):
     items = ODD_VECTORS[odd]
     counts = np.arange(len(items)) % 5

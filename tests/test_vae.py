@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.vae import unit
 from scipy import sparse
@@ -302,7 +303,7 @@ def test_the_published_code_trains_without_the_divergence(log):
     assert (reference.item_factors_ != make(kl_weight=0.5).fit(log).item_factors_).any()
 
 
-@pytest.mark.parametrize(
+@each(
     "params, words",
     [
         ({"hidden_layer_sizes": ()}, r"hidden_layer_sizes=\(\) must be a list of positive"),
