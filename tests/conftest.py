@@ -10,8 +10,9 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items):
-    """Run comparisons of backends last, when other tests have compiled the CPU's kernels."""
-    items.sort(key=lambda item: item.path.stem.startswith(("test_cuda", "test_numpy_backend")))
+    """Run what uses many kernels last, when other tests have compiled them."""
+    last = ("test_cuda", "test_custom_components", "test_numpy_backend")
+    items.sort(key=lambda item: item.path.stem.startswith(last))
 
 
 def pytest_collection_finish():
