@@ -21,6 +21,12 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_sessionfinish():
+    # pytest and Python would search all that compiling has left several times more.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def whole_teams():
     """Let all threads that a test asks for take part, and one where it asks for none.
