@@ -10,14 +10,21 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items):
-    """Run comparisons of backends last, when other tests have compiled the CPU's kernels."""
-    items.sort(key=lambda item: item.path.stem.startswith(("test_cuda", "test_numpy_backend")))
+    """Run what uses many kernels last, when other tests have compiled them."""
+    last = ("test_cuda", "test_custom_components", "test_numpy_backend")
+    items.sort(key=lambda item: item.path.stem.startswith(last))
 
 
 def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
+
+
+def pytest_sessionfinish():
+    # pytest and Python would search all that compiling has left several times more.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ which all must take part, at the same function.
 """
 
 import functools
+import random
 import threading
 
 import numpy as np
@@ -15,43 +16,69 @@ from freqfm.backends.cuda.team import Team
 
 
 class Lanes:
-    """Threads that run a phase as the lanes of a group."""
+    """Threads that run a phase as the lanes of a group: one at a time, in random order.
+
+    A lane runs until it exchanges values with the others; when all have, each goes on in turn.
+    """
 
     def __init__(self, n):
         self.n = n
-        # Who waits alone has taken a branch that others have not.
-        self._barrier = threading.Barrier(n, timeout=30)
-        self._given = [None] * n
+        self._generator = random.Random(n)
 
     def run(self, function, rank, size, *args):
         """Run a function in all lanes; raise the first error of any."""
-        errors = []
+        self._turns = [threading.Lock() for _ in range(self.n)]
+        self._given, self._order, self._errors = [None] * self.n, [], []
+        for turn in self._turns:
+            turn.acquire()
 
         def run_lane(lane):
             try:
+                self._await_turn(lane)
                 with np.errstate(all="ignore"):
                     function(Team(rank, size, lane, self.n), *args)
+                self._arrive(lane, "end", None)
             except BaseException as error:
-                errors.append(error)
-                self._barrier.abort()
+                self._errors.append(error)
+                for turn in self._turns:  # the others wait, and end too
+                    if turn.locked():
+                        turn.release()
 
         threads = [threading.Thread(target=run_lane, args=(lane,)) for lane in range(self.n)]
         for thread in threads:
             thread.start()
+        self._begin_turns()
         for thread in threads:
             thread.join()
-        self._barrier.reset()
-        if errors:
-            raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError))
+        if self._errors:
+            raise self._errors[0]
+
+    def _begin_turns(self):
+        self._order = self._generator.sample(range(self.n), self.n)
+        self._turns[self._order.pop()].release()
+
+    def _await_turn(self, lane):
+        self._turns[lane].acquire()
+        if self._errors:
+            raise RuntimeError("another lane has failed")
+
+    def _arrive(self, lane, name, value):
+        """Give a value, and the turn to the next lane; return whether all lanes have arrived."""
+        self._given[lane] = name, value
+        if self._order:
+            self._turns[self._order.pop()].release()
+            return False
+        names, self._values = zip(*self._given, strict=True)
+        # A lane that has taken a branch which others have not is elsewhere.
+        assert set(names) == {name}, f"lanes are at {set(names)}"
+        return True
 
     def exchange(self, lane, name, value):
         """Return the values of all lanes."""
-        self._given[lane] = name, value
-        self._barrier.wait()
-        names, values = zip(*self._given, strict=True)
-        assert set(names) == {name}, f"lanes are at {set(names)}"
-        self._barrier.wait()
-        return values
+        if self._arrive(lane, name, value):
+            self._begin_turns()
+        self._await_turn(lane)
+        return self._values
 
     def replacements(self):
         """Return what lanes do together, by the functions for a single lane."""

@@ -1,5 +1,8 @@
 """Helpers that several test files share."""
 
+import functools
+import inspect
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -27,6 +30,33 @@ BOTH = pytest.mark.parametrize("cls", CLASSES)
 
 #: Learned attributes that are bitwise the same after two equal fits.
 FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
+
+
+def each(names, cases):
+    """Run a test once for each case, as ``pytest.mark.parametrize`` does, but as one test.
+
+    For many cases of a moment each: what pytest does around a test takes longer. Fixtures are
+    made once for all cases. What fails names the case.
+    """
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(**given):
+            for case in cases:
+                values = case if len(names) > 1 else [case]
+                arguments = dict(zip(names, values, strict=True))
+                try:
+                    test(**given, **arguments)
+                except (Exception, pytest.fail.Exception) as error:
+                    raise AssertionError(f"failed where {arguments}") from error
+
+        signature = inspect.signature(test)
+        kept = [value for name, value in signature.parameters.items() if name not in names]
+        run.__signature__ = signature.replace(parameters=kept)
+        return run
+
+    return decorate
 
 
 def assert_same_model(one, other):

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from numpy.testing import assert_array_equal
 from purchases import COLUMNS, FRAMES, MATRIX, frame
 from sklearn.model_selection import GridSearchCV
@@ -39,7 +40,7 @@ def fit_silently(X, **columns):
 
 
 @pytest.mark.parametrize("library", FRAMES)
-@pytest.mark.parametrize(
+@each(
     "user, item, value, time",
     [
         ("user", "item", "value", "time"),
@@ -67,7 +68,7 @@ def test_usual_names_in_any_order(library, user, item, value, time):
 
 
 @pytest.mark.parametrize("library", FRAMES)
-@pytest.mark.parametrize(
+@each(
     "columns, match",
     [
         (

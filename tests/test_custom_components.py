@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from custom_components import CustomSGD
+from helpers import each
 from numpy.testing import assert_array_equal
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
@@ -134,7 +135,7 @@ def assert_refused(model, what):
     assert not hasattr(model, "item_factors_")
 
 
-@pytest.mark.parametrize(
+@each(
     "params, what",
     [
         ({"loss": NoFamily()}, "NoFamily, which derives from RankingLoss itself"),

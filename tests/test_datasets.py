@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers import each
 from scipy.special import expit
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
@@ -144,7 +145,7 @@ def test_one_row_of_one_token():
     assert model.probabilities[0] == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({"n_samples": 0}, "n_samples is 0; pass an integer >= 1"),
@@ -232,7 +233,7 @@ def test_libfm_rejects(tmp_path):
         load_libfm(path)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "message"),
     [
         ("1 99999999999999999999:1", "line 3: .*columns ascending and below 2"),
@@ -359,7 +360,7 @@ def test_criteo_files_follow_each_other(tmp_path):
     assert both.encoder.categories_[0].tolist() == ["1", "2", "log4"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "message"),
     [
         ("0\t1\t2\n", "found 3 columns; give every line 40 columns"),

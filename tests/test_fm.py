@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm.datasets import make_clicks
@@ -24,9 +24,11 @@ from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, SGD, Adam
 
 
-@parametrize_with_checks([FMClassifier(max_iter=20), FMRegressor(max_iter=20)])
-def test_sklearn_compatible(estimator, check):
-    check(estimator)
+@pytest.mark.parametrize(
+    "estimator", [FMClassifier(max_iter=20), FMRegressor(max_iter=20)], ids=repr
+)
+def test_sklearn_compatible(estimator):
+    check_estimator(estimator, on_skip=None)
 
 
 # What it learns

@@ -143,11 +143,11 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
 def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_components):
     rng = np.random.default_rng(0)
-    X = rng.random((900, 300)) * (rng.random((900, 300)) < 0.05)
+    X = rng.random((600, 300)) * (rng.random((600, 300)) < 0.05)
     X[:, 7] = 1
-    y = rng.integers(0, 2, 900)
+    y = rng.integers(0, 2, 600)
     models = [
-        estimator(FMClassifier, optimizer, n_components=n_components, batch_size=300, n_jobs=n).fit(
+        estimator(FMClassifier, optimizer, n_components=n_components, batch_size=200, n_jobs=n).fit(
             X[:, :12] if getattr(optimizer, "counts", None) is not None else X, y
         )
         for n in (1, 2, 3, 4, 5)

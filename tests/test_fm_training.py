@@ -432,7 +432,7 @@ def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ct
     main = threading.main_thread().ident
 
     def interrupt():
-        time.sleep(0.1)
+        time.sleep(0.05)
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

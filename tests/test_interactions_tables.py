@@ -5,6 +5,7 @@ import builtins
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from numpy.testing import assert_array_equal
 from purchases import COLUMNS, FRAMES, ITEMS, MATRIX, ROWS, USERS, frame
 from scipy import sparse
@@ -133,7 +134,7 @@ def test_lazy_frames_are_an_error_outside_of_fit():
         model.score(polars.LazyFrame(COLUMNS))
 
 
-@pytest.mark.parametrize(
+@each(
     "X, match",
     [
         ([("ann",), ("bob",)], r"X has 1 feature\(s\).* column of users and a column of items"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose
 
 from freqfm._jit import kernel
@@ -56,8 +57,8 @@ def test_a_number_is_found_among_others(n):
     assert numbers[found].tolist() == values[3 : 3 + n].tolist()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 16])
-@pytest.mark.parametrize("step", [1, 16, 32, 48, 256])
+@each("size", [1, 2, 3, 16])
+@each("step", [1, 16, 32, 48, 256])
 def test_threads_own_as_many_tokens_each(size, step):
     tokens = np.arange(0, 2000 * 16 * size, step)
     owners = np.zeros(len(tokens), dtype=np.int64)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_canonical
+from helpers import assert_canonical, each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -89,7 +89,7 @@ def test_npz_parts_are_sound(tmp_path):
     assert load_interactions(tmp_path / "X.npz").nnz == 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "message"),
     [
         ({"indices": np.array([0, 4, 1, 2])}, "indices must be < 4"),
@@ -199,7 +199,7 @@ def test_lists_without_interactions(tmp_path):
         load_interactions(path)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "found"),
     [
         ("1 -2", "found '-2'; give every line a user and the items"),
@@ -241,7 +241,7 @@ def ratings(separator, header="", rows=RATINGS):
     return header + "".join(separator.join(map(str, row)) + "\n" for row in rows)
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
+@each("suffix", ["", ".gz", ".bz2"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -308,7 +308,7 @@ def test_ratings_or_lists(tmp_path, text):
     assert load_interactions(path).nnz == 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found"),
     [
         ("1,2,3\n1,2\n", "line 2: found 2 fields, where earlier lines have 3; give every"),

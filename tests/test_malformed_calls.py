@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
@@ -34,8 +35,8 @@ def split(splitter):
     return list(splitter.split(TABLE))
 
 
-@pytest.mark.parametrize("flag", ["no", "", 1, None, [1], np.array([True, False])])
-@pytest.mark.parametrize(
+@each("flag", ["no", "", 1, None, [1], np.array([True, False])])
+@each(
     "splitter, name",
     [
         (WarmStartKFold, "shuffle"),
@@ -332,8 +333,8 @@ def test_parameters_of_narrow_types(cls):
     assert_array_equal(narrow.item_factors_, usual.item_factors_)
 
 
-@pytest.mark.parametrize("name", ["init", "optimizer", "loss", "temperature", "negative_sampler"])
-@pytest.mark.parametrize("value", [np.array([0.5, 2.0]), [1], {}, 1j])
+@each("name", ["init", "optimizer", "loss", "temperature", "negative_sampler"])
+@each("value", [np.array([0.5, 2.0]), [1], {}, 1j])
 def test_components_are_names_or_instances(name, value):
     for cls in (MFRecommender, FastVAERecommender, FMClassifier):
         if name in cls().get_params():

@@ -6,7 +6,17 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import BOTH, CLASSES, assert_same_model, classes_of, fitted, labels, model_of, outputs
+from helpers import (
+    BOTH,
+    CLASSES,
+    assert_same_model,
+    classes_of,
+    each,
+    fitted,
+    labels,
+    model_of,
+    outputs,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -136,19 +146,19 @@ def learned(cls, X, first=None):
     return [*outputs(model, X), *fitted(model).values()]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(X=csr_matrices())
 def test_regressor_rejects_rows_or_treats_them_as_dense(X):
     check(X, lambda X: learned(FMRegressor, X))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(X=csr_matrices(min_rows=2))
 def test_classifier_rejects_rows_or_treats_them_as_dense(X):
     check(X, lambda X: learned(FMClassifier, X))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(X=csr_matrices(columns=4), cls=st.sampled_from(CLASSES))
 def test_partial_fit_and_predict_reject_rows_or_treat_them_as_dense(X, cls):
     first = np.random.default_rng(0).random((10, 4))
@@ -158,8 +168,8 @@ def test_partial_fit_and_predict_reject_rows_or_treat_them_as_dense(X, cls):
 
 
 @BOTH
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "entries to spare"])
+@each("container", CONTAINERS)
+@each("fault", [name for name in FAULTS if name != "entries to spare"])
 def test_every_fault_is_an_error(cls, container, fault):
     X = container(np.array([[1, 0, 2], [0, 3, 0], [0, 0, 0], [1, 1, 1.0]]))
     model = model_of(cls).fit(X, labels(4))

@@ -79,7 +79,7 @@ def learned(model):
 @pytest.mark.parametrize("model, data", CASES, ids=lambda value: type(value).__name__)
 def test_bits_do_not_depend_on_places_in_memory(model, data, monkeypatch):
     expected = learned(model.fit(*data))
-    for seed in range(12):
+    for seed in range(6):
         arena = Arena(seed)
         monkeypatch.setattr("numpy.empty", arena.empty)
         monkeypatch.setattr("numpy.zeros", arena.zeros)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -292,7 +293,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("change, error, message", WRONG)
+@each("change, error, message", WRONG)
 @pytest.mark.parametrize("name", [*RANKING_METRICS, "stratified_ndcg", "report"])
 def test_errors(name, change, error, message):
     functions = {
@@ -313,7 +314,7 @@ def test_malformed_relevant(index):
         ndcg_at_k(relevant, RANKED)
 
 
-@pytest.mark.parametrize(
+@each(
     "change, error, message",
     [
         ({"item_counts": np.ones(6)}, ValueError, r"item_counts has the shape \(6,\).* 7 columns"),

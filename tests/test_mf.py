@@ -7,6 +7,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import softmax
@@ -15,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import DivergenceError, FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
@@ -29,16 +30,18 @@ from freqfm.samplers import Uniform
 LOSSES = list(RANKING_LOSSES)
 
 
-@parametrize_with_checks(
+@pytest.mark.parametrize(
+    "estimator",
     [
         # One item for each user: the checks take a prediction of two columns for a mistake.
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1),
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="bpr"),
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="mawu"),
-    ]
+    ],
+    ids=repr,
 )
-def test_sklearn_checks(estimator, check):
-    check(estimator)
+def test_sklearn_checks(estimator):
+    check_estimator(estimator, on_skip=None)
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +414,7 @@ def test_copies_are_equal(checkerboard, tmp_path):
     assert_array_equal(copy.predict(train), plain.predict(train))
 
 
-@pytest.mark.parametrize(
+@each(
     "params, message",
     [
         ({"loss": "sofmax"}, "did you mean 'softmax'"),

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm.datasets import make_clicks
@@ -20,15 +20,17 @@ from freqfm.estimators.fm.rafm_layout import assign_levels
 from freqfm.optimizers import Adam
 
 
-@parametrize_with_checks(
+@pytest.mark.parametrize(
+    "estimator",
     [
         RaFMClassifier(max_iter=20),
         RaFMRegressor(max_iter=20),
         RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
-    ]
+    ],
+    ids=repr,
 )
-def test_sklearn_compatible(estimator, check):
-    check(estimator)
+def test_sklearn_compatible(estimator):
+    check_estimator(estimator, on_skip=None)
 
 
 def test_planted_interactions_beat_the_linear_part():
@@ -116,7 +118,7 @@ def test_unseen_features_have_the_smallest_rank_and_learn_later(clicks):
     assert_array_equal(model.feature_ranks_, ranks)
 
 
-@pytest.mark.parametrize(
+@each(
     "params, words",
     [
         ({"ranks": (8, 4)}, r"ranks=\(8, 4\) must be positive whole numbers, each larger"),

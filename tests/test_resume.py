@@ -63,7 +63,7 @@ MODELS = {
     "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),
     "mf_features": MFRecommender(
         **MF,
-        backbone=Features(item_features=sparse.eye_array(60, 5, format="csc")),
+        backbone=Features(item_features=sparse.eye_array(40, 5, format="csc")),
         optimizer="cf_sgd",
     ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
@@ -82,7 +82,7 @@ MODELS = {
 @pytest.fixture(scope="module")
 def data():
     X, y = make_clicks(600, (50, 20), random_state=0)
-    return (X, y), (make_interactions(120, 60, 1500, random_state=0),)
+    return (X, y), (make_interactions(60, 40, 500, random_state=0),)
 
 
 def data_of(model, data):
@@ -305,7 +305,7 @@ def test_a_full_disk_is_reported_and_the_model_kept(data, tmp_path, monkeypatch)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="could not be written.*No space left"):
         model.fit(*data[1])
-    assert model.n_iter_ == 2 and len(model.predict(*data[1])) == 120
+    assert model.n_iter_ == 2 and len(model.predict(*data[1])) == 60
     assert list(tmp_path.iterdir()) == []
 
 

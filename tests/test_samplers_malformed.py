@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,7 +15,7 @@ EVERY_NAME = pytest.mark.parametrize("name", SAMPLERS)
 
 
 @EVERY_NAME
-@pytest.mark.parametrize(
+@each(
     "arguments, complaint",
     [
         (([[1.0, np.nan]],), "item_vectors contains NaN"),

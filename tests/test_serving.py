@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn import config_context
@@ -203,7 +204,7 @@ def test_exported_vectors_of_ids(log):
 # What is refused, and what is used.
 
 
-@pytest.mark.parametrize("n", [2.5, "3", True, np.True_, None, 0, -1])
+@each("n", [2.5, "3", True, np.True_, None, 0, -1])
 def test_how_many_is_a_positive_integer(model, n):
     if n is not None:  # which stands for the constructor's
         with pytest.raises((TypeError, ValueError), match=r"n_recommendations=.* must be"):
@@ -241,8 +242,8 @@ def test_score_uses_what_is_to_be_found(model, log):
         model.score(log, np.full(log.shape, np.nan))
 
 
-@pytest.mark.parametrize("weight", [np.nan, np.inf, 3e38])
-@pytest.mark.parametrize("form", ["csr", "coo", "dense"])
+@each("weight", [np.nan, np.inf, 3e38])
+@each("form", ["csr", "coo", "dense"])
 def test_weights_that_add_up_to_no_number(model, log, weight, form):
     # Beyond float32 a sum is infinite, and quotients by it are NaN.
     X = log.toarray().astype(np.float64)

@@ -6,6 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -191,7 +192,7 @@ def test_frames_split_as_arrays(library, splitter):
         assert_array_equal(one[1], other[1])
 
 
-@pytest.mark.parametrize(
+@each(
     "splitter, X, match",
     [
         (WarmStartKFold(1), [(1, 2)], "n_splits=1 must be an integer of at least 2"),

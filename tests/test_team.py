@@ -347,7 +347,9 @@ ESTIMATORS = {
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_bitwise_reproducible_when_a_team_changes_its_size(rows, name, monkeypatch):
     # Scratch was allocated for three threads; one, two or three of them take part in a call.
-    X, y = rows
+    # Few rows of least squares are no work for a team.
+    n = 3000 if name == "ALS" else 1000
+    X, y = rows[0][:n], rows[1][:n]
     target = [] if hasattr(ESTIMATORS[name](1), "recommend") else [y]
     sizes, present = [], []
 

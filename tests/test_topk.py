@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
@@ -328,7 +329,7 @@ def test_one_signature():
     assert len(rank_items.signatures) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "change, error, message",
     [
         ({"k": 0}, ValueError, "k=0 must be at least 1"),

@@ -3,7 +3,7 @@
 import joblib
 import numpy as np
 import pytest
-from helpers import BOTH, CLASSES, assert_same_model, classes_of, labels, model_of, outputs
+from helpers import BOTH, CLASSES, assert_same_model, classes_of, each, labels, model_of, outputs
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -35,7 +35,7 @@ FORMATS = {
 
 
 @BOTH
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_every_format_gives_the_same_model(clicks, cls, name):
     X, y = clicks
     model = model_of(cls).fit(X, y)
@@ -85,7 +85,7 @@ def test_memory_mapped_rows(clicks, cls, form, tmp_path):
     assert_array_equal(other.predict(readonly), model.predict(X))
 
 
-@pytest.mark.parametrize(
+@each(
     "cls, y, match",
     [
         *[(cls, np.where(labels(60), np.nan, 1.0), "y contains NaN") for cls in CLASSES],
@@ -122,10 +122,9 @@ def test_partial_fit_needs_known_classes(clicks):
 
 
 @BOTH
-@pytest.mark.parametrize(
+@each(
     "weight",
     [np.r_[-1.0, np.ones(59)], np.r_[np.nan, np.ones(59)], np.ones(59), np.ones((60, 1)), [0] * 60],
-    ids=["negative", "NaN", "wrong length", "2-D", "all zero"],
 )
 def test_wrong_sample_weight(clicks, cls, weight):
     X, y = clicks

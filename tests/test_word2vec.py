@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend.word2vec import Word2VecEpochs, gradients, pairs_of
 from sklearn.base import clone
@@ -336,7 +337,7 @@ def test_a_file_cannot_hold_white_space(tmp_path):
     assert not (tmp_path / "file").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("documents", "error", "message"),
     [
         ("a single text", ValueError, "documents is a single str"),
@@ -368,7 +369,7 @@ def test_a_table_is_refused():
     assert Word2Vec(**FEW).fit(frame["text"]).vectors_.shape == (2, 6)
 
 
-@pytest.mark.parametrize(
+@each(
     ("params", "message"),
     [
         ({"architecture": "glove"}, "architecture"),

@@ -1,4 +1,4 @@
-"""The recommenders' losses in float64, pair by pair, gradients by differences."""
+"""The recommenders' losses in float64, gradients by differences."""
 
 import numpy as np
 
@@ -11,6 +11,12 @@ def similarities(U, V, cosine):
     return U @ V.T
 
 
+def columns_of(pairs):
+    """Return the users, the items and the weights of pairs."""
+    users, items, weights = zip(*pairs, strict=True)
+    return np.array(users), np.array(items), np.array(weights)
+
+
 def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=1.0, log_q=None):
     """Return the mean softmax loss.
 
@@ -18,17 +24,15 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
     (n_users, 2), ``log_q`` what is subtracted from the items' logits: a number per item, or for
     each pair one per negative and then that of the positive.
     """
-    scores = similarities(U, V, cosine)
+    u, i, weights = columns_of(pairs)
+    scores = similarities(U, V, cosine)[u]
     log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
-    total = weight = 0.0
-    for p, ((u, i, v), negatives) in enumerate(zip(pairs, lists, strict=True)):
-        drawn = [*negatives, i]
-        q = log_q[p] if log_q.ndim == 2 else log_q[drawn]
-        terms = np.exp(inverse[u, 1] * scores[u, drawn] - q)
-        among = terms.sum() if inside else terms[:-1].sum()
-        total += v * (-inverse[u, 0] * scores[u, i] + constant * np.log(among))
-        weight += v
-    return total / weight
+    drawn = np.column_stack([lists, i])
+    logits = inverse[u, 1:] * np.take_along_axis(scores, drawn, axis=1)
+    terms = np.exp(logits - (log_q if log_q.ndim == 2 else log_q[drawn]))
+    among = (terms if inside else terms[:, :-1]).sum(axis=1)
+    losses = -inverse[u, 0] * scores[np.arange(len(i)), i] + constant * np.log(among)
+    return np.average(losses, weights=weights)
 
 
 #: Of pairwise losses, by name: the value by the scores of a positive and of a negative.
@@ -47,14 +51,13 @@ SURROGATES = {
 
 def psl_loss(U, V, pairs, lists, *, inverse, log_q=None, surrogate=SURROGATES["tanh"]):
     """Return the mean pairwise softmax loss; ``log_q`` is a number per item."""
-    scores = similarities(U, V, True)
+    u, i, weights = columns_of(pairs)
+    scores, lists = similarities(U, V, True)[u], np.asarray(lists)
     log_q = np.zeros(len(V)) if log_q is None else np.asarray(log_q)
-    total = weight = 0.0
-    for (u, i, v), negatives in zip(pairs, lists, strict=True):
-        terms = surrogate((scores[u, negatives] - scores[u, i]) / 2) ** (2 * inverse[u, 1])
-        total += v * np.log((terms * np.exp(-log_q[negatives])).sum())
-        weight += v
-    return total / weight
+    above = np.take_along_axis(scores, lists, axis=1) - scores[np.arange(len(i)), i][:, None]
+    terms = surrogate(above / 2) ** (2 * inverse[u, 1:])
+    losses = np.log((terms * np.exp(-log_q[lists])).sum(axis=1))
+    return np.average(losses, weights=weights)
 
 
 def slatk_loss(U, V, pairs, lists, *, cosine, inverse, thresholds, temperature):
