@@ -221,7 +221,8 @@ def _copy(kernel, copies, n_threads):
 
 
 def _copy_parts(rank, size, barrier, kernel, copies):
-    member = Member(rank, size, barrier)
+    """Copy a thread's part of the rows of each table."""
     for table, rows, values in copies:
-        first, last = part(member, len(rows))
-        kernel(table, rows[first:last], values[first:last])
+        n = len(rows)
+        mine = slice(n * rank // size, n * (rank + 1) // size)
+        kernel(table, rows[mine], values[mine])
