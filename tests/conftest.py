@@ -31,7 +31,8 @@ def pytest_sessionfinish():
 def whole_teams():
     """Let all threads that a test asks for take part, and one where it asks for none.
 
-    Threads wait for each other by spinning, which takes long where cores are busy.
+    Threads wait for each other by spinning, which takes long where cores are busy; there they
+    may run where they like.
     """
     from freqfm.backends.cpu import team
 
@@ -39,6 +40,7 @@ def whole_teams():
         patch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
         patch.setattr(team, "free_cores", lambda wanted: wanted)
         patch.setattr(team, "_LOOKS", team._LOOKS_OF_A_CROWD)
+        patch.setattr(team, "_current_core", None)
         patch.setattr(team, "_FAR", np.inf)
         patch.setattr(team, "_MEETINGS", 1)
         patch.setattr("freqfm._threads.cores", lambda: 64)

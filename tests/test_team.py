@@ -36,6 +36,7 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of 
 
 # What the fixture ``whole_teams`` replaces.
 free_cores, cores = team_module.free_cores, _threads.cores
+current_core = team_module._current_core
 
 # Slots of two threads are a cache line apart.
 STRIDE = 8
@@ -434,7 +435,7 @@ def test_threads_that_share_much_leave_a_far_core_alone(monkeypatch, sharing, fa
 )
 def test_threads_avoid_the_core_of_the_caller(monkeypatch):
     cores, found = os.sched_getaffinity(0), {}
-    assert team_module._current_core() in cores
+    assert current_core() in cores
     for core in sorted(cores)[:2]:
         monkeypatch.setattr(team_module, "_current_core", lambda core=core: core)
         with Team(3) as team:
