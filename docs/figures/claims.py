@@ -113,9 +113,14 @@ def graded(ratios, holds, weaker):
         return "not run"
     grades = {}
     for of, ratio in ratios.items():
-        short = "holds weaker" if ratio >= weaker else "does not hold"
-        grades.setdefault("holds" if ratio >= holds else short, []).append(of)
+        less = "holds weaker" if ratio >= weaker else "does not hold"
+        grades.setdefault("holds" if ratio >= holds else less, []).append(of)
     return "; ".join(f"{grade}: {', '.join(of)}" for grade, of in grades.items())
+
+
+def short(of):
+    """Return data and loss as verdicts name them."""
+    return f"{of[1]} ({of[0]})"
 
 
 def described(of, n_seeds):
@@ -134,8 +139,8 @@ def against_decay(summaries):
         name = max(grid, key=lambda name: variants[name]["valid_of_first_seed"])
         best = variants[name]
         text = described(of, min(ours["seeds"], best["seeds"]))
-        ratios[of[1]] = ours["ndcg"] / best["ndcg"]
-        shorter[of[1]] = best["epoch"] / ours["epoch"]
+        ratios[short(of)] = ours["ndcg"] / best["ndcg"]
+        shorter[short(of)] = best["epoch"] / ours["epoch"]
         quality.append(f"{ours['ndcg'] / best['ndcg']:.3f} of {name}'s NDCG ({text})")
         epochs.append(f"{ours['epoch']:.0f} to the best, {name} {best['epoch']:.0f} ({text})")
     return {
@@ -159,7 +164,7 @@ def popularity_in_lengths(summaries):
                 f"Spearman {decay:.2f} with 1e-6, {none:.2f} without, {batched:.2f} with 1e-6 in "
                 f"batches ({text})"
             )
-            met[of[1]] = float(decay >= 0.8 and max(none, batched) <= 0.5)
+            met[short(of)] = float(decay >= 0.8 and max(none, batched) <= 0.5)
     return {
         "Decay of whole tables makes lengths follow popularity, that of batches does not": (
             texts,

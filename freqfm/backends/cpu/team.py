@@ -42,7 +42,7 @@ _LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
 
 # How often to look before cores are taken for busy, and for how many seconds it is believed that
 # they are free, and that they are busy.
-_LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.01, 0.001
+_LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.005, 0.001
 
 # By the number of cores that a team wants: how many are free, and until when it is believed. By
 # "near": whether two cores are near each other.
