@@ -304,13 +304,16 @@ class Team:
     def _are_near(self):
         """Return whether the cores of two threads are near each other."""
         near, until = _believed.get("near", (True, -np.inf))
-        start = time.perf_counter()
-        if start >= until:
-            with hold_signals():
-                self._run(2, _meet, (_MEETINGS,))
-            now = time.perf_counter()
-            near = now - start < _FAR * _MEETINGS
-            _believed["near"] = near, now + _BELIEVED_NEAR
+        if time.perf_counter() < until:
+            return near
+        # Compiled, or loaded, before time is taken.
+        _meet(0, 1, self._barrier, 0)
+        with hold_signals():
+            start = time.perf_counter()
+            self._run(2, _meet, (_MEETINGS,))
+        end = time.perf_counter()
+        near = end - start < _FAR * _MEETINGS
+        _believed["near"] = near, end + _BELIEVED_NEAR
         return near
 
 
