@@ -255,6 +255,14 @@ class _KernelCode(JITCodeLibrary):
 
     _unrolls = True
 
+    def add_ir_module(self, module):
+        """Add code; what takes a call's arguments apart, once for each call, is not optimized."""
+        for function in module.functions:
+            if function.name.startswith(_ENTRY) and not function.is_declaration:
+                function.attributes.add("noinline")
+                function.attributes.add("optnone")
+        super().add_ir_module(module)
+
     def finalize(self):
         """Link each function once, and generate machine code."""
         _link_called(self, self._final_module)
@@ -262,14 +270,10 @@ class _KernelCode(JITCodeLibrary):
         super().finalize()
 
     def _optimize_final_module(self):
-        """Optimize the code, but for what takes a call's arguments apart, once for each call.
+        """Optimize the code.
 
         LLVM unrolls loops beside vectorising them. Unless ``_unrolls``, it does not.
         """
-        for function in self._final_module.functions:
-            if function.name.startswith(_ENTRY) and not function.is_declaration:
-                function.add_function_attribute("noinline")
-                function.add_function_attribute("optnone")
         if self._unrolls:
             super()._optimize_final_module()
             return

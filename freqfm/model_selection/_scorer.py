@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._interactions import refuse_table
-from freqfm._validation import check_count, check_structure
+from freqfm._validation import check_count, check_structure, take_rows
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -145,7 +145,7 @@ class _RankingScorer:
                 f"columns."
             )
         ranked, _ = recommender.recommend(history, n_recommendations=self.k)
-        return relevant[rows], ranked
+        return take_rows(relevant, rows), ranked
 
 
 def _held_out_items(X, y):
