@@ -293,6 +293,17 @@ def test_values_of_items_to_be_found_do_not_matter(model):
     assert y.data.min() == 1e300
 
 
+def test_values_of_held_out_items_do_not_matter(model, monkeypatch):
+    # Else values too small for float32 would be no items.
+    ranked = np.tile(np.arange(2), (3, 1))
+    monkeypatch.setattr(
+        model, "recommend", lambda X, n_recommendations: (ranked[: len(X.indptr) - 1], None)
+    )
+    X = sparse.csr_array(np.array([[1.0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 1, 1]]))
+    scores = [make_ranking_scorer("recall", k=2)(model, X * value) for value in (1, 1e-300)]
+    assert scores[0] == scores[1] > 0
+
+
 def test_weights_of_popularity_are_numbers():
     with pytest.raises(ValueError, match="exponent=1e\\+300 makes weights"):
         Popularity(1e300).fit(HISTORIES)

@@ -145,7 +145,7 @@ class _RankingScorer:
                 f"columns."
             )
         ranked, _ = recommender.recommend(history, n_recommendations=self.k)
-        return take_rows(relevant, rows), ranked
+        return take_rows(as_csr("relevant", relevant), rows), ranked
 
 
 def _held_out_items(X, y):
