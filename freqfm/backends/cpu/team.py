@@ -170,6 +170,12 @@ def free_cores(wanted):
     return max(0, min(most, wanted))
 
 
+def _find_free_cores(wanted):
+    """Return how many cores are free, see ``_lately``."""
+    found = free_cores(wanted)
+    return found, _BELIEVED if found == wanted else min(_BELIEVED, _BELIEVED_BUSY)
+
+
 def _find_current_core():
     """Return a function that returns the core on which it is called, or None where none tells."""
     if hasattr(os, "sched_setaffinity"):
@@ -186,14 +192,15 @@ def _other_cores():
     return os.sched_getaffinity(0) - {_current_core()} if _current_core else set()
 
 
-def _free_cores_lately(wanted):
-    """Return what ``free_cores`` has found lately, or finds now."""
-    found, until = _believed.get(wanted, (0, -np.inf))
-    now = time.perf_counter()
-    if now >= until:
-        found = free_cores(wanted)
-        seconds = _BELIEVED if found == wanted else min(_BELIEVED, _BELIEVED_BUSY)
-        _believed[wanted] = found, now + seconds
+def _lately(key, find):
+    """Return what was found lately, or is found now.
+
+    ``find`` returns what it finds, and for how many seconds that is believed.
+    """
+    found, until = _believed.get(key, (None, -np.inf))
+    if time.perf_counter() >= until:
+        found, seconds = find()
+        _believed[key] = found, time.perf_counter() + seconds
     return found
 
 
@@ -298,23 +305,18 @@ class Team:
         most = 1 + len(self._workers)
         if most == 1:
             return 1
-        size = max(1, _free_cores_lately(most))
-        return 1 if size == 2 and self._sharing and not self._are_near() else size
+        size = max(1, _lately(most, functools.partial(_find_free_cores, most)))
+        share = size == 2 and self._sharing
+        return 1 if share and not _lately("near", self._find_whether_near) else size
 
-    def _are_near(self):
-        """Return whether the cores of two threads are near each other."""
-        near, until = _believed.get("near", (True, -np.inf))
-        if time.perf_counter() < until:
-            return near
+    def _find_whether_near(self):
+        """Return whether the cores of two threads are near each other, see ``_lately``."""
         # Compiled, or loaded, before time is taken.
         _meet(0, 1, self._barrier, 0)
         with hold_signals():
             start = time.perf_counter()
             self._run(2, _meet, (_MEETINGS,))
-        end = time.perf_counter()
-        near = end - start < _FAR * _MEETINGS
-        _believed["near"] = near, end + _BELIEVED_NEAR
-        return near
+        return time.perf_counter() - start < _FAR * _MEETINGS, _BELIEVED_NEAR
 
 
 # Workers that no team has. To start and end a thread takes as long as to train on a few hundred
