@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 
 # What the process that others are forked from imports: not the package; what is missing is not.
 PRELOADED = ["numba", "scipy.sparse.linalg", "scipy.stats", "sklearn.model_selection", "pandas"]
-PRELOADED += ["distributed", "numba_ready"]
+PRELOADED += ["dask.array", "dask.bag", "distributed", "numba_ready"]
 
 
 class Done(NamedTuple):

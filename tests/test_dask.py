@@ -22,13 +22,26 @@ da = pytest.importorskip("dask.array")
 
 SHORT = {"max_iter": 2, "n_iter_no_change": None, "early_stopping": False, "n_components": 4,
          "random_state": 0, "n_jobs": 1}  # fmt: skip
+# Merges that are fewer than by default: each is a dozen of Dask's tasks.
+TWO, THREE, FOUR = ({"n_shards": n, "n_merges": 2} for n in (2, 3, 4))
 ARRAYS = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def prompt_messages():
+    """Let Dask send messages at once: tests send few and wait for the answer."""
+    kind = distributed.batched.BatchedSend
+    init = kind.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "__init__", lambda self, interval, **options: init(self, 0, **options))
+        yield
+
+
 def cluster_of(n_workers, processes=False):
-    return distributed.LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0"
-    )
+    with dask.config.set({"distributed.worker.profile.enabled": False}):
+        return distributed.LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +91,14 @@ def test_one_shard_is_the_plain_fit(client, rows, data, early_stopping):
 
 def test_bits_do_not_depend_on_workers(client, data, tmp_path):
     params = {**SHORT, "early_stopping": True, "n_iter_no_change": None}
-    model = fdask.FMClassifier(n_shards=3, client=client, **params).fit(*data)
+    model = fdask.FMClassifier(client=client, **THREE, **params).fit(*data)
     with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
-        again = fdask.FMClassifier(n_shards=3, client=other, **params).fit(*data)
+        again = fdask.FMClassifier(client=other, **THREE, **params).fit(*data)
     assert_same(model, again, [*ARRAYS, "validation_scores_"])
 
 
 def test_predictions_are_lazy(client, rows, data):
-    model = fdask.FMClassifier(n_shards=2, **SHORT).fit(*data)
+    model = fdask.FMClassifier(**TWO, **SHORT).fit(*data)
     local = model.to_local()
     for method in ("predict", "predict_proba", "decision_function", "predict_log_proba"):
         lazy, expected = getattr(model, method)(data[0]), getattr(local, method)(rows[0])
@@ -98,7 +111,7 @@ def test_predictions_are_lazy(client, rows, data):
 def test_merging_loses_little(client, rows, data):
     params = {**SHORT, "max_iter": 8}
     plain = freqfm.FMClassifier(**params).fit(*rows)
-    model = fdask.FMClassifier(n_shards=4, n_merges=2, **params).fit(*data)
+    model = fdask.FMClassifier(**FOUR, **params).fit(*data)
     start = plain.loss_curve_[0]
     assert start - model.loss_curve_[-1] > 0.5 * (start - plain.loss_curve_[-1])
     # Counters of CF-SGD are exact.
@@ -111,7 +124,7 @@ def test_frames_bags_and_regressors(client, rows):
     bag = pytest.importorskip("dask.bag")
     X, y = rows[0][:300, :20], rows[1][:300].astype(float)
     frame = pd.DataFrame(X.toarray(), columns=[f"c{i}" for i in range(20)])
-    params = {**SHORT, "n_shards": 2}
+    params = {**SHORT, **TWO}
     of_frame = fdask.FMRegressor(**params).fit(
         dd.from_pandas(frame, npartitions=2), dd.from_pandas(pd.Series(y), npartitions=2)
     )
@@ -147,7 +160,7 @@ def test_other_machines(client, rows, data, name, params):
     names += ["_factors"] if name[:2] == "Ra" else ["factors_", "layers_"]
     on_cluster = getattr(fdask, name)
     assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
-    model = on_cluster(n_shards=4, **short, **params).fit(*data)
+    model = on_cluster(**FOUR, **short, **params).fit(*data)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
 
 
@@ -169,12 +182,12 @@ def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
 
 
 def test_recommender_of_several_shards(client, histories):
-    params = {"n_components": 8, "max_iter": 5, "random_state": 0, "n_jobs": 1}
+    params = {"n_components": 8, "max_iter": 3, "random_state": 0, "n_jobs": 1}
     X = split(histories, [0, 20, 40, 80, 80, 120])
-    model = fdask.MFRecommender(n_shards=3, **params).fit(X)
+    model = fdask.MFRecommender(**THREE, **params).fit(X)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
-        again = fdask.MFRecommender(n_shards=3, client=other, **params).fit(X)
+        again = fdask.MFRecommender(client=other, **THREE, **params).fit(X)
     assert_same(model, again, ["user_factors_", "item_factors_", "loss_curve_"])
     with pytest.raises(ValueError, match="backbone='lightgcn' does not train on a cluster"):
         fdask.MFRecommender(n_shards=2, backbone="lightgcn", **params).fit(X)
@@ -183,7 +196,7 @@ def test_recommender_of_several_shards(client, histories):
 
 
 def test_client_is_not_copied(client, data):
-    model = fdask.FMClassifier(client=client, n_shards=2, **SHORT)
+    model = fdask.FMClassifier(client=client, **TWO, **SHORT)
     assert clone(model).client is client
     model.fit(*data)
     loaded = pickle.loads(pickle.dumps(model))
@@ -194,9 +207,9 @@ def test_client_is_not_copied(client, data):
 
 def test_checkpoints(client, data, tmp_path):
     path = tmp_path / "fm.checkpoint"
-    params = {**SHORT, "n_shards": 2, "client": client}
-    whole = fdask.FMClassifier(**{**params, "max_iter": 4}).fit(*data)
-    model = fdask.FMClassifier(**{**params, "max_iter": 4}).set_callbacks(Checkpoint(path))
+    params = {**SHORT, **TWO, "client": client}
+    whole = fdask.FMClassifier(**{**params, "max_iter": 3}).fit(*data)
+    model = fdask.FMClassifier(**{**params, "max_iter": 3}).set_callbacks(Checkpoint(path))
     trainer = fdask.FMClassifier._trainer
 
     def interrupted(self, epoch):
@@ -221,7 +234,7 @@ def test_warm_start_and_validation_set(client, rows, data):
         model.fit(*data), plain.fit(*rows)
     assert_same(model, plain)
     params = {**SHORT, "early_stopping": True}
-    model = fdask.FMClassifier(n_shards=2, **params).fit(*data, X_val=data[0], y_val=data[1])
+    model = fdask.FMClassifier(**TWO, **params).fit(*data, X_val=data[0], y_val=data[1])
     expected = -np.log(model.to_local().predict_proba(rows[0])[np.arange(800), rows[1]]).mean()
     assert model.validation_scores_.max() == pytest.approx(-expected, rel=1e-6)
 
@@ -241,7 +254,7 @@ def test_errors_name_the_argument(client, rows, data):
         with pytest.raises(kind, match=message):
             fdask.FMClassifier(**{**SHORT, **params}).fit(*arguments)
     with pytest.raises(TypeError, match="X is of type"):
-        fdask.FMClassifier(n_shards=2, **SHORT).fit(X, y).predict(rows[0])
+        fdask.FMClassifier(**TWO, **SHORT).fit(X, y).predict(rows[0])
     assert not hasattr(fdask.FMClassifier(), "partial_fit")
 
 
@@ -263,7 +276,7 @@ def test_without_dask_the_error_names_the_extra(monkeypatch):
 def test_lost_scheduler(rows, data):
     cluster = cluster_of(1)
     with distributed.Client(cluster, set_as_default=False) as other:
-        model = fdask.FMClassifier(client=other, n_shards=2, **{**SHORT, "max_iter": 50})
+        model = fdask.FMClassifier(client=other, **TWO, **{**SHORT, "max_iter": 50})
         run_epoch, trainer = fdask.FMClassifier._trainer.run_epoch, fdask.FMClassifier._trainer
 
         def lose(self, epoch):

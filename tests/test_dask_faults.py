@@ -17,7 +17,15 @@ distributed = pytest.importorskip("distributed")
 fdask = pytest.importorskip("freqfm.dask")
 da = pytest.importorskip("dask.array")
 
-from test_dask import SHORT, assert_same, cluster_of, split  # noqa: E402
+from test_dask import (  # noqa: E402
+    SHORT,
+    THREE,
+    TWO,
+    assert_same,
+    cluster_of,
+    prompt_messages,  # noqa: F401
+    split,
+)
 
 import freqfm  # noqa: E402
 from freqfm.callbacks import Checkpoint, resume  # noqa: E402
@@ -116,7 +124,7 @@ def test_interactions_never_reach_the_client(client, monkeypatch):
         monkeypatch.setattr(Cluster, name, noted)
 
     noting("gather"), noting("send")
-    model = fdask.MFRecommender(n_shards=3, **{**MF, "n_components": 1, "early_stopping": True})
+    model = fdask.MFRecommender(**THREE, **{**MF, "n_components": 1, "early_stopping": True})
     model.fit(loaded(X, [0, 30, 60, 90]))
     assert len(sizes) > 10
     # A shard's interactions are a third of X. The model of its users is the largest of all.
@@ -124,7 +132,7 @@ def test_interactions_never_reach_the_client(client, monkeypatch):
 
 
 def test_recommender_knows_histories_on_workers(client, histories):
-    model = fdask.MFRecommender(n_shards=2, **MF).fit(split(histories, USERS))
+    model = fdask.MFRecommender(**TWO, **MF).fit(split(histories, USERS))
     local, users = model.to_local(), np.array([100, 3, 35, 3])
     for found, expected in zip(
         model.recommend(users=users), local.recommend(users=users), strict=True
@@ -144,7 +152,7 @@ def test_recommender_knows_histories_on_workers(client, histories):
 
 def test_recommender_predicts_lazily(client, histories):
     X = split(histories, USERS)
-    model = fdask.MFRecommender(n_shards=2, **MF).fit(X)
+    model = fdask.MFRecommender(**TWO, **MF).fit(X)
     local = model.to_local()
     for method in ("predict", "transform"):
         lazy, expected = getattr(model, method)(X), getattr(local, method)(histories)
@@ -163,7 +171,7 @@ def test_recommender_predicts_lazily(client, histories):
 
 def test_early_stopping_of_recommenders_scores_all_shards(client, histories):
     params = {**MF, "max_iter": 1, "early_stopping": True, "n_jobs": 1}
-    model = fdask.MFRecommender(n_shards=2, **params).fit(split(histories, [0, 50, 120]))
+    model = fdask.MFRecommender(**TWO, **params).fit(split(histories, [0, 50, 120]))
     parts = [
         split_interactions(histories[a:b], 0.1, seed_of(model._seed, i))
         for i, (a, b) in enumerate([(0, 50), (50, 120)])
@@ -192,7 +200,7 @@ def test_recommender_continues(client, histories, tmp_path):
 @pytest.fixture(scope="module")
 def undisturbed(client, histories):
     """Return a recommender of three shards that has lost no worker."""
-    model = fdask.MFRecommender(client=client, n_shards=3, early_stopping=True, **MF)
+    model = fdask.MFRecommender(client=client, **THREE, early_stopping=True, **MF)
     return model.fit(loaded(histories, USERS))
 
 
@@ -215,7 +223,7 @@ def test_a_lost_worker_changes_no_recommender(undisturbed, histories, n_calls):
 def test_persisted_collections_outlive_their_worker(rows):
     with cluster_of(2) as cluster, distributed.Client(cluster) as client:
         X, y = loaded(rows[0], [0, 200, 400]), da.from_array(rows[1], chunks=200)
-        params = {**SHORT, "n_shards": 2, "max_iter": 3, "client": client}
+        params = {**SHORT, **TWO, "max_iter": 3, "client": client}
         expected = fdask.FMClassifier(**params).fit(X, y)
         X = X.persist()
         distributed.wait(X)
@@ -234,7 +242,7 @@ def test_lost_data_are_named(client):
 
 
 def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
-    path, params = tmp_path / "fm.checkpoint", {**SHORT, "n_shards": 2, "max_iter": 3}
+    path, params = tmp_path / "fm.checkpoint", {**SHORT, **TWO, "max_iter": 3}
     X, y = loaded(rows[0], [0, 200, 400]), da.from_array(rows[1], chunks=200)
     cluster, trainer = cluster_of(1), fdask.FMClassifier._trainer
     run_epoch = trainer.run_epoch
@@ -260,8 +268,8 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
 @pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(of_processes, rows):
     of_processes.wait_for_workers(2)
-    data = [split(of, [0, 100, 200, 300, 400]) for of in rows]
-    params = {**SHORT, "n_shards": 4, "max_iter": 4, "client": of_processes}
+    data = [split(of, [0, 200, 400]) for of in rows]
+    params = {**SHORT, **TWO, "max_iter": 4, "client": of_processes}
     expected = fdask.FMClassifier(**params).fit(*data)
     pids = of_processes.run(os.getpid)
 
@@ -281,7 +289,7 @@ def test_workers_that_are_killed_change_nothing(of_processes, rows):
 def test_processes_of_another_version_and_killed_ones(of_processes, histories):
     of_processes.wait_for_workers(2)
     X = loaded(histories, USERS)
-    model = fdask.MFRecommender(n_shards=3, client=of_processes, **MF)
+    model = fdask.MFRecommender(**THREE, client=of_processes, **MF)
     expected = clone(model).fit(X)
     pids = of_processes.run(os.getpid)
     with pytest.MonkeyPatch.context() as patch:
@@ -314,7 +322,7 @@ def test_balanced_classes(client, rows):
     # Of several shards too, the weights are those of all rows.
     weights = len(y) / (3 * np.bincount(y))
     again, given = (
-        fdask.FMClassifier(n_shards=2, **{**params, "class_weight": of})
+        fdask.FMClassifier(**TWO, **{**params, "class_weight": of})
         for of in ("balanced", dict(enumerate(weights)))
     )
     of_both = split(X, bounds), split(y, bounds)
@@ -330,9 +338,9 @@ def test_uneven_empty_and_unknown_partitions(client, rows):
         fdask.FMClassifier(n_shards=1, **SHORT).fit(*unknown),
     )
     # A shard without rows is left out.
-    model = fdask.FMClassifier(n_shards=5, **SHORT).fit(*unknown)
+    model = fdask.FMClassifier(n_shards=5, n_merges=2, **SHORT).fit(*unknown)
     parts = split(X, filled), split(y, filled)
-    assert_same(model, fdask.FMClassifier(n_shards=3, **SHORT).fit(*parts))
+    assert_same(model, fdask.FMClassifier(**THREE, **SHORT).fit(*parts))
     assert_array_equal(model.predict(unknown[0]).compute(), model.to_local().predict(X))
     assert model.score(*unknown) == pytest.approx(model.to_local().score(X, y))
     shifted = of_unknown_sizes(y, [0, 0, 4, 4, 390, 400])
@@ -344,9 +352,9 @@ def test_partitions_of_users(client, histories):
     X = of_unknown_sizes(histories, [0, 0, 7, 7, 120])
     plain = freqfm.MFRecommender(**MF).fit(histories)
     assert_same(plain, fdask.MFRecommender(n_shards=1, **MF).fit(X), MF_ARRAYS)
-    model = fdask.MFRecommender(n_shards=4, **MF).fit(X)
+    model = fdask.MFRecommender(n_shards=4, n_merges=2, **MF).fit(X)
     parts = split(histories, [0, 7, 120])
-    assert_same(model, fdask.MFRecommender(n_shards=2, **MF).fit(parts), MF_ARRAYS)
+    assert_same(model, fdask.MFRecommender(**TWO, **MF).fit(parts), MF_ARRAYS)
     assert np.isfinite(model.score(X))
     # Of several shards that are wrong, any may be the first to say so.
     first = np.arange(120)[:, None] < 50
@@ -357,12 +365,12 @@ def test_partitions_of_users(client, histories):
         (histories[:0], "X has no rows in any of its partitions"),
     ):
         with pytest.raises(ValueError, match=message):
-            fdask.MFRecommender(n_shards=2, **MF).fit(of_unknown_sizes(values, [0, 0, 50, 90, 120]))
+            fdask.MFRecommender(**TWO, **MF).fit(of_unknown_sizes(values, [0, 0, 50, 90, 120]))
 
 
 def test_scores_of_regressors(client, rows):
     X, y, bounds = rows[0], rows[1] + 5.0, [0, 100, 400]
     weight = 1 + (np.arange(400) % 3)
     parts = [split(of, bounds) for of in (X, y, weight)]
-    model = fdask.FMRegressor(n_shards=2, **SHORT).fit(*parts)
+    model = fdask.FMRegressor(**TWO, **SHORT).fit(*parts)
     assert_allclose(model.score(*parts), model.to_local().score(X, y, weight))

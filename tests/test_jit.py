@@ -427,3 +427,29 @@ def test_compiled_equals_python():
     expected, _ = report_of(TINY_FIT)
     assert not compiled
     assert predictions == pytest.approx(expected, abs=1e-5)
+
+
+WITH_CUSTOM_FORMULAS = """
+import json
+import numpy as np
+from numba.core import event
+from custom_components import Hinge, Momentum
+from freqfm import FMClassifier
+
+X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+y = X[:, 0] > X[:, 1]
+with event.install_recorder("numba:compile") as recorder:
+    model = FMClassifier(2, loss=Hinge(), optimizer=Momentum(), max_iter=2, random_state=0)
+    model.fit(X, y)
+print(json.dumps([model.decision_function(X).tolist(), len(recorder.buffer)]))
+"""
+
+
+@pytest.mark.slow
+def test_custom_formulas_are_kept_on_disk_and_run_as_plain_python():
+    scores, _ = report_of(WITH_CUSTOM_FORMULAS)
+    again, compiled = report_of(WITH_CUSTOM_FORMULAS)
+    assert again == scores and compiled == 0
+    interpreted, compiled = report_of(WITH_CUSTOM_FORMULAS, NUMBA_DISABLE_JIT="1")
+    np.testing.assert_allclose(interpreted, scores, atol=1e-5)
+    assert compiled == 0
