@@ -20,7 +20,7 @@ _SIGNALS = [
 
 _previous = {}  # the handlers that ours replace, by signal
 _pending = {}  # the frames interrupted by signals that are held back, by signal
-_depth = 0  # nesting depth of blocks that hold signals back; 0 where they are released
+_depth = 0  # 1 where signals are held back, else 0
 
 
 @contextlib.contextmanager
@@ -32,12 +32,13 @@ def hold_signals():
     In threads other than the main one, which never get signals, this does nothing.
     """
     global _depth
-    if threading.current_thread() is not threading.main_thread():
+    if _depth or threading.current_thread() is not threading.main_thread():
+        # They are held back already, or never come.
         yield
         return
-    depth, replaced = _depth, []
+    replaced = []
     try:
-        _depth += 1
+        _depth = 1
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not _handle:
@@ -48,12 +49,12 @@ def hold_signals():
     finally:
         for number in reversed(replaced):
             signal.signal(number, _previous[number])
-        _depth = depth
+        _depth = 0
         try:
             _deliver()
         finally:
             if replaced:
-                _depth = depth
+                _depth = 0
 
 
 @contextlib.contextmanager

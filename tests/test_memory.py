@@ -19,7 +19,7 @@ from freqfm import (
 )
 from freqfm import _validation as validation
 from freqfm._memory import aligned_zeros, as_aligned
-from freqfm._validation import canonical_csr, count_columns, take_rows
+from freqfm._validation import canonical_csr, count_columns, take_rows, validate_weights
 from freqfm.backends.cpu import packing
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training
@@ -85,7 +85,7 @@ def parts(monkeypatch):
     monkeypatch.setattr(_rows, "_ENTRIES", 7)
 
 
-def test_parts_make_no_difference(parts, clicks):
+def test_parts_make_no_difference(parts, clicks, monkeypatch):
     X = canonical_csr(clicks[0])
     dense = X.toarray()
     rows = np.random.default_rng(0).permutation(60)[:41]
@@ -103,11 +103,15 @@ def test_parts_make_no_difference(parts, clicks):
         taken.indices, weights=np.repeat(weight[rows], np.diff(taken.indptr)), minlength=12
     )
     assert_array_equal(count_columns(X, weight, rows), expected)
-    samples, entries = packing.pack_rows(X, weight, rows)
-    assert_array_equal(samples["start"], taken.indptr)
-    assert_array_equal(samples["weight"][:-1], weight[rows].astype(np.float32))
-    assert_array_equal(entries["token"][:-1], taken.indices)
-    assert_array_equal(entries["value"][:-1], taken.data)
+    assert_array_equal(count_columns(X, validate_weights(None, X)), (dense != 0).sum(axis=0))
+    monkeypatch.setattr(packing, "_ROWS", 4)
+    monkeypatch.setattr(packing, "_ENTRIES_OF_TEAMS", 0)
+    for n_threads in (1, 3):
+        samples, entries = packing.pack_rows(X, weight, rows, n_threads)
+        assert_array_equal(samples["start"], taken.indptr)
+        assert_array_equal(samples["weight"][:-1], weight[rows].astype(np.float32))
+        assert_array_equal(entries["token"][:-1], taken.indices)
+        assert_array_equal(entries["value"][:-1], taken.data)
 
 
 def test_non_canonical_rows_are_found_in_any_part(parts):

@@ -9,6 +9,7 @@ import numpy as np
 
 from freqfm._jit import kernel
 from freqfm.backends.cpu.prefetch import prefetch_element
+from freqfm.backends.cpu.team import Team
 
 SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.float32)])
 ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
@@ -19,10 +20,14 @@ _AHEAD, _LINE = np.uint64(8), np.uint64(16)
 # Rows that are packed at a time, whose numbers are converted to 64 bits.
 _ROWS = 1 << 13
 
+# So many entries, half a second's work, are worth more than one thread. Chunks of a stream have
+# fewer: beside the thread that reads, others would only get in the way.
+_ENTRIES_OF_TEAMS = 1 << 24
+
 
 @kernel
 def _pack(rows, indptr, indices, data, samples, entries):
-    """Write the entries of rows side by side, and where each row ends, from ``samples[0]`` on."""
+    """Write the entries of rows side by side, from ``samples[0].start`` on."""
     n_rows = np.uint64(rows.shape[0])
     q = np.uint64(samples[0].start)
     for i in range(n_rows):
@@ -35,10 +40,9 @@ def _pack(rows, indptr, indices, data, samples, entries):
             entries[q].token = indices[p]
             entries[q].value = data[p]
             q += np.uint64(1)
-        samples[i + np.uint64(1)].start = q
 
 
-def pack_rows(X, weight, rows=None):
+def pack_rows(X, weight, rows=None, n_threads=1):
     """Return the starts and weights of rows, and their tokens and values side by side.
 
     Each has one more element at the end: there the last row ends, and a kernel may look at the
@@ -52,6 +56,8 @@ def pack_rows(X, weight, rows=None):
         Of all rows.
     rows : ndarray of shape (n_rows,), default=None
         The rows that are packed, in this order; None for all.
+    n_threads : int, default=1
+        The most to use.
     """
     if rows is None:
         samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
@@ -61,12 +67,19 @@ def pack_rows(X, weight, rows=None):
         return samples, entries
     samples = np.zeros(len(rows) + 1, dtype=SAMPLE)
     samples["weight"][:-1] = weight[rows]
-    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
-    entries = _empty_entries(n_entries)
-    for first in range(0, len(rows), _ROWS):
-        part = rows[first : first + _ROWS].astype(np.int64, copy=False)
-        _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
+    np.cumsum(X.indptr[rows + 1] - X.indptr[rows], out=samples["start"][1:])
+    entries = _empty_entries(samples["start"][-1])
+    with Team(n_threads if len(entries) > _ENTRIES_OF_TEAMS else 1) as team:
+        team.run(_pack_parts, X, rows, samples, entries)
     return samples, entries
+
+
+def _pack_parts(rank, size, barrier, X, rows, samples, entries):
+    """Pack a thread's part of the rows."""
+    begin, end = len(rows) * rank // size, len(rows) * (rank + 1) // size
+    for first in range(begin, end, _ROWS):
+        part = rows[first : min(first + _ROWS, end)].astype(np.int64, copy=False)
+        _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
 
 
 def _empty_entries(n):
