@@ -25,7 +25,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm.backbones import MLP, LightGCN
 from freqfm.losses import CCL, PSL, SLatK
-from freqfm.samplers import InBatch
+from freqfm.samplers import DNS, InBatch
 
 DATA_SETS = {"ml1m": "ml1m-implicit", "gowalla": "gowalla"}
 # Of the authors of Adap-tau and BSL; training by cosines, ranking by dot products.
@@ -45,6 +45,9 @@ MODELS = {
     "mlp bsl": {"backbone": MLP()},
     "mlp softmax": {"backbone": MLP(), "loss": "softmax", "temperature": "density"},
     "lightgcn bpr": {"backbone": "lightgcn", "loss": "bpr", "n_negatives": 8},
+    "lightgcn bpr, hard": {
+        "backbone": "lightgcn", "loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05,
+    },
     "lightgcn bsl": {"backbone": "lightgcn"},
     "lightgcn softmax, in batch": {**PUBLISHED, "backbone": LightGCN(3)},
     "lightgcn adap_tau, in batch": {
