@@ -176,7 +176,10 @@ def test_early_stopping_of_recommenders_scores_all_shards(client, histories):
         split_interactions(histories[a:b], 0.1, seed_of(model._seed, i))
         for i, (a, b) in enumerate([(0, 50), (50, 120)])
     ]
-    known, held_out = (sparse.csr_array(sparse.vstack(of)) for of in zip(*parts, strict=True))
+    known, held_out = (
+        sparse.csr_array(np.vstack([part.toarray() for part in of]))
+        for of in zip(*parts, strict=True)
+    )
     found = model.to_local().recommend(
         users=np.arange(120), exclude_seen=False, exclude=known, n_recommendations=10
     )

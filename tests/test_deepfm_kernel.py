@@ -150,7 +150,7 @@ def test_scores_of_a_row_depend_on_that_row_alone(fields):
     for n_threads in (2, 3):
         assert_array_equal(deepfm_trainer.deepfm_scores(X, weights, towers, n_threads)[0], scores)
     alone = [
-        deepfm_trainer.deepfm_scores(canonical_csr(X[[i]]), weights, towers, 1)[0, 0]
+        deepfm_trainer.deepfm_scores(canonical_csr(X[i : i + 1]), weights, towers, 1)[0, 0]
         for i in range(70)
     ]
     assert_array_equal(alone, scores[:70])

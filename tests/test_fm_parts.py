@@ -89,9 +89,9 @@ def test_scores_of_rows_of_any_length_with_any_number_of_factors(width):
     assert_allclose(scores, weights.intercept[0] + dense @ linear + pairs, rtol=1e-5, atol=1e-4)
     assert_array_equal(scores, BACKEND.fm_forward(X, weights, 1)[0])
     # A row's score depends neither on the rows beside it nor on the threads.
-    alone = [BACKEND.fm_scores(canonical_csr(X[[i]]), [weights], 1)[0, 0] for i in range(24)]
+    alone = [BACKEND.fm_scores(canonical_csr(X[i : i + 1]), [weights], 1)[0, 0] for i in range(24)]
     assert_array_equal(scores, alone)
-    many = sparse.vstack([X] * 100)
+    many = sparse.csr_array(np.tile(dense, (100, 1)))
     assert_array_equal(
         BACKEND.fm_scores(canonical_csr(many), [weights], 2)[0], np.tile(scores, 100)
     )

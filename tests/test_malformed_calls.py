@@ -226,7 +226,7 @@ def test_ids_of_several_lengths(model):
 
 def test_scorers_look_at_the_structure_of_matrices(model):
     X = sparse.coo_array(HISTORIES)
-    X.coords = (X.coords[0].copy(), np.where(X.coords[1] == 3, 2**20, X.coords[1]))
+    X.col = np.where(X.col == 3, 2**20, X.col)
     y = sparse.csr_array(np.eye(3, 4))
     with pytest.raises(ValueError, match="X holds the column index 1048576"):
         make_ranking_scorer(k=1)(model, X, y)

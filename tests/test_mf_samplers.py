@@ -55,9 +55,15 @@ def draw(proposal, query, key, n):
     return ids, log_q, lambda item: log_q_of(proposal, query, item, numbers, sums)
 
 
+def hashed(key):
+    # Compiled functions return integers of Python, which NumPy 1 takes for int64 or floats.
+    return np.uint64(hash64(key))
+
+
 def key_of(seed, index):
     with np.errstate(over="ignore"):
-        return hash64(hash64(stream_key(seed, 0) + np.uint64(index)) ^ DRAWS)
+        key = hashed(np.uint64(stream_key(seed, 0)) + np.uint64(index))
+        return hashed(key ^ DRAWS)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -109,7 +115,7 @@ def test_bpr_gradient(data, n_negatives):
     lists = []
     for p, (u, _, _) in enumerate(pairs):
         with np.errstate(over="ignore"):
-            key = hash64(hash64(stream_key(model._seed, 0) ^ DRAWS) + np.uint64(p))
+            key = hashed(hashed(np.uint64(stream_key(model._seed, 0)) ^ DRAWS) + np.uint64(p))
         lists.append(draw(proposal, U[u], key, n_negatives)[0])
 
     def loss(U, V):

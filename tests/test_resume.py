@@ -63,7 +63,7 @@ MODELS = {
     "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),
     "mf_features": MFRecommender(
         **MF,
-        backbone=Features(item_features=sparse.eye_array(40, 5, format="csc")),
+        backbone=Features(item_features=sparse.csc_array(np.eye(40, 5))),
         optimizer="cf_sgd",
     ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),

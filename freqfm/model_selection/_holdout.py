@@ -189,7 +189,8 @@ class _Matrix:
     def __init__(self, X):
         if sparse.issparse(X):
             check_structure(X)
-            X = sparse.csr_array(X)
+            if X.format != "csr":
+                X = sparse.csr_array(X)
             # A new matrix: flags that are not stale, and one type of indices, the narrower one.
             fits = X.nnz <= np.iinfo(X.indices.dtype).max
             indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr

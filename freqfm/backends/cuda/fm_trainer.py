@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from freqfm._jit import interpreted
+from freqfm._rows import take_rows
 from freqfm.backends.base import CPUOnlyError, RankedTables
 from freqfm.backends.cuda import fm, rafm
 from freqfm.backends.cuda.fm import (
@@ -226,7 +227,7 @@ class FMEpochs:
         self._device, self._problem = device, problem
         X, trained = problem.X, slice(None)
         if problem.rows is not None:
-            X, trained = X[problem.rows], problem.rows
+            X, trained = take_rows(X, problem.rows), problem.rows
         factors, self._levels = problem.weights[0].factors, None
         width = longest = factors.shape[1] if problem.ranked is None else 0
         if problem.ranked is not None:

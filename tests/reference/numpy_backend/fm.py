@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from freqfm._rows import take_rows
 from freqfm.backends.base import FMGradient, RankedTables, TrainedTable
 from freqfm.formulas import codes
 from freqfm.formulas.steps import adam_corrections
@@ -122,7 +123,7 @@ class Batch:
 
     def __init__(self, problem, rows, number, weights, state, target):
         self.problem, self.weights, self.state = problem, weights, state
-        X = problem.X[rows]
+        X = take_rows(problem.X, rows)
         self.X, self.weight = X.toarray().astype(np.float64), problem.weight[rows]
         self.target = target[rows]
         held = np.zeros(self.X.shape)
