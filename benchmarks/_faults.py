@@ -270,7 +270,13 @@ def documents(rng, value, *, empty=False):
     same = [tuple(value), iter(value), joined, np.array(joined), pd.Series(joined)]
     same += [[np.array(tokens, dtype=object) for tokens in value], [*map(tuple, value)]]
     refuse = [None, 3, 0.5, print, object(), b"x", "a b", {}, {"a"}, pd.DataFrame({"a": joined})]
-    refuse += [sparse.eye_array(3), [*value, None], [*value, 3], [*value, {"a": 1}], [*value, b"x"]]
+    refuse += [
+        sparse.csr_array([[1]]),
+        [*value, None],
+        [*value, 3],
+        [*value, {"a": 1}],
+        [*value, b"x"],
+    ]
     refuse += [[*value, [*value[0], bad]] for bad in (None, 0.5, [1], b"x", True, {})]
     nothing = [[], [[]], [[], []], iter([])]
     other = [value[:1], value[::-1], value * 2, [[1, 2], [2, 1]], ["é \0 x", *joined]]

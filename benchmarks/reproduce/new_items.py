@@ -88,7 +88,7 @@ def lightfm(X, known, new, *, n_components, epochs, identity, loss, seed, n_jobs
 
     features = sparse.vstack([known, new])
     if identity:
-        own = sparse.eye_array(features.shape[0], X.shape[1], dtype=np.float32)
+        own = sparse.csr_array(np.eye(features.shape[0], X.shape[1], dtype=np.float32))
         features = sparse.hstack([own, features])
     features = sparse.csr_matrix(features, dtype=np.float32)
     features.data /= np.repeat(np.maximum(features.sum(axis=1).A1, 1), np.diff(features.indptr))
