@@ -20,7 +20,7 @@ _SIGNALS = [
 
 _previous = {}  # the handlers that ours replace, by signal
 _pending = {}  # the frames interrupted by signals that are held back, by signal
-_depth = 0  # 1 where signals are held back, else 0
+_held = False  # whether signals are held back
 
 
 @contextlib.contextmanager
@@ -31,14 +31,14 @@ def hold_signals():
     :func:`release_signals` lets them through. Only signals with a handler in Python are held back.
     In threads other than the main one, which never get signals, this does nothing.
     """
-    global _depth
-    if _depth or threading.current_thread() is not threading.main_thread():
+    global _held
+    if _held or threading.current_thread() is not threading.main_thread():
         # They are held back already, or never come.
         yield
         return
     replaced = []
     try:
-        _depth = 1
+        _held = True
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not _handle:
@@ -49,12 +49,12 @@ def hold_signals():
     finally:
         for number in reversed(replaced):
             signal.signal(number, _previous[number])
-        _depth = 0
+        _held = False
         try:
             _deliver()
         finally:
             if replaced:
-                _depth = 0
+                _held = False
 
 
 @contextlib.contextmanager
@@ -63,17 +63,17 @@ def release_signals():
 
     A handler that raises ends the block; from then on signals are held back again.
     """
-    global _depth
+    global _held
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    depth = _depth
+    held = _held
     try:
-        _depth = 0
+        _held = False
         _deliver()
         yield
     finally:
-        _depth = depth
+        _held = held
 
 
 def _handle(number, frame):
@@ -83,10 +83,10 @@ def _handle(number, frame):
 
 def _deliver():
     """Call the handlers of the signals that have arrived, unless signals are held back."""
-    global _depth
-    while _pending and _depth == 0:
+    global _held
+    while _pending and not _held:
         number, frame = _pending.popitem()
         # Held back while an exception from the handler propagates.
-        _depth = 1
+        _held = True
         _previous[number](number, frame)
-        _depth = 0
+        _held = False

@@ -15,7 +15,7 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert _signals._depth == 0 and not _signals._pending
+    assert not _signals._held and not _signals._pending
     signal.signal(signal.SIGINT, before)
 
 
@@ -96,9 +96,9 @@ def test_other_threads_are_left_alone():
 
     def work():
         with hold_signals(), release_signals():
-            seen.append(_signals._depth)
+            seen.append(_signals._held)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [0]
+    assert seen == [False]
