@@ -1,4 +1,4 @@
-"""Some rows of a sparse matrix, copied part by part."""
+"""Rows of sparse matrices: some of them, copied part by part, or those of several as one."""
 
 import numpy as np
 from scipy import sparse
@@ -53,3 +53,20 @@ def take_rows(X, rows):
     indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
     gather_rows_of(X, rows, indptr[1:], indices, data)
     return csr_of(data, indices, indptr, (len(rows), X.shape[1]))
+
+
+def stack_rows(parts):
+    """Return CSR matrices one below the other, as one; the widest has the number of columns.
+
+    Not by ``vstack``: older scipy cannot stack with an indptr wider than the indices.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    begins = np.cumsum([0, *(part.nnz for part in parts)])
+    ends = [part.indptr[1:] + begin for part, begin in zip(parts, begins, strict=False)]
+    return csr_of(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+        np.concatenate([begins[:1], *ends]),
+        (sum(part.shape[0] for part in parts), max(part.shape[1] for part in parts)),
+    )

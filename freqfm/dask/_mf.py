@@ -7,7 +7,7 @@ import dask
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import csr_of, take_rows
+from freqfm._validation import stack_rows, take_rows
 from freqfm.dask import _users
 from freqfm.dask._base import CONSTRAINTS, OnCluster, collected, groups_of, with_options
 from freqfm.dask._cluster import Cluster, partitions_of
@@ -96,28 +96,11 @@ class ShardedInteractions(NamedTuple):
         if not found:
             return sparse.csr_array((0, self.shape[1]), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")
-        return take_rows(_stacked(found), np.argsort(order))
+        return take_rows(stack_rows(found), np.argsort(order))
 
     def all_rows(self):
         """Return the interactions of all users, fetched from their workers."""
-        return _stacked(self.cluster.gather(self.parts))
-
-
-def _stacked(parts):
-    """Return canonical matrices one below the other, as one.
-
-    Not by ``vstack``: older scipy cannot stack with an indptr wider than the indices.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    begins = np.cumsum([0, *(part.nnz for part in parts)])
-    ends = [part.indptr[1:] + begin for part, begin in zip(parts, begins, strict=False)]
-    return csr_of(
-        np.concatenate([part.data for part in parts]),
-        np.concatenate([part.indices for part in parts]),
-        np.concatenate([begins[:1], *ends]),
-        (sum(part.shape[0] for part in parts), parts[0].shape[1]),
-    )
+        return stack_rows(self.cluster.gather(self.parts))
 
 
 class ShardedMFTrainer(Sharded, MFTrainer):

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from freqfm._rows import take_rows
+from freqfm._rows import stack_rows, take_rows
 
 from . import stream_sources
 from .csr_files import as_csr, load_csr, slice_csr
@@ -406,20 +406,12 @@ def _joined(blocks):
     """Return blocks as one; the widest has the number of columns."""
     if len(blocks) == 1:
         return blocks[0]
-    rows = [block[0] for block in blocks]
-    ends = np.cumsum([X.indptr[-1] for X in rows])
-    indptr = [X.indptr[1:] + end - X.indptr[-1] for X, end in zip(rows, ends, strict=True)]
-    joined = _wide(rows[0], max(X.shape[1] for X in rows))
-    joined = slice_csr(joined, 0, 0)
-    joined.resize(sum(X.shape[0] for X in rows), joined.shape[1])
-    joined.data = np.concatenate([X.data for X in rows])
-    joined.indices = np.concatenate([X.indices for X in rows])
-    joined.indptr = np.concatenate([np.zeros(1, dtype=np.int64), *indptr])
     if len({len(block) for block in blocks}) > 1:
         raise ValueError(
             "some blocks of the stream have sample_weight and others have none; give it in all."
         )
-    return joined, *(np.concatenate(v) for v in zip(*(b[1:] for b in blocks), strict=True))
+    rows, *others = zip(*blocks, strict=True)
+    return stack_rows(rows), *map(np.concatenate, others)
 
 
 def _prefetched(items, depth):
