@@ -213,13 +213,17 @@ def resolve(axis, value, base, registry, parameters=()):
                 f"{axis}={value!r} is not known; did you mean {' or '.join(map(repr, near))}? "
                 f"Known names: {', '.join(map(repr, sorted(registry)))}."
             )
-        unknown = [item for item in given if item[0] not in registry[value]().get_params()]
+        component = registry[value]()
+        if not given and _is_ours(type(component)):
+            return component  # its defaults are valid
+        known = component.get_params()
+        unknown = [item for item in given if item[0] not in known]
         if unknown:
             key, name, number = unknown[0]
             raise ValueError(
                 f"{name}={number!r} is not used: {axis}={value!r} has no {key}; leave it at None."
             )
-        component = registry[value](**{key: number for key, _, number in given})
+        component.set_params(**{key: number for key, _, number in given})
     else:
         if not isinstance(value, base):
             raise TypeError(

@@ -150,7 +150,8 @@ class FMTrainer(ModelTask):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
             # A token in no row has no gradient, so any number works.
-            np.divide(1.0, model.token_counts_, out=shares, where=model.token_counts_ > 0)
+            counts = np.where(model.token_counts_ > 0, model.token_counts_, 1.0)
+            np.divide(1.0, counts, out=shares, casting="same_kind")
         return FMObjective(
             loss_code=model._loss.code,
             alpha_linear=float(model.alpha_linear),
