@@ -40,8 +40,7 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    # pytest and Python would search all that compiling has left several times more.
-    gc.collect()
+    # pytest and Python would search all that compiling has left several times.
     gc.freeze()
 
 
