@@ -1,9 +1,10 @@
 """Training on streams: chunks by ``partial_fit``, and memory and time of fits on a ``RowStream``.
 
-Rows are generated on the fly, always the same ones: 39 tokens each, in fields of very different
-sizes, by a power law within each field; the label depends on some of them.
+Rows are generated on the fly, always the same ones: 39 tokens each by default, in fields of very
+different sizes, by a power law within each field; the label depends on some of them.
 
     python benchmarks/streams.py chunks                      # partial_fit against fit, in turns
+    python benchmarks/streams.py chunks --tokens 10000 --fields 2
     python benchmarks/streams.py epochs --rows 600000 --chunk 65536    # epochs, in turns
     python benchmarks/streams.py stream --rows 1000000 --chunk 32768   # memory, time, log loss
     python benchmarks/streams.py pass --rows 100000000 --chunk 32768   # constant memory
@@ -36,17 +37,18 @@ N_FIELDS = 39
 EXPONENT = 1.1
 
 
-def field_sizes(n_tokens):
+def field_sizes(n_tokens, n_fields):
     """Return the numbers of tokens of the fields, from 4 on, in a geometric series."""
-    sizes = np.geomspace(4, n_tokens / 5, N_FIELDS)
+    sizes = np.geomspace(4, n_tokens / 5, n_fields)
     return np.maximum(2, sizes * n_tokens / sizes.sum()).astype(np.int64)
 
 
 class Rows:
     """Chunks of rows by their numbers: the same number gives the same rows."""
 
-    def __init__(self, n_tokens, seed=0):
-        sizes = field_sizes(n_tokens)
+    def __init__(self, n_tokens, n_fields=N_FIELDS, seed=0):
+        sizes = field_sizes(n_tokens, n_fields)
+        self.n_fields = n_fields
         self.n_tokens = int(sizes.sum())
         self.seed = seed
         self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
@@ -56,7 +58,7 @@ class Rows:
     def chunk(self, number, n_rows):
         """Return X and y of a chunk."""
         rng = np.random.default_rng([self.seed, number])
-        ranks = rng.random((n_rows, N_FIELDS), dtype=np.float32)
+        ranks = rng.random((n_rows, self.n_fields), dtype=np.float32)
         ranks *= self._ranges
         ranks += 1
         np.power(ranks, np.float32(1 / (1 - EXPONENT)), out=ranks)
@@ -67,7 +69,7 @@ class Rows:
         X = sparse.csr_array((n_rows, self.n_tokens), dtype=np.float32)
         X.data = np.ones(tokens.size, dtype=np.float32)
         X.indices = tokens.ravel()
-        X.indptr = np.arange(0, tokens.size + 1, N_FIELDS, dtype=np.int64)
+        X.indptr = np.arange(0, tokens.size + 1, self.n_fields, dtype=np.int64)
         return X, y.astype(np.int64)
 
 
@@ -108,7 +110,7 @@ def chunks_against_fit(args):
 
     All continue with a model, so that none of them draws one.
     """
-    rows = Rows(args.tokens)
+    rows = Rows(args.tokens, args.fields)
     chunks = [rows.chunk(i, args.chunk) for i in range(max(2, args.rows // args.chunk))]
     X, y = joined(chunks)
     warm, online = model(args, warm_start=True), model(args)
@@ -122,7 +124,7 @@ def chunks_against_fit(args):
     }
     with epochs:
         results = quartiles(calls, args.repeats)
-    print(f"{len(y)} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
+    print(f"{len(y)} rows of {rows.n_fields} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
     print_turns(results, len(y), "fit, one epoch")
     return results
 
@@ -151,7 +153,7 @@ def epochs_against_memory(args):
             calls[f"{name}, an epoch"] = functools.partial(task.run_epoch, 1)
             calls[f"{name}, read only"] = lambda stream=stream: sum(1 for _ in stream.epoch(1))
         results = quartiles(calls, args.repeats)
-    print(f"{n_rows} rows of {N_FIELDS} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
+    print(f"{n_rows} rows of {rows.n_fields} tokens out of {rows.n_tokens}, chunks of {args.chunk}")
     print_turns(results, n_rows, "an epoch in memory")
     return results
 
@@ -287,6 +289,7 @@ def main():
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--chunk", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--fields", type=int, default=N_FIELDS, help="tokens of a row, for chunks")
     parser.add_argument("--components", type=int, default=16)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--repeats", type=int, default=5)
