@@ -118,16 +118,7 @@ def make_interactions(
     ):
         if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value <= most:
             raise ValueError(f"{name} is {value!r}; pass a number from 0 to {most}.")
-    if n_clusters > min(n_users, n_items):
-        raise ValueError(
-            f"n_clusters is {n_clusters}, with {n_users} users and {n_items} items; pass at most "
-            "as many clusters as there are users and as there are items."
-        )
-    if max(n_users, n_items, n_interactions) > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"n_users is {n_users}, n_items {n_items} and n_interactions {n_interactions}, more "
-            "than int32 indices can hold; pass smaller numbers."
-        )
+    _check_sizes(n_users, n_items, n_interactions, n_clusters)
 
     rng = check_random_state(random_state)
     catalogue = _Catalogue(rng, n_items, n_clusters, popularity_exponent, noise)
@@ -139,15 +130,7 @@ def make_interactions(
     degrees = _draw_degrees(rng, n_interactions, min_interactions, most, activity_exponent)
 
     indptr = np.concatenate([[0], np.cumsum(degrees)])
-    indices = np.empty(n_interactions, dtype=np.int32)
-    start = 0
-    while start < n_users:
-        # At least one user, however many items that user has.
-        stop = np.searchsorted(indptr, indptr[start] + BLOCK_SIZE, side="right") - 1
-        stop = max(start + 1, int(stop))
-        drawn = catalogue.draw(rng, user_clusters[start:stop], degrees[start:stop])
-        indices[indptr[start] : indptr[stop]] = drawn
-        start = stop
+    indices = _draw_items(rng, catalogue, user_clusters, degrees, indptr)
     data = np.ones(n_interactions, dtype=np.float32)
     X = csr_array((data, indices, indptr.astype(np.int32)), shape=(n_users, n_items))
     # The rows are sorted and without duplicates by construction: this skips a check later.
@@ -162,6 +145,34 @@ def make_interactions(
             popularity=catalogue.by_item(catalogue.popularity),
         ),
     )
+
+
+def _check_sizes(n_users, n_items, n_interactions, n_clusters):
+    """Raise if the numbers do not fit together."""
+    if n_clusters > min(n_users, n_items):
+        raise ValueError(
+            f"n_clusters is {n_clusters}, with {n_users} users and {n_items} items; pass at most "
+            "as many clusters as there are users and as there are items."
+        )
+    if max(n_users, n_items, n_interactions) > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"n_users is {n_users}, n_items {n_items} and n_interactions {n_interactions}, more "
+            "than int32 indices can hold; pass smaller numbers."
+        )
+
+
+def _draw_items(rng, catalogue, user_clusters, degrees, indptr):
+    """Draw the items of all users, block by block; return their columns."""
+    n_users, indices = len(degrees), np.empty(indptr[-1], dtype=np.int32)
+    start = 0
+    while start < n_users:
+        # At least one user, however many items that user has.
+        stop = np.searchsorted(indptr, indptr[start] + BLOCK_SIZE, side="right") - 1
+        stop = max(start + 1, int(stop))
+        drawn = catalogue.draw(rng, user_clusters[start:stop], degrees[start:stop])
+        indices[indptr[start] : indptr[stop]] = drawn
+        start = stop
+    return indices
 
 
 class _Catalogue:

@@ -119,15 +119,12 @@ def make_clicks(
     sizes = _check_n_tokens(n_tokens)
     _check_integer("n_samples", n_samples)
     _check_integer("n_components", n_components)
-    for name, value in (
-        ("tail_exponent", tail_exponent),
-        ("linear_scale", linear_scale),
-        ("interaction_scale", interaction_scale),
-    ):
-        if not (_is_real(value) and 0 <= value < np.inf):
-            raise ValueError(f"{name} is {value!r}; pass a finite number >= 0.")
-    if not (_is_real(click_rate) and 0 < click_rate < 1):
-        raise ValueError(f"click_rate is {click_rate!r}; pass a number strictly between 0 and 1.")
+    _check_numbers(
+        click_rate,
+        tail_exponent=tail_exponent,
+        linear_scale=linear_scale,
+        interaction_scale=interaction_scale,
+    )
     if tail not in TAILS:
         raise ValueError(f"tail is {tail!r}; pass one of {TAILS}.")
     if max(n_samples * len(sizes), sum(sizes)) > np.iinfo(np.int32).max:
@@ -147,11 +144,7 @@ def make_clicks(
         rng, token_probabilities, offsets, n_components, linear_scale, interaction_scale
     )
 
-    tokens = np.empty((n_samples, len(sizes)), dtype=np.int32)
-    for field, (start, stop) in enumerate(pairwise(offsets)):
-        drawn = rng.choice(stop - start, size=n_samples, p=token_probabilities[start:stop])
-        tokens[:, field] = start + drawn
-
+    tokens = _draw_tokens(rng, n_samples, token_probabilities, offsets)
     score = coef[tokens].sum(axis=1) + _interactions(factors, tokens)
     intercept = _intercept_for_rate(score, click_rate)
     probabilities = expit(intercept + score)
@@ -171,6 +164,24 @@ def make_clicks(
             field_offsets=offsets,
         ),
     )
+
+
+def _check_numbers(click_rate, **scales):
+    """Raise unless a number is a rate, and the others are finite and not negative."""
+    for name, value in scales.items():
+        if not (_is_real(value) and 0 <= value < np.inf):
+            raise ValueError(f"{name} is {value!r}; pass a finite number >= 0.")
+    if not (_is_real(click_rate) and 0 < click_rate < 1):
+        raise ValueError(f"click_rate is {click_rate!r}; pass a number strictly between 0 and 1.")
+
+
+def _draw_tokens(rng, n_samples, token_probabilities, offsets):
+    """Return a token of each field for every row."""
+    tokens = np.empty((n_samples, len(offsets) - 1), dtype=np.int32)
+    for field, (start, stop) in enumerate(pairwise(offsets)):
+        drawn = rng.choice(stop - start, size=n_samples, p=token_probabilities[start:stop])
+        tokens[:, field] = start + drawn
+    return tokens
 
 
 def _rank_probabilities(size, tail, tail_exponent):
