@@ -7,6 +7,8 @@ NDCG@20 of both.
 
     python benchmarks/reproduce/lightgcn.py --data DIR --out results
     python benchmarks/reproduce/lightgcn.py --data DIR --data-set gowalla --models 'lightgcn*'
+    python benchmarks/reproduce/lightgcn.py --data DIR --data-set gowalla --models 'lightgcn bsl' \
+        --n-components 256 --epochs 130 --every 130
     python benchmarks/reproduce/lightgcn.py --data DIR --quick
 
 Published, recall@20 / NDCG@20 on Gowalla: LightGCN with BPR 0.1830 / 0.1554 (He et al., 2020), with
@@ -47,6 +49,10 @@ MODELS = {
     "lightgcn bpr": {"backbone": "lightgcn", "loss": "bpr", "n_negatives": 8},
     "lightgcn bpr, hard": {
         "backbone": "lightgcn", "loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05,
+    },
+    "lightgcn bpr, hard, dropout": {
+        "backbone": "lightgcn", "loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05,
+        "user_dropout": 0.3,
     },
     "lightgcn bsl": {"backbone": "lightgcn"},
     "lightgcn softmax, in batch": {**PUBLISHED, "backbone": LightGCN(3)},
