@@ -134,7 +134,7 @@ def epochs_against_memory(args):
 
     Reading is the bound of a source: no epoch is faster, and its work takes a core from training.
     """
-    rows = Rows(args.tokens)
+    rows = Rows(args.tokens, args.fields)
     n_rows = args.rows // args.chunk * args.chunk
     X, y = joined([rows.chunk(i, args.chunk) for i in range(n_rows // args.chunk)])
     epochs = in_memory(args, X, y)
@@ -160,7 +160,7 @@ def epochs_against_memory(args):
 
 def constant_memory(args):
     """Train one pass on generated rows by partial_fit; print memory and rate as it goes."""
-    rows, done, printed = Rows(args.tokens), 0, 0
+    rows, done, printed = Rows(args.tokens, args.fields), 0, 0
     model(args).partial_fit(*rows.chunk(0, 2000), classes=[0, 1])
     memory, start = AnonymousMemory(), time.perf_counter()
     online = model(args, shuffle=False)
@@ -243,7 +243,7 @@ def stream_fit(args, rows):
 def stream_against_memory(args):
     """Compare fits on streams with one in memory, each in a process of its own."""
     if args.source:
-        print(json.dumps(stream_fit(args, Rows(args.tokens))))
+        print(json.dumps(stream_fit(args, Rows(args.tokens, args.fields))))
         return {}
     results = {}
     cases = [("generated", args.rows // 2), ("generated", args.rows)]
@@ -251,10 +251,10 @@ def stream_against_memory(args):
         cases += [("mapped", args.rows), ("in memory", args.rows)]
     with tempfile.TemporaryDirectory() as folder:
         if not args.generated_only:
-            save_csr(folder, generated(Rows(args.tokens), args.rows, args.chunk))
+            save_csr(folder, generated(Rows(args.tokens, args.fields), args.rows, args.chunk))
         for source, n_rows in cases:
             call = [sys.executable, __file__, "stream", "--source", source, "--rows", str(n_rows)]
-            for name in ("chunk", "tokens", "components"):
+            for name in ("chunk", "tokens", "fields", "components"):
                 call += [f"--{name}", str(getattr(args, name))]
             done = subprocess.run([*call, "--folder", folder], capture_output=True, text=True)
             if done.returncode:
@@ -289,7 +289,7 @@ def main():
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--chunk", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=10_000_000)
-    parser.add_argument("--fields", type=int, default=N_FIELDS, help="tokens of a row, for chunks")
+    parser.add_argument("--fields", type=int, default=N_FIELDS, help="tokens of a row")
     parser.add_argument("--components", type=int, default=16)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--repeats", type=int, default=5)
