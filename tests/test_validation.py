@@ -104,6 +104,19 @@ def test_wrong_labels_and_targets(clicks, cls, y, match):
         model_of(cls).fit(clicks[0], y)
 
 
+@pytest.mark.parametrize("known, others", [("ab", [0, 1]), ([0, 1], "ab")])
+def test_labels_of_another_type_are_not_among_the_classes(clicks, known, others):
+    # Objects are what pandas makes of a column of strings.
+    X, y = clicks
+    known, others = (
+        np.array(list(labels), dtype=object if labels == "ab" else None)
+        for labels in (known, others)
+    )
+    model = model_of(FMClassifier).partial_fit(X, known[y], classes=known)
+    with pytest.raises(ValueError, match=r"y holds .* not among the classes"):
+        model.partial_fit(X, others[y])
+
+
 def test_partial_fit_needs_known_classes(clicks):
     X, y = clicks
     with pytest.raises(ValueError, match="classes=None in the first call"):

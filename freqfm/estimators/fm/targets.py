@@ -111,13 +111,14 @@ class ClassTargets(ClassifierMixin):
                 f"classes={np.unique(classes).tolist()} differs from the "
                 f"{self.classes_.tolist()} of the first call; pass the same, or None."
             )
-        labels = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
-        unknown = self.classes_[labels] != y
-        if unknown.any():
+        # Unlike a search, this also compares what has no common order, integers and objects.
+        known = np.isin(y, self.classes_)
+        if not known.all():
             raise ValueError(
-                f"y holds {np.unique(y[unknown]).tolist()}, which is not among the classes "
+                f"y holds {np.unique(y[~known]).tolist()}, which is not among the classes "
                 f"{self.classes_.tolist()} of the first call; name all classes there, or fit again."
             )
+        labels = np.searchsorted(self.classes_, y)
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         return np.stack([labels == k for k in outputs]).astype(np.float32), labels
 
