@@ -36,6 +36,7 @@ PUBLISHED = {
 }  # fmt: skip
 KEYS = "n_components", "epochs", "every", "patience", "seed"
 EXACT = {"batch_size": 2048, "learning_rate": 0.001, "user_dropout": 0.0}
+HARD = {"loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05}
 MODELS = {
     "mf bsl": {},
     "mf softmax": {"loss": "softmax", "temperature": "density"},
@@ -47,13 +48,8 @@ MODELS = {
     "mlp bsl": {"backbone": MLP()},
     "mlp softmax": {"backbone": MLP(), "loss": "softmax", "temperature": "density"},
     "lightgcn bpr": {"backbone": "lightgcn", "loss": "bpr", "n_negatives": 8},
-    "lightgcn bpr, hard": {
-        "backbone": "lightgcn", "loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05,
-    },
-    "lightgcn bpr, hard, dropout": {
-        "backbone": "lightgcn", "loss": "bpr", "negative_sampler": DNS(128), "learning_rate": 0.05,
-        "user_dropout": 0.3,
-    },
+    "lightgcn bpr, hard": {**HARD, "backbone": "lightgcn"},
+    "lightgcn bpr, hard, dropout": {**HARD, "backbone": "lightgcn", "user_dropout": 0.3},
     "lightgcn bsl": {"backbone": "lightgcn"},
     "lightgcn softmax, in batch": {**PUBLISHED, "backbone": LightGCN(3)},
     "lightgcn adap_tau, in batch": {
