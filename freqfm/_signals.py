@@ -11,7 +11,7 @@ import threading
 
 __all__ = ["hold_signals", "release_signals"]
 
-# SIGINT comes last: it is restored first, so that a second Ctrl-C finds everything restored.
+# SIGINT is restored last, so that a second Ctrl-C finds everything restored.
 _SIGNALS = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGHUP", "SIGALRM", "SIGINT")
@@ -47,14 +47,16 @@ def hold_signals():
                 signal.signal(number, _handle)
         yield
     finally:
-        for number in reversed(replaced):
-            signal.signal(number, _previous[number])
-        _held = False
         try:
-            _deliver()
+            for number in replaced:
+                signal.signal(number, _previous[number])
         finally:
-            if replaced:
-                _held = False
+            _held = False
+            try:
+                _deliver()
+            finally:
+                if replaced:
+                    _held = False
 
 
 @contextlib.contextmanager

@@ -34,6 +34,22 @@ def test_signals_arrive_at_the_end_of_the_outermost_block():
     assert seen == ["inner", "outer"]
 
 
+def test_a_signal_may_arrive_while_handlers_are_restored(monkeypatch):
+    set_handler = signal.signal
+    before = set_handler(signal.SIGTERM, lambda number, frame: None)
+    ours = signal.getsignal(signal.SIGTERM)
+
+    def set_handler_and_press(number, handler):
+        set_handler(number, handler)
+        if handler is signal.default_int_handler:
+            press()
+
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch, hold_signals():
+        patch.setattr(signal, "signal", set_handler_and_press)
+    assert not _signals._held
+    assert set_handler(signal.SIGTERM, before) is ours
+
+
 def test_released_signals_arrive_at_once_and_the_next_one_is_held_back():
     seen = []
     with pytest.raises(KeyboardInterrupt), hold_signals():
