@@ -8,6 +8,7 @@ of numba that ignores them.
 """
 
 import gc
+import operator
 from collections import Counter
 
 from llvmlite import binding, ir
@@ -20,7 +21,8 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.ir import Assign
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
-from numba.core.typing import Context
+from numba.core.typing import Context, signature
+from numba.cpython.builtins import do_minmax
 from numba.extending import models, register_model
 
 __all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
@@ -53,17 +55,37 @@ class _WholeModel(models.PrimitiveModel):
         super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
 
+# What ``_Types`` and ``_Lower`` write in place of a call.
+_COMPARISONS = {min: operator.lt, max: operator.gt}
+
+
 class _Lower(Lower):
-    """Writes LLVM code with fewer variables in memory.
+    """Writes LLVM code with fewer variables in memory, and ``min`` and ``max`` in place.
 
     numba keeps a variable in memory if another block of the function uses it, which is the same
     once LLVM has optimized it. This may be an argument with dozens of arrays.
+
+    It compiles ``min`` and ``max`` as functions, with the options of whichever function calls them
+    first, also one outside the package, and a call of them takes what was compiled last. LLVM's
+    code, and with it the order of sums, would depend on what the process has compiled before.
     """
+
+    def _lower_call_normal(self, fnty, expr, signature):
+        comparison = _comparison(fnty)
+        if comparison is None or signature.pysig is not None:
+            return super()._lower_call_normal(fnty, expr, signature)
+        values = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
+        return do_minmax(self.context, self.builder, signature.args, values, comparison)
 
     def _find_singly_assigned_variable(self):
         super()._find_singly_assigned_variable()
         if not self.func_ir.func_id.is_generator:
             self._singly_assigned_vars |= _defined_before_use(self.func_ir.blocks)
+
+
+def _comparison(func):
+    """Return how ``min`` or ``max`` compares, or None for other functions."""
+    return _COMPARISONS.get(func.typing_key) if isinstance(func, types.Function) else None
 
 
 def _defined_before_use(blocks):
@@ -187,6 +209,9 @@ class _Types(Context):
             or any(isinstance(argument, types.Opaque) for argument in args)
         ):
             return super().resolve_function_type(func, args, kws)
+        if _comparison(func) and len(args) > 1 and all(isinstance(a, types.Number) for a in args):
+            args = tuple(map(types.unliteral, args))
+            return signature(self.unify_types(*args), *args)
         key = func, args
         if key not in self._found:
             self._found[key] = super().resolve_function_type(func, args, kws)

@@ -11,7 +11,7 @@ from numba.core.compiler import Compiler, Flags
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
 from freqfm import _compiler, _jit
@@ -133,6 +133,28 @@ def test_every_function_is_linked_into_a_kernel_alone(kernel):
     assert compiled(example(), 1) == 3.0
     overload = total.overloads[numba.typeof(example()), numba.int64]
     assert "doubled" not in "".join(f.name for f in overload.library.get_defined_functions())
+
+
+def test_min_and_max_are_no_calls(kernel, monkeypatch):
+    # Functions of numba's would be shared with whatever else it compiles, see ``_Lower``.
+    linked = []
+    optimize = _compiler._KernelCode._optimize_final_module
+
+    def recorded(self):
+        linked.extend(function.name for function in self._final_module.functions)
+        optimize(self)
+
+    monkeypatch.setattr(_compiler._KernelCode, "_optimize_final_module", recorded)
+
+    def bounds(x, y):
+        return min(x, y), max(x, y), min(3, x), max(x, 2.5, y), max((x, y))
+
+    compiled = kernel(ours(bounds))
+    for x, y in [(1, 2.5), (4.0, -1), (np.nan, 1.0), (1.0, np.nan)]:
+        assert_array_equal(compiled(x, y), bounds(x, y))
+    assert not [name for name in linked if "ol_min" in name]
+    # Of a tuple it is numba's.
+    assert [name for name in linked if "ol_max" in name]
 
 
 def test_functions_work_inside_what_numba_compiles():

@@ -117,12 +117,10 @@ def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F8
     plain = MFRecommender(WIDTH, **params).fit(X)
     for backbone in (identity(), CustomLinear()):
         model = MFRecommender(WIDTH, backbone=backbone, **params).fit(X)
-        # Decay of whole tables is a power of one factor here, and a product of factors there.
-        atol = 1e-6 if settings.get("weight_decay") else 0
-        # Losses of batches are added up in another order.
-        assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=max(atol, 1e-12))
+        # Two kernels: the order in which each adds up a vector's products depends on the processor.
+        assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-6, atol=1e-7)
         for name in ("user_factors_", "item_factors_"):
-            assert_allclose(getattr(model, name), getattr(plain, name), atol=atol, rtol=atol)
+            assert_allclose(getattr(model, name), getattr(plain, name), atol=1e-6, rtol=1e-6)
         assert_array_equal(model.recommend(users=[0, 1])[0], plain.recommend(users=[0, 1])[0])
 
 
@@ -175,7 +173,8 @@ def test_gradient_by_dense_layers(data, backbone, family):  # noqa: F811
             vectors.append(x)
         return reference_loss(family, X, pairs, *vectors)
 
-    assert_allclose(model.loss_curve_[0], loss(*before.values()), rtol=1e-5)
+    # Of losses of several terms, the sum may be much smaller than each.
+    assert_allclose(model.loss_curve_[0], loss(*before.values()), rtol=1e-5, atol=1e-6)
     expected = reference.mf.gradients(loss, *before.values())
     for (name, table), gradient in zip(before.items(), expected, strict=True):
         found = table - model.backbone_tables_[name]
