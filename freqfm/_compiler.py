@@ -72,7 +72,7 @@ class _Lower(Lower):
 
     def _lower_call_normal(self, fnty, expr, signature):
         comparison = _comparison(fnty)
-        if comparison is None or signature.pysig is not None:
+        if comparison is None or len(signature.args) == 1:  # the numbers of a tuple
             return super()._lower_call_normal(fnty, expr, signature)
         values = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
         return do_minmax(self.context, self.builder, signature.args, values, comparison)
