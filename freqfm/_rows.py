@@ -42,6 +42,16 @@ def csr_of(data, indices, indptr, shape):
     return X
 
 
+def with_one_index_type(X):
+    """Return a CSR matrix of the same arrays whose indptr has the type of the indices, if it fits.
+
+    Older scipy would cast both to the wider of the two in what it makes of a matrix.
+    """
+    fits = X.nnz <= np.iinfo(X.indices.dtype).max
+    indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr
+    return sparse.csr_array((X.data, X.indices, indptr), shape=X.shape)
+
+
 def take_rows(X, rows):
     """Return some rows of a canonical matrix as a canonical matrix.
 

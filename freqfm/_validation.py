@@ -12,7 +12,6 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._rows import csr_of, take_rows
-from freqfm._rows import stack_rows as stack_rows
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_user
 

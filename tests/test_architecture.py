@@ -48,7 +48,14 @@ MAY_IMPORT = {
     "_columns": set(),
     "_ids": set(),
     "_interactions": {"_warnings", "_columns", "_ids"},
-    "model_selection": {"_ids", "_interactions", "_validation", "exceptions", "metrics"},
+    "model_selection": {
+        "_ids",
+        "_interactions",
+        "_rows",
+        "_validation",
+        "exceptions",
+        "metrics",
+    },
     "displays": {"_validation", "metrics", "model_selection"},
     "estimators": {
         *BELOW_AXES,
@@ -56,6 +63,7 @@ MAY_IMPORT = {
         "_columns",
         "_ids",
         "_interactions",
+        "_rows",
         "_signals",
         "_validation",
         "_warnings",
@@ -63,7 +71,7 @@ MAY_IMPORT = {
         "metrics",
         "model_selection",
     },
-    "dask": {"_validation", "_versions", "callbacks", "estimators", "formulas"},
+    "dask": {"_rows", "_validation", "_versions", "callbacks", "estimators", "formulas"},
     "__init__": {
         *BELOW_AXES,
         *AXES,

@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._interactions import Table, is_dataframe
+from freqfm._rows import with_one_index_type
 from freqfm._validation import check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
@@ -191,10 +192,8 @@ class _Matrix:
             check_structure(X)
             if X.format != "csr":
                 X = sparse.csr_array(X)
-            # A new matrix: flags that are not stale, and one type of indices, the narrower one.
-            fits = X.nnz <= np.iinfo(X.indices.dtype).max
-            indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr
-            X = sparse.csr_array((X.data, X.indices, indptr), shape=X.shape, copy=True)
+            # A new matrix, whose flags are not stale.
+            X = with_one_index_type(X).copy()
             X.has_canonical_format = False
             X.sum_duplicates()
         else:

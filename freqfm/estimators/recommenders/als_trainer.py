@@ -4,9 +4,9 @@ import contextlib
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from freqfm import backends
+from freqfm._rows import with_one_index_type
 from freqfm.backends.base import Histories, LeastSquaresProblem
 from freqfm.estimators.tasks import TrainingTask
 
@@ -88,10 +88,7 @@ class ALSTrainer(TrainingTask):
         self.model, self.validation_score = model, score
         self._n_steps, self._n_threads = components.n_steps, n_threads
         self._objective = components.objective
-        # Older scipy would transpose with 64-bit indices if the indptr is of 64 bits.
-        fits = X.nnz <= np.iinfo(np.int32).max
-        indptr = X.indptr.astype(np.int32) if fits else X.indptr
-        by_item = sparse.csr_array((X.data, X.indices, indptr), shape=X.shape).T.tocsr()
+        by_item = with_one_index_type(X).T.tocsr()
         self._of_users = Histories(X.indptr.astype(np.int64), X.indices, X.data)
         self._of_items = Histories(
             by_item.indptr.astype(np.int64), by_item.indices.astype(np.int32), by_item.data
