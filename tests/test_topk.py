@@ -108,6 +108,33 @@ def test_large_random_problem():
     assert all(len(set(row)) == 50 for row in found.tolist())
 
 
+@pytest.mark.parametrize("unit_columns", [0, 30, 37])
+@pytest.mark.parametrize("n", [2, 70])
+def test_queries_have_the_same_result_alone_and_together(n, unit_columns):
+    rng = np.random.default_rng(n)
+    queries = rng.standard_normal((n, 37), dtype=np.float32)
+    items = rng.standard_normal((1200, 37), dtype=np.float32)
+    # Scores that differ by no more than rounding.
+    items[300:] = items[np.arange(900) % 300] * (1 + 1e-7 * rng.standard_normal((900, 37)))
+    queries *= np.exp(3 * rng.standard_normal((n, 1))).astype(np.float32)
+    found, scores = top_k(queries, items, 20, unit_columns=unit_columns)
+    for i in range(0, n, 5):
+        alone = top_k(queries[i : i + 1], items, 20, unit_columns=unit_columns)
+        assert_array_equal(found[i], alone[0][0])
+        assert_array_equal(scores[i], alone[1][0])
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e-10, 1e10, 1e18])
+def test_vectors_of_any_length(scale):
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((3, 8))
+    items = np.float32(scale * rng.standard_normal((900, 8)))
+    found, scores = top_k(queries, items, 900)
+    exact = np.take_along_axis(queries @ items.T.astype(float), found, axis=1)
+    assert_allclose(scores, exact, rtol=1e-4, atol=1e-5 * scale)
+    assert all(sorted(row) == list(range(900)) for row in found.tolist())
+
+
 needs_bounds = pytest.mark.skipif(not bounds.AVAILABLE, reason="the processor has no AVX-512 VNNI")
 
 
@@ -212,6 +239,7 @@ def test_threads_beyond_the_rows_have_nothing_to_do():
         tiles=np.empty((3, 4, TILE_ITEMS + BLOCK), dtype=np.float32),
         units=np.empty((3, 0, 3), dtype=np.float32),
         cursors=np.empty((3, 4), dtype=np.int64),
+        slacks=np.empty((3, 4), dtype=np.float32),
         rounded=_rounded_scratch(3, 0, 3),
     )
     for n_queries in (10, 4, 1):

@@ -6,9 +6,11 @@ with the worst of its best k so far. The scores of all queries with all items ar
 once. Nearly all scores fail the comparison, which runs over many of them in one instruction, so
 the matrix product takes most of the time.
 
-Where the processor can, a tile holds upper bounds of the scores instead, which take a quarter of
-that time, see ``bounds``. Scores are then computed only where the bound is better than the worst of
-the best k; all other items rank behind these k, so that the result is the same.
+How a matrix product rounds depends on the number of its rows. So that queries have the same result
+alone and together with others, scores that are good enough, but for rounding, are computed again,
+one by one. Where the processor can, a tile holds upper bounds of the scores instead of products,
+which take a quarter of that time, see ``bounds``. In both cases all other items rank behind the
+best k.
 """
 
 import contextlib
@@ -51,6 +53,12 @@ _SHORTEST, _LONGEST = 1e-16, 1e16
 _PADDING = 16
 
 _NOTHING = np.float32(-np.inf)
+
+# Two sums of d products of float32 in different orders differ by at most d / 2**23 times the
+# product of the vectors' lengths. Shorter vectors count as of this squared length: squares of
+# theirs would underflow.
+_ROUNDING, _ROUNDINGS_BESIDE = np.float32(2.0**-22), np.float32(8)
+_LEAST_SQUARES = np.float32(1e-30)
 
 
 @inlined
@@ -119,22 +127,25 @@ def _score(query, row, n_unit):
 
 
 @inlined
-def _keep_best(i, r, first_item, n_scores, tile, query, scores, best):
-    """Keep those of row ``i`` of the tile that are among the best of query ``r``."""
+def _keep_best(i, r, first_item, n_scores, tile, slack, scores, best):
+    """Keep those of row ``i`` of the tile that are among the best of list ``r``.
+
+    No score exceeds its number in the tile by more than ``slack``.
+    """
     items = best.items
+    query = scores.queries[r % np.uint64(scores.queries.shape[0])]
     # Items come in increasing order, so of equal scores the one that is already kept stays.
     threshold = best.scores[r, 0]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
-        if _any_above(tile, i, begin, threshold):
+        if _any_above(tile, i, begin, threshold - slack):
             for j in range(begin, begin + np.uint64(BLOCK)):
-                score = tile[i, j]
-                if score > threshold and scores.bounded:
+                if tile[i, j] > threshold - slack:
                     row = scores.items[np.uint64(first_item) + j]
                     score = _score(query, row, scores.n_unit)
-                if score > threshold:
-                    item = np.int32(first_item + np.int64(j))
-                    _sink(r, items.shape[1], score, item, best.scores, items)
-                    threshold = best.scores[r, 0]
+                    if score > threshold:
+                        item = np.int32(first_item + np.int64(j))
+                        _sink(r, items.shape[1], score, item, best.scores, items)
+                        threshold = best.scores[r, 0]
 
 
 @inlined
@@ -151,9 +162,27 @@ def _sort(r, scores, items):
 
 @inlined
 def _score_for_one(query, rows, n_unit, out):
-    """Write the scores of rows for a single query; reading the rows dominates the cost."""
+    """Write the scores of rows for a single query; return the rows' largest squared length.
+
+    Reading the rows dominates the cost.
+    """
+    largest = ZERO
     for j in range(rows.shape[0]):
-        out[j] = _score(query, rows[j], n_unit)
+        row = rows[j]
+        squares = ZERO
+        for f in range(np.uint64(n_unit), np.uint64(row.shape[0])):
+            squares += row[f] * row[f]
+        out[j] = _score(query, row, n_unit)
+        largest = max(largest, squares)
+    return largest + ONE if n_unit > 0 else largest
+
+
+@inlined
+def _squared_length(row):
+    squares = ZERO
+    for f in range(np.uint64(row.shape[0])):
+        squares += row[f] * row[f]
+    return squares
 
 
 @inlined
@@ -172,12 +201,15 @@ def _to_unit(rows, n_unit, out):
 
 @inlined
 def _score_tile(queries, rows, n_unit, unit, tile):
-    """Write the scores of a tile of queries and rows."""
+    """Write the scores of a tile of queries and rows; return the rows' largest squared length."""
     if n_unit > 0:
         _to_unit(rows, n_unit, unit)
-        product_with_transposed(queries, unit[: rows.shape[0]], tile)
-    else:
-        product_with_transposed(queries, rows, tile)
+        rows = unit[: rows.shape[0]]
+    product_with_transposed(queries, rows, tile)
+    largest = ZERO
+    for j in range(rows.shape[0]):
+        largest = max(largest, _squared_length(rows[j]))
+    return largest
 
 
 @inlined
@@ -230,6 +262,7 @@ class Scratch(NamedTuple):
     tiles: np.ndarray  #: (size, n_rows or some more, TILE_ITEMS + BLOCK), float32
     units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
     cursors: np.ndarray  #: (size, n_rows or more), int64
+    slacks: np.ndarray  #: (size, n_rows or more), float32; of rows of length 1
     rounded: Rounded
 
 
@@ -291,11 +324,19 @@ def _rounded_scratch(size, n_rows, d):
 
 
 @inlined
+def _slack(query):
+    """Return how far two sums of its products with a row of length 1 may differ."""
+    length = np.float32(math.sqrt(max(_squared_length(query), _LEAST_SQUARES)))
+    return _ROUNDING * (np.float32(query.shape[0]) + _ROUNDINGS_BESIDE) * length
+
+
+@inlined
 def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     """Write the best of one range of items for one part of the queries."""
     n_queries, n_items = scores.queries.shape[0], scores.items.shape[0]
     n_tiles = -(-n_items // TILE_ITEMS)
     tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
+    slacks = scratch.slacks[rank]
     rounded = _of_thread(rank, scratch.rounded)
     indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
     first = part // parts.n_ranges * parts.n_rows
@@ -308,6 +349,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
         if scores.bounded:
             bounds.round_query(queries[i], i, rounded.code_bytes, rounded.scales)
+        slacks[i] = _slack(queries[i])
         for place in range(best.items.shape[1]):
             best.scores[out + i, place] = _NOTHING
             best.items[out + i, place] = -1
@@ -316,12 +358,15 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         last_item = min(first_item + TILE_ITEMS, end)
         n_scores = last_item - first_item
         rows = scores.items[first_item:last_item]
-        if n_queries == 1:
-            _score_for_one(queries[0], rows, scores.n_unit, tile[0])
-        elif scores.bounded:
+        length = ZERO
+        if scores.bounded:
             _bound_tile(queries, rows, scores.n_unit, unit, rounded, tile)
         else:
-            _score_tile(queries, rows, scores.n_unit, unit, tile)
+            if n_queries == 1:
+                squares = _score_for_one(queries[0], rows, scores.n_unit, tile[0])
+            else:
+                squares = _score_tile(queries, rows, scores.n_unit, unit, tile)
+            length = np.float32(math.sqrt(max(squares, _LEAST_SQUARES)))
         banned_here = next_banned
         for i in range(n_here):
             row = np.uint64(i)
@@ -334,9 +379,8 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
             # The last block of a tile may reach beyond its scores.
             for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
                 tile[row, j] = _NOTHING
-            _keep_best(
-                row, np.uint64(out + i), first_item, n_scores, tile, queries[row], scores, best
-            )
+            slack = slacks[row] * length
+            _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, slack, scores, best)
     for i in range(n_here):
         _sort(np.uint64(out + i), best.scores, best.items)
 
@@ -387,6 +431,7 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
             tiles=aligned_zeros((team.size, n_here, TILE_ITEMS + BLOCK)),
             units=aligned_zeros((team.size, n_units, d)),
             cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
+            slacks=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
             rounded=_rounded_scratch(team.size, n_here if bounded else 0, d),
         )
         scores = Scores(queries, items, int(unit_columns), bounded)
