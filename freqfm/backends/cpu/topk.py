@@ -168,19 +168,16 @@ def _score_for_one(query, rows, n_unit, out):
     """
     largest = ZERO
     for j in range(rows.shape[0]):
-        row = rows[j]
-        squares = ZERO
-        for f in range(np.uint64(n_unit), np.uint64(row.shape[0])):
-            squares += row[f] * row[f]
-        out[j] = _score(query, row, n_unit)
-        largest = max(largest, squares)
+        out[j] = _score(query, rows[j], n_unit)
+        largest = max(largest, _squared_length(rows[j], n_unit))
     return largest + ONE if n_unit > 0 else largest
 
 
 @inlined
-def _squared_length(row):
+def _squared_length(row, first):
+    """Return the squared length of a row without the numbers before ``first``."""
     squares = ZERO
-    for f in range(np.uint64(row.shape[0])):
+    for f in range(np.uint64(first), np.uint64(row.shape[0])):
         squares += row[f] * row[f]
     return squares
 
@@ -208,7 +205,7 @@ def _score_tile(queries, rows, n_unit, unit, tile):
     product_with_transposed(queries, rows, tile)
     largest = ZERO
     for j in range(rows.shape[0]):
-        largest = max(largest, _squared_length(rows[j]))
+        largest = max(largest, _squared_length(rows[j], 0))
     return largest
 
 
@@ -326,7 +323,7 @@ def _rounded_scratch(size, n_rows, d):
 @inlined
 def _slack(query):
     """Return how far two sums of its products with a row of length 1 may differ."""
-    length = np.float32(math.sqrt(max(_squared_length(query), _LEAST_SQUARES)))
+    length = np.float32(math.sqrt(max(_squared_length(query, 0), _LEAST_SQUARES)))
     return _ROUNDING * (np.float32(query.shape[0]) + _ROUNDINGS_BESIDE) * length
 
 
@@ -358,15 +355,14 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         last_item = min(first_item + TILE_ITEMS, end)
         n_scores = last_item - first_item
         rows = scores.items[first_item:last_item]
-        length = ZERO
-        if scores.bounded:
+        squares = ZERO  # bounds need no slack
+        if n_queries == 1:
+            squares = _score_for_one(queries[0], rows, scores.n_unit, tile[0])
+        elif scores.bounded:
             _bound_tile(queries, rows, scores.n_unit, unit, rounded, tile)
         else:
-            if n_queries == 1:
-                squares = _score_for_one(queries[0], rows, scores.n_unit, tile[0])
-            else:
-                squares = _score_tile(queries, rows, scores.n_unit, unit, tile)
-            length = np.float32(math.sqrt(max(squares, _LEAST_SQUARES)))
+            squares = _score_tile(queries, rows, scores.n_unit, unit, tile)
+        length = np.float32(math.sqrt(max(squares, _LEAST_SQUARES)))
         banned_here = next_banned
         for i in range(n_here):
             row = np.uint64(i)
