@@ -424,6 +424,25 @@ def test_unhashable_values_are_identified_by_address():
     assert key(things[0]) == key(things[0]) != key(things[1])
 
 
+def test_a_formula_with_parameters_is_made_once():
+    for cls, name in ((Huber, "value_and_derivative"), (Quantile, "value_and_derivative"),
+                      (CCL, "value_and_derivatives")):  # fmt: skip
+        assert getattr(cls(0.5), name) is getattr(cls(0.5), name)
+        assert getattr(cls(0.5), name) is not getattr(cls(0.25), name)
+
+
+def test_a_search_looks_the_formulas_of_a_loss_up_once():
+    asked = []
+
+    class Counted(Hinge):
+        def replacements(self, of_classes):
+            asked.append(of_classes)
+            return super().replacements(of_classes)
+
+    base_score(Counted(), True, CLASSES.astype(np.float32), np.ones(len(CLASSES)))
+    assert asked == [True]
+
+
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_a_variant_is_built_once():
     train, other = (specialised(fm_train, Hinge(m).replacements(True)) for m in (1.0, 2.0))

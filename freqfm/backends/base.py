@@ -565,13 +565,15 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def sum_losses(self, loss_code, formulas, rows):
-        """Return the weighted sum of the losses of rows, and of their derivatives by the score.
+    def loss_sums(self, loss_code, formulas):
+        """Return a function of ScoredRows: their weighted sums of losses, and of derivatives.
+
+        Derivatives are those by the scores. A function, because custom formulas take longer to find
+        than the losses of some rows to sum.
 
         Parameters
         ----------
         loss_code, formulas : see ``expected_targets``
-        rows : ScoredRows
         """
 
     # Recommenders.

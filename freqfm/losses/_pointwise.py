@@ -1,5 +1,6 @@
 """Losses of one score and one target."""
 
+import functools
 import math
 from numbers import Real
 
@@ -172,6 +173,20 @@ _SHIPPED = {
 }
 
 
+# A formula with parameters is made once for each value, as it is compiled wherever it is new.
+
+
+@functools.cache
+def _huber(delta):
+    @njit
+    def huber(score, target):
+        residual = score - target
+        clipped = min(max(residual, -delta), delta)
+        return clipped * (residual - np.float32(0.5) * clipped), clipped
+
+    return huber
+
+
 class Huber(Loss):
     """Huber's loss [1]_: half the squared error up to a residual of ``delta``, then linear.
 
@@ -201,15 +216,7 @@ class Huber(Loss):
     @property
     def value_and_derivative(self):
         """Function of (score, target) that returns the loss and its derivative by the score."""
-        delta = np.float32(self.delta)
-
-        @njit
-        def huber(score, target):
-            residual = score - target
-            clipped = min(max(residual, -delta), delta)
-            return clipped * (residual - np.float32(0.5) * clipped), clipped
-
-        return huber
+        return _huber(np.float32(self.delta))
 
 
 class Poisson(Loss):
@@ -259,6 +266,19 @@ class Poisson(Loss):
             )
 
 
+@functools.cache
+def _pinball(above):
+    below = above - np.float32(1)
+
+    @njit
+    def pinball(score, target):
+        residual = target - score
+        derivative = -(above if residual > np.float32(0) else below)
+        return -derivative * residual, derivative
+
+    return pinball
+
+
 class Quantile(Loss):
     """Pinball loss: the score becomes a quantile of the target, for 0.5 the median.
 
@@ -286,13 +306,4 @@ class Quantile(Loss):
     @property
     def value_and_derivative(self):
         """Function of (score, target) that returns the loss and its derivative by the score."""
-        above = np.float32(self.quantile)
-        below = above - np.float32(1)
-
-        @njit
-        def pinball(score, target):
-            residual = target - score
-            derivative = -(above if residual > np.float32(0) else below)
-            return -derivative * residual, derivative
-
-        return pinball
+        return _pinball(np.float32(self.quantile))

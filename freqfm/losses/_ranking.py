@@ -1,5 +1,6 @@
 """Losses of recommenders: a user's items against other items."""
 
+import functools
 import math
 from numbers import Real
 
@@ -448,6 +449,18 @@ class BPR(PairwiseLoss):
     value_and_derivatives = staticmethod(pair_loss)
 
 
+@functools.cache
+def _contrast(margin, weight):
+    # Once for each value of the parameters, as it is compiled wherever it is new.
+    @njit
+    def contrast(positive, negative):
+        above = max(negative - margin, np.float32(0))
+        derivative = weight if negative > margin else np.float32(0)
+        return np.float32(1) - positive + weight * above, -np.float32(1), derivative
+
+    return contrast
+
+
 class CCL(PairwiseLoss):
     """Cosine contrastive loss of SimpleX: negatives count only above a margin.
 
@@ -493,15 +506,7 @@ class CCL(PairwiseLoss):
     @property
     def value_and_derivatives(self):
         """Function of the scores of a positive and a negative, see :class:`PairwiseLoss`."""
-        margin, weight = np.float32(self.margin), np.float32(self.negative_weight)
-
-        @njit
-        def contrast(positive, negative):
-            above = max(negative - margin, np.float32(0))
-            derivative = weight if negative > margin else np.float32(0)
-            return np.float32(1) - positive + weight * above, -np.float32(1), derivative
-
-        return contrast
+        return _contrast(np.float32(self.margin), np.float32(self.negative_weight))
 
 
 class _Alignment(RankingLoss):

@@ -1,5 +1,7 @@
 """The backend "cpu": numba kernels in a team of threads, and BLAS."""
 
+import functools
+
 import numpy as np
 
 from freqfm._memory import aligned_zeros
@@ -113,10 +115,9 @@ class CPUBackend(Backend):
             team.run(expected_targets, loss_code, scores, out)
         return out
 
-    def sum_losses(self, loss_code, formulas, rows):
-        """Return the sums of losses and derivatives of rows, see ``Backend``."""
-        with Team(1, formulas) as team:
-            return team.run(sum_losses, loss_code, rows)
+    def loss_sums(self, loss_code, formulas):
+        """Return a function that sums the losses and derivatives of rows, see ``Backend``."""
+        return functools.partial(Team(1, formulas).run, sum_losses, loss_code)
 
     # Recommenders.
 

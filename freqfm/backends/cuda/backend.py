@@ -77,7 +77,7 @@ class CUDABackend(Backend):
     # Operations that estimators request from the CPU, whatever the device: they are small.
 
     expected_targets = _cpu_only("Expected targets are computed")
-    sum_losses = _cpu_only("Losses of scores are summed")
+    loss_sums = _cpu_only("Losses of scores are summed")
     fm_forward = _cpu_only("A machine's forward pass runs")
     fm_backward = _cpu_only("A machine's backward pass runs")
     alias_tables = _cpu_only("Alias tables are made")

@@ -17,15 +17,19 @@ def expect(loss, of_classes, scores):
     return backends.get().expected_targets(loss.code, formulas, flat).reshape(scores.shape)
 
 
-def _sums(loss, of_classes, scores, target, weight):
-    """Return the weighted sums of the losses and of their derivatives with respect to scores."""
-    rows = ScoredRows(
+def _loss_sums(loss, of_classes):
+    """Return a function of ScoredRows that returns the sums of losses and of derivatives."""
+    return backends.get().loss_sums(loss.code, loss.replacements(of_classes))
+
+
+def _rows(scores, target, weight):
+    """Return ScoredRows from arrays of any shape."""
+    return ScoredRows(
         *(
             np.ascontiguousarray(array, dtype=kind).ravel()
             for array, kind in ((scores, np.float32), (target, np.float32), (weight, np.float64))
         )
     )
-    return backends.get().sum_losses(loss.code, loss.replacements(of_classes), rows)
 
 
 def mean_loss(loss, of_classes, scores, target, weight):
@@ -40,7 +44,7 @@ def mean_loss(loss, of_classes, scores, target, weight):
     weight : ndarray of shape (n_rows,)
     """
     weights = np.tile(weight, (len(scores), 1))
-    return _sums(loss, of_classes, scores, target, weights)[0] / weight.sum()
+    return _loss_sums(loss, of_classes)(_rows(scores, target, weights))[0] / weight.sum()
 
 
 def base_score(loss, of_classes, target, weight):
@@ -52,11 +56,12 @@ def base_score(loss, of_classes, target, weight):
     if known is not None:
         return known
     step = -(-len(target) // _SOME_ROWS)
-    target, weight = target[::step], weight[::step]
+    rows = _rows(np.zeros(len(target[::step])), target[::step], weight[::step])
+    sums = _loss_sums(loss, of_classes)
 
     def falls(score):
-        scores = np.full(len(target), score, dtype=np.float32)
-        return _sums(loss, of_classes, scores, target, weight)[1] < 0
+        rows.scores.fill(score)
+        return sums(rows)[1] < 0
 
     # The bracket grows from 0.
     sign, bound = (1.0 if falls(0.0) else -1.0), 1.0

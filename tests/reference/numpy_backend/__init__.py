@@ -60,10 +60,14 @@ class NumpyBackend(Backend):
         """Return the targets that scores stand for."""
         return expectation(loss_code, formulas, scores).astype(np.float32)
 
-    def sum_losses(self, loss_code, formulas, rows):
-        """Return the weighted sums of the losses of rows and of their derivatives."""
-        losses, derivatives = loss_of(loss_code, formulas, rows.scores, rows.targets)
-        return rows.weights @ losses, rows.weights @ derivatives
+    def loss_sums(self, loss_code, formulas):
+        """Return what sums the losses of rows and their derivatives."""
+
+        def sums(rows):
+            losses, derivatives = loss_of(loss_code, formulas, rows.scores, rows.targets)
+            return rows.weights @ losses, rows.weights @ derivatives
+
+        return sums
 
     # Recommenders.
 
