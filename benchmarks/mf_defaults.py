@@ -47,6 +47,8 @@ CHANGES = {
     "n_components=64, steady rate": {"n_components": 64, "learning_rate": "steady"},
     "n_negatives=256": {"n_negatives": 256},
     "n_negatives=1024": {"n_negatives": 1024},
+    "user_dropout=0": {"user_dropout": 0.0},
+    "user_dropout=0.05": {"user_dropout": 0.05},
     "user_dropout=0.2": {"user_dropout": 0.2},
     "Popularity(0.3)": {"negative_sampler": Popularity(0.3)},
     "1 / tau times 0.85": {"temperature": DensityTemperature(0.85 * 3.4, 0.85 * 0.9)},

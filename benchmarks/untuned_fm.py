@@ -44,6 +44,7 @@ from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
 from freqfm import FMClassifier
 
 GRIDS = {
+    "FMClassifier": {"alpha_linear": [1.0, 3.0, 10.0, 30.0], "alpha_factors": [1.0, 5.0, 25.0]},
     "LogisticRegression": {"C": [0.01, 0.1, 1.0, 10.0]},
     "HistGradientBoostingClassifier": {
         "histgradientboostingclassifier__learning_rate": [0.05, 0.1, 0.2],

@@ -68,6 +68,18 @@ def test_four_epochs_equal_four_calls_of_partial_fit(log, cls, optimizer):
             assert_array_equal(state[name], expected[name])
 
 
+def test_rows_are_divided_evenly_into_batches(log):
+    X, y = (part[:33] for part in log)
+    options = {"max_iter": 3, "early_stopping": False, "random_state": 0}
+    even, *others = (
+        FMClassifier(batch_size=size, **options).fit(X, y) for size in (17, 20, 32, 16)
+    )
+    # 20 and 32 rows at most are two batches of 17 and 16 as well, 16 at most are three.
+    assert_same_model(others[0], even)
+    assert_same_model(others[1], even)
+    assert (others[2].factors_ != even.factors_).any()
+
+
 def test_cold_fit_forgets(log):
     X, y = log
     model = FMClassifier(max_iter=2, random_state=0)

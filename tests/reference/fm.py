@@ -164,9 +164,12 @@ class ReferenceFM:
             denominator = np.sqrt(v[rows]) / np.sqrt(1 - b2**self.t) + eps
             table[rows] -= lr / (1 - b1**self.t) * m[rows] / denominator
 
-    def epoch(self, X, y, weight, batch_size, order):
+    def epoch(self, X, y, weight, order, batch_size):
+        # As few batches as possible, of equal size but for the last.
+        n_batches = int(np.ceil(len(y) / batch_size))
+        even = int(np.ceil(len(y) / n_batches))
         loss = 0.0
-        for start in range(0, len(y), batch_size):
-            rows = order[start : start + batch_size]
+        for start in range(0, len(y), even):
+            rows = order[start : start + even]
             loss += self.batch(X[rows], y[rows], weight[rows], weight.mean())
         return loss / weight.sum()

@@ -114,8 +114,10 @@ class FMTrainer(ModelTask):
         self._total_weight = self._weight_sum if total_weight is None else total_weight
         if mean_weight is None:
             mean_weight = self._weight_sum / rows.n_trained
-        batch_size = min(int(model.batch_size), rows.n_trained)
-        self._n_batches = -(-rows.n_trained // batch_size)
+        # Batches of equal size: a last one of few rows would move the intercept, and tokens of all
+        # rows, as far as one of many, and be the last to do so.
+        self._n_batches = -(-rows.n_trained // int(model.batch_size))
+        batch_size = -(-rows.n_trained // self._n_batches)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
         order = rows.trained
         if block_bits:
