@@ -1,4 +1,4 @@
-"""Defaults that an MFRecommender derives: Adam's learning rate if none is given."""
+"""Defaults that an MFRecommender derives from its data: learning rates, dropout."""
 
 import numpy as np
 import pytest
@@ -33,6 +33,21 @@ def test_rate_goes_by_the_number_of_steps():
     assert rate_of(100) == 2e-2
     assert rate_of(optimizer=Adam(0.7)) == 0.7
     assert rate_of(learning_rate=0.2, init="prism") == 0.2
+
+
+def dropout_of(n, n_known=None, **params):
+    """Return the dropout for n positives of a log."""
+    shape = USERS, ITEMS
+    return resolve_components(MFRecommender(**params), n, shape, n_known or n).user_dropout
+
+
+def test_large_data_needs_no_dropout():
+    assert dropout_of(262_143) == 0.1
+    assert dropout_of(262_144) == 0.0
+    assert dropout_of(1000, n_known=POSITIVES) == 0.0
+    assert dropout_of(POSITIVES, user_dropout=0.3) == 0.3
+    assert dropout_of(POSITIVES, loss="softmax") == 0.1
+    assert dropout_of(POSITIVES, loss="bpr") == 0.0
 
 
 def distances_moved(model, X, n_epochs):

@@ -76,8 +76,9 @@ class RankingLoss(Component):
     travel = 24.0
     #: Whether Adam's default learning rate falls during a fit.
     rate_falls = False
-    #: Dropout of users' vectors.
+    #: Dropout of users' vectors, and from how many interactions on there is none.
     user_dropout = 0.0
+    no_dropout_from = math.inf
     #: Whether the loss is defined only for unit vectors.
     cosine_only = False
     #: Whether negatives are weighted by the inverse of their probability: then any sampler can be
@@ -203,6 +204,7 @@ class BSL(Softmax):
     temperature = "density"
     n_negatives = 512
     rate_falls = True
+    no_dropout_from = 1 << 18
     divergence_hint = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
     include_positive = False

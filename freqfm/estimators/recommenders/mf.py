@@ -109,7 +109,7 @@ class MFRecommender(GradientRecommender):
         ``LightGCN(propagate="batch")``, and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
-        softmax, BSL, PSL and SL@K, else 0.
+        softmax, PSL and SL@K, and for BSL with fewer than 262,144 interactions, else 0.
     weight_decay : float, default=0.0
         L2 penalty: ``weight_decay`` times the row is added to the gradient of a row.
     weight_decay_scope : {"full", "batch"}, default="full"

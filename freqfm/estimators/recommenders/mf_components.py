@@ -121,10 +121,16 @@ def resolve_components(model, n_pairs, shape, n_known):
         n_negatives=int(n_negatives),
         batch_size=_batch_size(model, loss, backbone, n_pairs),
         block=loss.block,
-        user_dropout=loss.user_dropout if model.user_dropout is None else model.user_dropout,
+        user_dropout=_user_dropout(model, loss, n_known),
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
     )
+
+
+def _user_dropout(model, loss, n_known):
+    if model.user_dropout is not None:
+        return model.user_dropout
+    return loss.user_dropout if n_known < loss.no_dropout_from else 0.0
 
 
 def _rank_by_cosine(model, loss, cosine, initializer, relative):
