@@ -279,6 +279,17 @@ def test_fit_on_a_stream_equals_the_fit_in_memory(clicks, cls):
             assert_array_equal(fitted(streamed)[name], fitted(in_memory)[name], err_msg=name)
 
 
+def test_many_batches_are_those_of_a_fit_in_memory(clicks):
+    X, y, _ = clicks
+    # 263 batches, the last one of two rows; fewer than 256 would be of equal size.
+    params = {**FM, "batch_size": 4, "shuffle": False, "early_stopping": False, "max_iter": 2}
+    in_memory, streamed = (
+        FMClassifier(**params).fit(*data) for data in ((X, y), (stream_of(X, y),))
+    )
+    assert_array_equal(streamed.factors_, in_memory.factors_)
+    assert_array_equal(streamed.intercept_, in_memory.intercept_)
+
+
 def test_classes_and_their_weights(clicks):
     X, y, weight = whole_batches(clicks)
     labels = np.array(["no", "yes", "maybe"])[y + (X.indices[::2] % 3 == 0)]

@@ -48,7 +48,8 @@ class RowStream:
         Number of columns of all chunks. None uses that of each block; ``fit`` finds the largest.
     chunk_size : int, default=32768
         Rows of a chunk; the last one may be smaller. For the batches that a fit in memory would
-        have, it must be a multiple of ``batch_size``, as must the number of rows.
+        have, it must be a multiple of ``batch_size``, and so must the number of rows if there are
+        fewer than 256 batches.
     shuffle : bool, default=False
         Whether every epoch visits the parts in a new random order and shuffles the rows within a
         buffer. Besides, ``fit`` shuffles the rows of a chunk if the estimator's ``shuffle`` is set.

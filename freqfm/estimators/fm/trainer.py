@@ -18,6 +18,11 @@ from freqfm.estimators.tasks import TrainingTask
 _BLOCKED_FROM = 1 << 14
 _BLOCK_BITS = 4
 
+# With fewer batches an epoch, all are of equal size. A last one of few rows would move the
+# intercept, and tokens of all rows, as far as one of many, and be the last to do so. With more,
+# steps are small at the end of an epoch, and chunks have the batches that all rows together have.
+_MANY_BATCHES = 256
+
 
 class TrainingRows(NamedTuple):
     """Checked rows, and which of them are trained on; they are not copied."""
@@ -114,10 +119,11 @@ class FMTrainer(ModelTask):
         self._total_weight = self._weight_sum if total_weight is None else total_weight
         if mean_weight is None:
             mean_weight = self._weight_sum / rows.n_trained
-        # Batches of equal size: a last one of few rows would move the intercept, and tokens of all
-        # rows, as far as one of many, and be the last to do so.
-        self._n_batches = -(-rows.n_trained // int(model.batch_size))
-        batch_size = -(-rows.n_trained // self._n_batches)
+        batch_size = min(int(model.batch_size), rows.n_trained)
+        self._n_batches = -(-rows.n_trained // batch_size)
+        n_rows = self._total_weight / mean_weight
+        if n_rows < _MANY_BATCHES * int(model.batch_size):
+            batch_size = -(-rows.n_trained // self._n_batches)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
         order = rows.trained
         if block_bits:
