@@ -58,8 +58,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
-        Rows per step. Fewer than 256 batches an epoch are of equal size, with at most so many
-        rows. A step uses the exact gradient over its rows.
+        Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
+        then divided evenly. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
@@ -325,8 +325,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
-        Rows per step. Fewer than 256 batches an epoch are of equal size, with at most so many
-        rows. A step uses the exact gradient over its rows.
+        Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
+        then divided evenly. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
     alpha_factors : float, default=5.0
