@@ -81,7 +81,7 @@ def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
     share = weight @ target / weight.sum()
     reference.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
     losses = [
-        reference.epoch(X.toarray(), target, weight, visit_order(len(y), model._seed, epoch), 16)
+        reference.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
         for epoch in range(4)
     ]
     assert_allclose(model.loss_curve_, losses, rtol=2e-5)
@@ -199,7 +199,7 @@ def test_large_sets_are_visited_in_blocks():
     reference.b[0] = np.log(y.mean() / (1 - y.mean()))
     order = visit_order(n, model._seed, 0)
     assert_array_equal(np.sort(order), np.arange(n))
-    loss = reference.epoch(X.toarray(), y.astype(float), np.ones(n), order, 1000)
+    loss = reference.epoch(X.toarray(), y.astype(float), np.ones(n), 1000, order)
     assert_allclose(model.loss_curve_, [loss], rtol=1e-6)
     assert_allclose(model.coef_, reference.w, rtol=1e-4, atol=1e-6)
 

@@ -253,18 +253,15 @@ def test_incremental_encoder_keeps_columns():
 # Fits
 
 
-def whole_batches(clicks):
-    """Return rows that batches of 100 divide evenly: then chunks have those of a fit in memory."""
-    return [part[:1000] for part in clicks]
-
-
 def params_of(cls, **params):
-    return model_of(cls, batch_size=100, shuffle=False, early_stopping=False, **params)
+    # More than 256 batches: fewer would be of equal size, in a chunk and in memory.
+    params = {"batch_size": 4, "shuffle": False, "early_stopping": False, **params}
+    return model_of(cls, **params)
 
 
 @BOTH
 def test_fit_on_a_stream_equals_the_fit_in_memory(clicks, cls):
-    X, y, weight = whole_batches(clicks)
+    X, y, weight = clicks
     params = {"dropout": 0} if "DeepFM" in cls.__name__ else {}
     in_memory = params_of(cls, **params).fit(X, y, weight)
     streamed = params_of(cls, **params).fit(stream_of(X, y, weight))
@@ -272,26 +269,17 @@ def test_fit_on_a_stream_equals_the_fit_in_memory(clicks, cls):
         assert_allclose(fitted(streamed)[name], expected, rtol=2e-5, atol=1e-6, err_msg=name)
     if is_classifier(streamed):
         assert_array_equal(streamed.classes_, [0, 1])
-    # Weights of 1 are summed exactly: equal to the bit.
-    in_memory, streamed = params_of(cls).fit(X, y), params_of(cls).fit(stream_of(X, y))
+    # Weights of 1 are summed exactly: equal to the bit. The last chunk has six rows, a batch of
+    # four and one of two.
+    stream = stream_of(X, y, chunk_size=348)
+    in_memory, streamed = params_of(cls).fit(X, y), params_of(cls).fit(stream)
     if params == {}:
         for name in ("factors_", "coef_", "intercept_", "token_counts_"):
             assert_array_equal(fitted(streamed)[name], fitted(in_memory)[name], err_msg=name)
 
 
-def test_many_batches_are_those_of_a_fit_in_memory(clicks):
-    X, y, _ = clicks
-    # 263 batches, the last one of two rows; fewer than 256 would be of equal size.
-    params = {**FM, "batch_size": 4, "shuffle": False, "early_stopping": False, "max_iter": 2}
-    in_memory, streamed = (
-        FMClassifier(**params).fit(*data) for data in ((X, y), (stream_of(X, y),))
-    )
-    assert_array_equal(streamed.factors_, in_memory.factors_)
-    assert_array_equal(streamed.intercept_, in_memory.intercept_)
-
-
 def test_classes_and_their_weights(clicks):
-    X, y, weight = whole_batches(clicks)
+    X, y, weight = clicks
     labels = np.array(["no", "yes", "maybe"])[y + (X.indices[::2] % 3 == 0)]
     params = {"class_weight": {"no": 2, "yes": 0.5}}
     in_memory = params_of(FMClassifier, **params).fit(X, labels, weight)
@@ -301,24 +289,26 @@ def test_classes_and_their_weights(clicks):
     with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
         params_of(FMClassifier, class_weight="balanced").fit(stream_of(X, y))
     with pytest.raises(ValueError, match="y holds one class only"):
-        params_of(FMClassifier).fit(stream_of(X, np.zeros(1000)))
+        params_of(FMClassifier).fit(stream_of(X, np.zeros(1050)))
 
 
 def test_widths_may_grow_and_rows_weigh_nothing(clicks):
-    X, y, weight = whole_batches(clicks)
-    weight = np.where(np.arange(1000) < 300, 0, weight)
-    widths = np.where(np.arange(1000) < 400, 120, 140)
+    X, y, weight = clicks
+    weight = np.where(np.arange(1050) < 300, 0, weight)
+    widths = np.where(np.arange(1050) < 400, 120, 140)
 
     def blocks():
-        for a in range(0, 1000, 50):
+        for a in range(0, 1050, 50):
             block = sparse.csr_array(X[a : a + 50, : widths[a]])
             yield block, y[a : a + 50], weight[a : a + 50]
 
-    model = params_of(FMRegressor).fit(RowStream(blocks, chunk_size=100))
+    model = params_of(FMRegressor, batch_size=2).fit(RowStream(blocks, chunk_size=100))
     assert model.n_features_in_ == 140
     narrow = X.tolil()
     narrow[:400, 120:] = 0
-    expected = params_of(FMRegressor).fit(sparse.csr_array(narrow)[300:], y[300:], weight[300:])
+    expected = params_of(FMRegressor, batch_size=2).fit(
+        sparse.csr_array(narrow)[300:], y[300:], weight[300:]
+    )
     assert_allclose(model.factors_, expected.factors_, rtol=1e-4, atol=1e-6)
 
 

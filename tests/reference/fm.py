@@ -164,7 +164,7 @@ class ReferenceFM:
             denominator = np.sqrt(v[rows]) / np.sqrt(1 - b2**self.t) + eps
             table[rows] -= lr / (1 - b1**self.t) * m[rows] / denominator
 
-    def epoch(self, X, y, weight, order, batch_size):
+    def epoch(self, X, y, weight, batch_size, order):
         # As few batches as possible, of equal size but for the last.
         n_batches = int(np.ceil(len(y) / batch_size))
         even = int(np.ceil(len(y) / n_batches))
