@@ -7,8 +7,8 @@ NDCG@20 of both.
 
     python benchmarks/reproduce/lightgcn.py --data DIR --out results
     python benchmarks/reproduce/lightgcn.py --data DIR --data-set gowalla --models 'lightgcn*'
-    python benchmarks/reproduce/lightgcn.py --data DIR --data-set gowalla --models 'lightgcn bsl' \
-        --n-components 256 --epochs 130 --every 130
+    python benchmarks/reproduce/lightgcn.py --data DIR --data-set gowalla \
+        --models 'lightgcn bsl, 1024' --n-components 256 --epochs 100 --every 100
     python benchmarks/reproduce/lightgcn.py --data DIR --quick
 
 Published, recall@20 / NDCG@20 on Gowalla: LightGCN with BPR 0.1830 / 0.1554 (He et al., 2020), with
@@ -51,6 +51,7 @@ MODELS = {
     "lightgcn bpr, hard": {**HARD, "backbone": "lightgcn"},
     "lightgcn bpr, hard, dropout": {**HARD, "backbone": "lightgcn", "user_dropout": 0.3},
     "lightgcn bsl": {"backbone": "lightgcn"},
+    "lightgcn bsl, 1024": {"backbone": "lightgcn", "n_negatives": 1024},
     "lightgcn softmax, in batch": {**PUBLISHED, "backbone": LightGCN(3)},
     "lightgcn adap_tau, in batch": {
         **PUBLISHED, "backbone": LightGCN(3), "temperature": "adap_tau",
