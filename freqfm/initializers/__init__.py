@@ -29,8 +29,15 @@ class Initializer(Component):
             How often each token occurs, for initializers that use it.
         """
 
-    def table(self, shape, generator, counts=None):
+    def table(self, shape, generator, counts=None, n_known=0):
         """Return the result of ``draw``, checked and in the form that kernels read.
+
+        Parameters
+        ----------
+        shape, generator, counts
+            See :meth:`draw`.
+        n_known : int, default=0
+            Number of rows that the table has before these.
 
         Raises
         ------
@@ -43,7 +50,21 @@ class Initializer(Component):
                 f"draw of {type(self).__name__} must return numbers of shape {shape}; got an array "
                 f"of shape {table.shape} and type {table.dtype}."
             )
+        if n_known:
+            table = table * np.float32(self.length_ratio(shape, n_known))
         return np.require(table, np.float32, ["C", "A", "W"])
+
+    def length_ratio(self, shape, n_known):
+        """Return how long rows of a whole table are, relative to new rows drawn as their own table.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the new rows.
+        n_known : int
+            Number of rows that the table has before these.
+        """
+        return 1.0
 
     def of_side(self, side):
         """Return the initializer for a recommender's users ("user") or items ("item")."""
@@ -116,6 +137,10 @@ class XavierUniform(Initializer):
         bound = np.float32(self.scale * np.sqrt(6.0 / (shape[0] + shape[1])))
         return bound * (2 * generator.random(shape, dtype=np.float32) - 1)
 
+    def length_ratio(self, shape, n_known):
+        """Return the bound for all rows divided by that for the new ones alone."""
+        return float(np.sqrt(sum(shape) / (n_known + sum(shape))))
+
 
 class PRISM(XavierUniform):
     """Popularity as row length: random directions, with lengths that grow with the count.
@@ -175,6 +200,10 @@ class PRISM(XavierUniform):
     def of_side(self, side):
         """Return this or :class:`XavierUniform`, see :class:`Initializer`."""
         return self if (self.users if side == "user" else self.items) else XavierUniform()
+
+    def length_ratio(self, shape, n_known):
+        """Return 1: lengths depend on counts only."""
+        return 1.0
 
     def stretch(self, shape, n_occurrences):
         """Return the length at the mean count divided by that of :class:`XavierUniform`."""

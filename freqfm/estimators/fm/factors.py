@@ -65,7 +65,7 @@ class PlainFactors:
         shape, initializer = (n_features - n_before, width), self._checked_initializer()
         for table in factors.reshape(-1, n_features, width):
             # As tokens that occur for the first time.
-            table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]))
+            table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]), n_before)
         coef = np.zeros((*self.coef_.shape[:-1], n_features), dtype=np.float32)
         coef[..., :n_before] = self.coef_
         states = []

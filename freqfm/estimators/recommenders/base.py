@@ -289,7 +289,11 @@ class BaseRecommender(
                     self._check_states(components)
                 # Held-out interactions are known too, and must not be recommended.
                 self._remember(X, more=partial and not reset)
-                self._keep_settings(components, train_part)
+                known = train_part
+                if partial and not reset:
+                    known = self._known_interactions(X.shape[1])
+                    train_part = self._rows_to_train(train_part)
+                self._keep_settings(components, known)
                 trainer = None
                 if unfinished is None or unfinished["phase"] == 0:
                     trainer = self._trainer_of(components, train_part, held_out)
@@ -346,9 +350,32 @@ class BaseRecommender(
     def _validate_interactions(self, X, reset, partial):
         shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
         grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
+        before = getattr(self, "feature_names_in_", None)
         X = self._validate_history(X, reset=reset or grown)
+        if grown:
+            self._check_names(before)
         refuse_empty(X)
         return X
+
+    def _check_names(self, before):
+        """Raise unless the names of columns begin with those that the model had before."""
+        names = getattr(self, "feature_names_in_", None)
+        if before is None or names is None or np.array_equal(names[: len(before)], before):
+            return
+        place = int(np.argmax(names[: len(before)] != before))
+        raise ValueError(
+            f"column {place} of X is {names[place]!r}, but the model was trained with "
+            f"{before[place]!r} there. Put the columns of the model first, in its order, and new "
+            f"items after them: X[[*model.feature_names_in_, *new_names]]."
+        )
+
+    def _rows_to_train(self, X):
+        """Return what ``partial_fit`` trains on if ``X`` is what is new."""
+        return X
+
+    def _known_interactions(self, n_items):
+        """Return all interactions of the model, with the row of each user."""
+        return self._history.matrix((self._n_users, n_items))
 
     def _hold_out(self, X):
         """Return the training interactions, and those for early stopping or None."""
@@ -577,13 +604,22 @@ class BaseRecommender(
         if candidates is not None:
             candidates = validate_ids("candidates", candidates, len(counts))
         options = {
-            "exclude_for_all": for_all,
             "candidates": candidates,
             "n_threads": count_threads(self.n_jobs),
             "device": self.device,
         }
+        # The vector of an item without interactions and features is random.
+        unlearned, no_vectors = np.flatnonzero(~self._is_learned("items")), for_all
+        if len(unlearned):
+            no_vectors = unlearned if for_all is None else np.union1d(for_all, unlearned)
         items, scores = top_k(
-            queries, targets, k, exclude=hidden, unit_columns=self._unit_columns, **options
+            queries,
+            targets,
+            k,
+            exclude=hidden,
+            exclude_for_all=no_vectors,
+            unit_columns=self._unit_columns,
+            **options,
         )
         if (items < 0).any():
             self._check_finite(queries, targets, candidates)
@@ -594,7 +630,7 @@ class BaseRecommender(
             ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
-                ones, share[:, None], k, exclude=cold_hidden, **options
+                ones, share[:, None], k, exclude=cold_hidden, exclude_for_all=for_all, **options
             )
         return items.astype(np.int64), scores
 

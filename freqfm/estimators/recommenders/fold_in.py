@@ -13,8 +13,9 @@ __all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
 
 N_STEPS = 20
 
-# A step moves a user to the gradient plus this share of the squared inverse temperature times the
-# current vector, a bound of the loss's curvature for typical scores.
+# A step moves a user to the gradient plus this share of the squared inverse temperature, times the
+# mean squared length of the others, times the current vector: a bound of the loss's curvature for
+# typical scores.
 INERTIA = 0.1
 
 
@@ -106,7 +107,8 @@ class UserLoss(NamedTuple):
     @property
     def inertia(self):
         """How much of a user's vector is kept in a step."""
-        return INERTIA * self.inverse**2 * self.constant
+        squared_length = np.mean(np.einsum("id,id->i", self.others, self.others, dtype=np.float64))
+        return INERTIA * self.inverse**2 * squared_length * self.constant
 
     def pulls_and_push(self, user, vectors, shares):
         """Return the negative gradient with respect to a user in parts: ``pulls @ vectors - push``.

@@ -429,12 +429,12 @@ class MFRecommender(GradientRecommender):
         """Return initial rows for users or items, from a random stream for each side."""
         initializer = components.initializer.of_side(side)
         generator = np.random.default_rng([self._seed, side == "item", first])
-        return initializer.table((len(counts), int(self.n_components)), generator, counts)
+        return initializer.table((len(counts), int(self.n_components)), generator, counts, first)
 
-    def _draw_margins(self, side, n):
-        """Return initial margins as of an (n, 1) table by Glorot's normal rule, within [0, 1]."""
-        generator = np.random.default_rng([self._seed, side == "item", 1 << 32])
-        margins = np.sqrt(2 / (n + 1)) * generator.standard_normal(n)
+    def _draw_margins(self, side, n, first=0):
+        """Return initial margins, of one column by Glorot's normal rule, within [0, 1]."""
+        generator = np.random.default_rng([self._seed, side == "item", (1 << 32) + first])
+        margins = np.sqrt(2 / (first + n + 1)) * generator.standard_normal(n)
         return np.clip(margins, 0, 1).astype(np.float32)
 
     def _init_model(self, X, components):
@@ -552,7 +552,7 @@ class MFRecommender(GradientRecommender):
             rows["user_factors"][has_place] = placed[has_place]
         for side in counts:
             if hasattr(self, f"{side}_margins_"):
-                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]))
+                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), n_known[side])
         return {name: (new, counts[name.split("_")[0]]) for name, new in rows.items()}
 
     def _grow_temperatures(self, n_new):
@@ -587,7 +587,7 @@ class MFRecommender(GradientRecommender):
         if not hasattr(self, "backbone_tables_"):
             return MFTrainer(self, components, X, score, n_threads, n_known)
         # In partial_fit X holds only what is new.
-        known = X if X.nnz == n_known else self._history.matrix(X.shape)
+        known = X if X.nnz == n_known else self._known_interactions(X.shape[1])
         backbone = components.backbone.bind(known, count_threads(self.n_jobs))
         components = components._replace(backbone=backbone)
         trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer

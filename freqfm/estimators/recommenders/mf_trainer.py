@@ -48,7 +48,8 @@ class MFTrainer(RecommenderTrainer):
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
                 self._leave_out_new_items()
-        shape = np.count_nonzero(degrees), X.shape[1], X.nnz
+        known = self._known
+        shape = np.count_nonzero(np.diff(known.indptr)), known.shape[1], known.nnz
         constants, self._thresholds = loss.constants(*shape), None
         if loss.k is not None:
             # Training reads this array, which is updated between epochs.
@@ -67,7 +68,7 @@ class MFTrainer(RecommenderTrainer):
             constants=constants,
             cosine=bool(components.cosine),
             dropout=float(components.user_dropout),
-            known=(self.X.indptr, self.X.indices),
+            known=(self._known.indptr, self._known.indices),
             n_items=self.X.shape[1],
             width=int(self.model.n_components),
             batch_size=self._batch_size,

@@ -42,6 +42,11 @@ class RecommenderTrainer(TrainingTask):
     def __init__(self, model, components, X, score, n_threads, n_known):
         self.model, self.components, self.X = model, components, X
         self._n_known = n_known
+        # All that the model is trained on, now and before: in ``partial_fit`` X is what is new. The
+        # model of a shard has no history.
+        self._known = X
+        if X.nnz != n_known and model._history is not None:
+            self._known = model._known_interactions(X.shape[1])
         self.optimizer = components.optimizer
         self.validation_score = score
         self._n_threads = n_threads
@@ -86,7 +91,7 @@ class RecommenderTrainer(TrainingTask):
         if strategy is None:
             return
         users, items = self._vectors_for(strategy)
-        snapshot = Snapshot(self.X, users, items, model._statistics, self._n_known)
+        snapshot = Snapshot(self._known, users, items, model._statistics, self._n_known)
         strategy.refresh(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
         if strategy.statistics_wanted:
             model._statistics[:] = 0

@@ -19,6 +19,7 @@ from freqfm._validation import (
     count_columns,
     count_threads,
     layer_sizes,
+    take_rows,
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender
@@ -481,6 +482,10 @@ class FastVAERecommender(GradientRecommender):
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
         for name in ("_inverse_temperatures", "_temperature_state", "_statistics"):
             setattr(self, name, np.array(getattr(self, name)))
+
+    def _rows_to_train(self, X):
+        # The encoder sees a user's whole history, and all other items are negatives.
+        return take_rows(self._known_interactions(X.shape[1]), np.flatnonzero(np.diff(X.indptr)))
 
     def _keep_settings(self, components, X):
         self._cosine = components.cosine
