@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
 from sklearn.utils.estimator_checks import check_estimator
 
-from freqfm import DivergenceError, FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, DivergenceError, FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.initializers import PRISM
 from freqfm.losses import BPR, MAWU, RANKING_LOSSES, DirectAU
@@ -166,6 +166,16 @@ def test_pairs_and_explanations_agree_with_recommend(checkerboard, loss):
     assert (np.diff(told.contributions) <= 0).all()
     folded = model.explain(0, items[0, 0], X=train[[3]])
     assert_array_equal(np.sort(folded.history), np.sort(told.history))
+
+
+@pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
+def test_pairs_of_users_without_history_are_scored_as_recommend_ranks(checkerboard, cls):
+    train = checkerboard[0].tolil()
+    train[[3, 5]] = 0
+    model = cls(4, max_iter=2, random_state=0).fit(train.tocsr())
+    items, scores = model.recommend(users=[5, 4], n_recommendations=3)
+    pairs = model.predict_pairs(np.repeat([5, 4], 3), items.ravel())
+    assert_allclose(pairs.reshape(2, 3), scores, rtol=1e-5, atol=1e-6)
 
 
 def test_explanation_of_a_folded_in_user_follows_the_gradient(checkerboard):

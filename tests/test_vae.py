@@ -359,3 +359,8 @@ def test_a_few_new_users_leave_the_others_alone(log):
     moved = np.abs(model.item_factors_ - before)
     # Adam moves a weight by about its rate: at most 8 over the steps of a fit of 280 users.
     assert moved.max() < 2 * 8 / (30 * 18)
+
+
+def test_negatives_are_refused_where_all_items_are_taken(log):
+    with pytest.raises(ValueError, match="n_negatives=5 is not used with negative_sampler='auto'"):
+        make(n_negatives=5).fit(log)

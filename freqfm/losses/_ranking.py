@@ -477,6 +477,12 @@ class CCL(PairwiseLoss):
     negative_weight : float, default=150.0
         Weight of the mean over negatives.
 
+    Notes
+    -----
+    The default weight suits sparse data, as the paper's. On MovieLens-100K, where a user has 5 % of
+    the items, 20 is far better: NDCG@20 is 0.363 instead of 0.203 (32 components, 60 epochs), and
+    0.192 for the most popular items.
+
     References
     ----------
     .. [1] K. Mao, J. Zhu, J. Wang, Q. Dai, Z. Dong, X. Xiao, X. He. "SimpleX: A Simple and Strong

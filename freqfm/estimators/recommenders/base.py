@@ -626,7 +626,7 @@ class BaseRecommender(
         cold = np.flatnonzero(~learned)
         if len(cold):
             # One number per item ranks by popularity.
-            share = (counts / max(1, self._n_users)).astype(np.float32)
+            share = self._popularity(counts)
             ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             items[cold], scores[cold] = top_k(
@@ -733,7 +733,8 @@ class BaseRecommender(
         Returns
         -------
         scores : ndarray of shape (n_pairs,), float32
-            The scores that ``recommend`` ranks by.
+            The scores that ``recommend`` ranks by: for users without history and features the
+            share of users that have the item.
         """
         self._check_learned()
         users = validate_ids("users", users, self._n_users)
@@ -745,11 +746,18 @@ class BaseRecommender(
             )
         some_users, user_at = np.unique(users, return_inverse=True)
         some_items, item_at = np.unique(items, return_inverse=True)
-        return np.einsum(
+        scores = np.einsum(
             "pf,pf->p",
             self._user_vectors(some_users)[user_at],
             self._item_vectors(some_items)[item_at],
         ).astype(np.float32)
+        cold = ~self._is_learned("users")[users]
+        scores[cold] = self._popularity(self.item_counts_[items[cold]])
+        return scores
+
+    def _popularity(self, counts):
+        """Return the shares of users that have items, by how many do."""
+        return (counts / max(1, self._n_users)).astype(np.float32)
 
     def export_vectors(self):
         """Return vectors of users and items whose dot products are the scores of ``recommend``.

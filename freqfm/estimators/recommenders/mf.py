@@ -812,7 +812,8 @@ class MFRecommender(GradientRecommender):
         Parameters
         ----------
         user : int
-            A user seen in ``fit``; or, with ``X``, a row of it.
+            A user seen in ``fit``, whose interactions then have equal weights, as others are not
+            kept; or, with ``X``, a row of it.
         item : int
             The item whose score is explained.
         X : {array-like, sparse matrix} of shape (n_users, n_items), default=None

@@ -100,7 +100,7 @@ class FastVAERecommender(GradientRecommender):
         some for each user. "auto" is "full" for up to 50,000 items, else "midx_uniform".
     n_negatives : int, default=None
         Number of draws for each user and latent vector, with replacement; the user's items are not
-        excluded. None is 500. Not allowed with "full".
+        excluded. None is 500. Not allowed with "full", nor where "auto" is "full".
     n_codewords : int, default=None
         Codewords in each half of the vectors, for names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.05

@@ -78,11 +78,11 @@ def resolve_components(model, n_users, n_items, goes_on):
         batch_size = np.clip(n_users // _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH)
     sampler = _sampler(model, n_items)
     full = sampler.negatives_code == codes.NEGATIVES_FULL
-    if full and model.n_negatives is not None and model.negative_sampler != "auto":
+    if full and model.n_negatives is not None:
         raise ValueError(
             f"n_negatives={model.n_negatives} is not used with "
-            f"negative_sampler={model.negative_sampler!r}, which takes all items; leave it at "
-            f"None."
+            f"negative_sampler={model.negative_sampler!r}, which takes all {n_items} items; leave "
+            f"it at None, or name a sampler that draws, such as 'midx_uniform'."
         )
     rate, n_falling_steps = model.learning_rate, None
     if rate is None and is_named(model.optimizer, "adam"):
