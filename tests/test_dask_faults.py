@@ -289,6 +289,26 @@ def test_workers_that_are_killed_change_nothing(of_processes, rows):
 
 
 @pytest.mark.slow
+def test_all_workers_that_are_killed_at_once_change_nothing(of_processes, rows):
+    of_processes.wait_for_workers(2)
+    data = [split(of, [0, 200, 400]) for of in rows]
+    params = {**SHORT, **TWO, "client": of_processes}
+    expected = fdask.FMClassifier(**params).fit(*data)
+    pids = of_processes.run(os.getpid)
+
+    def kill():
+        while pids:
+            os.kill(pids.popitem()[1], signal.SIGKILL)
+
+    # Tasks are placed again while no worker is left.
+    with pytest.MonkeyPatch.context() as patch:
+        after(6, patch, kill)
+        model = fdask.FMClassifier(**params).fit(*data)
+    assert not pids
+    assert_same(model, expected)
+
+
+@pytest.mark.slow
 def test_processes_of_another_version_and_killed_ones(of_processes, histories):
     of_processes.wait_for_workers(2)
     X = loaded(histories, USERS)

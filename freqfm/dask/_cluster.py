@@ -1,5 +1,6 @@
 """The client's side of a cluster: partitions of collections, workers, and errors of both."""
 
+import asyncio
 import contextlib
 from concurrent.futures import CancelledError
 
@@ -16,6 +17,9 @@ __all__ = [
 
 # Of these, workers need the client's versions: bits depend on them.
 _SAME_VERSIONS = ("freqfm", "numpy", "numba")
+
+# Between looks for tasks that wait for lost workers.
+_SECONDS = 1.0
 
 
 class SchedulerLostError(ConnectionError):
@@ -225,9 +229,29 @@ class Cluster:
         return self.client.scatter(values, direct=True, hash=False)
 
     def gather(self, futures):
-        """Return the values of futures, from the workers that have them."""
+        """Return the values of futures, from the workers that have them.
+
+        A task that became due when no worker was left waits for the one it prefers, although it
+        may run on others (https://github.com/dask/distributed/issues/7346): such ones are placed
+        again from time to time.
+        """
+
+        def place(dask_scheduler):
+            # A function of its own, that schedulers without freqfm can run.
+            due = [task.key for task in dask_scheduler.unrunnable if task.loose_restrictions]
+            dask_scheduler.transitions(dict.fromkeys(due, "processing"), "workers-were-lost")
+
+        async def gathered():
+            values = asyncio.ensure_future(self.client.gather(futures, direct=True))
+            try:
+                while not (await asyncio.wait([values], timeout=_SECONDS))[0]:
+                    await self.client.run_on_scheduler(place)
+                return await values
+            finally:
+                values.cancel()
+
         with self.watched():
-            return self.client.gather(futures, direct=True)
+            return self.client.sync(gathered)
 
     @contextlib.contextmanager
     def watched(self):
