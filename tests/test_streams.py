@@ -215,6 +215,74 @@ def test_parquet_files(tmp_path, reader):
         RowStream.from_parquet(source, "clik")
 
 
+@pytest.mark.parametrize("reader", ["pyarrow", "polars"])
+def test_categories_of_parquet_files_keep_their_digits(tmp_path, reader):
+    pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    ids = [2**24 + i % 20 for i in range(60)]
+    hours = [None if i == 7 else i % 5 for i in range(60)]  # a null in the first row group only
+    frame = polars.DataFrame(
+        {"id": ids, "hour": hours, "price": [i % 3 / 10 for i in range(60)], "y": [0, 1] * 30}
+    )
+    frame.write_parquet(tmp_path / "t.parquet", row_group_size=30)
+    source = tmp_path if reader == "pyarrow" else polars.scan_parquet(tmp_path / "t.parquet")
+
+    def read(encoder, *features):
+        stream = RowStream.from_parquet(
+            source, "y", encoder=encoder, features=list(features), chunk_size=30
+        )
+        return rows_of(stream)[0]
+
+    options = {"input_type": "string", "alternate_sign": False}
+    hasher = FeatureHasher(1 << 12, **options)
+    for features in (["id"], ["hour"], ["price"], ["id", "hour", "price"]):
+        rows = [
+            [f"{name}={'nan' if value is None else value}" for name, value in row.items()]
+            for row in frame.select(features).rows(named=True)
+        ]
+        assert_array_equal(read(hasher, *features), hasher.transform(rows).toarray())
+    encoder = IncrementalOneHotEncoder()
+    assert read(encoder, "id", "price").shape == (60, 23)
+    assert list(encoder.columns_[0]) == ids[:20]
+    fitted = OneHotEncoder().fit(np.reshape(ids, (-1, 1)))
+    assert_array_equal(read(fitted, "id").argmax(axis=1), np.array(ids) - 2**24)
+    X = read(None, "id", "hour")
+    assert np.isnan(X[7, 1]) and np.isnan(X).sum() == 1
+
+
+def test_frames_are_hashed_by_name_and_lists_as_they_are():
+    pandas = pytest.importorskip("pandas")
+    hasher = FeatureHasher(64, input_type="string", alternate_sign=False)
+    frame = pandas.DataFrame({"user": [1, 2], "price": [0.5, 0.25]})
+    expected = hasher.transform([["user=1", "price=0.5"], ["user=2", "price=0.25"]]).toarray()
+    for rows in (frame, [["user=1", "price=0.5"], ["user=2", "price=0.25"]]):
+        X, _ = rows_of(RowStream(lambda rows=rows: iter([(rows, [0, 1])]), encoder=hasher))
+        assert_array_equal(X, expected)
+    hasher = FeatureHasher(64, input_type="dict")
+    rows = [{"user": 1.0}, {"price": 2.0}]
+    X, _ = rows_of(RowStream(lambda: iter([(rows, [0, 1])]), encoder=hasher))
+    assert_array_equal(X, hasher.transform(rows).toarray())
+
+
+def test_targets_of_chunks_of_different_types_are_saved_as_they_are(tmp_path):
+    X = np.eye(4, dtype=np.float32)
+    targets = [np.array([1, 0]), np.array([2.5, 0.5])]
+
+    def blocks():
+        yield X[:2], targets[0]
+        yield X[2:], targets[1]
+
+    save_csr(tmp_path / "a", RowStream(blocks, chunk_size=2))
+    bunch = load_csr(tmp_path / "a")
+    assert_array_equal(bunch.target, np.concatenate(targets))
+    assert_array_equal(bunch.data.toarray(), X)
+    for options in ({"y": [0, 1, 1]}, {"y": [0, 1, 1, 0], "sample_weight": [1.0]}):
+        with pytest.raises(ValueError, match="there are 4 rows, but [13] values of"):
+            save_csr(tmp_path / "b", X, **options)
+        with pytest.raises(ValueError, match="not a folder that save_csr has written"):
+            load_csr(tmp_path / "b")
+
+
 def test_columns_of_partitions(tmp_path):
     dataset = pytest.importorskip("pyarrow.dataset")
     pyarrow = pytest.importorskip("pyarrow")
@@ -233,6 +301,9 @@ def test_texts_are_hashed():
     stream = RowStream(lambda: iter([(texts, [0, 1])]), encoder=hasher)
     X, _ = rows_of(stream)
     assert_allclose(X, hasher.transform(texts[:, 0]).toarray(), rtol=1e-6)
+    stream = RowStream(lambda: iter([(np.repeat(texts, 2, axis=1), [0, 1])]), encoder=hasher)
+    with pytest.raises(ValueError, match="2 columns, but HashingVectorizer takes one"):
+        list(stream)
 
 
 def test_incremental_encoder_keeps_columns():
@@ -245,7 +316,11 @@ def test_incremental_encoder_keeps_columns():
     assert encoder.fit(rows[:1]).n_features_out_ == 2
     assert IncrementalOneHotEncoder(max_features=3).fit(rows).transform(rows).shape == (3, 3)
     with pytest.raises(ValueError, match="field 1 of X holds None"):
-        encoder.partial_fit([["a", None]])
+        encoder.partial_fit([["new", None]])
+    assert encoder.n_features_out_ == 2 and list(encoder.columns_[0]) == ["a"]
+    for value in (0, -3, 2.7):
+        with pytest.raises(ValueError, match=f"max_features={value!r} must be an integer"):
+            IncrementalOneHotEncoder(max_features=value).fit(rows)
     with pytest.raises(ValueError, match="X has 1 fields, but .* 2"):
         encoder.transform([["a"]])
 

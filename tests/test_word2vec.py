@@ -175,6 +175,8 @@ def test_transform_is_the_mean_of_known_tokens():
     assert_allclose(means[0], np.mean(row, axis=0), rtol=1e-6)
     assert_array_equal(means[1:], 0)
     assert_array_equal(model.get_feature_names_out()[:2], ["word2vec0", "word2vec1"])
+    found = Word2Vec(**FEW).fit_transform(text for text in sentences())
+    assert_array_equal(found, model.transform(sentences()))
 
 
 def test_vocabulary_and_counts():

@@ -57,7 +57,7 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     TypeError
         If targets are not numbers.
     ValueError
-        If ``y`` is given beside a stream.
+        If ``y`` is given beside a stream, or targets or weights are not one for each row.
 
     See Also
     --------
@@ -97,6 +97,7 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
             for name, values in zip(("target", "sample_weight"), others, strict=False):
                 if values is not None:
                     _append(folder, files, header, name, np.asarray(values))
+            _check_lengths(header)
             end += int(rows.indptr[-1])
     finally:
         for file in files.values():
@@ -113,10 +114,30 @@ def _append(folder, files, header, name, array):
             f"instance with sklearn's LabelEncoder."
         )
     known = header["arrays"].setdefault(name, {"dtype": array.dtype.str, "size": 0})
+    path = folder / f"{name}.bin"
     if name not in files:
-        files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115
-    np.ascontiguousarray(array, dtype=known["dtype"]).tofile(files[name])
+        files[name] = open(path, "w+b")  # noqa: SIM115
+    common = np.result_type(known["dtype"], array.dtype)
+    if common != known["dtype"]:
+        # Targets of a later chunk may be fractions.
+        files[name].flush()
+        files[name].seek(0)
+        written = np.fromfile(path, known["dtype"])
+        written.astype(common).tofile(files[name])
+        known["dtype"] = common.str
+    np.ascontiguousarray(array, dtype=common).tofile(files[name])
     known["size"] += len(array)
+
+
+def _check_lengths(header):
+    """Raise unless there are as many targets and weights as rows."""
+    sizes = {name: known["size"] for name, known in header["arrays"].items()}
+    for name in sizes.keys() & {"target", "sample_weight"}:
+        if sizes[name] != sizes["indptr"] - 1:
+            raise ValueError(
+                f"there are {sizes['indptr'] - 1} rows, but {sizes[name]} values of {name}; give "
+                f"one for each row."
+            )
 
 
 def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -65,9 +67,10 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         -------
         self : object
         """
+        learned = IncrementalOneHotEncoder(self.max_features).partial_fit(X)
         for name in ("n_features_in_", "n_features_out_", "columns_"):
-            self.__dict__.pop(name, None)
-        return self.partial_fit(X)
+            setattr(self, name, getattr(learned, name))
+        return self
 
     def partial_fit(self, X, y=None):
         """Add the categories of some rows.
@@ -82,15 +85,28 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         self : object
+
+        Raises
+        ------
+        ValueError
+            If values are missing, the number of fields is another one, or ``max_features`` is not
+            None or an integer of at least 1.
         """
+        most = np.iinfo(np.int32).max if self.max_features is None else self.max_features
+        if not isinstance(most, Integral) or most < 1:
+            raise ValueError(
+                f"max_features={self.max_features!r} must be an integer of at least 1, or None."
+            )
         X = _as_fields(X)
+        if hasattr(self, "columns_"):
+            self._check_width(X)
+        # All are read before any is added: an error leaves the encoder as it was.
+        fields = [dict.fromkeys(_values(X, j)) for j in range(X.shape[1])]
         if not hasattr(self, "columns_"):
             self.n_features_in_, self.n_features_out_ = X.shape[1], 0
-            self.columns_ = [{} for _ in range(X.shape[1])]
-        self._check_width(X)
-        most = np.iinfo(np.int32).max if self.max_features is None else int(self.max_features)
-        for j, columns in enumerate(self.columns_):
-            for value in dict.fromkeys(_values(X, j)):
+            self.columns_ = [{} for _ in fields]
+        for values, columns in zip(fields, self.columns_, strict=True):
+            for value in values:
                 if value not in columns and self.n_features_out_ < most:
                     columns[value] = self.n_features_out_
                     self.n_features_out_ += 1

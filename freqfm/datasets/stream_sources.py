@@ -15,11 +15,12 @@ __all__ = ["Columns", "as_strings", "criteo_parts", "libfm_parts", "parquet_part
 
 
 class Columns(NamedTuple):
-    """Names of the columns of a table; ``features`` None is all others."""
+    """Names of the columns of a table."""
 
     target: str
-    features: list | None
+    features: list | None  #: None is all others
     sample_weight: str | None
+    encoded: bool  #: whether features are categories, whose values must be kept
 
     def resolved(self, names):
         """Return the columns with the features by name; raise if one does not exist."""
@@ -36,12 +37,23 @@ class Columns(NamedTuple):
     def block(self, column):
         """Return X, y and maybe weights by a function that returns a column as an array."""
         arrays = [column(name) for name in self.features]
-        numbers = all(array.dtype.kind in "biuf" for array in arrays)
-        X = np.empty((len(arrays[0]), len(arrays)), dtype=np.float32 if numbers else object)
+        dtype = self._dtype([array.dtype for array in arrays])
+        X = np.empty((len(arrays[0]), len(arrays)), dtype=dtype)
         for j, array in enumerate(arrays):
             X[:, j] = array
         weight = () if self.sample_weight is None else (column(self.sample_weight),)
         return X, column(self.target), *weight
+
+    def _dtype(self, dtypes):
+        """Return the type of an array that holds columns of some types."""
+        kinds = {dtype.kind for dtype in dtypes}
+        if not kinds <= set("biuf"):
+            return np.dtype(object)
+        if not self.encoded:
+            return np.dtype(np.float32)
+        common = np.result_type(*dtypes)
+        # Integers as floats would lose digits, and be written in another way.
+        return common if kinds == {common.kind} else np.dtype(object)
 
     def all(self):
         """Return all names."""
@@ -61,7 +73,7 @@ def parquet_parts(path, columns, n_rows):
             options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
             for batch in fragment.to_batches(**options):
                 if batch.num_rows:
-                    yield columns.block(partial(_to_numpy, batch))
+                    yield columns.block(partial(_of_batch, batch, columns.encoded))
 
         return read
 
@@ -88,8 +100,27 @@ def open_parquet(path):
     return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
 
 
-def _to_numpy(batch, name):
-    return batch.column(name).to_numpy(zero_copy_only=False)
+def _of_batch(batch, encoded, name):
+    """Return a column of a pyarrow RecordBatch as an array."""
+    import pyarrow
+
+    column = batch.column(name)
+    if encoded and column.null_count and pyarrow.types.is_integer(column.type):
+        return _integers(column.to_pylist())
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _of_table(table, encoded, name):
+    """Return a column of a polars DataFrame as an array."""
+    column = table.get_column(name)
+    if encoded and column.null_count() and column.dtype.is_integer():
+        return _integers(column.to_list())
+    return column.to_numpy()
+
+
+def _integers(values):
+    """Return integers, of which some are None, as an array with NaN in place of these."""
+    return np.array([np.nan if value is None else value for value in values], dtype=object)
 
 
 def _polars_parts(frame, columns, n_rows):
@@ -105,7 +136,7 @@ def _polars_parts(frame, columns, n_rows):
     def part(begin):
         def read():
             table = frame.slice(begin, n_rows).collect()
-            yield columns.block(lambda name: table.get_column(name).to_numpy())
+            yield columns.block(partial(_of_table, table, columns.encoded))
 
         return read
 
@@ -157,9 +188,16 @@ def criteo_parts(path, n_rows):
 
 
 def as_strings(X, names):
-    """Return rows of fields as lists of "name=value", which FeatureHasher takes."""
-    if not isinstance(X, np.ndarray):
+    """Return rows of fields as lists of "name=value", which FeatureHasher takes.
+
+    Lists are what it takes already.
+    """
+    if hasattr(X, "columns"):
+        names, fields = list(X.columns), [list(X[name]) for name in X.columns]
+        rows = zip(*fields, strict=True)
+    elif isinstance(X, np.ndarray):
+        names, rows = range(X.shape[1]) if names is None else names, X.tolist()
+    else:
         return X
-    names = range(X.shape[1]) if names is None else names
     prefixes = [f"{name}=" for name in names]
-    return [[a + str(b) for a, b in zip(prefixes, row, strict=True)] for row in X.tolist()]
+    return [[a + str(b) for a, b in zip(prefixes, row, strict=True)] for row in rows]

@@ -40,10 +40,11 @@ class RowStream:
         the parts of one data set, whose order ``shuffle`` changes.
     encoder : transformer, default=None
         Its ``transform`` turns the ``X`` of a block into numbers: a fitted ``OneHotEncoder``, a
-        ``FeatureHasher(input_type="string")``, which hashes "name=value" of each field, a
-        ``HashingVectorizer`` for a column of texts, or an :class:`IncrementalOneHotEncoder`. An
-        encoder with ``partial_fit`` learns from each block first, in iterations and in the first
-        pass of ``fit``. None if the blocks are numbers.
+        ``FeatureHasher(input_type="string")``, which hashes "name=value" of each field of arrays
+        and DataFrames, and the strings of lists as they are; a ``HashingVectorizer`` for one column
+        of texts; or an :class:`IncrementalOneHotEncoder`. An encoder with ``partial_fit`` learns
+        from each block first, in iterations and in the first pass of ``fit``. None if the blocks
+        are numbers.
     n_features : int, default=None
         Number of columns of all chunks. None uses that of each block; ``fit`` finds the largest.
     chunk_size : int, default=32768
@@ -158,7 +159,8 @@ class RowStream:
             If a column does not exist.
         """
         size = options.get("chunk_size", 32_768)
-        columns = stream_sources.Columns(target, features, sample_weight)
+        encoded = options.get("encoder") is not None
+        columns = stream_sources.Columns(target, features, sample_weight, encoded)
         parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
         stream = cls(parts, **{"n_rows": n_rows, **options})
         stream._names = names
@@ -322,10 +324,10 @@ class RowStream:
         X, y, *weight = block
         encoder = self.encoder
         if encoder is not None:
-            if isinstance(encoder, FeatureHasher):
+            if isinstance(encoder, FeatureHasher) and encoder.input_type == "string":
                 X = stream_sources.as_strings(X, self._names)
-            elif isinstance(encoder, HashingVectorizer) and np.ndim(X) == 2:
-                X = np.asarray(X)[:, 0]
+            elif isinstance(encoder, HashingVectorizer):
+                X = _texts(X)
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
             X = encoder.transform(X)
@@ -367,6 +369,20 @@ class RowStream:
             of = f" of {self.n_rows:,}"
             left = f", {max(0, self.n_rows - n_rows) / rate:.0f} s left"
         print(f"{n_rows:,}{of} rows, {rate:,.0f} rows/s, {seconds:.0f} s{left}")
+
+
+def _texts(X):
+    """Return a column of texts."""
+    if np.ndim(X) != 2:
+        return X
+    X = np.asarray(X)
+    if X.shape[1] != 1:
+        raise ValueError(
+            f"a block of the stream has {X.shape[1]} columns, but HashingVectorizer takes one of "
+            f"texts; name it as features=[...], or encode all with "
+            f"FeatureHasher(input_type='string')."
+        )
+    return X[:, 0]
 
 
 def _wide(X, n_features):

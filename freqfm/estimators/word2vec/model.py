@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 
 import numpy as np
@@ -350,6 +350,23 @@ class Word2Vec(
             with release_signals():
                 callbacks.end_fit()
         return self
+
+    def fit_transform(self, documents, y=None):
+        """Learn the vectors of documents, and return the mean vector of each.
+
+        Parameters
+        ----------
+        documents : iterable of str, or of sequences of tokens
+            See ``fit``.
+        y : Ignored
+
+        Returns
+        -------
+        X : ndarray of shape (n_documents, n_components), dtype float32
+        """
+        # They are read twice.
+        documents = list(documents) if isinstance(documents, Iterator) else documents
+        return self.fit(documents, y).transform(documents)
 
     def partial_fit(self, documents, y=None):
         """Train one epoch on more documents, at a learning rate that does not decay.
