@@ -343,12 +343,14 @@ def test_balanced_classes(client, rows):
     model = fdask.FMClassifier(n_shards=1, **params).fit(split(X, bounds), split(y, bounds))
     assert_same(plain, model)
     # Of several shards too, the weights are those of all rows.
-    weights = len(y) / (3 * np.bincount(y))
+    weight = 0.5 + np.arange(400) % 3
+    totals = np.bincount(y, weight)
+    weights = totals.mean() / totals
     again, given = (
         fdask.FMClassifier(**TWO, **{**params, "class_weight": of})
         for of in ("balanced", dict(enumerate(weights)))
     )
-    of_both = split(X, bounds), split(y, bounds)
+    of_both = split(X, bounds), split(y, bounds), split(weight, bounds)
     assert_same(again.fit(*of_both), given.fit(*of_both))
 
 

@@ -10,6 +10,7 @@ from freqfm.dask._cluster import Cluster, aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows, ShardedTowerTrainer
 from freqfm.estimators.fm import deepfm, plain, rafm
 from freqfm.estimators.fm.base import _AUTO_EARLY_STOPPING, _CROSS_VALIDATED_BELOW
+from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.training import FitCallbacks
 
 
@@ -68,12 +69,11 @@ class ShardedFM(OnCluster):
         model.random_state = 0
         known = None
         if self._of_classes:
-            labels, numbers = zip(*(fact["classes"] for fact in facts), strict=True)
+            labels, totals = zip(*(fact["classes"] for fact in facts), strict=True)
             found, codes = np.unique(np.concatenate(labels), return_inverse=True)
             known = self.classes_ = found if reset else self.classes_
             if self.class_weight == "balanced":
-                counts = np.bincount(codes, np.concatenate(numbers))
-                weights = counts.sum() / (len(found) * counts)
+                weights = balanced_weights(np.bincount(codes, np.concatenate(totals)))
                 model.class_weight = dict(zip(found.tolist(), weights.tolist(), strict=True))
         return [
             cluster.submit(

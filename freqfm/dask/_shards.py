@@ -95,7 +95,9 @@ def describe(raw, of_classes):
     facts = {"n_rows": raw.X.shape[0], "n_features": raw.X.shape[1], "classes": (None, None)}
     if of_classes and facts["n_rows"]:
         y = _check_labels("y", column_or_1d(raw.y))
-        facts["classes"] = np.unique(y, return_counts=True)
+        classes, codes = np.unique(y, return_inverse=True)
+        weight = None if raw.sample_weight is None else np.asarray(raw.sample_weight)
+        facts["classes"] = classes, np.bincount(codes.ravel(), weight)
     return facts
 
 

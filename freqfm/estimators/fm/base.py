@@ -22,6 +22,7 @@ from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
     check_memory,
+    check_weights,
     count_threads,
     draw_seed,
     validate_rows,
@@ -227,8 +228,14 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
 
     @abstractmethod
-    def _row_weights(self, y, weight, y_train, partial):
-        """Return the weights of rows times those of their classes, balanced by ``y_train``."""
+    def _class_weights(self, y, weight, partial):
+        """Return a weight for each class by the rows that are trained on, or None."""
+
+    def _row_weights(self, y, weight, of_classes):
+        """Return the weights of rows times those of their classes."""
+        if of_classes is None:
+            return weight
+        return check_weights("class_weight", weight * of_classes[np.searchsorted(self.classes_, y)])
 
     @abstractmethod
     def _validation_score(self, target, scores, weight):
@@ -549,8 +556,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         if reset:
             self._check_size(len(target))
         sample_weight = validate_weights(sample_weight, X)
-        weight = self._row_weights(y, sample_weight, y, partial)
-        rows = TrainingRows(X, y, target, weight)
+        of_classes = self._class_weights(y, sample_weight, partial)
+        weight = self._row_weights(y, sample_weight, of_classes)
+        rows = TrainingRows(X, y, target, weight, of_classes)
         if not weight.all():
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
@@ -582,7 +590,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
             target, _ = self._encode_and_check(y, None, reset=False)
             weight = validate_weights(weight, X)
-            weight = self._row_weights(y, weight, rows.of_trained(rows.y), partial=False)
+            weight = self._row_weights(y, weight, rows.of_classes)
         except ValueError as error:
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
         return rows._replace(held_out=(X, target, weight))

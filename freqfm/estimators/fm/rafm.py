@@ -106,7 +106,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
         into random blocks of 16 once, and every epoch shuffles the blocks.
     class_weight : dict, "balanced" or None, default=None
-        Factor of the weights of each class's rows.
+        Factor of the weights of each class's rows. With "balanced" all classes have the same weight
+        in total, counted with ``sample_weight``.
     warm_start : bool, default=False
         Whether ``fit`` continues from the model, the counters and the optimizer state of the last
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the

@@ -10,12 +10,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm._components import validate_params
 from freqfm._ids import check_present, unique_codes
-from freqfm._validation import check_weights
 from freqfm.estimators.fm.pointwise import expect
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
 
-__all__ = ["ClassTargets", "RealTargets"]
+__all__ = ["ClassTargets", "RealTargets", "balanced_weights"]
 
 
 def _has_probabilities(model):
@@ -127,13 +126,15 @@ class ClassTargets(ClassifierMixin):
         learned.require(n_classes > 1, "classes_", f"holds {n_classes} classes")
         return 1 if n_classes == 2 else n_classes
 
-    def _row_weights(self, y, weight, y_train, partial):
+    def _class_weights(self, y, weight, partial):
         if self.class_weight is None:
-            return weight
-        if partial and self.class_weight == "balanced":
+            return None
+        if self.class_weight != "balanced":
+            return compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        if partial:
             raise self._balanced_error()
-        per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y_train)
-        return check_weights("class_weight", weight * per_class[np.searchsorted(self.classes_, y)])
+        numbers = np.searchsorted(self.classes_, y)
+        return balanced_weights(np.bincount(numbers, weight, len(self.classes_)))
 
     def _validation_score(self, target, scores, weight):
         if self._loss.code != self._scored_loss:
@@ -227,6 +228,13 @@ class ClassTargets(ClassifierMixin):
         return self.classes_[best]
 
 
+def balanced_weights(totals):
+    """Return the weights of classes with which all weigh the same, given the weight of each."""
+    found = totals > 0
+    mean = totals.sum() / found.sum()
+    return np.divide(mean, totals, out=np.zeros(len(totals)), where=found)
+
+
 def _check_labels(name, labels):
     """Return class labels, if they are of one type that can be sorted."""
     if labels.dtype.kind == "O":
@@ -285,8 +293,8 @@ class RealTargets(RegressorMixin):
     def _count_outputs(self, learned):
         return 1
 
-    def _row_weights(self, y, weight, y_train, partial):
-        return weight
+    def _class_weights(self, y, weight, partial):
+        return None
 
     def _validation_score(self, target, scores, weight):
         if self._loss.code != self._scored_loss:
