@@ -480,3 +480,15 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
     assert_array_equal(np.concatenate(task.arrays), 1)
     assert loop.epoch == 0 and len(model.loss_curve_) == 0
     assert not trial.kept
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, RaFMClassifier])
+@pytest.mark.parametrize("name", ["alpha_linear", "alpha_factors"])
+def test_strong_penalties_shrink_the_model_to_the_base_rate(cls, name):
+    X, y = make_clicks(2250, (30, 20, 10), random_state=0)
+    params = {"random_state": 0, "optimizer": "cf_sgd", "early_stopping": False, "max_iter": 20}
+    model = cls(**params, **{name: 1000.0}).fit(X[:250], y[:250])
+    constant = log_loss(y[250:], np.full(2000, y[:250].mean()))
+    assert log_loss(y[250:], model.predict_proba(X[250:])) < constant + 0.02
+    tables = [model.coef_] if name == "alpha_linear" else model.factors_
+    assert max(np.abs(table).max() for table in tables if len(table)) < 0.05

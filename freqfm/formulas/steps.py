@@ -28,6 +28,8 @@ from freqfm.formulas.codes import (
     STEP_STORE,
 )
 
+_TWO = np.float32(2.0)
+
 
 class AdamConstants(NamedTuple):
     """What Adam steps depend on beside the learning rate; float32."""
@@ -90,6 +92,17 @@ def counted_rate(hyper, count, curvature):
     power = math.sqrt(count) if exponent == 0.5 else count**exponent
     rate = min(hyper[MAX_STEP], hyper[LEARNING_RATE] / power)
     return np.float32(min(rate, hyper[CURVATURE_CAP] / curvature))
+
+
+@inlined
+def penalized_curvature(curvature, weight, k, objective):
+    """Return the curvature of a batch's loss along token ``k``, with that of the penalties.
+
+    The curvature of a penalty is exact, not a bound, so it counts twice: a step of 2 over it would
+    only change the sign of a weight.
+    """
+    alpha = max(objective.alpha_linear, objective.alpha_factors) * objective.shares[k]
+    return curvature + _TWO * alpha * weight
 
 
 @inlined

@@ -125,7 +125,8 @@ class CFSGD(Optimizer):
         L_k = sum_rows l'' |x_k| (1 + sum_i |x_i|) (1 + |s|^2),    s = sum_i x_i v_i,
 
     with l'' the largest second derivative of the loss: 1/4 for the log loss, 1 for the squared
-    error.
+    error. Twice the curvature of the penalties, the larger of ``alpha_linear`` and
+    ``alpha_factors`` for each row, is added.
 
     On sparse clicks it affects only tokens that occur in a large part of all rows, whose first
     steps would overshoot without it; on dense data it keeps training stable. Counters are

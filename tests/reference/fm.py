@@ -102,7 +102,8 @@ class ReferenceFM:
         g_w = X.T @ derivative + self.alpha_linear * shared * self.w
         per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + (sums**2).sum(axis=1))
         per_row = per_row * (0.25 if self.loss == "log_loss" else 1.0)
-        self.curvature = np.abs(X).T @ per_row
+        penalty = max(self.alpha_linear, self.alpha_factors) * shared
+        self.curvature = np.abs(X).T @ per_row + 2 * penalty
         self.b_curvature = per_row.sum()
         return derivative.sum(), g_w, g_V, n, weight @ loss_value(self.loss, scores, y)
 

@@ -465,7 +465,7 @@ def _step_token(t, rank, step, problem, weights, deep_state, batch, scratch):
         _sum_of_pairs(t, penalty, vector, batch, scratch.gradients, totals)
     for f in range(width):
         gradient[f] = np.float32(step.scale * totals[0, f])
-    rate = token_rate(k, summed, step, rule, state)
+    rate = token_rate(k, summed, step, problem, state)
     step_linear(k, summed, rate, step, problem, weights, state)
     step_columns(
         rule, rate, step.root_correction, factors, (k, _ZERO, width), gradient,

@@ -283,7 +283,7 @@ def _step_scalars(share, step, problem, weights, state, batch, scratch):
         alpha = objective.alpha_factors * objective.shares[k]
         scratch.shrinkages[t] = (factor - alpha * weight) * step.scale
         summed = TokenSums(derivative, weight, curvature)
-        rate = token_rate(k, summed, step, rule, state)
+        rate = token_rate(k, summed, step, problem, state)
         scratch.rates[t] = rate
         step_linear(k, summed, rate, step, problem, weights, state)
 

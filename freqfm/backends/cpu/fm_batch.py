@@ -20,7 +20,7 @@ from freqfm.backends.cpu.ownership import owns
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import permuted_index, stream_key
-from freqfm.formulas.steps import adam_corrections, row_rate, step_element
+from freqfm.formulas.steps import adam_corrections, penalized_curvature, row_rate, step_element
 
 # A row of the batch. ``derivative`` is the weighted derivative of the loss by the score, and
 # ``curvature`` the row's part in the curvature of its tokens' weights, see ``fm``.
@@ -422,12 +422,13 @@ def sum_gradient(row, head, table, scratch, scale, alpha):
 
 
 @inlined
-def token_rate(k, summed, step, rule, state):
+def token_rate(k, summed, step, problem, state):
     """Return the learning rate of token ``k``, whose counter advances."""
+    rule = problem.rule
+    curvature = penalized_curvature(summed.curvature, summed.weight, k, problem.objective)
     rate = row_rate(
-        rule.rate_code, rule.count_code, rule.hyper, state.per_row, k, summed.weight,
-        summed.curvature,
-    )  # fmt: skip
+        rule.rate_code, rule.count_code, rule.hyper, state.per_row, k, summed.weight, curvature
+    )
     return np.float32(rate / step.correction)
 
 

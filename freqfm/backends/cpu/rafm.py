@@ -43,7 +43,7 @@ from freqfm.backends.cpu.fm_batch import (
 from freqfm.backends.cpu.ownership import owns
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.losses import expectation, loss_and_gradient
-from freqfm.formulas.steps import present_rate, step_row
+from freqfm.formulas.steps import penalized_curvature, present_rate, step_row
 
 
 class Level(NamedTuple):
@@ -338,10 +338,11 @@ def _step_level(level, n_tokens, part, step, problem, weights, state, scratch):
         else:
             continue
         if free:
-            rate = token_rate(k, summed, step, rule, state)
+            rate = token_rate(k, summed, step, problem, state)
             step_linear(k, summed, rate, step, problem, weights, state)
         else:
-            rate = present_rate(rule.rate_code, rule.hyper, state.per_row, k, summed.curvature)
+            curvature = penalized_curvature(summed.curvature, summed.weight, k, objective)
+            rate = present_rate(rule.rate_code, rule.hyper, state.per_row, k, curvature)
             rate = np.float32(rate / step.correction)
         step_row(
             rule, rate, step.root_correction, level.table, row, scratch.gradient, firsts, seconds,

@@ -25,7 +25,7 @@ from freqfm.formulas.codes import (
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
-from freqfm.formulas.steps import present_rate, step_element
+from freqfm.formulas.steps import penalized_curvature, present_rate, step_element
 
 __all__ = ["SCORE", "SUM_LOSSES", "TRAIN", "FMArgs", "FMRows", "FMScratch", "FMWeightState"]
 
@@ -293,7 +293,8 @@ def _gradient(args, k, scale, shrinkage, source, f, g):
 def rate_of_token(team, b, k, summed, args):
     """Return the learning rate of a token, whose counter advances, to all lanes."""
     per_row = args.model.per_row
-    rate = rate_of_row(team, args.rule, per_row, k, summed.weight, summed.curvature)
+    curvature = penalized_curvature(summed.curvature, summed.weight, k, args.objective)
+    rate = rate_of_row(team, args.rule, per_row, k, summed.weight, curvature)
     return rate / args.steps[b, 1]
 
 

@@ -217,6 +217,8 @@ class Batch:
         tokens = np.flatnonzero(live)
         self.steps.count(state.per_row, tokens, self.token_weights[tokens])
         rate, curvature = np.zeros(len(levels)), np.abs(self.X).T @ curvature
+        penalty = max(objective.alpha_linear, objective.alpha_factors) * objective.shares
+        curvature += 2 * penalty * self.token_weights
         rate[tokens] = self.steps.rates(state.per_row, tokens, curvature[tokens])
         if objective.fit_linear:
             penalty = objective.alpha_linear * objective.shares * self.token_weights
