@@ -492,3 +492,19 @@ def test_strong_penalties_shrink_the_model_to_the_base_rate(cls, name):
     assert log_loss(y[250:], model.predict_proba(X[250:])) < constant + 0.02
     tables = [model.coef_] if name == "alpha_linear" else model.factors_
     assert max(np.abs(table).max() for table in tables if len(table)) < 0.05
+
+
+@pytest.mark.parametrize("n_rows", [100, 250, 1000])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_default_rates_suit_squared_errors(optimizer, n_rows):
+    X, y = make_clicks(n_rows + 1000, (30, 20, 10), random_state=0)
+    y = y + 0.3 * np.random.default_rng(0).normal(size=len(y))
+    model = FMRegressor(optimizer=optimizer, random_state=0, max_iter=30)
+    assert model.fit(X[:n_rows], y[:n_rows]).score(X[n_rows:], y[n_rows:]) > -0.4
+
+
+def test_a_rising_loss_is_announced():
+    X, y = make_clicks(100, (30, 20), random_state=0)
+    model = FMRegressor(optimizer=SGD(2.05), max_iter=12, n_iter_no_change=None, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="training loss has risen from 0.10"):
+        model.fit(X, y)

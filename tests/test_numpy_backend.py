@@ -538,7 +538,8 @@ def test_partial_fit_goes_on(numpy_backend):
 
 def test_early_stopping_keeps_the_best_epoch(numpy_backend):
     X, y = rows("binary")
-    model = FMClassifier(2, early_stopping=True, n_iter_no_change=1, max_iter=90, random_state=0)
+    params = {"early_stopping": True, "n_iter_no_change": 1, "alpha_factors": 0}
+    model = FMClassifier(2, **params, max_iter=90, random_state=0)
     model.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
     best = model.validation_scores_.max()
     assert model.n_iter_ < 90 and model.validation_scores_[model.best_iter_ - 1] == best

@@ -253,6 +253,18 @@ class EpochLoop:
                 ConvergenceWarning,
             )
 
+    def warn_if_rising(self):
+        """Warn if the training loss, without a validation score to stop by, has risen."""
+        losses, estimator = self.estimator.loss_curve_[self._first_epoch :], self.estimator
+        if self.phase.score_name is not None or len(losses) == 0:
+            return
+        if losses[0] > 0 and losses[-1] > 2 * losses[0] + estimator.tol:
+            warn_user(
+                f"{type(estimator).__name__}: the training loss has risen from {losses[0]:g} in "
+                f"the first epoch to {losses[-1]:g} in the last. Take a smaller learning_rate.",
+                ConvergenceWarning,
+            )
+
     def _record(self, loss, score):
         self.epoch += 1
         estimator, value = self.estimator, -loss
@@ -482,6 +494,7 @@ def train(task, phase, trial, callbacks=None, number=0):
             callbacks.begin_phase(number, loop)
         loop.run(trial, callbacks)
     loop.warn_if_improving()
+    loop.warn_if_rising()
 
 
 def refit(estimator, begin, callbacks, resumed, least=1):

@@ -14,6 +14,7 @@ from freqfm import backends
 from freqfm._components import (
     NON_NEGATIVE,
     POSITIVE,
+    is_named,
     name_to_instance,
     resolve,
 )
@@ -55,6 +56,9 @@ __all__ = ["BaseFM"]
 
 # early_stopping="auto" holds out validation rows if there are at least this many rows.
 _AUTO_EARLY_STOPPING = 300
+
+# FASGD's default rate for numbers: squared errors have four times the curvature of log losses.
+_RATE_OF_NUMBERS = 0.75
 
 # validation_fraction="auto" is a tenth. With fewer rows than this, a tenth is too few to tell one
 # epoch from another; they are cross-validated instead, the fewest by ten folds, others by five.
@@ -570,8 +574,11 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
 
     def _checked_optimizer(self):
         """Return the optimizer given by the parameters."""
-        rate = "learning_rate", "learning_rate", self.learning_rate
-        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
+        rate = self.learning_rate
+        if rate is None and is_named(self.optimizer, "fa_sgd") and not self._of_classes:
+            rate = _RATE_OF_NUMBERS
+        options = [("learning_rate", "learning_rate", rate)]
+        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, options)
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""

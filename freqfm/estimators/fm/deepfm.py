@@ -322,7 +322,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
-        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
+        The learning rate of ``optimizer``; None means its default, and 0.75 for "fa_sgd". Not
+        allowed with an instance.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024

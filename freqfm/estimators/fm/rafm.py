@@ -323,7 +323,8 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
         from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The learning rate; None means the optimizer's default. Not allowed with an instance.
+        The learning rate; None means the optimizer's default, and 0.75 for "fa_sgd". Not allowed
+        with an instance.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
