@@ -429,3 +429,15 @@ def test_learned_attributes_are_checked():
         model.most_similar("cat")
     with pytest.raises(ValueError, match="optimizer='sgd' differs from CFSGD"):
         Word2Vec(**FEW).fit(sentences(10)).set_params(optimizer="sgd").partial_fit(sentences(10))
+
+
+@pytest.mark.parametrize("architecture", ["skip_gram", "cbow"])
+@pytest.mark.parametrize("optimizer", ["sgd", "fa_sgd"])
+def test_default_rates_suit_small_vocabularies(optimizer, architecture):
+    rng = np.random.default_rng(0)
+    documents = [[f"{topic}{w}" for w in rng.integers(5, size=20)] for topic in [0, 1] * 200]
+    params = {"subsample": None, "random_state": 0, "architecture": architecture}
+    model = Word2Vec(8, optimizer=optimizer, **params).fit(documents)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    model.partial_fit(documents)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]

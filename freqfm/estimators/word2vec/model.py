@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -57,6 +57,9 @@ _RATES = {
     "cbow": {"sgd": 0.4, "cf_sgd": 8.0, "adam": 0.01},
 }
 _RATE_OF_ADAGRAD = 0.1
+
+# Bound of SGD's default rates for a position, times how often a batch holds the most frequent token.
+_LARGEST_SUM = 1.25
 
 # CF-SGD's bound of a step by default: the gradients of CBOW are shared by the tokens of a window.
 _LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
@@ -178,7 +181,8 @@ class Word2Vec(
     mean over a batch, as in all estimators here; and 0.01 for "adam". With more than 5 epochs they,
     and ``max_step``, are multiplied by sqrt(5 / ``max_iter``), as more epochs overfit at the same
     rate. "adagrad" and "rowwise_adagrad" take 0.1. The 0.025 for each pair of word2vec would be
-    about 0.15 times ``batch_size`` for "sgd". CF-SGD's bound by the curvature, see
+    about 0.15 times ``batch_size`` for "sgd". In small vocabularies the rates of "sgd" and "fa_sgd"
+    are at most 1.25 over the share of the most frequent token. CF-SGD's bound by the curvature, see
     :class:`freqfm.optimizers.CFSGD`, is that for vectors of length one.
 
     Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
@@ -340,6 +344,7 @@ class Word2Vec(
                 hashed = {"documents": [corpus.tokens, corpus.starts, list(vocabulary)]}
                 data = {"X": documents, "y": y}
                 callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
+                optimizer = self._bounded(optimizer, corpus.counts(len(vocabulary)))
                 if unfinished is None:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -398,6 +403,7 @@ class Word2Vec(
                 for token in read.vocabulary(self.min_count, vocabulary):
                     vocabulary[token] = len(vocabulary)
                 corpus = self._checked_corpus(read, vocabulary)
+                optimizer = self._bounded(optimizer, corpus.counts(len(vocabulary)))
                 if is_new:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -425,11 +431,24 @@ class Word2Vec(
         """Return the learning rate of an optimizer given by name; None is its own."""
         if self.optimizer in ("adagrad", "rowwise_adagrad"):
             return _RATE_OF_ADAGRAD
-        is_sgd = self.optimizer in ("sgd", "fa_sgd")
+        is_sgd = self._is_sgd()
         rate = _RATES[self.architecture].get("sgd" if is_sgd else self.optimizer)
         if rate is None:
             return None
         return rate * self._share_of_rate() * (int(self.batch_size) if is_sgd else 1)
+
+    def _is_sgd(self):
+        return any(is_named(self.optimizer, name) for name in ("sgd", "fa_sgd"))
+
+    def _bounded(self, optimizer, counts):
+        """Return SGD with a lower default rate if a token occurs often in each batch."""
+        if self.learning_rate is not None or not self._is_sgd():
+            return optimizer
+        kept = counts.astype(np.float64)
+        if self.subsample is not None:
+            kept *= np.minimum(self._keep_probabilities(counts)[:-1], 1)
+        rate = min(optimizer.learning_rate, _LARGEST_SUM * kept.sum() / kept.max())
+        return clone(optimizer).set_params(learning_rate=float(rate))
 
     def _share_of_rate(self):
         """Return the share of the default rates that is taken: the more epochs, the less."""
@@ -513,11 +532,11 @@ class Word2Vec(
         n_threads = count_threads(self.n_jobs)
         return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
 
-    def _keep_probabilities(self):
+    def _keep_probabilities(self, counts):
         """Return how likely each token is kept in an epoch, and at the end 1; None for all."""
         if self.subsample is None:
             return None
-        frequencies = self.token_counts_ / self.token_counts_.sum()
+        frequencies = counts / counts.sum()
         share = self.subsample / np.maximum(frequencies, 1e-300)
         return np.append(np.sqrt(share) + share, 1.0)
 

@@ -37,7 +37,7 @@ class Word2VecTrainer(TrainingTask):
     def __init__(self, model, optimizer, corpus, n_threads, decays):
         self.model, self.optimizer = model, optimizer
         self._corpus, self._decays = corpus, decays
-        self._keep = model._keep_probabilities()
+        self._keep = model._keep_probabilities(model.token_counts_)
         problem = _problem(model, optimizer, corpus, model._seed)
         self._backend, self._trainer = backends.start(
             model.device, "word2vec_trainer", problem, n_threads
