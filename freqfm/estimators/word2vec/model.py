@@ -58,8 +58,8 @@ _RATES = {
 }
 _RATE_OF_ADAGRAD = 0.1
 
-# Bound of SGD's default rates for a position, times how often a batch holds the most frequent token.
-_LARGEST_SUM = 1.25
+# Bound of SGD's default rates times the square of the most frequent token's share.
+_LARGEST_SHARE = 0.025
 
 # CF-SGD's bound of a step by default: the gradients of CBOW are shared by the tokens of a window.
 _LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
@@ -182,8 +182,8 @@ class Word2Vec(
     and ``max_step``, are multiplied by sqrt(5 / ``max_iter``), as more epochs overfit at the same
     rate. "adagrad" and "rowwise_adagrad" take 0.1. The 0.025 for each pair of word2vec would be
     about 0.15 times ``batch_size`` for "sgd". In small vocabularies the rates of "sgd" and "fa_sgd"
-    are at most 1.25 over the share of the most frequent token. CF-SGD's bound by the curvature, see
-    :class:`freqfm.optimizers.CFSGD`, is that for vectors of length one.
+    are at most 0.025 over the squared share of the most frequent token. CF-SGD's bound by the
+    curvature, see :class:`freqfm.optimizers.CFSGD`, is that for vectors of length one.
 
     Results are bitwise reproducible. An epoch takes O(n_pairs (1 + n_negatives) n_components);
     memory is 8 n_tokens n_components bytes for the model, as much again for a copy of the last
@@ -447,7 +447,7 @@ class Word2Vec(
         kept = counts.astype(np.float64)
         if self.subsample is not None:
             kept *= np.minimum(self._keep_probabilities(counts)[:-1], 1)
-        rate = min(optimizer.learning_rate, _LARGEST_SUM * kept.sum() / kept.max())
+        rate = min(optimizer.learning_rate, _LARGEST_SHARE * (kept.sum() / kept.max()) ** 2)
         return clone(optimizer).set_params(learning_rate=float(rate))
 
     def _share_of_rate(self):
