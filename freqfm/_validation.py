@@ -18,6 +18,9 @@ from freqfm._warnings import warn_user
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
 
+# Root mean square of a column from which a fit warns: the interactions beside it suffer.
+_LARGE = 4.0
+
 
 def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     """Validate ``X`` (and ``y``) with scikit-learn and return ``X`` as canonical float32 CSR.
@@ -451,6 +454,24 @@ def count_threads(n_jobs):
         _warn_of_crowd(int(n_jobs), n_cores)
         return n_cores
     return int(n_jobs) if n_jobs > 0 else min(joblib.effective_n_jobs(n_jobs), n_cores)
+
+
+def warn_of_large_values(estimator, X):
+    """Warn of columns whose values are far beyond 1, which factorization machines learn badly."""
+    if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
+        return
+    with np.errstate(over="ignore"):
+        squares = np.bincount(X.indices, np.square(X.data, dtype=np.float64), X.shape[1])
+    means = squares / np.maximum(np.bincount(X.indices, minlength=X.shape[1]), 1)
+    large = np.flatnonzero(means > _LARGE**2)
+    if len(large):
+        names = getattr(estimator, "feature_names_in_", np.arange(X.shape[1]))
+        warn_user(
+            f"X has {len(large)} column(s) with values far beyond 1, such as column "
+            f"{names[large[0]]!s} with a root mean square of {means[large[0]] ** 0.5:.3g}; "
+            f"{type(estimator).__name__} learns badly from such. Scale them, for instance with "
+            f"sklearn's StandardScaler, or MaxAbsScaler for sparse columns."
+        )
 
 
 @functools.cache

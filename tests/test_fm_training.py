@@ -26,7 +26,7 @@ from freqfm import (
     MFRecommender,
     RaFMClassifier,
 )
-from freqfm.datasets import make_clicks, make_interactions
+from freqfm.datasets import RowStream, make_clicks, make_interactions
 from freqfm.estimators.training import Attempt, EpochLoop, Phase
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
@@ -508,3 +508,21 @@ def test_a_rising_loss_is_announced():
     model = FMRegressor(optimizer=SGD(2.05), max_iter=12, n_iter_no_change=None, random_state=0)
     with pytest.warns(ConvergenceWarning, match="training loss has risen from 0.10"):
         model.fit(X, y)
+
+
+def test_unscaled_columns_are_announced(log):
+    X, y = log
+    rng = np.random.default_rng(0)
+    times = sparse.csr_array(1.6e9 + rng.integers(0, 10**6, (len(y), 1)))
+    wide = sparse.hstack([X, times], format="csr")
+    model = FMClassifier(max_iter=1, n_iter_no_change=None, early_stopping=False)
+    with pytest.warns(
+        UserWarning, match=r"1 column\(s\) .* such as column 410 with .* of 1.6e\+09"
+    ):
+        model.fit(wide, y)
+    with pytest.warns(UserWarning, match="such as column 410 with"):
+        model.fit(RowStream.from_csr(wide, y))
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"size": rng.random(60), "age": rng.integers(18, 80, 60)})
+    with pytest.warns(UserWarning, match="such as column age"):
+        model.fit(frame, y[:60])

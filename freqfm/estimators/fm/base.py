@@ -28,6 +28,7 @@ from freqfm._validation import (
     draw_seed,
     validate_rows,
     validate_weights,
+    warn_of_large_values,
     widen,
 )
 from freqfm.estimators.fm.factors import squeeze_outputs
@@ -307,7 +308,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            If the fit reached ``max_iter`` while it still improved.
+            If the fit reached ``max_iter`` while it still improved, or the training loss rose.
+        UserWarning
+            If a column has a root mean square above 4.
         """
         self._validate_params()
         with attempt(self) as trial:
@@ -559,6 +562,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
         target, labels = self._encode_and_check(y, classes, reset)
         if reset:
             self._check_size(len(target))
+            warn_of_large_values(self, X)
         sample_weight = validate_weights(sample_weight, X)
         of_classes = self._class_weights(y, sample_weight, partial)
         weight = self._row_weights(y, sample_weight, of_classes)

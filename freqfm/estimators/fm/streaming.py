@@ -9,7 +9,7 @@ from sklearn.base import is_regressor
 
 from freqfm import backends
 from freqfm._signals import hold_signals
-from freqfm._validation import validate_rows, validate_weights, widen
+from freqfm._validation import validate_rows, validate_weights, warn_of_large_values, widen
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.trainer import ModelTask
@@ -123,6 +123,8 @@ def survey_stream(model, stream):
     for chunk in stream.epoch(0, learn=True):
         X, y, weight = as_triple(chunk)
         X, y = validate_rows(probe, X, y, reset=True, y_numeric=is_regressor(model))
+        if not n_chunks:
+            warn_of_large_values(probe, X)
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
