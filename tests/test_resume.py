@@ -239,6 +239,22 @@ def test_labels_and_names_are_stored(data, tmp_path):
 # Other data, other files
 
 
+def test_another_validation_set_is_refused(data, tmp_path):
+    X, y = data[0]
+    weight = np.where(np.arange(len(y)) % 3, 1.0, 0.0)  # rows of weight zero are left out
+    given = {"X_val": X[:50], "y_val": y[:50]}
+    model = FMClassifier(**FM).set_callbacks(Killing(tmp_path / "file", 2))
+    with pytest.raises(Killed):
+        model.fit(X, y, weight, **given)
+    again = resume(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"y \(validation part\) is not that"):
+        again.fit(X, y, weight, **{**given, "y_val": 1 - y[:50]})
+    assert_same(
+        learned(again.fit(X, y, weight, **given)),
+        learned(FMClassifier(**FM).fit(X, y, weight, **given)),
+    )
+
+
 def test_other_data_and_parameters_are_refused(data, tmp_path):
     X, y = data[0]
     path = tmp_path / "file"

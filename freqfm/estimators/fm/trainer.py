@@ -81,7 +81,7 @@ class TrainingRows(NamedTuple):
             return self
         X = take_rows(self.X, self.trained)
         y, target, weight = map(self.of_trained, (self.y, self.target, self.weight))
-        return TrainingRows(X, y, target, weight, None, self.held_out)
+        return self._replace(X=X, y=y, target=target, weight=weight, trained=None)
 
 
 class ModelTask(TrainingTask):
