@@ -6,7 +6,7 @@ from numbers import Integral
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._ids import check_present, natural
@@ -67,7 +67,7 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         -------
         self : object
         """
-        learned = IncrementalOneHotEncoder(self.max_features).partial_fit(X)
+        learned = clone(self).partial_fit(X)
         for name in ("n_features_in_", "n_features_out_", "columns_"):
             setattr(self, name, getattr(learned, name))
         return self

@@ -236,11 +236,12 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def _class_weights(self, y, weight, partial):
         """Return a weight for each class by the rows that are trained on, or None."""
 
-    def _row_weights(self, y, weight, of_classes):
-        """Return the weights of rows times those of their classes."""
-        if of_classes is None:
+    def _row_weights(self, y, weight, class_weights):
+        """Return the weights of rows times those of their classes, or as they are without these."""
+        if class_weights is None:
             return weight
-        return check_weights("class_weight", weight * of_classes[np.searchsorted(self.classes_, y)])
+        numbers = np.searchsorted(self.classes_, y)
+        return check_weights("class_weight", weight * class_weights[numbers])
 
     @abstractmethod
     def _validation_score(self, target, scores, weight):
@@ -564,9 +565,9 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             self._check_size(len(target))
             warn_of_large_values(self, X)
         sample_weight = validate_weights(sample_weight, X)
-        of_classes = self._class_weights(y, sample_weight, partial)
-        weight = self._row_weights(y, sample_weight, of_classes)
-        rows = TrainingRows(X, y, target, weight, of_classes)
+        class_weights = self._class_weights(y, sample_weight, partial)
+        weight = self._row_weights(y, sample_weight, class_weights)
+        rows = TrainingRows(X, y, target, weight, class_weights)
         if not weight.all():
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
@@ -601,7 +602,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
             X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
             target, _ = self._encode_and_check(y, None, reset=False)
             weight = validate_weights(weight, X)
-            weight = self._row_weights(y, weight, rows.of_classes)
+            weight = self._row_weights(y, weight, rows.class_weights)
         except ValueError as error:
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
         return rows._replace(held_out=(X, target, weight))

@@ -31,7 +31,7 @@ class TrainingRows(NamedTuple):
     y: np.ndarray  #: (n_rows,), as the user gave it
     target: np.ndarray  #: (n_outputs, n_rows), float32
     weight: np.ndarray  #: (n_rows,), with class weights
-    of_classes: np.ndarray | None = None  #: the weights of classes
+    class_weights: np.ndarray | None = None  #: a part of weight
     trained: np.ndarray | None = None  #: the rows that are trained on, in order; None for all
     held_out: tuple | None = None  #: X, target and weight of the validation part
 

@@ -344,7 +344,7 @@ class Word2Vec(
                 hashed = {"documents": [corpus.tokens, corpus.starts, list(vocabulary)]}
                 data = {"X": documents, "y": y}
                 callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
-                optimizer = self._bounded(optimizer, corpus.counts(len(vocabulary)))
+                optimizer = self._bounded(optimizer, corpus, len(vocabulary))
                 if unfinished is None:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -403,7 +403,7 @@ class Word2Vec(
                 for token in read.vocabulary(self.min_count, vocabulary):
                     vocabulary[token] = len(vocabulary)
                 corpus = self._checked_corpus(read, vocabulary)
-                optimizer = self._bounded(optimizer, corpus.counts(len(vocabulary)))
+                optimizer = self._bounded(optimizer, corpus, len(vocabulary))
                 if is_new:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -440,10 +440,11 @@ class Word2Vec(
     def _is_sgd(self):
         return any(is_named(self.optimizer, name) for name in ("sgd", "fa_sgd"))
 
-    def _bounded(self, optimizer, counts):
+    def _bounded(self, optimizer, corpus, n_tokens):
         """Return SGD with a lower default rate if a token occurs often in each batch."""
         if self.learning_rate is not None or not self._is_sgd():
             return optimizer
+        counts = corpus.counts(n_tokens)
         kept = counts.astype(np.float64)
         if self.subsample is not None:
             kept *= np.minimum(self._keep_probabilities(counts)[:-1], 1)
