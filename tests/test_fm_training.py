@@ -208,13 +208,26 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
     with pytest.warns(ConvergenceWarning) as record:
         make_pipeline(MaxAbsScaler(), FMRegressor(max_iter=2)).fit(X, y)
     assert record[0].filename == __file__
-    X = make_interactions(60, 40, 600, random_state=0)
-    for cls, setting in (
-        (MFRecommender, "early_stopping=False"),
-        (FastVAERecommender, "n_iter_no_change=None"),
-    ):
-        with pytest.warns(ConvergenceWarning, match=f"ndcg still improved.*set {setting}"):
-            cls(max_iter=2, early_stopping=True, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (FMClassifier(), {"early_stopping": False, "n_iter_no_change": None}),
+        (FMClassifier(early_stopping=False), {"n_iter_no_change": None}),
+        (MFRecommender(early_stopping=True), {"early_stopping": False}),
+        (FastVAERecommender(), {"early_stopping": False, "n_iter_no_change": None}),
+    ],
+)
+def test_what_that_warning_advises_trains_exactly_max_iter_epochs(log, recwarn, model, settings):
+    model = clone(model).set_params(max_iter=2, random_state=0)
+    data = log if isinstance(model, FMClassifier) else [make_interactions(60, 40, 600)]
+    named = " and ".join(f"{name}={value}" for name, value in settings.items())
+    with pytest.warns(ConvergenceWarning, match=f"still improved.*or set {named} to train"):
+        model.fit(*data)
+    model.set_params(**settings).fit(*data)
+    assert model.n_iter_ == model.best_iter_ == 2
+    assert not [w for w in recwarn if w.category is ConvergenceWarning]
 
 
 def test_no_warning_if_all_epochs_were_requested(log, recwarn):

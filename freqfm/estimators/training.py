@@ -244,12 +244,15 @@ class EpochLoop:
             return
         if 2 * self._since_best <= phase.patience:
             watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
-            without = None in estimator._parameter_constraints["n_iter_no_change"]
-            setting = "n_iter_no_change=None" if without else "early_stopping=False"
+            settings = []
+            if phase.score_name and getattr(estimator, "early_stopping", False) is not False:
+                settings.append("early_stopping=False")
+            if None in estimator._parameter_constraints["n_iter_no_change"]:
+                settings.append("n_iter_no_change=None")
             warn_user(
                 f"{type(estimator).__name__}: the fit reached max_iter={phase.n_epochs} while the "
-                f"{watched} still improved. Raise max_iter, or set {setting} to train exactly "
-                f"max_iter epochs.",
+                f"{watched} still improved. Raise max_iter, or set {' and '.join(settings)} to "
+                f"train exactly max_iter epochs.",
                 ConvergenceWarning,
             )
 
