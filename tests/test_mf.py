@@ -65,7 +65,9 @@ def model_of(**params):
     return MFRecommender(**{"n_components": 8, "max_iter": 60, "random_state": 0, **params})
 
 
-@pytest.mark.parametrize("loss", ["softmax", "bsl", "bpr", DirectAU(0.2), MAWU(0.2, 0.2)])
+@pytest.mark.parametrize(
+    "loss", ["softmax", "bsl", "bpr", DirectAU(0.2), MAWU(0.2, 0.2), "psl", "slatk", "ccl"]
+)
 def test_every_loss_learns_the_checkerboard(checkerboard, loss):
     train, hidden = checkerboard
     # The rate is Adam's; BPR has another optimizer.

@@ -318,6 +318,25 @@ def test_slatk_gradient(data, similarity):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+def test_the_weights_of_slatk_are_more_equal_on_denser_data():
+    loss = SLatK()
+    gowalla, movielens = (29_858, 40_981, 719_081), (6_039, 3_628, 590_733)
+    assert_allclose(loss.temperature_of_weights(*gowalla), 1.93, atol=0.01)
+    assert_allclose(loss.temperature_of_weights(*movielens), 4.45, atol=0.01)
+    assert loss.temperature_of_weights(10, 10, 100) == 13
+    assert SLatK(weight_temperature=2).temperature_of_weights(*gowalla) == 2
+
+
+def test_slatk_with_equal_weights_is_half_a_softmax(data):
+    """SGD has steps in proportion to the loss, whatever its size."""
+    X = data[0]
+    options = {"max_iter": 3, "optimizer": SGD(0.01), "random_state": 0}
+    equal = MFRecommender(4, loss=SLatK(weight_temperature=1e6), **options).fit(X)
+    options |= {"optimizer": SGD(0.005), "temperature": "density"}
+    softmax = MFRecommender(4, loss=Softmax(include_positive=False), **options).fit(X)
+    assert_allclose(equal.user_factors_, softmax.user_factors_, atol=1e-6)
+
+
 PAIRWISE = [name for name, cls in RANKING_LOSSES.items() if issubclass(cls, PairwiseLoss)]
 
 

@@ -38,7 +38,7 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
 #: Of pairwise losses, by name: the value by the scores of a positive and of a negative.
 PAIR_LOSSES = {
     "bpr": lambda positive, negative: np.log1p(np.exp(negative - positive)),
-    "ccl": lambda positive, negative: 1 - positive + 150 * np.maximum(0, negative - 0.4),
+    "ccl": lambda positive, negative: 1 - positive + 20 * np.maximum(0, negative - 0.4),
 }
 
 #: Surrogates of exp(d) of PSL, by activation.
