@@ -52,6 +52,19 @@ def test_matrix_of_a_folder_is_that_of_the_table(folder, reader, value):
         model.partial_fit(READERS[reader](path))
 
 
+@pytest.mark.parametrize("named", [["item"], ["value"], ["user", "value"], ["value", "item"]])
+def test_columns_may_be_named_or_found(folder, named):
+    _, frame = folder
+    columns = {"user": "user_id", "item": "item_id", "value": "count"}
+    given = {role: columns[role] for role in named}
+    expected = InteractionRecommender(Seeing(), **given).fit(frame)
+    model = InteractionRecommender(Seeing(), **given).fit(frame.lazy())
+    for name in ("user_ids_", "item_ids_"):
+        assert_array_equal(getattr(model, name), getattr(expected, name))
+    difference = model.estimator_.X - expected.estimator_.X
+    np.testing.assert_allclose(difference.toarray(), 0, atol=1e-6)
+
+
 def test_partitions_and_filters_of_a_dataset(folder):
     path, frame = folder
     table = frame.select("user_id", "item_id").to_arrow()

@@ -87,14 +87,15 @@ class InteractionEncodingMixin:
             raise ValueError("X has 0 rows; give at least one interaction.")
         validate_data(self, first.given, reset=True, skip_check_array=True)
         places = first.find(user=self.user, item=self.item, value=self.value)
-        wanted = {role: table.names[place] for role, place in places.items() if place is not None}
+        # In the order in which the chunks of the second pass have them.
+        roles = [role for role in ("user", "item", "value") if places[role] is not None]
+        wanted = {role: table.names[places[role]] for role in roles}
         del first
         lengths = self._learn_ids_lazily(table, wanted)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         indices = np.empty(indptr[-1], dtype=np.int32)
         values = np.ones(indptr[-1], dtype=np.float64 if "value" in wanted else np.float32)
         free = indptr[:-1].copy()
-        # Chunks have the columns in the order of the roles: users, items and maybe values.
         for chunk in table.chunks(list(wanted.values())):
             users, items = (
                 self._find(role, chunk.ids(role, place), f"X's column of {role}s")
