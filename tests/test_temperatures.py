@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import reference.mf
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm.datasets import make_interactions
 from freqfm.samplers import Full, InBatch, Popularity, Uniform
 from freqfm.temperatures import (
     AdapTau,
@@ -165,3 +166,20 @@ def test_density_temperature_counts_earlier_interactions():
     assert few.temperature_ > 2 * before
     model.partial_fit(X[:20])
     assert_allclose(model.temperature_, before, rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["adap_tau", "learned_user"])
+def test_users_without_new_interactions_keep_their_temperatures(name):
+    X = make_interactions(80, 60, 1500, random_state=0)
+    model = MFRecommender(8, loss="softmax", temperature=name, max_iter=10, random_state=0).fit(X)
+    # The first call still uses what the last epoch of fit has found.
+    for user in range(3):
+        before = model.user_temperatures_
+        rows = sparse.csr_array((np.ones(3), ([user] * 3, [1, 2, 3])), shape=X.shape)
+        model.partial_fit(rows)
+    after = model.user_temperatures_
+    assert len(np.unique(after)) == 80
+    if name == "learned_user":
+        assert_array_equal(after[3:], before[3:])
+    else:  # The temperature of all users has changed a little.
+        assert np.corrcoef(after[3:], before[3:])[0, 1] > 0.999

@@ -174,7 +174,7 @@ class AdapTau(AdapTau0):
     """A temperature for each user: tau0, raised for users whose positives are hard to separate.
 
     Equation (16) of [1]_, with Lambert's function W and the user's loss L(u) at temperature one in
-    the previous epoch::
+    the last epoch that had interactions of the user::
 
         1 / tau_u = 1 / tau0 * exp(-W(max((L(u) - threshold) / (2 beta), -1 / e))).
 
@@ -238,7 +238,10 @@ class AdapTau(AdapTau0):
         """Write the inverse temperatures, see :class:`Temperature`."""
         overall = self._global_inverse(epoch, snapshot)
         inverse[:] = overall
-        loss, weight = snapshot.statistics[:, 0], snapshot.statistics[:, 1]
+        # Users without new interactions keep the loss of the last epoch that had some.
+        trained = snapshot.statistics[:, 1] > 0
+        state[trained] = snapshot.statistics[trained, :2]
+        loss, weight = state.T
         seen = weight > 0
         warming_up = self.warm_up is None or epoch < self.warm_up
         if epoch == 0 or warming_up or not seen.any():

@@ -48,13 +48,20 @@ class LearnedTemperature(Temperature):
         if epoch == 0:
             inverse[:] = 1.0 / self.initial
             return
-        gradient = self._gradient(snapshot.statistics) * inverse[:, 0]
-        state[:, 0] += (1 - _BETA_1) * (gradient - state[:, 0])
-        state[:, 1] += (1 - _BETA_2) * (gradient**2 - state[:, 1])
-        mean = state[:, 0] / (1 - _BETA_1**epoch)
-        square = state[:, 1] / (1 - _BETA_2**epoch)
+        moved = self._moved(snapshot.statistics)
+        gradient = self._gradient(snapshot.statistics)[moved] * inverse[moved, 0]
+        means, squares = state[moved].T
+        means = means + (1 - _BETA_1) * (gradient - means)
+        squares = squares + (1 - _BETA_2) * (gradient**2 - squares)
+        state[moved] = np.column_stack([means, squares])
+        mean = means / (1 - _BETA_1**epoch)
+        square = squares / (1 - _BETA_2**epoch)
         step = self.learning_rate * mean / (np.sqrt(square) + _EPSILON)
-        inverse *= np.exp(-step)[:, None]
+        inverse[moved] *= np.exp(-step)[:, None]
+
+    def _moved(self, statistics):
+        """Return which users' temperatures take a step."""
+        return np.ones(len(statistics), dtype=bool)
 
     def _gradient(self, statistics):
         return np.full(len(statistics), statistics[:, 2].sum() / statistics[:, 1].sum())
@@ -86,3 +93,6 @@ class LearnedUserTemperature(LearnedTemperature):
 
     def _gradient(self, statistics):
         return statistics[:, 2] / np.maximum(statistics[:, 1], _EPSILON)
+
+    def _moved(self, statistics):
+        return statistics[:, 1] > 0
