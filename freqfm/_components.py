@@ -258,14 +258,14 @@ def name_to_instance(estimator, axes, params):
     Raises
     ------
     ValueError
-        If the name is not that of a component.
+        If the parameter is neither an instance nor the name of a component.
     """
     for axis, registry in axes.items():
         value = params.get(axis, getattr(estimator, axis))
         nested = [name for name in params if name.startswith(f"{axis}__")]
-        if not nested or not isinstance(value, str):
+        if not nested or hasattr(value, "set_params"):
             continue
-        if value not in registry:
+        if not isinstance(value, str) or value not in registry:
             raise ValueError(
                 f"{nested[0]} cannot be set, because {axis}={value!r} is not the name of a "
                 f"component; set {axis} too, to an instance or one of "

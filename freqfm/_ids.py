@@ -74,9 +74,9 @@ def as_ids(values, name):
     """
     if isinstance(values, (str, bytes)):
         values = [values]
-    if isinstance(values, (list, tuple)):
+    if isinstance(values, (list, tuple, set, frozenset)):
         # As objects, since NumPy strings drop trailing NUL characters.
-        values = np.array(values, dtype=object)
+        values = np.array(list(values), dtype=object)
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
         raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")

@@ -52,6 +52,10 @@ def test_candidates_and_exclude(model):
         ["ann", "zoe"], n_recommendations=2, candidates=["gin", "egg", "fig"], exclude=["egg"]
     )
     assert items.tolist() == [["gin", None]] * 2
+    sets, _ = model.recommend(
+        ["ann", "zoe"], n_recommendations=2, candidates={"gin", "egg", "fig"}, exclude={"egg"}
+    )
+    assert_array_equal(sets, items)
     items, _ = model.recommend(["ann"], n_recommendations=5, exclude_seen=False, exclude=["fig"])
     assert sorted(items[0]) == ITEMS
     with pytest.raises(ValueError, match="candidates holds no item that fit has seen"):

@@ -195,6 +195,13 @@ def test_what_features_need_is_reported():
         model.recommend("u00", item_features=items(24, 25).assign(kind="new"))
 
 
+def test_missing_values_in_lists_and_dicts_are_no_features():
+    cells = [["a", None], [np.nan, "b"], {"x": None}, {"x": 2.0, "y": np.nan}]
+    table = items(0, 28).assign(cell=cells * 7)[["item", "cell"]]
+    model = fitted(item_features=table)
+    assert model.item_encoder_.get_feature_names_out().tolist() == ["cell=a", "cell=b", "cell=x"]
+
+
 def test_features_that_cannot_be_used_are_refused():
     def refused(message, error=ValueError, X=None, estimator=None, **features):
         with pytest.raises(error, match=message):
@@ -209,6 +216,9 @@ def test_features_that_cannot_be_used_are_refused():
     )
     refused("holds datetime.* in column 'since'; features are", TypeError,
             item_features=items().assign(since=pd.Timestamp("2020-01-01")))  # fmt: skip
+    for cell in ({"x": "y"}, {"x": np.inf}, np.inf):
+        refused("item_features holds .* in column 'cell'; features are finite numbers", TypeError,
+                item_features=items().assign(cell=[cell] * len(items())))  # fmt: skip
     refused("the ids of item_features holds ids such as 0, of another kind", TypeError,
             item_features=pd.DataFrame({"item": range(30), "kind": "a"}))  # fmt: skip
     refused("item_features holds no features", item_features=items()[["item"]])

@@ -296,6 +296,13 @@ def test_partial_fit_from_nothing_and_warm_start(checkerboard):
     assert_array_equal(warm.loss_curve_, whole.loss_curve_)
 
 
+def test_the_similarity_of_a_model_stays(checkerboard):
+    train, _ = checkerboard
+    model = model_of(max_iter=1).fit(train).set_params(similarity="dot")
+    with pytest.raises(ValueError, match="similarity='dot' differs from that of the model"):
+        model.partial_fit(train)
+
+
 def test_early_stopping_restores_the_best_epoch(checkerboard):
     train, _ = checkerboard
     model = model_of(early_stopping=True, n_iter_no_change=3, max_iter=200, learning_rate=0.02)
@@ -405,6 +412,10 @@ def test_parameters_of_what_the_data_decide_are_refused():
     assert model.negative_sampler.n_codewords == 4
     with pytest.raises(ValueError, match="optimizer='adm' is not the name .* of 'adagrad'"):
         model.set_params(optimizer="adm", optimizer__beta_1=0.8)
+    for temperature in (None, 0.3):
+        model = MFRecommender(temperature=temperature)
+        with pytest.raises(ValueError, match=f"temperature={temperature} is not the name .* set t"):
+            model.set_params(temperature__offset=3.0)
 
 
 def test_copies_are_equal(checkerboard, tmp_path):
@@ -436,7 +447,7 @@ def test_copies_are_equal(checkerboard, tmp_path):
         ({"loss": "mawu", "temperature": 0.1}, "has no temperature"),
         ({"loss": "mawu", "similarity": "dot"}, "unit vectors"),
         ({"loss": "bpr", "negative_sampler": "full"}, "for each positive"),
-        ({"loss": "bpr", "temperature": "adap_tau0"}, "cosine"),
+        ({"loss": "bpr", "temperature": "adap_tau0"}, "belongs to a softmax; .* give a number"),
         ({"negative_sampler": "full", "n_negatives": 5}, "takes all items"),
         ({"similarity": "dot", "temperature": "adap_tau"}, "cosines"),
         ({"temperature": "adaptau"}, "did you mean 'adap_tau"),

@@ -232,6 +232,11 @@ def test_warm_start_is_one_fit(log):
         parts.set_params(n_components=6, optimizer="sgd").fit(log)
     with pytest.raises(ValueError, match="similarity='dot' differs"):
         parts.set_params(optimizer="adam", similarity="dot").fit(log)
+    parts.set_params(similarity=whole.similarity, activation="relu")
+    with pytest.raises(ValueError, match="activation='relu' differs from 'tanh'"):
+        parts.fit(log)
+    # Predictions are those of the model that was fitted.
+    assert_array_equal(parts.recommend(log)[1], whole.recommend(log)[1])
 
 
 def test_early_stopping_finds_the_best_epoch_and_then_trains_on_all(log, capsys):

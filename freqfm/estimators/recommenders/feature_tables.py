@@ -1,5 +1,6 @@
 """Tables of features of users or items by id, encoded for ``backbones.Features``."""
 
+import math
 from collections.abc import Mapping
 from numbers import Number
 
@@ -94,8 +95,9 @@ class FeatureTable:
             found = _features_of(column, value, is_category)
             if found is None:
                 raise TypeError(
-                    f"{self.name} holds {value!r} in column {column!r}; features are numbers, "
-                    f"strings, lists of these or dicts: convert dates, for instance to strings."
+                    f"{self.name} holds {value!r} in column {column!r}; features are finite "
+                    f"numbers, strings, lists of these or dicts of numbers: convert dates, for "
+                    f"instance to strings."
                 )
             row.update(found)
             if isinstance(value, Number) and found and not is_category:
@@ -111,18 +113,30 @@ class FeatureTable:
 def _features_of(column, value, is_category):
     """Return the features of a cell by name; None if it cannot be encoded."""
     if isinstance(value, Mapping):
-        return {f"{column}={key}": float(number) for key, number in value.items()}
+        found = {key: number for key, number in value.items() if not _is_missing(number)}
+        if not all(map(_is_finite, found.values())):
+            return None
+        return {f"{column}={key}": float(number) for key, number in found.items()}
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
-        return {f"{column}={item}": 1.0 for item in value}
-    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+        return {f"{column}={item}": 1.0 for item in value if not _is_missing(item)}
+    if _is_missing(value):
         return {}
     if is_category and isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas makes floats of integers where some are missing
     if isinstance(value, str) or (is_category and isinstance(value, Number)):
         return {f"{column}={value}": 1.0}
-    if isinstance(value, Number):
+    if _is_finite(value):
         return {column: float(value)} if value else {}
     return None
+
+
+def _is_missing(value):
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _is_finite(value):
+    is_number = isinstance(value, (Number, np.bool_)) and not isinstance(value, complex)
+    return is_number and math.isfinite(value)
 
 
 def _is_category(frame, k):

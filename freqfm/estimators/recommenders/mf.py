@@ -462,6 +462,11 @@ class MFRecommender(GradientRecommender):
         super()._check_continues(X, components, partial)
         self._refuse_another("loss", components.loss, self._loss_name)
         self._refuse_another("backbone", components.backbone, self._backbone_name)
+        if components.cosine != self._fold_in.cosine:
+            raise ValueError(
+                f"similarity={self.similarity!r} differs from that of the model to continue; set "
+                f"it back, or fit a new model with warm_start=False."
+            )
         if self.user_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "

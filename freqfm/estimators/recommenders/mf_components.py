@@ -218,17 +218,20 @@ def _temperature(model, loss, cosine):
         return None
     if value is None:
         value = loss.temperature if cosine else 1.0
-    temperature = resolve_temperature(value, cosine)
-    if not loss.adapts_temperature and isinstance(temperature, AdapTau0):
-        raise ValueError(
-            f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a number."
-        )
-    if not loss.adapts_temperature and temperature.statistics_wanted:
-        raise ValueError(
-            f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give a "
-            f"number."
-        )
-    return temperature
+    if not loss.adapts_temperature:
+        # First, since cosines would not help.
+        temperature = resolve_temperature(value, cosine=True)
+        if isinstance(temperature, AdapTau0):
+            raise ValueError(
+                f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a "
+                f"number."
+            )
+        if temperature.statistics_wanted:
+            raise ValueError(
+                f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give "
+                f"a number."
+            )
+    return resolve_temperature(value, cosine)
 
 
 def _sampler(model, loss):

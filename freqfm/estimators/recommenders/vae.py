@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm._dense import ACTIVATIONS
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
     as_kernel_array,
@@ -456,6 +457,11 @@ class FastVAERecommender(GradientRecommender):
                 f"similarity={self.similarity!r} differs from that of the model to continue; set "
                 f"it back, or fit a new model with warm_start=False."
             )
+        if self.activation != self._activation:
+            raise ValueError(
+                f"activation={self.activation!r} differs from {self._activation!r} of the model to "
+                f"continue; set it back, or fit a new model with warm_start=False."
+            )
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
         if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
@@ -489,6 +495,7 @@ class FastVAERecommender(GradientRecommender):
 
     def _keep_settings(self, components, X):
         self._cosine = components.cosine
+        self._activation = self.activation
 
     def _make_trainer(self, components, X, score, n_known):
         return VAETrainer(self, components, X, score, count_threads(self.n_jobs), n_known)
@@ -499,6 +506,8 @@ class FastVAERecommender(GradientRecommender):
         n_items = self.n_features_in_
         _, n_inputs = learned.array("input_factors_", (n_items, None))
         learned.array("_inverse_temperatures", (1, 2))
+        activation = learned.get("_activation")
+        learned.require(activation in list(ACTIVATIONS), "_activation", f"is {activation!r}")
         layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")
         fits = isinstance(layers, list) and len(layers) > n_hidden
         learned.require(fits, "layers_", f"is not a list of more than {n_hidden} arrays")
@@ -530,7 +539,7 @@ class FastVAERecommender(GradientRecommender):
         return np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
 
     def _decode(self, mean):
-        return decode(self._layers(), mean, self.activation)[0]
+        return decode(self._layers(), mean, self._activation)[0]
 
     def _fold_in_rows(self, X):
         return self._queries_of(self._mean(X.indptr, X.indices, X.data))
@@ -575,5 +584,5 @@ class FastVAERecommender(GradientRecommender):
                 histories = Histories(bounds, np.ascontiguousarray(items[part]), inputs)
                 pooled = backends.serve(self.device, "sum_histories", histories, table, n_threads)
                 # Rows without items have no embedding: zeros.
-                out[begin + filled] = encode(layers, pooled, self.activation).mean
+                out[begin + filled] = encode(layers, pooled, self._activation).mean
         return out
