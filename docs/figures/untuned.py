@@ -65,11 +65,14 @@ def means(results):
 
 
 def mean_of(runs):
-    """Return the mean of every figure of some seeds, and what they have in common."""
+    """Return the mean of every figure of some seeds, and what they have in common.
+
+    Seeds that were trained beside other work have no seconds.
+    """
     common = {key: runs[0][key] for key in ("params", "n_points") if key in runs[0]}
     figures = {}
     for key in runs[0].keys() - common:
-        values = [run[key] for run in runs]
+        values = [run[key] for run in runs if key in run]
         figures |= {key: float(np.mean(values)), f"{key} spread": float(np.ptp(values))}
     return {**figures, **common, "n_seeds": len(runs)}
 
