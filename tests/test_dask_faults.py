@@ -399,3 +399,28 @@ def test_scores_of_regressors(client, rows):
     parts = [split(of, bounds) for of in (X, y, weight)]
     model = fdask.FMRegressor(**TWO, **SHORT).fit(*parts)
     assert_allclose(model.score(*parts), model.to_local().score(X, y, weight))
+
+
+def test_scores_of_regressors_are_those_of_r2_score(client, rows):
+    X, bounds = rows[0], [0, 100, 100, 400]
+    model = fdask.FMRegressor(**TWO, **SHORT).fit(split(X, bounds), split(rows[1] + 5.0, bounds))
+    local, weight = model.to_local(), np.repeat([0.0, 1, 2], [100, 200, 100])
+
+    def score(y, weight=None):
+        given = None if weight is None else of_unknown_sizes(weight, bounds)
+        return model.score(of_unknown_sizes(X, bounds), of_unknown_sizes(y, bounds), given)
+
+    # Targets that are far from 0 keep their digits, and equal ones have no variance at all.
+    of_far = rows[1] + 1e8
+    model.intercept_ += np.float32(1e8)
+    local.intercept_ = model.intercept_
+    assert_allclose(score(of_far), local.score(X, of_far))
+    assert_allclose(score(of_far, weight), local.score(X, of_far, weight))
+    assert score(np.full(400, 0.1)) == score(np.full(400, 0.1), weight) == 0.0
+    model.coef_[:], model.factors_[:] = 0, 0
+    assert score(np.full(400, float(model.intercept_[0]))) == 1.0
+    one = [of_unknown_sizes(of, [0, 0, 1]) for of in (X, of_far)]
+    with pytest.warns(UserWarning, match="less than two samples"):
+        assert np.isnan(model.score(*one))
+    with pytest.raises(ValueError, match="X has no rows of positive weight"):
+        score(of_far, weight * 0)

@@ -126,6 +126,25 @@ def test_progress_tells_the_time_left(clicks, capsys, monkeypatch):
     assert lines[0].startswith("300 of 1,050 rows, ") and lines[0].endswith(" s left")
 
 
+def test_rows_are_saved_into_the_folder_that_they_are_mapped_from(log, tmp_path):
+    X, y = log
+    save_csr(tmp_path, X, y)
+    save_csr(tmp_path, RowStream.from_csr(tmp_path))
+    mapped = load_csr(tmp_path, mmap=True)
+    assert_array_equal(mapped.target, y)
+    save_csr(tmp_path, mapped.data[:100], mapped.target[:100])
+    found = load_csr(tmp_path)
+    assert_array_equal(found.target, y[:100])
+    assert (found.data != X[:100]).nnz == 0
+    # What cannot be saved leaves the rows that are there.
+    for bad in (np.ones((50, 2)), np.ones(3), np.float64(1)):
+        with pytest.raises(ValueError, match="1d array|50 rows"):
+            save_csr(tmp_path, X[:50], bad)
+    assert_array_equal(load_csr(tmp_path).target, y[:100])
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"header.json", "indptr.bin", "indices.bin", "data.bin", "target.bin"}
+
+
 def test_csr_files(clicks, tmp_path):
     X, y, weight = clicks
     save_csr(tmp_path / "whole", X, y, weight)

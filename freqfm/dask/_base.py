@@ -163,14 +163,13 @@ class OnCluster:
         ]
         return da.concatenate(blocks, axis=0, allow_unknown_chunksizes=True)
 
-    def _summed(self, function, X, columns, n_axes=(1,)):
-        """Return the sums over partitions of a function of rows, columns and the model."""
+    def _of_partitions(self, function, X, columns, n_axes=(1,)):
+        """Return a function of rows, columns and the model, for each partition."""
         check_is_fitted(self)
         parts, model = aligned_partitions({"X": X}, columns, n_axes), self._sent()
         call, n_parts = dask.delayed(function), len(parts["X"])
         of_parts = zip(*(of or [None] * n_parts for of in parts.values()), strict=True)
-        found = dask.compute(*(call(*values, model) for values in of_parts))
-        return np.sum(found, axis=0)
+        return dask.compute(*(call(*values, model) for values in of_parts))
 
     def _sent(self):
         """Return the plain model on all workers; without a client, inside of the graph."""

@@ -140,8 +140,9 @@ class ShardedFM(OnCluster):
         -------
         score : float
         """
-        sums = self._summed(_shards.score_sums, X, {"y": y, "sample_weight": sample_weight})
-        return _shards.score_of(sums, self._of_classes)
+        columns = {"y": y, "sample_weight": sample_weight}
+        facts = self._of_partitions(_shards.score_facts, X, columns)
+        return _shards.score_of(facts, self._of_classes)
 
 
 class _Classes:

@@ -419,5 +419,6 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         ndcg : float
             Mean over users with at least one item to be found; nan if there are none.
         """
-        total, n_users = self._summed(_users.ndcg_sums, X, {"y": y}, n_axes=(1, 2))
+        sums = self._of_partitions(_users.ndcg_sums, X, {"y": y}, n_axes=(1, 2))
+        total, n_users = np.sum(sums, axis=0)
         return float(total / n_users) if n_users else float("nan")

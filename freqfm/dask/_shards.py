@@ -2,10 +2,12 @@
 
 import copy
 import threading
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
 from freqfm._validation import check_structure
@@ -273,10 +275,7 @@ class ShardTrainer:
         with self._lock:
             self._layout.assign(pieces)
             value = self._trainers[0].validation_score()
-        target = target[0].astype(np.float64)
-        mean = np.average(target, weights=weight)
-        variance = np.average((target - mean) ** 2, weights=weight)
-        return value, weight.sum(), mean, variance
+        return value, *moments(target[0].astype(np.float64), weight)
 
 
 def _moved(model, optimizer, rows, parts):
@@ -316,27 +315,59 @@ def predicted(rows, model, method="predict"):
     return getattr(model, method)(rows)
 
 
-def score_sums(X, y, sample_weight, model):
-    """Return what the score is computed from: for a class, how often it is predicted.
+def moments(values, weight):
+    """Return the sum of weights, and the mean and the variance of values; zeros without weight."""
+    total = weight.sum()
+    if not total:
+        return 0.0, 0.0, 0.0
+    # Differences from one of the values: equal values have a variance of exactly 0.
+    origin = values[weight.argmax()]
+    mean = origin + np.average(values - origin, weights=weight)
+    return total, mean, np.average((values - mean) ** 2, weights=weight)
+
+
+def pooled_variance(weights, means, variances):
+    """Return the variance of values, given their ``moments`` in several parts."""
+    # No sum of squares: it loses all digits of targets that are far from 0.
+    return moments(means, weights)[2] + np.average(variances, weights=weights)
+
+
+def score_facts(X, y, sample_weight, model):
+    """Return what ``score_of`` needs to know of a partition.
 
     Returns
     -------
-    sums : ndarray
-        Weighted sums of hits or squared errors, of ones, and for numbers of targets and of their
-        squares.
+    facts : tuple
+        Number of rows, weighted sum of hits or squared errors, and the ``moments`` of hits or of
+        targets.
     """
     y, found = np.asarray(y), predicted(X, model)
     weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
     if model._of_classes:
-        return np.array([weight @ (found == y), weight.sum()])
+        hits = (found == y).astype(np.float64)
+        return len(y), weight @ hits, *moments(hits, weight)
     y = y.astype(np.float64)
-    return np.array([weight @ (found - y) ** 2, weight.sum(), weight @ y, weight @ y**2])
+    return len(y), weight @ (found - y) ** 2, *moments(y, weight)
 
 
-def score_of(sums, of_classes):
-    """Return the accuracy, or R^2, that the sums of all partitions give."""
+def score_of(facts, of_classes):
+    """Return the accuracy, or R^2 as ``r2_score`` defines it, from the facts of all partitions."""
+    n_rows, sums, weights, means, variances = np.array(facts, dtype=np.float64).T
+    total = weights.sum()
+    if not total:
+        raise ValueError(
+            "X has no rows of positive weight in any of its partitions; a score needs some."
+        )
     if of_classes:
-        hits, weight = sums
-        return float(hits / weight)
-    error, weight, total, squares = sums
-    return float(1 - error / (squares - total**2 / weight))
+        return float(sums.sum() / total)
+    if n_rows.sum() < 2:
+        warnings.warn(
+            "R^2 score is not well-defined with less than two samples.",
+            UndefinedMetricWarning,
+            stacklevel=3,
+        )
+        return float("nan")
+    error, variance = sums.sum() / total, pooled_variance(weights, means, variances)
+    if variance == 0:
+        return float(error == 0)
+    return float(1 - error / variance)

@@ -200,8 +200,7 @@ class Sharded:
         if self.model._score_name != "r2":
             return float(np.average(scores, weights=weights))
         loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
-        mean = np.average(means, weights=weights)
-        variance = np.average(variances + (means - mean) ** 2, weights=weights)
+        variance = _shards.pooled_variance(weights, means, variances)
         return float(1 - loss / (variance if variance > 0 else 1))
 
     def extra(self):

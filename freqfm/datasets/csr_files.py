@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._rows import csr_of
 
@@ -83,27 +83,44 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
         chunks = [(X, y, sample_weight)]
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _HEADER).unlink(missing_ok=True)
     files, header = {}, {"format": _FORMAT, "n_features": 0, "arrays": {}}
     try:
-        end = 0
-        _append(folder, files, header, "indptr", np.zeros(1, dtype=np.int64))
-        for rows, *others in chunks:
-            rows = as_csr(rows)
-            header["n_features"] = max(header["n_features"], rows.shape[1])
-            _append(folder, files, header, "indptr", rows.indptr[1:] + end)
-            _append(folder, files, header, "indices", rows.indices)
-            _append(folder, files, header, "data", rows.data)
-            for name, values in zip(("target", "sample_weight"), others, strict=False):
-                if values is not None:
-                    _append(folder, files, header, name, np.asarray(values))
-            _check_lengths(header)
-            end += int(rows.indptr[-1])
-    finally:
-        for file in files.values():
+        _write(folder, files, header, chunks)
+    except BaseException:
+        for name, file in files.items():
             file.close()
-    # Written last: a folder without it is not complete.
+            _new_path(folder, name).unlink(missing_ok=True)
+        raise
+    for file in files.values():
+        file.close()
+    # Rows that are mapped from the folder may be among those that were written: the old files stay
+    # as they are until here, and while they are mapped. A folder without header is not complete.
+    (folder / _HEADER).unlink(missing_ok=True)
+    for name in files:
+        _new_path(folder, name).replace(folder / f"{name}.bin")
     (folder / _HEADER).write_text(json.dumps(header))
+
+
+def _new_path(folder, name):
+    """Return where an array is written before it replaces that of an earlier call."""
+    return folder / f"{name}.bin.new"
+
+
+def _write(folder, files, header, chunks):
+    """Write chunks of rows to new files, which are opened, and what they hold to the header."""
+    end = 0
+    _append(folder, files, header, "indptr", np.zeros(1, dtype=np.int64))
+    for rows, *others in chunks:
+        rows = as_csr(rows)
+        header["n_features"] = max(header["n_features"], rows.shape[1])
+        _append(folder, files, header, "indptr", rows.indptr[1:] + end)
+        _append(folder, files, header, "indices", rows.indices)
+        _append(folder, files, header, "data", rows.data)
+        for name, values in zip(("target", "sample_weight"), others, strict=False):
+            if values is not None:
+                _append(folder, files, header, name, column_or_1d(values))
+        _check_lengths(header)
+        end += int(rows.indptr[-1])
 
 
 def _append(folder, files, header, name, array):
@@ -114,7 +131,7 @@ def _append(folder, files, header, name, array):
             f"instance with sklearn's LabelEncoder."
         )
     known = header["arrays"].setdefault(name, {"dtype": array.dtype.str, "size": 0})
-    path = folder / f"{name}.bin"
+    path = _new_path(folder, name)
     if name not in files:
         files[name] = open(path, "w+b")  # noqa: SIM115
     common = np.result_type(known["dtype"], array.dtype)
