@@ -278,7 +278,21 @@ class Table:
         """
         values = natural(self._columns[place])
         check_present(values, "X's column of times")
+        codes = _ordered_codes(self.given, place)
+        if codes is not None:
+            return codes
         return unique_codes(values, "X's column of times")[1]
+
+
+def _ordered_codes(X, place):
+    """Return the codes of a column whose categories have an order; None for other columns."""
+    if hasattr(X, "iloc"):
+        column = X.iloc[:, place]
+        return column.cat.codes.to_numpy() if getattr(column.dtype, "ordered", False) else None
+    column = X[list(_names(X))[place]] if is_dataframe(X) else None
+    if type(getattr(column, "dtype", None)).__name__ == "Enum":
+        return column.to_physical().to_numpy()
+    return None
 
 
 class LazyTable:

@@ -348,6 +348,7 @@ def test_lists_worked_example():
     pairs = np.abs(np.subtract.outer(counts, counts)).sum()
     assert gini(RANKED, 7) == pytest.approx(pairs / (2 * 7 * counts.sum()))
     bits = [4, 3, 2, 1, 4, 4, 4]  # of 16 interactions; the last item has none, as if it had one
+    assert_allclose(novelty_at_k([[0], [1]], [0.75, 0.25], average=False), np.log2([4 / 3, 4]))
     novelty = novelty_at_k(RANKED, [1, 2, 4, 8, 1, 0, 0], average=False)
     expected = [np.mean([bits[item] for item in row if item >= 0]) for row in RANKED]
     assert_allclose(novelty, expected)

@@ -67,7 +67,7 @@ def test_the_most_popular_items_are_new_to_the_user():
 
 def test_parts_add_up(report):
     parts = report.by_popularity.values()
-    assert sum(part["items"] for part in parts) == 40
+    assert sum(part.n_items for part in parts) == 40
     for name in ("interactions", "held_out", "recommended"):
         assert sum(part[name] for part in parts) == pytest.approx(1)
     ndcg = report.metrics["MFRecommender"]["ndcg@10"]
@@ -102,6 +102,7 @@ def test_html(tmp_path):
     texts = TextOf(html).texts
     assert html == found.to_html()
     assert {"<model>: recommendations of 2 items", "a<b", "d", "1.0000"} <= {*texts}
+    assert not any("method" in text for text in texts)
     assert "<b>d</b>, b &amp; c" in html
     assert repr(found) == "RankingReport(<model>, ndcg@2=1.0000)"
     found.to_html(tmp_path / "report.html")
@@ -114,7 +115,7 @@ def test_histories_given_and_pipelines(report):
     pipeline = make_pipeline(MaxAbsScaler(), MFRecommender(**MODEL)).fit(HISTORY)
     found = RankingReport.from_estimator(pipeline, HELD_OUT, history=HISTORY, k=10)
     assert found.k == 10 and len(found.examples) == 3
-    assert found.by_popularity["popular"]["items"] == 2
+    assert found.by_popularity["popular"].n_items == 2
     assert found.metrics["most popular"].items() <= report.metrics["most popular"].items()
 
 
@@ -130,12 +131,24 @@ def test_named_items():
         RankingReport.from_estimator(model, held_out, history=HISTORY)
 
 
+def test_names_in_a_series_are_taken_by_position(model):
+    pd = pytest.importorskip("pandas")
+    names = pd.Series([f"film {i}" for i in range(40)], index=range(40, 0, -1))
+    one, other = (
+        RankingReport.from_estimator(model, HELD_OUT, history=HISTORY, k=3, item_names=given)
+        for given in (names, names.to_numpy())
+    )
+    assert one.to_html() == other.to_html()
+
+
 def test_refused(model):
     ranked = np.zeros((50, 1), dtype=int)
     with pytest.raises(ValueError, match=r"history has the shape \(3, 40\), but relevant"):
         RankingReport(HELD_OUT, ranked, HISTORY[:3])
     with pytest.raises(ValueError, match=r"item_names has the shape \(2,\)"):
         RankingReport(HELD_OUT, ranked, HISTORY, item_names=["a", "b"])
+    with pytest.raises(ValueError, match="name='most popular' is that of the baseline"):
+        RankingReport(HELD_OUT, ranked, HISTORY, name="most popular")
     with pytest.raises(TypeError, match=r"n_examples=2\.5"):
         RankingReport(HELD_OUT, ranked, HISTORY, n_examples=2.5)
     with pytest.raises(TypeError, match="no method recommend"):

@@ -144,6 +144,22 @@ def test_global_time_split(X, n_splits, fraction, drop_cold, drop_repeated):
         assert len(test)
 
 
+def test_times_may_be_ordered_categories():
+    pd, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    months = ["Jan", "Feb", "Mar"]
+    table = pd.DataFrame(
+        {"user": ["ann", "bob"] * 3, "item": list("aabbcc"),
+         "time": pd.Categorical(np.repeat(months, 2), categories=months, ordered=True)}
+    )  # fmt: skip
+    enum = polars.Series("time", np.repeat(months, 2).tolist(), dtype=polars.Enum(months))
+    others = {name: table[name].tolist() for name in ("user", "item")}
+    for X in (table, polars.DataFrame({**others, "time": enum})):
+        ((train, test),) = GlobalTimeSplit(test_fraction=0.34, drop_cold=False).split(X)
+        assert (train.tolist(), test.tolist()) == ([0, 1, 2, 3], [4, 5])
+        ((train, test),) = LeaveLastOut().split(X)
+        assert (train.tolist(), test.tolist()) == ([0, 1, 2, 3], [4, 5])
+
+
 def test_global_time_split_has_the_shares_asked_for():
     X = np.column_stack([np.zeros((1000, 3)), np.random.default_rng(0).permutation(1000)])
     X[:, 1] = X[:, 3] >= 100

@@ -126,6 +126,13 @@ def test_progress_tells_the_time_left(clicks, capsys, monkeypatch):
     assert lines[0].startswith("300 of 1,050 rows, ") and lines[0].endswith(" s left")
 
 
+def test_integers_beside_prices_keep_their_digits():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user": [2**60 + 1, 2**60 + 2], "price": [1.5, 2.5]})
+    users, prices = IncrementalOneHotEncoder().fit(frame).columns_
+    assert users == {2**60 + 1: 0, 2**60 + 2: 1} and prices == {1.5: 2, 2.5: 3}
+
+
 def test_rows_are_saved_into_the_folder_that_they_are_mapped_from(log, tmp_path):
     X, y = log
     save_csr(tmp_path, X, y)

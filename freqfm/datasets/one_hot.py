@@ -147,7 +147,15 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
 
 def _as_fields(X):
     """Return rows as an array of two dimensions."""
-    X = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if hasattr(X, "to_numpy") and len(X.shape) == 2:
+        # Column by column: an array of all has one type, float for integers beside prices.
+        if hasattr(X, "iloc"):
+            columns = [X.iloc[:, j] for j in range(X.shape[1])]
+        else:
+            columns = [X[name] for name in getattr(X, "column_names", None) or X.columns]
+        X = np.empty(X.shape, dtype=object)
+        for j, column in enumerate(columns):
+            X[:, j] = np.asarray(column)
     X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
     if X.ndim != 2:
         raise ValueError(f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields).")

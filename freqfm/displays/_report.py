@@ -58,7 +58,7 @@ class RankingReport:
         :func:`freqfm.metrics.ranking_report` of the model, and of "most popular".
     by_popularity : dict of str to Bunch
         For "popular", "neutral" and "unpopular" items, as in
-        :func:`freqfm.metrics.stratified_ndcg_at_k`: the number of ``items``, their shares of
+        :func:`freqfm.metrics.stratified_ndcg_at_k`: ``n_items``, their number; their shares of
         all ``interactions``, of the ``held_out`` and of the ``recommended`` ones, and their part
         of the ``ndcg``.
     by_history : list of Bunch
@@ -106,7 +106,11 @@ class RankingReport:
     ):
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
         _check_shapes(relevant, history, item_names)
-        self.name, self.item_names = name, item_names
+        if name == "most popular":
+            raise ValueError("name='most popular' is that of the baseline; give another name.")
+        # Items are looked up by position, also in a Series with an index.
+        self.item_names = None if item_names is None else np.asarray(item_names, dtype=object)
+        self.name = name
         hits = find_hits(relevant, ranked)
         self.k = hits.ranked.shape[1]
         if item_counts is None:
@@ -216,7 +220,7 @@ class RankingReport:
         rows = [
             [
                 name,
-                part.items,
+                part.n_items,
                 *(f"{part[key]:.1%}" for key in ("interactions", "held_out", "recommended")),
                 f"{part.ndcg:.4f}",
             ]
@@ -286,7 +290,7 @@ def _by_popularity(relevant, ranked, item_counts, stratum, ndcg):
     """Return the figures of each stratum of items; ``ndcg`` are its parts of the NDCG."""
     return {
         part: Bunch(
-            items=int((stratum == code).sum()),
+            n_items=int((stratum == code).sum()),
             interactions=_share(item_counts, stratum == code),
             held_out=_share(stratum[relevant.indices] == code),
             recommended=_share(stratum[ranked[ranked >= 0]] == code),

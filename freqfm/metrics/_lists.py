@@ -138,7 +138,7 @@ def novelty_at_k(
     ranked = check_ranked(ranked, len(item_counts), k)
     if not item_counts.sum():
         raise ValueError("item_counts are all 0; give how often each item occurs in training.")
-    bits = np.log2(item_counts.sum()) - np.log2(np.maximum(item_counts, 1))
+    bits = np.log2(item_counts.sum()) - np.log2(np.where(item_counts > 0, item_counts, 1))
     given = ranked >= 0
     totals = np.where(given, bits[ranked], 0.0).sum(axis=1)
     return _mean_of_users(totals, given.sum(axis=1), average, "an item")
