@@ -35,6 +35,8 @@ from freqfm.datasets import make_clicks, make_interactions  # noqa: E402
 from freqfm.estimators.recommenders.base import split_interactions  # noqa: E402
 from freqfm.metrics import ndcg_at_k  # noqa: E402
 
+pytestmark = pytest.mark.slow  # a dozen clusters
+
 USERS = [0, 30, 30, 100, 120]  # the bounds of partitions, of which one is empty
 MF = {"n_components": 4, "max_iter": 3, "random_state": 0, "n_jobs": 1}
 MF_ARRAYS = ("user_factors_", "item_factors_", "loss_curve_", "item_counts_")
@@ -268,7 +270,6 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
         assert_same(model.fit(X, y), fdask.FMClassifier(**params).fit(X, y))
 
 
-@pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(of_processes, rows):
     of_processes.wait_for_workers(2)
     data = [split(of, [0, 200, 400]) for of in rows]
@@ -288,7 +289,6 @@ def test_workers_that_are_killed_change_nothing(of_processes, rows):
     assert_same(model, expected)
 
 
-@pytest.mark.slow
 def test_all_workers_that_are_killed_at_once_change_nothing(of_processes, rows):
     of_processes.wait_for_workers(2)
     data = [split(of, [0, 200, 400]) for of in rows]
@@ -308,7 +308,16 @@ def test_all_workers_that_are_killed_at_once_change_nothing(of_processes, rows):
     assert_same(model, expected)
 
 
-@pytest.mark.slow
+def test_what_is_sent_while_all_workers_die_reaches_others(of_processes):
+    of_processes.wait_for_workers(2)
+    cluster = Cluster(of_processes)
+    for pid in of_processes.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+    # The scheduler may still take the dead for alive.
+    (future,) = cluster.send([17])
+    assert of_processes.gather(future) == 17
+
+
 def test_processes_of_another_version_and_killed_ones(of_processes, histories):
     of_processes.wait_for_workers(2)
     X = loaded(histories, USERS)

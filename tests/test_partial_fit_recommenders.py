@@ -131,6 +131,8 @@ def test_known_items_are_no_negatives_later(loss):
     whole = sparse.csr_array(known + new)
     assert_array_equal(indptr, whole.indptr)
     assert_array_equal(indices, whole.indices)
+    # The types of a fit: others would compile the kernel again.
+    assert (indptr.dtype, indices.dtype) == (np.int64, np.int32)
 
 
 @pytest.mark.parametrize("loss", ["bsl", "softmax", "bpr"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from concurrent.futures import CancelledError
 
 import dask
@@ -18,8 +19,9 @@ __all__ = [
 # Of these, workers need the client's versions: bits depend on them.
 _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 
-# Between looks for tasks that wait for lost workers.
-_SECONDS = 1.0
+# Between looks for tasks that wait for lost workers, and between attempts to send values to workers
+# that may just have died: the scheduler notices it, and others take their places, in that time.
+_SECONDS, _ATTEMPTS = 1.0, 10
 
 
 class SchedulerLostError(ConnectionError):
@@ -226,7 +228,14 @@ class Cluster:
 
     def send(self, values):
         """Return the futures of values that are sent to the workers in turn, past the scheduler."""
-        return self.client.scatter(values, direct=True, hash=False)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.client.scatter(values, direct=True, hash=False)
+            except OSError:
+                # Of the connection to a worker.
+                if attempt == _ATTEMPTS - 1 or self.is_lost():
+                    raise
+                time.sleep(_SECONDS)
 
     def gather(self, futures):
         """Return the values of futures, from the workers that have them.

@@ -125,6 +125,9 @@ class Sharded:
         for attempt in range(_ATTEMPTS):
             try:
                 with self._cluster.watched():
+                    if attempt:
+                        self._merged = None
+                        self._begin()
                     return work()
             except SchedulerLostError:
                 raise
@@ -132,9 +135,6 @@ class Sharded:
                 # Connections to workers raise an OSError.
                 if attempt == _ATTEMPTS - 1:
                     raise
-                self._merged = None
-                with self._cluster.watched():
-                    self._begin()
 
     def _watch(self, loss):
         """Take longer steps in merges while the loss falls, and halve them if it rises."""

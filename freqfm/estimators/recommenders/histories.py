@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
+from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import _csr, canonical_csr
 
 __all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
@@ -55,20 +55,17 @@ class InteractionHistory(NamedTuple):
         return int(np.count_nonzero(self.counts))
 
     def matrix(self, shape):
-        """Return the history as a matrix with as many rows or more."""
+        """Return the history as a canonical matrix with as many rows or more."""
         weights = self.weights
         if not len(weights):
             weights = np.ones(self.n_interactions, dtype=np.float32)
-        known = sparse.csr_array(
-            (weights, self.indices, self.indptr), shape=(self.n_users, shape[1])
-        )
-        known.resize(shape)
-        return known
+        known = _csr(weights, self.indices, self.indptr, (self.n_users, shape[1]))
+        return pad_rows(known, shape[0])
 
     def plus(self, X):
         """Return the sum of this history and a canonical matrix with as many rows or more."""
-        known = self.matrix(X.shape)
-        return canonical_csr(known + X)
+        known = with_one_index_type(self.matrix(X.shape))
+        return canonical_csr(known + with_one_index_type(X))
 
     def rows_of(self, users, n_items, learned):
         """Return the rows of some users, (n, n_items) CSR; raise if these rows are damaged.
@@ -121,7 +118,7 @@ def pad_rows(X, n_rows):
     if missing <= 0:
         return X
     indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
-    return canonical_csr(sparse.csr_array((X.data, X.indices, indptr), shape=(n_rows, X.shape[1])))
+    return csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
 
 
 def scale_rows(indptr, weights):
