@@ -11,14 +11,15 @@ gc.disable()
 
 # Two workers begin with a half of the tests each. So that they do not compile the same kernels at
 # the same time, factorization machines come first and recommenders in the second half; what uses
-# all kernels runs last in each half, when other tests have compiled them. All tests that start
-# processes are in the first half: only one worker needs a process to fork them from.
+# kernels of both comes later, when other tests have compiled them.
 _ORDER = (
-    ("test_fm", "test_rafm", "test_deepfm", "test_partial_fit", "test_streams", "test_dask"),
+    ("test_fm", "test_rafm", "test_deepfm", "test_streams", "test_word2vec"),
+    ("test_dask",),
     (),  # the rest
     ("test_jit", "test_learned_arrays"),
     ("test_als", "test_fold_in", "test_interactions", "test_lightgcn", "test_mf", "test_ranking"),
-    ("test_resume", "test_samplers", "test_topk", "test_vae", "test_word2vec"),
+    ("test_samplers",),
+    ("test_resume", "test_topk", "test_vae"),
     ("test_cuda", "test_custom", "test_numpy_backend"),
 )
 

@@ -11,7 +11,10 @@ from processes import python
 from freqfm import _code_cache
 from freqfm._jit import JIT_DISABLED, cache_directory
 
-pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+pytestmark = [
+    pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled"),
+    pytest.mark.slow,  # a process for each test
+]
 
 # Compiles two tiny kernels, or loads them; prints what they return, whether they were loaded, and
 # warnings.
@@ -117,7 +120,7 @@ def test_cache_that_cannot_be_written(script, tmp_path):
 
 @pytest.mark.parametrize(
     "damage_index, damage_code",
-    [(truncate, flip_bits), pytest.param(empty, overwrite, marks=pytest.mark.slow)],
+    [(truncate, flip_bits), (empty, overwrite)],
 )
 def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage_index, damage_code):
     (index,), (code,) = cache.rglob("*add*.nbi"), cache.rglob("*double*.nbc")

@@ -13,6 +13,8 @@ from freqfm.backends.base import Exclusions, FoldInProblem, Histories
 from freqfm.backends.cuda import topk
 from freqfm.backends.cuda.backend import CUDABackend
 
+pytestmark = pytest.mark.slow  # compiles or emulates many combinations
+
 
 def on_grids(n_lanes):
     """Return backends of different grids, whose results must have the same bits."""

@@ -132,7 +132,7 @@ def test_intercept_starts_at_the_best_constant(loss):
     [
         (FMClassifier, (CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False))),
         (FMClassifier, (CustomAdam(0.01), Adam(0.01))),
-        (RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1))),
+        pytest.param(RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1)), marks=pytest.mark.slow),
     ],
 )
 def test_custom_formulas_equal_the_shipped_ones(cls, optimizers):
@@ -305,6 +305,7 @@ def test_derivatives_of_pairs_are_those_of_finite_differences():
             assert np.ravel(loss.pair_gradients(a, b)) == pytest.approx([by_a, by_b], abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"similarity": "cosine", "temperature": 0.2}])
 def test_custom_pairwise_loss_is_bpr(params):
     custom, shipped = (

@@ -95,6 +95,7 @@ def test_activity_is_a_power_law():
     np.testing.assert_allclose(degrees, 5 + expected, atol=1)
 
 
+@pytest.mark.slow
 def test_draws_without_replacement_have_the_documented_weights():
     # Many alike users with 2 of 6 items: the exact probability of each pair is known.
     X, model = make_interactions(

@@ -19,6 +19,8 @@ from freqfm import (
 )
 from freqfm.datasets import make_clicks, make_interactions
 
+pytestmark = pytest.mark.slow  # each model is fitted ten times or more
+
 CLICKS = make_clicks(300, (30, 20), random_state=0)
 INTERACTIONS = (make_interactions(60, 50, 800, random_state=0),)
 FM = {"max_iter": 2, "early_stopping": False, "n_jobs": 1, "random_state": 0}

@@ -25,7 +25,10 @@ from freqfm.optimizers import Adam
     [
         RaFMClassifier(max_iter=20),
         RaFMRegressor(max_iter=20),
-        RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
+        pytest.param(
+            RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=repr,
 )

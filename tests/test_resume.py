@@ -146,7 +146,7 @@ class Killing(Checkpoint):
 
 
 @pytest.mark.parametrize("name", ["fm", "fm_balanced", "fm_regressor", "rafm", "als", "vae"])
-@pytest.mark.parametrize("n_saved", [1, 2])
+@pytest.mark.parametrize("n_saved", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_fit_that_is_killed_while_it_trains_on_all_data_goes_on(name, n_saved, data, tmp_path):
     model = clone(MODELS[name]).set_params(max_iter=4)
     given = data_of(model, data)
@@ -396,6 +396,7 @@ def _train(model, given, done, output):
 )
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 # One of each kind: the others write and read their checkpoints by the same code.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rafm", "mf"])
 def test_killed_at_random_moments(name, data, tmp_path):
     given = data_of(MODELS[name], data)

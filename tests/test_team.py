@@ -237,6 +237,7 @@ def test_fit_in_a_forked_child(rows):
     assert_array_equal(fitted_scores(rows, 2), expected)
 
 
+@pytest.mark.slow
 def test_grid_search_in_worker_processes(rows, monkeypatch):
     X, y = rows
     # joblib's processes, but forked from one that need not import the dependencies.

@@ -45,7 +45,13 @@ def model(log):
 
 @pytest.mark.parametrize(
     "params",
-    [{"max_iter": 2}, {"max_iter": 1, "negative_sampler": "midx_popularity", "n_negatives": 5}],
+    [
+        {"max_iter": 2},
+        pytest.param(
+            {"max_iter": 1, "negative_sampler": "midx_popularity", "n_negatives": 5},
+            marks=pytest.mark.slow,
+        ),
+    ],
     ids=str,
 )
 def test_sklearn_compatible(params):
