@@ -433,3 +433,109 @@ def test_scores_of_regressors_are_those_of_r2_score(client, rows):
         assert np.isnan(model.score(*one))
     with pytest.raises(ValueError, match="X has no rows of positive weight"):
         score(of_far, weight * 0)
+
+
+def test_empty_partitions_of_a_validation_set(client, rows):
+    X, y = rows[0][:300], rows[1][:300]
+    data = split(X, [0, 150, 300]), split(y, [0, 150, 300])
+    X_val, y_val = rows[0][300:], rows[1][300:]
+    params = {**SHORT, **TWO, "early_stopping": True, "n_iter_no_change": None}
+
+    def scores(bounds, weight=None):
+        of_weight = None if weight is None else of_unknown_sizes(weight, bounds)
+        of_rows = {"X_val": of_unknown_sizes(X_val, bounds), "sample_weight_val": of_weight}
+        model = fdask.FMClassifier(**params)
+        model.fit(*data, **of_rows, y_val=of_unknown_sizes(y_val, bounds))
+        return model.validation_scores_
+
+    expected = scores([0, 40, 100])
+    for bounds in ([0, 0, 100], [0, 100, 100], [0, 0, 0, 100]):
+        assert_allclose(scores(bounds), expected, rtol=1e-6)
+    # The rows of a partition may have no weight.
+    weight = (np.arange(100) >= 60).astype(float)
+    assert_allclose(scores([0, 60, 100], weight), scores([0, 80, 100], weight), rtol=1e-6)
+    with pytest.raises(ValueError, match="X_val has no rows of positive weight in any of its part"):
+        scores([0, 0, 0])
+
+
+def test_shards_without_weight_are_left_out(client, rows):
+    X, y, bounds = rows[0], rows[1].astype(float), [0, 100, 250, 400]
+    y[:100] += 2  # a class that has no weight is a class all the same
+    weight = np.repeat([0.0, 1.0, 2.0], [100, 150, 150])
+    parts = [split(of, bounds) for of in (X, y, weight)]
+    for params in ({}, {"early_stopping": True, "n_iter_no_change": None}):
+        regressors = [
+            fdask.FMRegressor(**{**SHORT, **params, **shards}).fit(*of)
+            for shards, of in ((THREE, parts), (TWO, [of[100:] for of in parts]))
+        ]
+        assert_same(*regressors)
+    model = fdask.FMClassifier(**THREE, **SHORT, class_weight="balanced").fit(*parts)
+    assert_array_equal(model.classes_, np.unique(y))
+    one = fdask.FMClassifier(n_shards=1, **SHORT).fit(*parts)
+    assert_same(freqfm.FMClassifier(**SHORT).fit(X, y, weight), one)
+    with pytest.raises(ValueError, match="sample_weight is 0 for all 400 rows of X; give some"):
+        fdask.FMClassifier(**THREE, **SHORT).fit(*parts[:2], parts[2] * 0)
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        fdask.FMClassifier(**THREE, **SHORT).fit(*parts[:2], parts[2] - 1)
+
+
+def test_targets_and_weights_in_frames_of_one_column(client, rows):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    X, bounds, weight = rows[0], [0, 200, 400], 1.0 + np.arange(400) % 3
+
+    def frame(**columns):
+        return dd.from_pandas(pd.DataFrame(columns), npartitions=2)
+
+    for name in ("FMClassifier", "FMRegressor"):
+        y = rows[1].astype(float)
+        model = getattr(fdask, name)(**TWO, **SHORT)
+        expected = model.fit(split(X, bounds), split(y, bounds), split(weight, bounds)).coef_
+        model.fit(split(X, bounds), frame(y=y), frame(weight=weight))
+        assert_array_equal(model.coef_, expected)
+        score = model.score(split(X, bounds), frame(y=y), frame(weight=weight))
+        assert_allclose(score, model.to_local().score(X, y, weight))
+    two = frame(y=rows[1], z=rows[1])
+    for call in (model.score, model.fit):
+        with pytest.raises(ValueError, match="y is a Dask DataFrame of 2 columns; give one"):
+            call(split(X, bounds), two)
+
+
+def test_rows_of_one_dimension_are_refused(client, rows, histories):
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    X, bounds = rows[0], [0, 200, 400]
+    model = fdask.FMClassifier(**TWO, **SHORT).fit(split(X, bounds), split(rows[1], bounds))
+    recommender = fdask.MFRecommender(**TWO, **MF).fit(split(histories, [0, 50, 120]))
+    row = da.from_array(X[[0]].toarray()[0], chunks=30)
+    series = dd.from_pandas(pd.Series(np.zeros(60)), npartitions=2)
+    for of in (row, series, da.zeros((2, 60, 1))):
+        message = rf"Expected 2D array, got {of.ndim}D array instead: X is .* X\.reshape\(1, -1\)"
+        for call in (
+            model.predict,
+            model.predict_proba,
+            recommender.predict,
+            recommender.transform,
+            recommender.fit,
+            lambda X: model.score(X, X),
+        ):
+            with pytest.raises(ValueError, match=message):
+                call(of)
+
+
+def test_seen_items_that_may_be_recommended_need_no_interactions(client, histories):
+    model = fdask.MFRecommender(**TWO, **MF).fit(split(histories, USERS))
+    users, options = np.array([100, 3, 35]), {"exclude_seen": False}
+    expected = model.to_local().recommend(users=users, **options)
+    loaded = pickle.loads(pickle.dumps(model))
+    for of in (loaded, model):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fdask.MFRecommender, "_fetchable", None)
+            found = of.recommend(users=users, **options)
+        for one, other in zip(found, expected, strict=True):
+            assert_array_equal(one, other)
+    exclude = sparse.csr_array(histories[users] > 0)
+    found = loaded.recommend(users=users, exclude=exclude, **options)[0]
+    assert_array_equal(found, model.recommend(users=users)[0])
+    with pytest.raises(TypeError, match="exclude_seen='no' must be True or False"):
+        loaded.recommend(users=users, exclude_seen="no")

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm.dask import _shards
 from freqfm.dask._cluster import (
     aligned_partitions,
+    check_matrix,
     find_client,
     one_block_of_columns,
     partitions_of,
@@ -143,6 +144,7 @@ class OnCluster:
             Of the result's type and number of columns, without rows.
         """
         check_is_fitted(self)
+        check_matrix("X", X)
         model = self._sent()
         if isinstance(X, da.Array):
             X = one_block_of_columns(X)

@@ -12,8 +12,8 @@ import distributed
 import numpy as np
 
 __all__ = [
-    "Cluster", "DataLostError", "SchedulerLostError", "aligned_partitions", "find_client",
-    "is_frame", "one_block_of_columns", "partitions_of",
+    "Cluster", "DataLostError", "SchedulerLostError", "aligned_partitions", "check_matrix",
+    "find_client", "is_frame", "one_block_of_columns", "partitions_of",
 ]  # fmt: skip
 
 # Of these, workers need the client's versions: bits depend on them.
@@ -64,6 +64,32 @@ def one_block_of_columns(X):
     return X.rechunk({1: -1}) if X.ndim == 2 and X.numblocks[1] > 1 else X
 
 
+def check_matrix(name, collection):
+    """Raise unless a collection has rows and columns, with the beginning of scikit-learn's error.
+
+    A bag, whose elements are not known, passes.
+    """
+    n_axes = getattr(collection, "ndim", 2)
+    if n_axes != 2:
+        raise ValueError(
+            f"Expected 2D array, got {n_axes}D array instead: {name} is a Dask "
+            f"{type(collection).__name__}. Give rows and columns, for a single row "
+            f"{name}.reshape(1, -1)."
+        )
+
+
+def _as_column(name, frame):
+    """Return the only column of a DataFrame; a Series is one."""
+    if frame.ndim == 1:
+        return frame
+    if len(frame.columns) != 1:
+        raise ValueError(
+            f"{name} is a Dask DataFrame of {len(frame.columns)} columns; give one of them, such "
+            f"as {name}[{frame.columns[0]!r}]."
+        )
+    return frame[frame.columns[0]]
+
+
 def partitions_of(name, collection, n_axes):
     """Return the partitions of an argument as a list of delayed values.
 
@@ -82,6 +108,8 @@ def partitions_of(name, collection, n_axes):
     ValueError
         If it has the wrong number of dimensions.
     """
+    if n_axes == (2,):
+        check_matrix(name, collection)
     if isinstance(collection, da.Array):
         if n_axes == (1,) and collection.ndim == 2 and collection.shape[1] == 1:
             collection = collection[:, 0]
@@ -92,6 +120,8 @@ def partitions_of(name, collection, n_axes):
             )
         return list(one_block_of_columns(collection).to_delayed().ravel())
     if isinstance(collection, db.Bag) or is_frame(collection):
+        if n_axes == (1,) and is_frame(collection):
+            collection = _as_column(name, collection)
         return collection.to_delayed()
     raise TypeError(
         f"{name} is of type {type(collection).__name__}; freqfm.dask takes Dask arrays, DataFrames "

@@ -41,15 +41,13 @@ class ShardedFM(OnCluster):
                 for rows, home in zip(raw, homes, strict=True)
             ]
         )
-        filled = [i for i, fact in enumerate(facts) if fact["n_rows"]]
-        if not filled:
-            raise ValueError("X has no rows in any of its partitions.")
-        raw, homes, facts = ([of[i] for i in filled] for of in (raw, homes, facts))
+        filled = _filled(facts)
+        raw, homes = ([of[i] for i in filled] for of in (raw, homes))
         self.n_shards_ = len(groups)
         if reset:
             self._seed = draw_seed(self.random_state)
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
-        n_outputs, sizes = self._n_outputs, [fact["n_rows"] for fact in facts]
+        n_outputs, sizes = self._n_outputs, [facts[i]["n_weighted"] for i in filled]
         n_rounds = int(self.n_merges) if len(shards) > 1 else 1
         rows = ShardedRows(cluster, shards, homes, n_outputs, n_rounds, sizes)
         self._take_features(cluster.gather(rows.of_shards(_shards.Shard.features)), reset)
@@ -69,7 +67,9 @@ class ShardedFM(OnCluster):
         model.random_state = 0
         known = None
         if self._of_classes:
-            labels, totals = zip(*(fact["classes"] for fact in facts), strict=True)
+            # A class without weight is one, too.
+            of_shards = [fact["classes"] for fact in facts if fact["n_rows"]]
+            labels, totals = zip(*of_shards, strict=True)
             found, codes = np.unique(np.concatenate(labels), return_inverse=True)
             known = self.classes_ = found if reset else self.classes_
             if self.class_weight == "balanced":
@@ -99,7 +99,9 @@ class ShardedFM(OnCluster):
             for shard, of, home in zip(rows.shards, raw, homes, strict=False)
         ]
         shards = [*validated, *rows.shards[len(validated) :]]
-        rows.cluster.gather(rows._replace(shards=shards).of_shards(_shards.Shard.facts))
+        facts = rows._replace(shards=shards).of_shards(_shards.Shard.facts)
+        if not sum(held_out for ((_, held_out),) in rows.cluster.gather(facts)):
+            raise ValueError("X_val has no rows of positive weight in any of its partitions.")
         return rows._replace(shards=shards, fold=0, held_out=True)
 
     def _split(self, rows, labels):
@@ -143,6 +145,19 @@ class ShardedFM(OnCluster):
         columns = {"y": y, "sample_weight": sample_weight}
         facts = self._of_partitions(_shards.score_facts, X, columns)
         return _shards.score_of(facts, self._of_classes)
+
+
+def _filled(facts):
+    """Return the numbers of the shards that have something to train on."""
+    n_rows = sum(fact["n_rows"] for fact in facts)
+    if not n_rows:
+        raise ValueError("X has no rows in any of its partitions.")
+    filled = [i for i, fact in enumerate(facts) if fact["n_weighted"]]
+    if not filled:
+        raise ValueError(
+            f"sample_weight is 0 for all {n_rows} rows of X; give some of them a positive weight."
+        )
+    return filled
 
 
 class _Classes:

@@ -92,9 +92,14 @@ def seed_of(seed, shard):
     return int(np.random.default_rng([seed, shard]).integers(1 << 31))
 
 
+def n_weighted(raw):
+    """Return the number of rows whose weight is not zero; others are equivalent to no row."""
+    return raw.X.shape[0] if raw.sample_weight is None else np.count_nonzero(raw.sample_weight)
+
+
 def describe(raw, of_classes):
     """Return what the client needs to know of a shard before training: small numbers."""
-    facts = {"n_rows": raw.X.shape[0], "n_features": raw.X.shape[1], "classes": (None, None)}
+    facts = {"n_rows": raw.X.shape[0], "n_weighted": n_weighted(raw), "classes": None}
     if of_classes and facts["n_rows"]:
         y = _check_labels("y", column_or_1d(raw.y))
         classes, codes = np.unique(y, return_inverse=True)
@@ -137,7 +142,9 @@ class Shard:
         return found
 
     def validated_on(self, raw):
-        """Return the shard with a given validation part."""
+        """Return the shard with a given validation part, without one if no row has a weight."""
+        if not n_weighted(raw):
+            return self
         found, options = copy.copy(self), (raw.X, raw.y, raw.sample_weight)
         found.folds = [self.model._with_given_validation(self.rows, *options)]
         return found

@@ -471,8 +471,11 @@ class BaseRecommender(
             )
         return X
 
-    def _queries(self, X, users):
-        """Return query vectors and histories, of new users by ``X`` or of known ``users``."""
+    def _queries(self, X, users, seen=True):
+        """Return query vectors and histories, of new users by ``X`` or of known ``users``.
+
+        The histories of known users are left empty unless ``seen``.
+        """
         self._check_learned()
         if (X is None) == (users is None):
             raise ValueError(
@@ -488,7 +491,8 @@ class BaseRecommender(
             X = self._validate_history(X)
             return self._fold_in_rows(X), X
         users = validate_ids("users", users, self._n_users)
-        return self._user_vectors(users), self._histories_of(users)
+        vectors = self._user_vectors(users)
+        return vectors, self._histories_of(users) if seen else self._no_histories(len(users))
 
     def _have_vectors(self, users, history):
         """Return which users have a learned vector, or one by their history, as ``_queries``."""
@@ -500,6 +504,10 @@ class BaseRecommender(
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""
         return self._history.rows_of(users, self.n_features_in_, LearnedArrays(self))
+
+    def _no_histories(self, n_users):
+        """Return empty rows, (n_users, n_items) CSR."""
+        return canonical_csr(sparse.csr_array((n_users, self.n_features_in_), dtype=np.float32))
 
     @property
     def _n_users(self):
@@ -553,7 +561,7 @@ class BaseRecommender(
         ValueError
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
-        queries, history = self._queries(X, users)
+        queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
         learned = self._have_vectors(users, history)
         items, scores = self._rank(
             queries,

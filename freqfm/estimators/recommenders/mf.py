@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -16,6 +15,7 @@ from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
     canonical_csr,
+    check_flag,
     check_memory,
     count_columns,
     count_threads,
@@ -716,12 +716,12 @@ class MFRecommender(GradientRecommender):
         if user_features is None and item_features is None:
             return super().recommend(X, users=users, **options)
         if user_features is None:
-            queries, history = self._queries(X, users)
+            queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
             learned = self._have_vectors(users, history)
         elif X is None and users is None:
             self._check_learned()
             queries, learned = self._vectors_by_features("user", user_features)
-            history = canonical_csr(sparse.csr_array((len(queries), self.n_features_in_)))
+            history = self._no_histories(len(queries))
         else:
             raise ValueError("recommend takes one of X, users and user_features; two were given.")
         new_items = None
