@@ -13,7 +13,8 @@ gc.disable()
 # the same time, factorization machines come first and recommenders in the second half; what uses
 # kernels of both comes later, when other tests have compiled them.
 _ORDER = (
-    ("test_fm", "test_rafm", "test_deepfm", "test_streams", "test_word2vec"),
+    ("test_rafm",),
+    ("test_fm", "test_deepfm", "test_streams", "test_word2vec"),
     ("test_dask",),
     (),  # the rest
     ("test_jit", "test_learned_arrays"),
