@@ -307,6 +307,51 @@ def test_models_that_cannot_be_stored_are_refused_before_training(data, tmp_path
         model.fit(*data[1])
 
 
+def test_files_that_cannot_be_written_are_refused_before_training(data, tmp_path, monkeypatch):
+    folder, long = tmp_path / "folder", tmp_path / ("x" * 300)
+    folder.mkdir()
+    model = clone(MODELS["mf"])
+    with pytest.raises(IsADirectoryError, match="folder'.*is a folder; give the path of a file"):
+        model.set_callbacks(Checkpoint(folder, every=9)).fit(*data[1])
+    with pytest.raises(OSError, match="xxx.*no file can be written there"):
+        model.set_callbacks(Checkpoint(long, every=9)).fit(*data[1])
+    assert list(tmp_path.iterdir()) == [folder]
+
+    def refuse(*args):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage, "open", refuse, raising=False)
+    with pytest.raises(OSError, match="no file can be written there.*Permission denied"):
+        model.set_callbacks(Checkpoint(folder / "file", every=9)).fit(*data[1])
+    assert not hasattr(model, "item_factors_")
+
+
+def test_a_link_stays_a_link(data, tmp_path):
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "file", tmp_path / "link"
+    link.symlink_to(target)
+    for _ in range(2):  # the second time the target exists
+        model = clone(MODELS["mf"]).set_callbacks(Checkpoint(link)).fit(*data[1])
+        assert link.is_symlink() and not target.is_symlink()
+    assert_same(learned(resume(link)), learned(resume(target)))
+    target.unlink(), target.parent.rmdir()
+    with pytest.raises(FileNotFoundError, match="disk.*create it first"):
+        model.fit(*data[1])
+
+
+def test_a_path_is_relative_to_where_it_was_given(data, tmp_path, monkeypatch):
+    class Moving(Checkpoint):
+        def save(self, estimator, progress):
+            os.chdir(tmp_path / "other")
+            super().save(estimator, progress)
+
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    clone(MODELS["mf"]).set_callbacks(Moving("file")).fit(*data[1])
+    assert resume(tmp_path / "file").n_iter_ == 4
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, "1"])
 def test_every_must_be_a_number_of_epochs(every):
     with pytest.raises(ValueError, match="every=.*positive integer"):

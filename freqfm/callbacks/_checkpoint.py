@@ -29,7 +29,8 @@ class Checkpoint:
     Parameters
     ----------
     path : str or path-like
-        The file. Its folder must exist; an existing file is overwritten.
+        The file. Its folder must exist; an existing file is overwritten, or the one that a symbolic
+        link stands for. A relative path is that of the working directory at the time of this call.
     every : int, default=1
         Epochs between checkpoints. The last epoch of a fit is always written.
 
@@ -37,9 +38,9 @@ class Checkpoint:
     ------
     ValueError
         If ``every`` is not a positive integer.
-    FileNotFoundError, TypeError
-        From ``fit``, if the folder does not exist, or if a parameter of the estimator cannot be
-        stored, such as a custom component.
+    OSError, TypeError
+        From ``fit``, before it trains: if the folder does not exist, or no file can be written
+        there, or if a parameter of the estimator cannot be stored, such as a custom component.
 
     See Also
     --------
@@ -72,7 +73,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1):
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
         self.every = int(every)
@@ -99,12 +100,28 @@ class Checkpoint:
     def on_fit_task_end(self, estimator, context):
         """Do nothing."""
 
+    @property
+    def _target(self):
+        """The file itself, if the path is a symbolic link."""
+        return Path(os.path.realpath(self.path))
+
     def check_folder(self):
-        """Raise if the folder of the file does not exist."""
-        if not self.path.parent.is_dir():
+        """Raise unless the file can be written."""
+        path = self._target
+        if not os.path.isdir(path.parent):
             raise FileNotFoundError(
-                f"{self!r}: there is no folder {os.fspath(self.path.parent)!r}; create it first."
+                f"{self!r}: there is no folder {os.fspath(path.parent)!r}; create it first."
             )
+        if os.path.isdir(path):
+            raise IsADirectoryError(
+                f"{self!r}: {os.fspath(path)!r} is a folder; give the path of a file in it."
+            )
+        try:
+            _storage.check_place(path)
+        except OSError as error:
+            raise OSError(
+                f"{self!r}: no file can be written there ({error}); give another path."
+            ) from error
 
     def save(self, estimator, progress):
         """Write the file.
@@ -123,7 +140,7 @@ class Checkpoint:
             "progress": progress,
         }
         try:
-            _storage.save(self.path, value)
+            _storage.save(self._target, value)
         except OSError as error:
             raise OSError(
                 f"{self!r} could not be written ({error}); the estimator holds the model of the "

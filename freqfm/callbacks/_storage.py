@@ -18,7 +18,7 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import BaseEstimator
 
-__all__ = ["digest", "load", "save"]
+__all__ = ["check_place", "digest", "load", "save"]
 
 # Modules that classes may be loaded from.
 _MODULES = (
@@ -47,6 +47,21 @@ _NOT_STORED = {
 _HEADER = "header.json"
 
 
+def check_place(path):
+    """Raise an OSError unless a file can be written at a path; nothing is left of the attempt."""
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "wb"):
+            pass
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary(path):
+    """Return the path of the file that is written before it replaces another."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def save(path, value):
     """Write a value to a file, which is replaced completely or not at all.
 
@@ -65,7 +80,7 @@ def save(path, value):
     """
     arrays = []
     header = json.dumps(_encode(value, arrays, "the model"))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             with zipfile.ZipFile(file, "w") as archive:
