@@ -43,6 +43,14 @@ def test_model_shapes(log):
     np.testing.assert_allclose(sums, 1)
 
 
+def test_a_generator_fixes_the_rows_too():
+    X, same, other = (
+        make_clicks(200, (30, 20), random_state=np.random.default_rng(seed))[0]
+        for seed in (3, 3, 4)
+    )
+    assert (same != X).nnz == 0 and (other != X).nnz > 0
+
+
 def test_random_state_fixes_the_rows():
     X, y = make_clicks(500, random_state=3)
     X_same, y_same = make_clicks(500, random_state=np.random.RandomState(3))

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from freqfm import DeepFMRegressor, FMClassifier, FMRegressor, RaFMRegressor
 from freqfm.displays import InteractionStrengthsDisplay
@@ -101,6 +102,22 @@ def test_display():
     labels = [label.get_text() for label in display.ax_.get_yticklabels()]
     assert labels == [f"{a} & {b}" for a, b in display.names]
     assert {a[:2] for a, _ in display.names} == {"x0"} and "x1_s" in display.names[:, 1]
+
+    # Steps of one pipeline are those of pipelines in it, too.
+    last = pipeline.fit(tokens, target)
+    expected = InteractionStrengthsDisplay.from_estimator(last, tokens, n_pairs=3)
+    for steps in ([last], ["passthrough", last], [*last]):
+        found = InteractionStrengthsDisplay.from_estimator(make_pipeline(*steps), tokens, n_pairs=3)
+        assert_array_equal(found.names, expected.names)
+        assert_array_equal(found.strengths, expected.strengths)
+    nested = make_pipeline(OrdinalEncoder(), clone(pipeline)).fit(tokens, target)
+    found = InteractionStrengthsDisplay.from_estimator(nested, tokens, n_pairs=3)
+    assert_array_equal(found.strengths, expected.strengths)
+    assert {a[:2] for a, _ in found.names} == {"x0"} and "x1_1.0" in found.names[:, 1]
+    one_step = make_pipeline(fitted())
+    for rows in (None, X):
+        found = InteractionStrengthsDisplay.from_estimator(one_step, rows, n_pairs=3)
+        assert_array_equal(found.names, fitted().interaction_strengths(X=rows, n_pairs=3).names)
 
     three = fitted(FMClassifier)
     with pytest.raises(ValueError, match="class_index=None must be the place of a class"):

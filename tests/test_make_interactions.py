@@ -159,6 +159,14 @@ def test_order_says_nothing_about_popularity_and_activity():
     assert abs(np.corrcoef(model.item_clusters, np.arange(2000))[0, 1]) < 0.1
 
 
+def test_a_generator_fixes_the_interactions_too():
+    X, same, other = (
+        make_interactions(200, 50, 2000, random_state=np.random.default_rng(seed))
+        for seed in (3, 3, 4)
+    )
+    assert (same != X).nnz == 0 and (other != X).nnz > 0
+
+
 def test_random_state_fixes_the_interactions():
     X = make_interactions(random_state=3)
     X_same, model = make_interactions(random_state=np.random.RandomState(3), return_model=True)

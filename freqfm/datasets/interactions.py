@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
+
+from freqfm.datasets.synthetic import as_random_state
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20
@@ -59,7 +61,7 @@ def make_interactions(
         Smallest number of items of a user, at least 1.
     return_model : bool, default=False
         Whether to return the clusters and the popularities too.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same interactions at every call.
 
     Returns
@@ -120,7 +122,7 @@ def make_interactions(
             raise ValueError(f"{name} is {value!r}; pass a number from 0 to {most}.")
     _check_sizes(n_users, n_items, n_interactions, n_clusters)
 
-    rng = check_random_state(random_state)
+    rng = as_random_state(random_state)
     catalogue = _Catalogue(rng, n_items, n_clusters, popularity_exponent, noise)
     user_clusters = rng.permutation(np.arange(n_users, dtype=np.int32) % n_clusters)
     # Without noise a user never leaves the user's own cluster.

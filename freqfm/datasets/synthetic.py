@@ -67,7 +67,7 @@ def make_clicks(
         intercept is set to reach it.
     return_model : bool, default=False
         Whether to return the planted model too.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same rows at every call.
 
     Returns
@@ -135,7 +135,7 @@ def make_clicks(
 
     # The model is drawn before the rows: one seed gives the same coefficients and factors for any
     # number of rows.
-    rng = check_random_state(random_state)
+    rng = as_random_state(random_state)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     token_probabilities = np.concatenate(
         [rng.permutation(_rank_probabilities(size, tail, tail_exponent)) for size in sizes]
@@ -164,6 +164,13 @@ def make_clicks(
             field_offsets=offsets,
         ),
     )
+
+
+def as_random_state(random_state):
+    """Return a RandomState from an int, a RandomState, a Generator or None."""
+    if isinstance(random_state, np.random.Generator):
+        random_state = int(random_state.integers(2**31 - 1))
+    return check_random_state(random_state)
 
 
 def _check_numbers(click_rate, **scales):

@@ -1,9 +1,9 @@
 """Display of the features that interact most in a factorization machine."""
 
 import numpy as np
-from sklearn.pipeline import Pipeline
 
 from freqfm.displays._common import as_vector, model_with, open_axes
+from freqfm.model_selection._steps import steps_of, transform
 
 __all__ = ["InteractionStrengthsDisplay"]
 
@@ -88,11 +88,10 @@ class InteractionStrengthsDisplay:
             If ``class_index`` is missing, or out of range, or given without need.
         """
         model = model_with(estimator, "interaction_strengths")
-        estimator = getattr(estimator, "best_estimator_", estimator)
-        if isinstance(estimator, Pipeline):
-            steps = estimator[:-1]
-            feature_names = _names_after(steps) if feature_names is None else feature_names
-            X = None if X is None else steps.transform(X)
+        transformers, _ = steps_of(estimator)
+        if feature_names is None:
+            feature_names = _names_after(transformers)
+        X = None if X is None else transform(transformers, X)
         found = model.interaction_strengths(feature_names, X=X, n_pairs=n_pairs)
         strengths = _of_class(found.strengths, class_index)
         return cls(found.names, strengths).plot(ax=ax, **kwargs)
@@ -122,12 +121,15 @@ class InteractionStrengthsDisplay:
         return self
 
 
-def _names_after(steps):
-    """Return the names of the features after the steps of a pipeline, None if one cannot tell."""
+def _names_after(transformers):
+    """Return the names of the features after all transformers, None if one cannot tell."""
+    names = None
     try:
-        return steps.get_feature_names_out()
+        for step in transformers:
+            names = step.get_feature_names_out(names)
     except AttributeError:
         return None
+    return names
 
 
 def _of_class(strengths, class_index):

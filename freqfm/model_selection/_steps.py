@@ -3,7 +3,35 @@
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-__all__ = ["last_step", "transform"]
+__all__ = ["last_step", "steps_of", "transform"]
+
+
+def steps_of(estimator):
+    """Return the transformers before the last step of a pipeline or search, and this step.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search
+        Pipelines and searches may contain each other.
+
+    Returns
+    -------
+    transformers : list of estimator
+    last : estimator
+        A search itself if it has kept no best estimator.
+    """
+    transformers = []
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif isinstance(estimator, Pipeline):
+            # Pipelines with only "passthrough" steps are never unfitted, and have no last one.
+            transformers += [
+                step for _, step in estimator.steps[:-1] if step not in (None, "passthrough")
+            ]
+            estimator = estimator.steps[-1][1]
+        else:
+            return transformers, estimator
 
 
 def last_step(estimator):
@@ -28,19 +56,7 @@ def last_step(estimator):
     ValueError
         If a search has kept no best estimator.
     """
-    transformers = []
-    last = estimator
-    while True:
-        if hasattr(last, "best_estimator_"):
-            last = last.best_estimator_
-        elif isinstance(last, Pipeline):
-            # Pipelines with only "passthrough" steps are never unfitted, and end below.
-            transformers += [
-                step for _, step in last.steps[:-1] if step not in (None, "passthrough")
-            ]
-            last = last.steps[-1][1]
-        else:
-            break
+    transformers, last = steps_of(estimator)
     if hasattr(last, "fit") and hasattr(last, "refit") and hasattr(last, "cv_results_"):
         raise ValueError(
             f"{type(last).__name__} was fitted with refit={last.refit!r} and kept no best "
