@@ -4,6 +4,7 @@ from collections import Counter
 from numbers import Integral
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._columns import is_rating, only_numbered, role_of, shorten
@@ -54,6 +55,7 @@ class Table:
             if not only_numbered(names):
                 self.names = names
         else:
+            _refuse_matrix(X)
             if isinstance(X, (list, tuple)):
                 # As objects, since NumPy would convert ("ann", 3) to two strings.
                 X = np.array(X, dtype=object)
@@ -367,6 +369,16 @@ def is_dataframe(X):
     """Return whether X is a DataFrame, with named columns."""
     # Look at the type: probing a lazy DataFrame itself triggers computations or warnings.
     return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
+
+
+def _refuse_matrix(X):
+    """Raise if a sparse matrix is given where a table of interactions is expected."""
+    if sparse.issparse(X):
+        raise TypeError(
+            f"X is a sparse matrix of shape {X.shape}, where a table of interactions is expected. "
+            f"Pass its users and items, np.column_stack(X.nonzero()), or fit a recommender that "
+            f"takes matrices, such as MFRecommender, and split its users with KFold."
+        )
 
 
 def refuse_table(X):

@@ -141,6 +141,24 @@ def test_names_in_a_series_are_taken_by_position(model):
     assert one.to_html() == other.to_html()
 
 
+def test_held_out_items_that_are_not_those_of_the_model_are_refused(model):
+    for relevant, message in (
+        (HELD_OUT[:, :30], r"relevant has the shape \(50, 30\), but the model knows 40 items"),
+        (sparse.vstack([HELD_OUT] * 2), r"relevant has the shape \(100, 40\), but .* 50 users"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RankingReport.from_estimator(model, relevant)
+    assert RankingReport.from_estimator(model, HELD_OUT[:30]).k == 20
+    table = InteractionRecommender(MFRecommender(**MODEL)).fit(np.argwhere(HISTORY.toarray()))
+    for relevant, error, message in (
+        (HELD_OUT, TypeError, "X is a sparse matrix .* np.column_stack"),
+        (None, ValueError, "Expected 2D array"),
+        ([("ann", "tea")], TypeError, "X's column of users"),
+    ):
+        with pytest.raises(error, match=f"relevant cannot be used: {message}"):
+            RankingReport.from_estimator(table, relevant)
+
+
 def test_refused(model):
     ranked = np.zeros((50, 1), dtype=int)
     with pytest.raises(ValueError, match=r"history has the shape \(3, 40\), but relevant"):
@@ -151,5 +169,16 @@ def test_refused(model):
         RankingReport(HELD_OUT, ranked, HISTORY, name="most popular")
     with pytest.raises(TypeError, match=r"n_examples=2\.5"):
         RankingReport(HELD_OUT, ranked, HISTORY, n_examples=2.5)
+    for counts, error, message in (
+        (np.ones(39), ValueError, r"item_counts has the shape \(39,\), but relevant has 40 col"),
+        (np.ones(50), ValueError, "give one count for each item. They look like counts of users"),
+        ([[1], [1, 2]], ValueError, "item_counts cannot be read as an array"),
+        (["a"] * 40, TypeError, "item_counts holds <U1; give a number for every item"),
+        (-np.ones(40), ValueError, "item_counts must be finite and not negative"),
+    ):
+        with pytest.raises(error, match=message):
+            RankingReport(HELD_OUT, ranked, HISTORY, item_counts=counts)
+    with pytest.raises(ValueError, match="relevant holds no item of any of its 50 users; give"):
+        RankingReport(HELD_OUT * 0, ranked, HISTORY)
     with pytest.raises(TypeError, match="no method recommend"):
         RankingReport.from_estimator(MaxAbsScaler(), HELD_OUT)

@@ -10,6 +10,7 @@ from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from scipy import sparse
 from sklearn.model_selection import cross_val_score
 
 from freqfm import InteractionRecommender
@@ -241,6 +242,14 @@ def test_frames_split_as_arrays(library, splitter):
 )
 def test_wrong_splits(splitter, X, match):
     with pytest.raises(ValueError if "types" not in match else TypeError, match=match):
+        list(splitter.split(X))
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS, ids=repr)
+def test_a_matrix_is_no_table(splitter):
+    X = sparse.coo_array(np.eye(4, 7))
+    message = r"X is a sparse matrix of shape \(4, 7\), where a table of interactions is expected"
+    with pytest.raises(TypeError, match=message):
         list(splitter.split(X))
 
 

@@ -8,7 +8,7 @@ from sklearn.utils import Bunch
 
 from freqfm._validation import check_count
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
-from freqfm.metrics._formulas import strata
+from freqfm.metrics._formulas import check_item_counts, strata
 from freqfm.metrics._hits import as_csr, find_hits
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection._steps import last_step, transform
@@ -115,7 +115,8 @@ class RankingReport:
         self.k = hits.ranked.shape[1]
         if item_counts is None:
             item_counts = np.bincount(history.indices, minlength=relevant.shape[1])
-        popular = _most_popular(np.asarray(item_counts), history, self.k)
+        item_counts = check_item_counts(item_counts, *relevant.shape[::-1])
+        popular = _most_popular(item_counts, history, self.k)
         self.metrics = {
             one: ranking_report(relevant, found, item_counts=item_counts, item_vectors=item_vectors)
             for one, found in {name: hits.ranked, "most popular": popular}.items()
@@ -162,12 +163,12 @@ class RankingReport:
                     f"{type(model).__name__} knows the histories of the users in the table given "
                     f"as relevant; leave history at None."
                 )
-            users, relevant = model._find_held_out(transform(transformers, relevant))
+            users, relevant = _held_out_of(model, transform(transformers, relevant))
             options = {"item_names": model.item_ids_, **options}
             model = model.estimator_
         else:
             relevant = as_csr("relevant", relevant)
-            users = None if history is not None else np.arange(relevant.shape[0])
+            users = None if history is not None else _rows_of_fit(model, relevant)
         if users is None:
             history = transform(transformers, history)
             ranked, _ = model.recommend(history, n_recommendations=k)
@@ -263,8 +264,33 @@ class RankingReport:
         return ", ".join(names)
 
 
+def _held_out_of(model, relevant):
+    """Return the users and their held-out items in a table; errors name the argument."""
+    try:
+        return model._find_held_out(relevant)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"relevant cannot be used: {error}") from None
+
+
+def _rows_of_fit(model, relevant):
+    """Return the rows of ``relevant``, if they can be the first users of ``fit``."""
+    n_users, n_items = model._history.n_users, len(model.item_counts_)
+    if relevant.shape[0] > n_users or relevant.shape[1] != n_items:
+        raise ValueError(
+            f"relevant has the shape {relevant.shape}, but the model knows {n_items} items and, "
+            f"in order, {n_users} users; give a column for each of these items, and history for "
+            f"other users."
+        )
+    return np.arange(relevant.shape[0])
+
+
 def _check_shapes(relevant, history, item_names):
     """Check that histories and names belong to the users and items of ``relevant``."""
+    if not relevant.nnz:
+        raise ValueError(
+            f"relevant holds no item of any of its {relevant.shape[0]} users; give held-out items."
+        )
     if history.shape != relevant.shape:
         raise ValueError(
             f"history has the shape {history.shape}, but relevant {relevant.shape}; give a row "
