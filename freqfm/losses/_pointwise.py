@@ -28,7 +28,9 @@ class Loss(Component):
     method, or a property that returns a function that reads hyper-parameters from its closure. It
     is compiled into the training loop with the options of the package's own formulas
     (``error_model="numpy"``, single precision), once for each combination of formulas, and cached
-    on disk if the formula can be hashed.
+    on disk if the formula can be hashed. A property is read several times in a call of
+    ``partial_fit``, and numba takes half a millisecond to make a function: let
+    ``functools.cache`` keep those of a function of the hyper-parameters.
 
     For a classifier the target is 1 for rows of a class and 0 for all other rows, and the loss
     should lead to positive scores for the class.
