@@ -441,3 +441,15 @@ def test_default_rates_suit_small_vocabularies(optimizer, architecture):
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     model.partial_fit(documents)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+def test_a_few_documents_move_a_model_little():
+    # Their own counts bound the rate: by those of all documents so far a step would be ten times
+    # as long, and the score afterwards -3.
+    rng = np.random.default_rng(0)
+    documents = [[f"{topic}{w}" for w in rng.integers(5, size=20)] for topic in [0, 1] * 200]
+    model = Word2Vec(8, optimizer="sgd", subsample=None, random_state=0).fit(documents)
+    before = model.score(documents)
+    for few in ([["00", "11"] * 3], [["00", "10"] * 10] * 20):
+        model.partial_fit(few)
+        assert model.score(documents) > before - 0.1
