@@ -127,6 +127,9 @@ def test_named_items():
     assert found.metrics.keys() == {"InteractionRecommender", "most popular"}
     texts = " ".join(TextOf(found.to_html()).texts)
     assert all(item in texts for item in model.item_ids_[found.examples[0].recommended])
+    # The users of the held-out table, in the model's order: not its first rows.
+    found = RankingReport.from_estimator(model, held_out[held_out[:, 0] == "u3"], k=5)
+    assert found.examples[0].user == 0 and "<h4>User u3, " in found.to_html()
     with pytest.raises(ValueError, match="leave history at None"):
         RankingReport.from_estimator(model, held_out, history=HISTORY)
 

@@ -45,6 +45,8 @@ class RankingReport:
         How often each item occurs in training; None counts ``history``.
     item_names : array-like of str of shape (n_items,), default=None
         For the examples; the numbers of the columns if None.
+    user_names : array-like of shape (n_users,), default=None
+        For the examples; the numbers of the rows if None.
     item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
         Features of the items for the diversity of the lists.
     n_examples : int, default=3
@@ -100,16 +102,18 @@ class RankingReport:
         *,
         item_counts=None,
         item_names=None,
+        user_names=None,
         item_vectors=None,
         n_examples=3,
         name="model",
     ):
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
-        _check_shapes(relevant, history, item_names)
+        _check_shapes(relevant, history, item_names, user_names)
         if name == "most popular":
             raise ValueError("name='most popular' is that of the baseline; give another name.")
-        # Items are looked up by position, also in a Series with an index.
+        # Names are looked up by position, also in a Series with an index.
         self.item_names = None if item_names is None else np.asarray(item_names, dtype=object)
+        self.user_names = None if user_names is None else np.asarray(user_names, dtype=object)
         self.name = name
         hits = find_hits(relevant, ranked)
         self.k = hits.ranked.shape[1]
@@ -143,8 +147,8 @@ class RankingReport:
         k : int, default=20
             Length of the lists.
         **options : dict
-            As in the constructor. By default the items of an ``InteractionRecommender`` have their
-            ids as names, and ``name`` is that of the recommender's class.
+            As in the constructor. By default the users and items of an ``InteractionRecommender``
+            have their ids as names, and ``name`` is that of the recommender's class.
 
         Returns
         -------
@@ -164,7 +168,8 @@ class RankingReport:
                     f"as relevant; leave history at None."
                 )
             users, relevant = _held_out_of(model, transform(transformers, relevant))
-            options = {"item_names": model.item_ids_, **options}
+            ids = {"item_names": model.item_ids_, "user_names": model.user_ids_[users]}
+            options = {**ids, **options}
             model = model.estimator_
         else:
             relevant = as_csr("relevant", relevant)
@@ -251,7 +256,9 @@ class RankingReport:
                 "held out": self._names(example.held_out),
             }
             items = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in lists.items())
-            parts.append(f"<h4>User {example.user}, NDCG {example.ndcg:.3f}</h4><dl>{items}</dl>")
+            user = example.user if self.user_names is None else self.user_names[example.user]
+            title = f"User {escape(str(user))}, NDCG {example.ndcg:.3f}"
+            parts.append(f"<h4>{title}</h4><dl>{items}</dl>")
         return "<h3>Examples</h3>" + "".join(parts) if parts else ""
 
     def _names(self, items, bold=(), most=20):
@@ -285,7 +292,7 @@ def _rows_of_fit(model, relevant):
     return np.arange(relevant.shape[0])
 
 
-def _check_shapes(relevant, history, item_names):
+def _check_shapes(relevant, history, item_names, user_names):
     """Check that histories and names belong to the users and items of ``relevant``."""
     if not relevant.nnz:
         raise ValueError(
@@ -296,11 +303,16 @@ def _check_shapes(relevant, history, item_names):
             f"history has the shape {history.shape}, but relevant {relevant.shape}; give a row "
             f"for each user and a column for each item in both."
         )
-    n_items = relevant.shape[1]
+    n_users, n_items = relevant.shape
     if item_names is not None and np.shape(item_names) != (n_items,):
         raise ValueError(
             f"item_names has the shape {np.shape(item_names)}, but relevant has {n_items} "
             f"columns; give one name for each item."
+        )
+    if user_names is not None and np.shape(user_names) != (n_users,):
+        raise ValueError(
+            f"user_names has the shape {np.shape(user_names)}, but relevant has {n_users} rows; "
+            f"give one name for each user."
         )
 
 
