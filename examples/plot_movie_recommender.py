@@ -129,3 +129,16 @@ for ax, table, title in zip(axes, (liked, given), ("liked", "recommended"), stri
 axes[0].set_ylabel("twelve people")
 figure.colorbar(image, ax=axes, shrink=0.8)
 plt.show()
+
+# %%
+# How good are they?
+# ------------------
+#
+# A fifth of the likes is held out, the model is trained on the others, and
+# :class:`~freqfm.displays.RankingReport` compares it with the most popular films: by popularity, by
+# length of history, and for three people. Its method ``to_html`` writes a file.
+
+from freqfm.displays import RankingReport
+
+train = np.random.default_rng(0).random(len(pairs)) < 0.8
+RankingReport.from_estimator(model.fit(pairs[train]), pairs[~train], k=10)
