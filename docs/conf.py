@@ -55,6 +55,8 @@ sphinx_gallery_conf = {
     "within_subsection_order": "gallery_order.place",
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("freqfm",),
+    # Tables and reports are shown, the names of matplotlib's objects are not.
+    "capture_repr": ("_repr_html_",),
     "min_reported_time": 0,
     "thumbnail_size": (480, 336),
     "download_all_examples": False,
