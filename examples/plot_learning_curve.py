@@ -31,7 +31,9 @@ models = {
     "gradient boosting": make_pipeline(
         TargetEncoder(), HistGradientBoostingClassifier(random_state=0)
     ),
-    "FMClassifier": make_pipeline(one_hot, FMClassifier(8, max_iter=200, n_jobs=1, random_state=0)),
+    "FMClassifier": make_pipeline(
+        one_hot, FMClassifier(8, max_iter=1000, n_jobs=1, random_state=0)
+    ),
 }
 sizes = [1000, 5000, 30_000]
 figure, ax = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
