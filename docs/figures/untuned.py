@@ -31,6 +31,8 @@ PEERS = {
     "implicit's BM25Recommender()": "implicit, BM25",
     "Cornac's EASE()": "Cornac, EASE",
     "Cornac's BPR()": "Cornac, BPR",
+    "RecBole's BPR()": "RecBole, BPR",
+    "EASE()": "EASE",
     "LightFM's WARP()": "LightFM, WARP",
 }
 # Names that do not fit at the right of their point: side, 0 for the middle, and points above.
