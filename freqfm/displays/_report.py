@@ -45,8 +45,6 @@ class RankingReport:
         How often each item occurs in training; None counts ``history``.
     item_names : array-like of str of shape (n_items,), default=None
         For the examples; the numbers of the columns if None.
-    user_names : array-like of shape (n_users,), default=None
-        For the examples; the numbers of the rows if None.
     item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
         Features of the items for the diversity of the lists.
     n_examples : int, default=3
@@ -67,6 +65,9 @@ class RankingReport:
         Users in up to four groups of equal size, by the length of their history, from ``shortest``
         to ``longest``: ``n_users`` with held-out items, ``ndcg``, ``recall`` and ``ndcg_popular``,
         that of the most popular items.
+    user_names : sequence or None
+        Names of the rows in the HTML's examples: the ids that an ``InteractionRecommender`` has of
+        its users; None are the numbers of the rows.
     examples : list of Bunch
         ``user``, the row; columns of the ``history``, ``recommended`` and ``held_out`` items; and
         the ``ndcg``.
@@ -102,18 +103,17 @@ class RankingReport:
         *,
         item_counts=None,
         item_names=None,
-        user_names=None,
         item_vectors=None,
         n_examples=3,
         name="model",
     ):
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
-        _check_shapes(relevant, history, item_names, user_names)
+        _check_shapes(relevant, history, item_names)
         if name == "most popular":
             raise ValueError("name='most popular' is that of the baseline; give another name.")
-        # Names are looked up by position, also in a Series with an index.
+        # Items are looked up by position, also in a Series with an index.
         self.item_names = None if item_names is None else np.asarray(item_names, dtype=object)
-        self.user_names = None if user_names is None else np.asarray(user_names, dtype=object)
+        self.user_names = None
         self.name = name
         hits = find_hits(relevant, ranked)
         self.k = hits.ranked.shape[1]
@@ -168,11 +168,11 @@ class RankingReport:
                     f"as relevant; leave history at None."
                 )
             users, relevant = _held_out_of(model, transform(transformers, relevant))
-            ids = {"item_names": model.item_ids_, "user_names": model.user_ids_[users]}
-            options = {**ids, **options}
+            names = model.user_ids_[users]
+            options = {"item_names": model.item_ids_, **options}
             model = model.estimator_
         else:
-            relevant = as_csr("relevant", relevant)
+            relevant, names = as_csr("relevant", relevant), None
             users = None if history is not None else _rows_of_fit(model, relevant)
         if users is None:
             history = transform(transformers, history)
@@ -180,7 +180,10 @@ class RankingReport:
         else:
             ranked, _ = model.recommend(users=users, n_recommendations=k)
             history = model._history.matrix((model._history.n_users, relevant.shape[1]))[users]
-        return cls(relevant, ranked, history, **{"item_counts": model.item_counts_, **options})
+        options = {"item_counts": model.item_counts_, **options}
+        report = cls(relevant, ranked, history, **options)
+        report.user_names = names
+        return report
 
     def __repr__(self):
         own = self.metrics[self.name]
@@ -292,7 +295,7 @@ def _rows_of_fit(model, relevant):
     return np.arange(relevant.shape[0])
 
 
-def _check_shapes(relevant, history, item_names, user_names):
+def _check_shapes(relevant, history, item_names):
     """Check that histories and names belong to the users and items of ``relevant``."""
     if not relevant.nnz:
         raise ValueError(
@@ -303,16 +306,11 @@ def _check_shapes(relevant, history, item_names, user_names):
             f"history has the shape {history.shape}, but relevant {relevant.shape}; give a row "
             f"for each user and a column for each item in both."
         )
-    n_users, n_items = relevant.shape
+    n_items = relevant.shape[1]
     if item_names is not None and np.shape(item_names) != (n_items,):
         raise ValueError(
             f"item_names has the shape {np.shape(item_names)}, but relevant has {n_items} "
             f"columns; give one name for each item."
-        )
-    if user_names is not None and np.shape(user_names) != (n_users,):
-        raise ValueError(
-            f"user_names has the shape {np.shape(user_names)}, but relevant has {n_users} rows; "
-            f"give one name for each user."
         )
 
 
