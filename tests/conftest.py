@@ -1,6 +1,7 @@
 """Shared fixtures."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -14,24 +15,32 @@ gc.disable()
 # kernels of both comes later, when other tests have compiled them.
 _ORDER = (
     ("test_rafm",),
-    ("test_fm", "test_deepfm", "test_streams", "test_word2vec"),
+    ("test_fm", "test_custom", "test_deepfm", "test_streams", "test_word2vec"),
     ("test_dask",),
     (),  # the rest
     ("test_jit", "test_learned_arrays"),
     ("test_als", "test_fold_in", "test_interactions", "test_lightgcn", "test_mf", "test_ranking"),
     ("test_samplers",),
     ("test_resume", "test_topk", "test_vae"),
-    ("test_cuda", "test_custom", "test_numpy_backend"),
+    ("test_cuda", "test_numpy_backend"),
 )
+# Formulas of these losses make kernels of their own, which take longer to compile than their tests
+# to run: other losses train the same way in the tests that are not slow.
+_SLOW_LOSSES = re.compile(r"\b(psl|ccl)\b", re.IGNORECASE)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items):
-    """Order the tests by their files."""
+    """Mark the tests of some losses, and order all by their files."""
 
     def place(item):
         found = (i for i, files in enumerate(_ORDER) if item.path.stem.startswith(files))
         return next(found, _ORDER.index(()))
 
+    for item in items:
+        parameters = item.name.removeprefix(getattr(item, "originalname", item.name))
+        if _SLOW_LOSSES.search(parameters):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=place)
 
 

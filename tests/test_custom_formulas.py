@@ -132,9 +132,10 @@ def test_intercept_starts_at_the_best_constant(loss):
     [
         (FMClassifier, (CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False))),
         (FMClassifier, (CustomAdam(0.01), Adam(0.01))),
-        pytest.param(RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1)), marks=pytest.mark.slow),
+        (RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1))),
     ],
 )
+@pytest.mark.slow
 def test_custom_formulas_equal_the_shipped_ones(cls, optimizers):
     target = np.digitize(SCORE, [-1, 1])
     for y in (CLASSES, target):

@@ -108,6 +108,7 @@ def test_predictions_are_lazy(client, rows, data):
     assert model.score(*data) == pytest.approx(local.score(*rows))
 
 
+@pytest.mark.slow
 def test_merging_loses_little(client, rows, data):
     params = {**SHORT, "max_iter": 8}
     plain = freqfm.FMClassifier(**params).fit(*rows)

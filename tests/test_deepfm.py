@@ -40,7 +40,9 @@ def assert_same_tower(one, other):
     assert_array_equal(one._tower, other._tower)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "cls", [DeepFMClassifier, pytest.param(DeepFMRegressor, marks=pytest.mark.slow)]
+)
 def test_sklearn_compatible(cls):
     checks = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
     reason = (

@@ -146,18 +146,21 @@ def learned(cls, X, first=None):
     return [*outputs(model, X), *fitted(model).values()]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(X=csr_matrices())
 def test_regressor_rejects_rows_or_treats_them_as_dense(X):
     check(X, lambda X: learned(FMRegressor, X))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(X=csr_matrices(min_rows=2))
 def test_classifier_rejects_rows_or_treats_them_as_dense(X):
     check(X, lambda X: learned(FMClassifier, X))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(X=csr_matrices(columns=4), cls=st.sampled_from(CLASSES))
 def test_partial_fit_and_predict_reject_rows_or_treat_them_as_dense(X, cls):

@@ -35,10 +35,12 @@ LOSSES = list(RANKING_LOSSES)
     [
         # One item for each user: the checks take a prediction of two columns for a mistake.
         MFRecommender(n_components=4, max_iter=3, n_recommendations=1),
-        MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="bpr"),
-        pytest.param(
-            MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss="mawu"),
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(
+                MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss=loss),
+                marks=pytest.mark.slow,
+            )
+            for loss in ("bpr", "mawu")
         ),
     ],
     ids=repr,

@@ -250,6 +250,7 @@ def test_surrogates_of_psl(activation):
 
 
 # Other activations are other formulas in the same kernel.
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [GivenNegatives(), GivenPopularity(shared=False), "full"])
 def test_psl_gradient(data, sampler):
     X, U, V = data

@@ -24,7 +24,7 @@ from freqfm.optimizers import Adam
     "estimator",
     [
         RaFMClassifier(max_iter=20),
-        RaFMRegressor(max_iter=20),
+        pytest.param(RaFMRegressor(max_iter=20), marks=pytest.mark.slow),
         pytest.param(
             RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
             marks=pytest.mark.slow,
