@@ -149,33 +149,33 @@ def chosen(mean):
     return f"{listed}; of {mean['n_points']}"
 
 
-def write_table(name, table, columns):
-    """Write figures as a table for the page of results, and what was chosen for tuned models.
+def write_tables(name, results, columns):
+    """Write figures as a table for each data set, and what was chosen for tuned models.
 
     ``columns`` are the header of a figure and how it is shown, by its key.
     """
-    rows = list(dict.fromkeys(model for models in table.values() for model in models))
+    rows = list(dict.fromkeys(model for models in results.values() for model in models))
     rows.sort(key=lambda model: model.endswith("tuned"))
-    header = []
-    for data in table:
-        titles = [title for title, _ in columns.values()]
-        header += [f"{data}: {titles[0]}", *titles[1:]]
-    lines, notes = [".. csv-table::", f"   :header: {quoted(['', *header])}", ""], []
-    for model in rows:
-        cells = []
-        for data, models in table.items():
+    header = quoted(["", *(title for title, _ in columns.values())])
+    lines, notes = [], []
+    for data, models in results.items():
+        lines += [f".. csv-table:: {data}", f"   :header: {header}", ""]
+        for model in rows:
             mean = models.get(model)
             if mean is None:
-                cells += ["not run"] + [""] * (len(columns) - 1)
+                lines.append(f"   {quoted([model, 'not run'] + [''] * (len(columns) - 1))}")
                 continue
-            for key, (_, shown) in columns.items():
-                cells.append("" if model == POPULAR and key == "fit" else shown(mean, key))
+            cells = [
+                "" if model == POPULAR and key == "fit" else shown(mean, key)
+                for key, (_, shown) in columns.items()
+            ]
+            lines.append(f"   {quoted([model, *cells])}")
             if "params" in mean:
                 notes.append(f"- {model.removesuffix(', tuned')} on {data}: {chosen(mean)}")
-        lines.append(f"   {quoted([model, *cells])}")
+        lines.append("")
     if notes:
-        lines += ["", "Chosen on validation:", "", *notes]
-    (FOLDER / f"{name}.rst").write_text("\n".join(lines) + "\n")
+        lines += ["Chosen on validation:", "", *notes, ""]
+    (FOLDER / f"{name}.rst").write_text("\n".join(lines))
 
 
 def four(mean, key):
@@ -190,12 +190,12 @@ def with_spread(mean, key):
 
 
 if __name__ == "__main__":
-    table = means(json.loads((FOLDER / "untuned.json").read_text()))
-    for data, models in table.items():
+    results = means(json.loads((FOLDER / "untuned.json").read_text()))
+    for data, models in results.items():
         for theme in COLOURS:
             draw(data, models, theme)
     ranking = {"recall": ("recall@20", four), "ndcg": ("NDCG@20", with_spread)}
-    write_table("untuned", table, {**ranking, "fit": ("fit, s", seconds)})
-    table = means(json.loads((FOLDER / "untuned_fm.json").read_text()))
+    write_tables("untuned", results, {**ranking, "fit": ("fit, s", seconds)})
+    results = means(json.loads((FOLDER / "untuned_fm.json").read_text()))
     clicks = {"auc": ("AUC", four), "log_loss": ("log loss", with_spread)}
-    write_table("untuned_fm", table, {**clicks, "fit": ("fit, s", seconds)})
+    write_tables("untuned_fm", results, {**clicks, "fit": ("fit, s", seconds)})
