@@ -55,7 +55,7 @@ for optimizer, rates in candidates.items():
             n_components=16,
             optimizer=optimizer,
             learning_rate=rate,
-            max_iter=40,
+            max_iter=100,
             n_jobs=1,
             random_state=0,
         ).fit(X_train, y_train)
