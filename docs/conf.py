@@ -120,8 +120,16 @@ def unlink(app, what, name, obj, options, lines):
         lines[:] = [re.sub(r":ref:`([^`<]+?)(?:\s*<[^>]*>)?`", r"\1", line) for line in lines]
 
 
+def unlink_metrics(app, doctree):
+    """Turn what docutils takes for mail addresses, such as NDCG@20, into plain text."""
+    for node in list(doctree.findall(nodes.reference)):
+        if node.get("refuri", "").startswith("mailto:"):
+            node.replace_self(node.children)
+
+
 def setup(app):
     """Connect the hooks."""
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("autodoc-process-docstring", unlink, priority=600)
+    app.connect("doctree-read", unlink_metrics)
