@@ -190,18 +190,25 @@ class EASE:
 
 
 def invert(matrix, size=2048):
-    """Invert a positive definite matrix in place, by Gauss-Jordan elimination of blocks."""
-    for first in range(0, len(matrix), size):
-        part = slice(first, first + size)
-        pivot = np.linalg.inv(matrix[part, part].astype(np.float64)).astype(matrix.dtype)
-        rows = pivot @ matrix[part]
-        rows[:, part] = pivot
-        columns = matrix[:, part].copy()
-        matrix[:, part] = 0
-        for begin in range(0, len(matrix), size):
-            block = slice(begin, begin + size)
-            matrix[block] -= columns[block] @ rows
-        matrix[part] = rows
+    """Invert a symmetric positive definite matrix in place, by sweeping one block after another.
+
+    Only the lower triangle is computed, in half the operations of an inverse in general.
+    """
+    blocks = [slice(first, first + size) for first in range(0, len(matrix), size)]
+    for pivot in blocks:
+        inverse = np.linalg.inv(matrix[pivot, pivot].astype(np.float64)).astype(matrix.dtype)
+        columns = np.concatenate([matrix[pivot, : pivot.start].T, matrix[pivot.start :, pivot]])
+        swept = columns @ inverse
+        columns[pivot] = swept[pivot] = 0
+        for rows in blocks:
+            matrix[rows, : rows.stop] -= swept[rows] @ columns[: rows.stop].T
+        matrix[pivot, : pivot.start] = swept[: pivot.start].T
+        matrix[pivot.stop :, pivot] = swept[pivot.stop :]
+        matrix[pivot, pivot] = -inverse
+    for rows in blocks:
+        matrix[rows, : rows.start] *= -1
+        matrix[rows, rows] *= -1
+        matrix[: rows.start, rows] = matrix[rows, : rows.start].T
 
 
 class Popular:
