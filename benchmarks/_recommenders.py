@@ -179,8 +179,9 @@ class EASE:
 
     def rank(self, X, users):
         found, scale = np.full((len(users), K), -1), -1 / self.inverse.diagonal()
+        X = sparse.csr_array(X)[:, self.items]
         for first in range(0, len(users), 1024):
-            rows = sparse.csr_array(X)[users[first : first + 1024]][:, self.items]
+            rows = X[users[first : first + 1024]]
             scores = (rows @ self.inverse) * scale
             scores[rows.nonzero()] = -np.inf
             best = np.argpartition(-scores, K, axis=1)[:, :K]
@@ -206,8 +207,7 @@ def invert(matrix, size=2048):
         matrix[pivot.stop :, pivot] = swept[pivot.stop :]
         matrix[pivot, pivot] = -inverse
     for rows in blocks:
-        matrix[rows, : rows.start] *= -1
-        matrix[rows, rows] *= -1
+        matrix[rows, : rows.stop] *= -1
         matrix[: rows.start, rows] = matrix[rows, : rows.start].T
 
 

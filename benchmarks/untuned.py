@@ -5,7 +5,7 @@ evaluated once: recall and NDCG at 20 of the test part, items of the training ro
 the number of threads and the seed are set (and 20 epochs of LightFM, whose default is one). With
 ``--tuned`` the peers are also chosen from the small grids of ``_recommenders.py``, by NDCG at 20 of
 the validation part, and then trained again on both parts. Beside it the seconds to fit and to rank
-for all users. Peers (implicit, lightfm-next, Cornac) take part if they are installed.
+for all users. Peers (implicit, lightfm-next, Cornac, RecBole) take part if they are installed.
 
     python benchmarks/untuned.py --data DIR --out results
     python benchmarks/untuned.py --data DIR --out results --seeds 3 --tuned --models 'implicit*'

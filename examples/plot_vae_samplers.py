@@ -140,7 +140,6 @@ ax.legend()
 # from the softmax itself, at the cost of all scores: what it loses is due to the small number of
 # draws.
 
-users = np.arange(X.shape[0])
 models = {name: fit(negative_sampler=name, n_negatives=10) for name in [*proposals, "midx_exact"]}
 models["full"] = full
 ndcg = {

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
+from _tables import csv_table
 from prism import DECAYS, GAMMA, best_rate, summarise
 
 FOLDER = Path(__file__).parent
@@ -76,16 +77,8 @@ def prism_summaries():
 
 def write_table(name, header, rows):
     """Write a table of the page of results."""
-    lines = [".. csv-table::", f"   :header: {quoted(header)}", ""]
-    lines += [f"   {quoted(row)}" for row in rows]
-    if not rows:
-        lines = ["Not run."]
-    (FOLDER / f"{name}.rst").write_text("\n".join(lines) + "\n")
-
-
-def quoted(cells):
-    """Return cells as a row of a table."""
-    return ", ".join(f'"{cell}"' for cell in cells)
+    lines = csv_table(header, rows) if rows else ["Not run.", ""]
+    (FOLDER / f"{name}.rst").write_text("\n".join(lines))
 
 
 def prism_table(summaries):

@@ -16,6 +16,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from _tables import csv_table
 
 FOLDER = Path(__file__).parent
 OURS = ("MFRecommender()", "FastVAERecommender()", "ALSRecommender()")
@@ -133,11 +134,6 @@ def draw(data, models, theme):
         plt.close(figure)
 
 
-def quoted(cells):
-    """Return cells as a row of a table."""
-    return ", ".join(f'"{cell}"' for cell in cells)
-
-
 def seconds(mean, key):
     """Return two digits of seconds, or all before the point."""
     value = mean[key]
@@ -156,28 +152,31 @@ def write_tables(name, results, columns):
 
     ``columns`` are the header of a figure and how it is shown, by its key.
     """
-    rows = list(dict.fromkeys(model for models in results.values() for model in models))
-    rows.sort(key=lambda model: model.endswith("tuned"))
-    header = quoted(["", *(title for title, _ in columns.values())])
+    names = list(dict.fromkeys(model for models in results.values() for model in models))
+    names.sort(key=lambda model: model.endswith("tuned"))
+    header = ["", *(title for title, _ in columns.values())]
     lines, notes = [], []
     for data, models in results.items():
-        lines += [f".. csv-table:: {data}", f"   :header: {header}", ""]
-        for model in rows:
-            mean = models.get(model)
-            if mean is None:
-                lines.append(f"   {quoted([model, 'not run'] + [''] * (len(columns) - 1))}")
-                continue
-            cells = [
-                "" if model == POPULAR and key == "fit" else shown(mean, key)
-                for key, (_, shown) in columns.items()
-            ]
-            lines.append(f"   {quoted([model, *cells])}")
-            if "params" in mean:
-                notes.append(f"- {model.removesuffix(', tuned')} on {data}: {chosen(mean)}")
-        lines.append("")
+        rows = [[model, *cells_of(model, models.get(model), columns)] for model in names]
+        lines += csv_table(header, rows, title=data)
+        notes += [
+            f"- {model.removesuffix(', tuned')} on {data}: {chosen(models[model])}"
+            for model in names
+            if "params" in models.get(model, ())
+        ]
     if notes:
         lines += ["Chosen on validation:", "", *notes, ""]
     (FOLDER / f"{name}.rst").write_text("\n".join(lines))
+
+
+def cells_of(model, mean, columns):
+    """Return the figures of one model as they are shown."""
+    if mean is None:
+        return ["not run"] + [""] * (len(columns) - 1)
+    return [
+        "" if model == POPULAR and key == "fit" else shown(mean, key)
+        for key, (_, shown) in columns.items()
+    ]
 
 
 def four(mean, key):
