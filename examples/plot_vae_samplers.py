@@ -163,7 +163,7 @@ axes[1].legend()
 plt.show()
 
 # %%
-# Both variants of MIDX do as well as draws from the softmax itself, within 2 % of the softmax over
+# Both variants of MIDX do as well as draws from the softmax itself, within 3 % of the softmax over
 # all items. The quadratic kernel, popular and uniform items lose 3 to 5 %. Differences among the
 # three best are of the size that another ``random_state`` makes.
 #
