@@ -294,6 +294,17 @@ class _KernelCode(JITCodeLibrary):
         self._linking_libraries = []
         super().finalize()
 
+    def _finalize_final_module(self):
+        """Generate machine code, in which functions that were not inlined belong to this kernel.
+
+        Under the name that other kernels have for them, all kernels would run the one that the
+        process loaded first. If that was compiled without unrolled loops, it sums in another order.
+        """
+        for function in self._final_module.functions:
+            if function.linkage == binding.Linkage.linkonce_odr:
+                function.linkage = "internal"
+        super()._finalize_final_module()
+
     def _optimize_final_module(self):
         """Optimize the code.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from llvmlite.binding import Linkage
 from numba.core.compiler import Compiler, Flags
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
@@ -133,6 +134,45 @@ def test_every_function_is_linked_into_a_kernel_alone(kernel):
     assert compiled(example(), 1) == 3.0
     overload = total.overloads[numba.typeof(example()), numba.int64]
     assert "doubled" not in "".join(f.name for f in overload.library.get_defined_functions())
+
+
+def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel, monkeypatch):
+    # Kernels compiled otherwise have code of their own under the same names.
+    optimize = _compiler._KernelCode._optimize_final_module
+
+    def without_inlining(self):
+        for function in self._final_module.functions:
+            if "total" in function.name:
+                function.add_function_attribute("noinline")
+        optimize(self)
+
+    monkeypatch.setattr(_compiler._KernelCode, "_optimize_final_module", without_inlining)
+    compiled = kernel(lambda outer: total(outer, 1))
+    assert compiled(example()) == 3.0
+    (overload,) = compiled.overloads.values()
+    (called,) = (f for f in overload.library.get_defined_functions() if "total" in f.name)
+    assert called.linkage == Linkage.internal
+
+
+ORDER = """
+import hashlib
+import sys
+from freqfm import MFRecommender
+from freqfm.datasets import make_interactions
+
+X = make_interactions(50, 80, 600, random_state=0)
+for loss in sys.argv[1:]:
+    model = MFRecommender(9, loss=loss, max_iter=2, early_stopping=False, random_state=0).fit(X)
+print(hashlib.sha256(model.item_factors_.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_does_not_depend_on_those_before():
+    # Both kernels call the same functions, whose loops are unrolled in one of them.
+    alone, after = python(ORDER, "softmax"), python(ORDER, "bpr", "softmax")
+    assert alone.returncode == after.returncode == 0, alone.stderr + after.stderr
+    assert alone.stdout == after.stdout
 
 
 def test_min_and_max_are_no_calls(kernel, monkeypatch):
