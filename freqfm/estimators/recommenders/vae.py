@@ -124,9 +124,10 @@ class FastVAERecommender(GradientRecommender):
         "adam" is ``Adam(lazy=False)``: gradients of drawn items change sign, so moments must decay
         between draws.
     learning_rate : float, default=None
-        Learning rate of the optimizer. None is the optimizer's default, except for "adam", where it
-        depends on the number of steps in the fit: 16 divided by the steps, between 0.004 and 0.02,
-        from which it falls linearly to 5 % at ``max_iter``; in ``partial_fit`` half of that.
+        Learning rate of the optimizer. For "adam", None depends on the number of steps in the fit:
+        16 divided by the steps, between 0.004 and 0.02, from which it falls linearly to 5 % at
+        ``max_iter``; in ``partial_fit`` half of that. It is 0.1 for "sgd" and "fa_sgd", 0.03 for
+        "cf_sgd", and the optimizer's default for others and for instances.
     max_iter : int, default=50
         Number of epochs.
     batch_size : int, default=None
