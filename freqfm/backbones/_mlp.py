@@ -24,7 +24,7 @@ class MLP(Backbone):
     each batch. Weights start by Glorot's uniform rule, by the estimator's ``random_state``, and
     biases at zero. Layers need an optimizer whose steps adapt to the gradients, "adam" or
     "adagrad": with "sgd", "fa_sgd" and "cf_sgd" they learn little but popularity, at any learning
-    rate from 0.1 to 30 that was tried.
+    rate from 0.3 to 30 that was tried.
 
     Parameters
     ----------
