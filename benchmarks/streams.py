@@ -212,8 +212,12 @@ class AnonymousMemory:
 
 def generated(rows, n_rows, chunk):
     """Return a stream of rows that are generated when they are read."""
-    numbers = range(-(-n_rows // chunk))
-    return RowStream(lambda: (rows.chunk(i, chunk) for i in numbers), chunk_size=chunk)
+    return RowStream(lambda: chunks(rows, n_rows, chunk), chunk_size=chunk)
+
+
+def chunks(rows, n_rows, chunk):
+    """Generate whole chunks, as many as hold that many rows."""
+    return (rows.chunk(i, chunk) for i in range(-(-n_rows // chunk)))
 
 
 def stream_fit(args, rows):
@@ -223,7 +227,7 @@ def stream_fit(args, rows):
     elif args.source == "mapped":
         data = (RowStream.from_csr(args.folder, chunk_size=args.chunk),)
     else:
-        data = joined([rows.chunk(i, args.chunk) for i in range(args.rows // args.chunk)])
+        data = joined(list(chunks(rows, args.rows, args.chunk)))
     # Compiles, and loads what is compiled.
     model(args).fit(*rows.chunk(0, 2000))
     results = {}
