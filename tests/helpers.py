@@ -81,6 +81,12 @@ def model_of(cls, **params):
     return cls(**{**size, "max_iter": 2, "random_state": 0, **params})
 
 
+def most_popular(train, n):
+    """Return the ``n`` most popular items that each user has not interacted with."""
+    unseen = np.where(train.toarray() > 0, -1, train.sum(axis=0))
+    return np.argsort(-unseen, axis=1, kind="stable")[:, :n]
+
+
 def labels(n):
     return np.arange(n) % 2
 

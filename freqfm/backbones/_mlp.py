@@ -23,8 +23,8 @@ class MLP(Backbone):
     Rows, weights and biases are trained by the same optimizer; every weight of a layer moves in
     each batch. Weights start by Glorot's uniform rule, by the estimator's ``random_state``, and
     biases at zero. Layers need an optimizer whose steps adapt to the gradients, "adam" or
-    "adagrad": with "sgd", "fa_sgd" and "cf_sgd" they learn little but popularity, at any learning
-    rate from 0.3 to 30 that was tried.
+    "adagrad": with "sgd", "fa_sgd" and "cf_sgd" they learned little but popularity on made data,
+    with the former and the latter at any learning rate from 0.3 to 30.
 
     Parameters
     ----------
