@@ -5,7 +5,8 @@ MovieLens-1M. Linear models and factorization machines have one column for every
 Gradient boosting has one column a field: numbers as they are, and categories as their target
 encoding, which scikit-learn fits across folds. "Tuned" means the best of ``GRIDS`` by the log loss
 of one held-out tenth of the training rows, then fitted with all of them; the seconds are those of
-that fit. myFM (MCMC, 100 samples, rank 16) takes part if it is installed.
+that fit. myFM (MCMC, 100 samples, rank 16) takes part if it is installed, and xLearn if its
+programs are on the PATH, see ``_xlearn.py``.
 
     python benchmarks/untuned_fm.py --data DIR --out results --tuned
     python benchmarks/untuned_fm.py --data DIR --out results --sets Frappe --models 'FM*' --seeds 3
@@ -30,6 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
 from _data import movielens_ratings, require_data, table_parser
 from _runs import Results
+from _xlearn import XLearn, has_xlearn
 from fm_defaults import criteo, frappe, movielens
 from mf_speed import installed
 from scipy import sparse
@@ -42,6 +44,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
 
 from freqfm import FMClassifier
+from freqfm._validation import count_threads
 
 GRIDS = {
     "FMClassifier": {"alpha_linear": [1.0, 3.0, 10.0, 30.0], "alpha_factors": [1.0, 5.0, 25.0]},
@@ -135,6 +138,8 @@ def contenders(n_numbers, n_fields):
     }
     if installed("myfm"):
         makers["myFM's MyFMClassifier"] = (lambda seed: MyFM(16, seed), False)
+    if has_xlearn():
+        makers["xLearn's FM"] = (lambda seed: XLearn(count_threads(None), seed + 1), False)
     return makers
 
 
@@ -159,7 +164,7 @@ def judge(model, train, test):
     return {
         "auc": roc_auc_score(test[1], p),
         "log_loss": log_loss(test[1], p),
-        "fit": seconds,
+        "fit": getattr(model, "seconds", seconds),
     }
 
 
