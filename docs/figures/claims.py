@@ -27,6 +27,9 @@ NAMES = {
     "bpr": "BPR", "softmax": "softmax", "directau": "DirectAU", "mawu": "MAWU",
 }  # fmt: skip
 
+# After a loss: vectors pass layers.
+LAYERS = ", non-linear"
+
 
 def name_of(record):
     """Return what identifies a run."""
@@ -51,7 +54,8 @@ def keep(path):
 def prism_summaries():
     """Return the means over seeds by data set, loss and variant, as ``prism.py`` shows them.
 
-    DirectAU with another weight than the default of ``prism.py`` counts as another loss.
+    DirectAU with another weight than the default of ``prism.py`` counts as another loss, and so do
+    vectors that pass layers.
     """
     runs = {}
     records = read(FOLDER / "prism.jsonl").values()
@@ -59,6 +63,7 @@ def prism_summaries():
         key = record["key"]
         gamma = key.get("gamma", GAMMA)
         loss = NAMES[key["loss"]] + (f" with gamma={gamma:g}" if gamma != GAMMA else "")
+        loss += LAYERS if "backbone" in key else ""
         variants = runs.setdefault((NAMES[key["data"]], loss), {})
         if record["best"] is not None and not key["quick"]:
             variants.setdefault(key["variant"], {}).setdefault(key["rate"], []).append(record)
@@ -121,16 +126,19 @@ def described(of, n_seeds):
     return f"{', '.join(of)}, {n_seeds} seed{'s' * (n_seeds > 1)}"
 
 
-def against_decay(summaries):
-    """Return PRISM's NDCG and epochs beside those of the decay that is best on validation."""
-    quality, epochs, ratios, shorter = [], [], {}, {}
+def pairs_with_decay(summaries, layers):
+    """Yield what a pair is of, PRISM, and the decay that is best on validation with its name."""
     for of, variants in summaries.items():
         grid = {f"decay {decay}" for decay in DECAYS} & variants.keys()
-        if "PRISM" not in variants or not grid - {"decay 0"}:
-            continue
-        ours = variants["PRISM"]
-        name = max(grid, key=lambda name: variants[name]["valid_of_first_seed"])
-        best = variants[name]
+        if of[1].endswith(LAYERS) == layers and "PRISM" in variants and grid - {"decay 0"}:
+            name = max(grid, key=lambda name: variants[name]["valid_of_first_seed"])
+            yield of, variants["PRISM"], variants[name], name
+
+
+def against_decay(summaries):
+    """Return PRISM's NDCG and epochs beside those of weight decay."""
+    quality, epochs, ratios, shorter = [], [], {}, {}
+    for of, ours, best, name in pairs_with_decay(summaries, layers=False):
         text = described(of, min(ours["seeds"], best["seeds"]))
         ratios[short(of)] = ours["ndcg"] / best["ndcg"]
         shorter[short(of)] = best["epoch"] / ours["epoch"]
@@ -142,6 +150,24 @@ def against_decay(summaries):
             graded(ratios, 0.99, 0.95),
         ),
         "Fewer epochs than with weight decay": (epochs, graded(shorter, 1.33, 1.05)),
+    }
+
+
+def against_decay_with_layers(summaries):
+    """Return PRISM's NDCG beside that of weight decay where vectors pass layers."""
+    texts, ratios = [], {}
+    for of, ours, best, name in pairs_with_decay(summaries, layers=True):
+        ratio = ours["ndcg"] / best["ndcg"]
+        texts.append(
+            f"{ratio:.3f} of {name}'s NDCG ({described(of, min(ours['seeds'], best['seeds']))})"
+        )
+        if "softmax" not in of[1]:
+            ratios[short(of)] = ratio
+    return {
+        "With layers better than a tuned weight decay, worse with softmax": (
+            texts,
+            graded(ratios, 1.03, 1.0),
+        )
     }
 
 
@@ -302,5 +328,6 @@ if __name__ == "__main__":
     prism_table(summaries)
     adap_tau_table(runs)
     published_table(adap_tau_runs("all"))
-    claims = against_decay(summaries) | popularity_in_lengths(summaries) | trade(summaries)
+    claims = against_decay(summaries) | against_decay_with_layers(summaries)
+    claims |= popularity_in_lengths(summaries) | trade(summaries)
     write_claims(claims | adap_tau_claims(runs))
