@@ -1,5 +1,7 @@
 """Defaults that an MFRecommender derives from its data: learning rates, dropout."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -33,6 +35,17 @@ def test_rate_goes_by_the_number_of_steps():
     assert rate_of(100) == 2e-2
     assert rate_of(optimizer=Adam(0.7)) == 0.7
     assert rate_of(learning_rate=0.2, init="prism") == 0.2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "fa_sgd", "cf_sgd"])
+def test_layers_warn_of_steps_that_do_not_adapt(optimizer):
+    with pytest.warns(UserWarning, match=f"hardly learn with optimizer='{optimizer}'"):
+        rate_of(backbone="mlp", optimizer=optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rate_of(backbone="mlp")
+        rate_of(backbone="mlp", optimizer="adagrad")
+        rate_of(optimizer=optimizer)
 
 
 def dropout_of(n, n_known=None, **params):

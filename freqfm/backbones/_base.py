@@ -30,6 +30,8 @@ class Backbone(Component):
     # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
+    # Whether tables hardly learn by steps in proportion to their gradients.
+    _needs_adaptive_steps = False
     #: The largest default batch size, in positives; None for that of the loss.
     batch_size: int | None = None
     #: By default an epoch has about as many batches, or more.

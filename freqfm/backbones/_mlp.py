@@ -24,7 +24,7 @@ class MLP(Backbone):
     each batch. Weights start by Glorot's uniform rule, by the estimator's ``random_state``, and
     biases at zero. Layers need an optimizer whose steps adapt to the gradients, "adam" or
     "adagrad": with "sgd", "fa_sgd" and "cf_sgd" they learned little but popularity on made data,
-    with the former and the latter at any learning rate from 0.3 to 30.
+    with the former and the latter at any learning rate from 0.3 to 30. ``fit`` warns of these.
 
     Parameters
     ----------
@@ -49,6 +49,7 @@ class MLP(Backbone):
     ['item_factors', 'item_layer_0', 'item_layer_1', 'user_factors', 'user_layer_0', 'user_layer_1']
     """
 
+    _needs_adaptive_steps = True
     _parameter_constraints = {
         "hidden_layer_sizes": ["array-like"],
         "activation": [StrOptions(set(ACTIVATIONS))],

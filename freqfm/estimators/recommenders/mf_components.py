@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import is_named, refuse_names, resolve
+from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
@@ -95,21 +96,11 @@ def resolve_components(model, n_pairs, shape, n_known):
         # The positive is part of the sum already, as an item.
         include_positive = False
     relative = isinstance(sampler, InBatch) and not sampler.corrected
-    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
-    rate, n_falling_steps = model.learning_rate, None
-    if rate is None and is_named(optimizer, "adam"):
-        batch_size = _batch_size(model, loss, backbone, n_known)
-        rate, n_falling_steps = _default_rate(model, loss, n_known, batch_size, stretch, n_pairs)
+    optimizer, n_falling_steps = _optimizer(model, loss, backbone, n_pairs, n_known, stretch)
     return Components(
         loss=loss,
         backbone=backbone,
-        optimizer=resolve(
-            "optimizer",
-            optimizer,
-            Optimizer,
-            OPTIMIZERS,
-            [("learning_rate", "learning_rate", rate)],
-        ),
+        optimizer=optimizer,
         sampler=sampler,
         temperature=temperature,
         initializer=initializer,
@@ -125,6 +116,24 @@ def resolve_components(model, n_pairs, shape, n_known):
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
     )
+
+
+def _optimizer(model, loss, backbone, n_pairs, n_known, stretch):
+    """Return the optimizer, and the number of steps over which its rate falls, or None."""
+    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
+    rate, n_falling_steps = model.learning_rate, None
+    if rate is None and is_named(optimizer, "adam"):
+        batch_size = _batch_size(model, loss, backbone, n_known)
+        rate, n_falling_steps = _default_rate(model, loss, n_known, batch_size, stretch, n_pairs)
+    option = "learning_rate", "learning_rate", rate
+    found = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS, [option])
+    if backbone._needs_adaptive_steps and found.step_code == codes.STEP_SGD:
+        warn_user(
+            f"The layers of backbone={model.backbone!r} hardly learn with "
+            f"optimizer={model.optimizer!r}, whose steps are in proportion to the gradients; set "
+            f"optimizer='adam' or 'adagrad'."
+        )
+    return found, n_falling_steps
 
 
 def _user_dropout(model, loss, n_known):
