@@ -32,7 +32,8 @@ class LightGCN(Backbone):
     interaction of the whole graph (not of the batch), ten times as long as matrix factorization or
     longer. Default batches are therefore larger: about 64 in an epoch, of at most 8,192 positives,
     except for losses without negatives. Directions with small eigenvalues are learned slowly, so
-    it needs more epochs as well.
+    it needs more epochs as well. It is best with "bpr", hard negatives (``DNS``) and large batches,
+    and slower and no better than "epoch" with losses of cosines.
 
     Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
     bytes per interaction.
