@@ -63,7 +63,11 @@ CASES = {
     "FM, rows of 2 tokens": lambda n, scale: fm(n, scale, 2),
     "FM, rows of 10 tokens": lambda n, scale: fm(n, scale, 10),
     "FM, rows of 39 tokens": lambda n, scale: fm(n, scale, 39),
-    "softmax": lambda n, scale: mf(n, scale, loss="softmax", n_negatives=256, batch_size=2048),
+    "BSL": lambda n, scale: mf(n, 2 * scale),
+    "softmax": lambda n, scale: mf(n, 2 * scale, loss="softmax"),
+    "softmax, 256 negatives": lambda n, scale: mf(
+        n, scale, loss="softmax", n_negatives=256, batch_size=2048
+    ),
     "BPR": lambda n, scale: mf(n, 5 * scale, loss="bpr"),
     "VAE, full softmax": lambda n, scale: vae(n, scale, negative_sampler="full"),
     "VAE, 200 negatives": lambda n, scale: vae(

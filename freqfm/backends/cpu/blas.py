@@ -15,7 +15,7 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined
 
-__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed"]
+__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed", "tile_height"]
 
 # A fixed name for scipy's sgemm, under which cached code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
@@ -86,6 +86,17 @@ if JIT_DISABLED:
         a = a[:k, :m].T if a_transposed else a[:m, :k]
         b = b[:n, :k].T if b_transposed else b[:k, :n]
         c[:m, :n] = a @ b + (beta * c[:m, :n] if beta else 0)
+
+
+@inlined
+def tile_height(n, most):
+    """Return how many of ``n`` rows a tile has, at most ``most``.
+
+    Tiles are equal and, but for very few rows, an even number: of five tiles, one of two threads
+    would have three.
+    """
+    n_tiles = 2 * -(-n // (2 * most))
+    return -(-n // n_tiles)
 
 
 @inlined

@@ -14,7 +14,7 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, python_function
-from freqfm.backends.cpu.blas import add_product_of_transposed
+from freqfm.backends.cpu.blas import add_product_of_transposed, tile_height
 from freqfm.backends.cpu.drawing import draw_for_rows
 from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
 from freqfm.backends.cpu.softmax_rows import (
@@ -44,13 +44,14 @@ from freqfm.formulas.codes import (
     NEGATIVES_SHARED,
 )
 
-# Rows and negatives of one tile, the work of one call of BLAS. How a batch is cut into tiles does
-# not depend on the number of threads, so neither do the sums.
-TILE_ROWS = 64
+# The most rows, and the negatives, of one tile, the work of one call of BLAS. How a batch is cut
+# into tiles does not depend on the number of threads, so neither do the sums.
+TILE_ROWS = 80
 TILE_NEGATIVES = 256
 
-# Up to this many scores (16 MB) a batch is scored at once, else in panels of rows.
-_SCORES = 1 << 22
+# Up to this many scores (16 MB) a batch is scored at once, else in panels of so many rows or a
+# multiple.
+_SCORES, _PANEL_ROWS = 1 << 22, 64
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
 
@@ -100,8 +101,9 @@ def _gather_shared_negatives(member, batch, softmax, m, items, scratch):
 @inlined
 def _learn_rows(member, panel, batch, softmax, users, items, scratch):
     """Score the rows of a panel and find the gradients by users and positives."""
-    for begin in range(panel.begin + member.rank * TILE_ROWS, panel.end, member.size * TILE_ROWS):
-        end = min(begin + TILE_ROWS, panel.end)
+    height = tile_height(panel.end - panel.begin, TILE_ROWS)
+    for begin in range(panel.begin + member.rank * height, panel.end, member.size * height):
+        end = min(begin + height, panel.end)
         tile = Tile(begin, end, panel.begin, panel.n_negatives)
         score_tile(member.rank, tile, batch, softmax, users, items, scratch)
         for r in range(tile.begin, tile.end):
@@ -189,7 +191,7 @@ class SoftmaxFamily(Family):
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
         d, width = problem.width, self._list_length()
-        panel = min(n_pairs, max(TILE_ROWS, _SCORES // width // TILE_ROWS * TILE_ROWS))
+        panel = min(n_pairs, max(_PANEL_ROWS, _SCORES // width // _PANEL_ROWS * _PANEL_ROWS))
         separate = python_function(has_separate_lists)(problem.negatives_code)
         self.n_listed = n_pairs * width if separate else width
         n_units = size * width if separate else width

@@ -17,7 +17,12 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, rolled_kernel
 from freqfm.backends.base import Histories, Stream
-from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
+from freqfm.backends.cpu.blas import (
+    add_product,
+    add_product_of_transposed,
+    product_with_transposed,
+    tile_height,
+)
 from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -31,14 +36,14 @@ from freqfm.backends.cpu.tables import (
     move_row,
     through_unit_row,
 )
-from freqfm.backends.cpu.team import Member, wait
+from freqfm.backends.cpu.team import Member, part, wait
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 from freqfm.formulas.search import first_above
 
-# Items of one matrix product.
+# The most items of one matrix product.
 TILE = 512
 
 # Items are always cut into this many chunks, and sums over items are sums over chunks, so results
@@ -150,12 +155,11 @@ def step_layer(rank, size, barrier, gradients, move, n_users):
 
 @inlined
 def _chunk(c, n_items):
-    """Return where chunk ``c`` of the items begins and ends, at the bounds of tiles."""
-    n_tiles = (n_items + TILE - 1) // TILE
-    return (
-        n_tiles * c // N_CHUNKS * TILE,
-        min(n_tiles * (c + 1) // N_CHUNKS * TILE, n_items),
-    )
+    """Return where chunk ``c`` of the items begins and ends, and the height of its tiles."""
+    height = tile_height(n_items, TILE)
+    n_tiles = -(-n_items // height)
+    begin = n_tiles * c // N_CHUNKS * height
+    return begin, min(n_tiles * (c + 1) // N_CHUNKS * height, n_items), height
 
 
 @inlined
@@ -190,9 +194,9 @@ def _sum_chunk(rank, c, batch, vectors, scratch):
     for b in range(n_queries):
         scratch.chunk_sums[c, b, 0] = -np.inf
         scratch.chunk_sums[c, b, 1] = 0.0
-    begin, end = _chunk(c, vectors.shape[0])
-    for first in range(begin, end, TILE):
-        last = min(first + TILE, end)
+    begin, end, height = _chunk(c, vectors.shape[0])
+    for first in range(begin, end, height):
+        last = min(first + height, end)
         # Only matrix products use the slice: loops over a slice's columns would not vectorise.
         tile = scores[:n_queries, : last - first]
         used = vectors[first:last]
@@ -251,10 +255,10 @@ def _learn_chunk(rank, c, batch, move, scratch):
     queries, n_unit, weights = batch.queries, batch.n_unit, move.table.weights
     n_queries = queries.shape[0]
     gradients = scratch.tile_gradients[rank]
-    begin, end = _chunk(c, weights.shape[0])
+    begin, end, height = _chunk(c, weights.shape[0])
     _begin_chunk(rank, c, begin, batch, scratch)
-    for first in range(begin, end, TILE):
-        last = min(first + TILE, end)
+    for first in range(begin, end, height):
+        last = min(first + height, end)
         n = last - first
         tile = scratch.scores[rank, :n_queries, :n]
         used = weights[first:last]
@@ -301,13 +305,14 @@ def full_softmax(rank, size, barrier, batch, move, scratch, result):
     result : Result
     """
     n_queries, width = batch.queries.shape
-    for c in range(rank, N_CHUNKS, size):
+    begin, end = part(Member(rank, size, barrier), N_CHUNKS)
+    for c in range(begin, end):
         _sum_chunk(rank, c, batch, move.table.weights, scratch)
     wait(barrier, size)
     for b in range(rank, n_queries, size):
         _finish_sum(b, batch, scratch, result.losses)
     wait(barrier, size)
-    for c in range(rank, N_CHUNKS, size):
+    for c in range(begin, end):
         _learn_chunk(rank, c, batch, move, scratch)
     wait(barrier, size)
     gradients = result.gradients

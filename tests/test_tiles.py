@@ -1,0 +1,31 @@
+"""How matrix products are cut into tiles."""
+
+import numpy as np
+import pytest
+
+from freqfm._jit import python_function
+from freqfm.backends.cpu import blas, vae
+
+MOST = 80
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 79, 80, 81, 160, 161, 287, 1028, 40_981])
+def test_two_threads_have_the_same_number_of_rows(n):
+    height = python_function(blas.tile_height)(n, MOST)
+    assert 1 <= height <= MOST
+    tiles = np.diff([*range(0, n, height), n])
+    assert tiles.sum() == n
+    # Tiles differ by what is left over when rows are divided among them.
+    assert abs(tiles[::2].sum() - tiles[1::2].sum()) <= len(tiles)
+
+
+@pytest.mark.parametrize("n_items", [1, 13, 700, 3_125, 20_000, 40_981])
+def test_the_first_half_of_chunks_has_half_of_the_items(n_items):
+    chunks = [vae._chunk(c, n_items) for c in range(vae.N_CHUNKS)]
+    begins, ends, heights = (np.array(part) for part in zip(*chunks, strict=True))
+    assert begins[0] == 0
+    assert ends[-1] == n_items
+    np.testing.assert_array_equal(begins[1:], ends[:-1])
+    assert heights.max() <= vae.TILE
+    half = ends[vae.N_CHUNKS // 2 - 1]
+    assert abs(half - (n_items - half)) <= max(1, np.ceil(n_items / heights[0]))
