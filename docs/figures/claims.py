@@ -161,8 +161,7 @@ def against_decay_with_layers(summaries):
         texts.append(
             f"{ratio:.3f} of {name}'s NDCG ({described(of, min(ours['seeds'], best['seeds']))})"
         )
-        if "softmax" not in of[1]:
-            ratios[short(of)] = ratio
+        ratios[short(of)] = 1 / ratio if "softmax" in of[1] else ratio
     return {
         "With layers better than a tuned weight decay, worse with softmax": (
             texts,
