@@ -58,9 +58,11 @@ class Family:
     ----------
     n_listed : int
         The most negatives of a batch.
+    sharing : bool
+        See ``Team``.
     """
 
-    n_listed = 0
+    n_listed, sharing = 0, False
 
     def __init__(self, problem, n_pairs, size):
         self.problem, self.n_pairs, self.size = problem, n_pairs, size

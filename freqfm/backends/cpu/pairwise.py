@@ -336,6 +336,9 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
 class PairwiseFamily(Family):
     """Each positive is ranked above each of its negatives."""
 
+    # There is little arithmetic for each vector that is read.
+    sharing = True
+
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
         self.n_listed = n_pairs * problem.n_negatives

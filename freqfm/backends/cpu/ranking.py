@@ -36,11 +36,11 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     """
 
     def __init__(self, problem, n_threads):
-        super().__init__(problem.rule, n_threads, problem.formulas, sharing=True)
+        family = FAMILIES[problem.family]
+        super().__init__(problem.rule, n_threads, problem.formulas, family.sharing)
         self._problem = problem
         degrees = np.diff(problem.known[0])
         n_pairs = len(problem.known[1])
-        family = FAMILIES[problem.family]
         block = family.block_of(problem)
         longest = int(degrees.max()) if block is None else block
         n_pairs = min(problem.batch_size + longest, n_pairs)

@@ -44,7 +44,7 @@ from freqfm.formulas.codes import (
     NEGATIVES_SHARED,
 )
 
-# The most rows, and the negatives, of one tile, the work of one call of BLAS. How a batch is cut
+# The most rows, and negatives, of one tile, the work of one call of BLAS. How a batch is cut
 # into tiles does not depend on the number of threads, so neither do the sums.
 TILE_ROWS = 80
 TILE_NEGATIVES = 256
@@ -114,8 +114,9 @@ def _learn_rows(member, panel, batch, softmax, users, items, scratch):
 def _learn_shared_negatives(member, panel, scratch):
     """Add a panel's gradient by the negatives: tiles of columns, each summed over the rows."""
     capacity, m = scratch.masks.shape[0], panel.n_negatives
-    for begin in range(member.rank * TILE_NEGATIVES, m, member.size * TILE_NEGATIVES):
-        end = min(begin + TILE_NEGATIVES, m)
+    height = tile_height(m, TILE_NEGATIVES)
+    for begin in range(member.rank * height, m, member.size * height):
+        end = min(begin + height, m)
         add_product_of_transposed(
             scratch.scores[: panel.end - panel.begin, begin:end],
             scratch.scaled[panel.begin : panel.end],
