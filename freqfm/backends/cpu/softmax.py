@@ -49,8 +49,8 @@ from freqfm.formulas.codes import (
 TILE_ROWS = 80
 TILE_NEGATIVES = 256
 
-# Up to this many scores (16 MB) a batch is scored at once, else in panels of so many rows or a
-# multiple.
+# Up to this many scores (16 MB) a batch is scored at once, else in panels of rows, whose number is
+# a multiple of the second.
 _SCORES, _PANEL_ROWS = 1 << 22, 64
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
