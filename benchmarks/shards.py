@@ -3,12 +3,13 @@
     python benchmarks/shards.py --data DIR --part choose
     python benchmarks/shards.py --data DIR --part test
 
-``choose`` compares factors by which the steps of merges grow, on the validation parts of Frappe,
-of the MovieLens-1M ratings and of its clicks, three seeds each. ``test`` prints the test figures of
-the package's own factor. One machine trains factorization machines for at most 30 epochs, of which
-the best is kept, and shards train for at most twice that epoch; recommenders train for 10 epochs on
-one machine, and for 20 with shards. Finished fits are kept in ``shards.jsonl`` in ``--out``, and
-one that is there is skipped.
+``choose`` compares factors by which the steps of merges grow, on the validation parts of Frappe and
+of the MovieLens-1M ratings, and on those of its clicks the part of the epochs after which merges
+are means; three seeds each. ``test`` prints the test figures of the package's own values. One
+machine trains factorization machines as by default, and the best epoch is kept; shards train for at
+most twice that epoch. Recommenders train for ``--epochs`` on one machine, and for twice as many
+with shards. Finished fits are kept in ``shards.jsonl`` in ``--out``, and one that is there is
+skipped.
 """
 
 import contextlib
@@ -34,11 +35,15 @@ import freqfm.dask as fdask
 from freqfm.dask import _base, _fm, _mf
 from freqfm.metrics import ndcg_at_k
 
-GROWTHS = (1.05, 1.1, 1.2, 1.0, 1.4)
-N_SHARDS, N_EPOCHS_MF, K = 4, 10, 20
+N_SHARDS, K = 4, 20
 DATA_SETS = {"Frappe": "AUC", "MovieLens ratings": "AUC", "MovieLens clicks": "NDCG@20"}
-TRAINERS = {"AUC": fdask.FMClassifier._trainer, "NDCG@20": _mf.ShardedMFTrainer}
-CHOSEN = {metric: trainer._growth for metric, trainer in TRAINERS.items()}
+
+# For each metric: the trainer, its attribute that is chosen, and the values compared.
+CHOICES = {
+    "AUC": (fdask.FMClassifier._trainer, "_growth", (1.05, 1.1, 1.2, 1.0, 1.4)),
+    "NDCG@20": (_mf.ShardedMFTrainer, "_long_part", (0.75, 0.8, 0.85, 1.0, 0.5, 0.0)),
+}
+CHOSEN = {metric: getattr(trainer, name) for metric, (trainer, name, _) in CHOICES.items()}
 
 # Fewer components and negatives than the defaults, for short fits.
 MF = {"n_components": 32, "n_negatives": 128}
@@ -102,14 +107,14 @@ def load(name, data):
     return [(sparse.csr_array(X), y) for X, y in parts]
 
 
-def fit_fm(parts, seed, growth, n_epochs):
-    """Return AUC on validation and test rows, and the best epoch; no growth is one machine.
+def fit_fm(parts, seed, value, n_epochs):
+    """Return AUC on validation and test rows, and the best epoch; no value is one machine.
 
     ``n_epochs`` is for shards: one machine has the default.
     """
     (X, y), (X_val, y_val), (X_test, y_test) = parts
     params = {"random_state": seed, "n_jobs": 1}
-    if growth is None:
+    if value is None:
         model = freqfm.FMClassifier(**params).fit(X, y, X_val=X_val, y_val=y_val)
     else:
         params |= {"max_iter": n_epochs, "n_iter_no_change": None}
@@ -121,11 +126,11 @@ def fit_fm(parts, seed, growth, n_epochs):
     return {"valid": valid, "test": test, "epoch": int(model.best_iter_)}
 
 
-def fit_mf(parts, seed, growth, n_epochs):
-    """Return NDCG@20 on validation and test items; no growth is one machine."""
+def fit_mf(parts, seed, value, n_epochs):
+    """Return NDCG@20 on validation and test items; no value is one machine."""
     X, valid, test = parts
     params = {**MF, "random_state": seed, "n_jobs": 1, "max_iter": n_epochs}
-    if growth is None:
+    if value is None:
         model = freqfm.MFRecommender(**params).fit(X)
     else:
         rows = in_blocks(X, N_SHARDS)
@@ -138,40 +143,43 @@ def fit_mf(parts, seed, growth, n_epochs):
     return found
 
 
-def fit(name, parts, seed, growth, n_epochs):
-    """Return the quality of one fit; ``growth`` is None on one machine."""
+def fit(name, parts, seed, value, n_epochs):
+    """Return the quality of one fit; ``value`` is None on one machine."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     work = fit_mf if DATA_SETS[name] == "NDCG@20" else fit_fm
-    if growth is None:
+    if value is None:
         return work(parts, seed, None, n_epochs)
-    TRAINERS[DATA_SETS[name]]._growth = growth
+    trainer, attribute, _ = CHOICES[DATA_SETS[name]]
+    setattr(trainer, attribute, value)
     _fm.Cluster = _mf.Cluster = Direct
     _base.OnCluster.client_ = None
-    return work(parts, seed, growth, n_epochs)
+    return work(parts, seed, value, n_epochs)
 
 
-def compare(results, data, name, growths, seeds, part):
-    """Print the quality of one machine, and how that of shards differs, for each factor."""
-    parts = load(name, data)
-    alone = [
-        results.run({"data": name, "seed": seed}, fit, name, parts, seed, None, N_EPOCHS_MF)
-        for seed in seeds
-    ]
-    values, epochs = [of[part] for of in alone], [of["epoch"] for of in alone]
-    print(f"{name}, {part} {DATA_SETS[name]}: one machine {np.mean(values):.4f} {epochs}")
-    for growth in growths:
+def compare(results, data, name, values, args):
+    """Print the quality of one machine, and how that of shards differs, for each value."""
+    parts, metric, seeds = load(name, data), DATA_SETS[name], range(args.seeds)
+    part = "valid" if args.part == "choose" else "test"
+    keys = [{"data": name, "seed": seed} for seed in seeds]
+    if metric == "NDCG@20":
+        keys = [{**key, "epochs": args.epochs} for key in keys]
+    alone = [results.run(key, fit, name, parts, key["seed"], None, args.epochs) for key in keys]
+    qualities, epochs = [of[part] for of in alone], [of["epoch"] for of in alone]
+    print(f"{name}, {part} {metric}: one machine {np.mean(qualities):.4f} {epochs}")
+    attribute = CHOICES[metric][1]
+    for value in values:
         found = [
             results.run(
-                {"data": name, "seed": seed, "growth": growth},
-                fit, name, parts, seed, growth, 2 * of["epoch"],
+                {**key, attribute: value},
+                fit, name, parts, key["seed"], value, 2 * of["epoch"],
             )
-            for seed, of in zip(seeds, alone, strict=True)
+            for key, of in zip(keys, alone, strict=True)
         ]  # fmt: skip
-        changes = np.array([of[part] for of in found]) - values
+        changes = np.array([of[part] for of in found]) - qualities
         print(
-            f"  {N_SHARDS} shards, growth {growth}: {np.mean(changes):+.4f} "
+            f"  {N_SHARDS} shards, {attribute} {value}: {np.mean(changes):+.4f} "
             f"({', '.join(f'{change:+.4f}' for change in changes)}), "
-            f"{100 * np.mean(changes) / np.mean(values):+.2f} %, epochs "
+            f"{100 * np.mean(changes) / np.mean(qualities):+.2f} %, epochs "
             f"{[of['epoch'] for of in found]}",
             flush=True,
         )
@@ -182,13 +190,13 @@ def main():
     parser.add_argument("--part", choices=["choose", "test"], default="test")
     parser.add_argument("--sets", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10, help="of a recommender on one machine")
     args = parser.parse_args()
     data, results = require_data(args), Results(args.out / "shards.jsonl")
-    choose = args.part == "choose"
-    part = "valid" if choose else "test"
     for name in args.sets:
-        growths = GROWTHS if choose else (CHOSEN[DATA_SETS[name]],)
-        compare(results, data, name, growths, range(args.seeds), part)
+        metric = DATA_SETS[name]
+        values = CHOICES[metric][2] if args.part == "choose" else (CHOSEN[metric],)
+        compare(results, data, name, values, args)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,25 @@ def test_recommender_of_several_shards(client, histories):
         fdask.MFRecommender(n_shards=2, loss="softmax", temperature="adap_tau0", **params).fit(X)
 
 
+def test_last_merges_of_items_are_means(client, histories, monkeypatch):
+    trainer = importlib.import_module("freqfm.dask._mf").ShardedMFTrainer
+    scales, merged = [], trainer._merged_pieces
+
+    def record(self, pieces, trained, scale):
+        scales.append(scale)
+        return merged(self, pieces, trained, scale)
+
+    monkeypatch.setattr(trainer, "_merged_pieces", record)
+    X = split(histories, [0, 60, 120])
+    model = fdask.MFRecommender(n_shards=2, n_components=4, max_iter=5, n_merges=2, warm_start=True)
+    model.set_params(random_state=0, n_jobs=1).fit(X)
+    changes_add_up, means = [2**0.5] * 8, [0.0] * 2
+    assert scales == changes_add_up + means
+    # A warm start has as many epochs again.
+    model.fit(X)
+    assert scales == 2 * (changes_add_up + means)
+
+
 def test_client_is_not_copied(client, data):
     model = fdask.FMClassifier(client=client, **TWO, **SHORT)
     assert clone(model).client is client

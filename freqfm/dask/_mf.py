@@ -121,8 +121,12 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         See ``RecommenderTrainer``.
     """
 
-    # Longer steps are worse here, see benchmarks/shards.py.
+    # Steps of merges are the longest from the beginning, and means in the last part of the epochs,
+    # see benchmarks/shards.py.
     _growth = 1.0
+    _long_part = 0.8
+    # Smaller rises of the loss, as a part of its fall, are the noise of long steps.
+    _least_rise = 0.1
 
     def __init__(self, model, components, X, held_out, n_known):
         self.model, self.components, self.X = model, components, X
@@ -133,6 +137,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self._n_rounds = int(model.n_merges) if len(X.parts) > 1 else 1
         self._layout = _users.ItemLayout(model, components.optimizer)
         self._start_merging(len(X.parts))
+        self._scale, self._max_iter = self._longest, components.max_iter
         with self._cluster.watched():
             self._begin()
 
@@ -165,14 +170,23 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             for trainer, users, home in of_shards
         ]
 
+    def _watch(self, loss):
+        curve = self.model.loss_curve_
+        fall = max(curve[0] - self._lowest, 0) if len(curve) else 0
+        has_risen = loss > self._lowest + self._least_rise * fall
+        super()._watch(loss if has_risen else min(loss, self._lowest))
+
     def _run(self, epoch):
         """Return the pieces of the items after an epoch; write the users' arrays."""
         cluster, n_pieces = self._cluster, len(self._owners)
         pieces, arrays = self._sent_pieces(), self._arrays
+        # With a factor of zero, an item's row is the mean over its occurrences.
+        is_long = epoch % self._max_iter < self._long_part * self._max_iter
+        scale = self._scale if is_long else 0.0
         for number in range(self._n_rounds):
             trained = self._of_shards(_users.train_users, arrays, number, epoch, *pieces)
             *of_pieces, arrays = self._taken_apart(trained, self._homes, n_pieces + 1)
-            pieces = self._merged_pieces(pieces, of_pieces)
+            pieces = self._merged_pieces(pieces, of_pieces, scale)
         found, of_shards = cluster.gather([pieces, arrays])
         bounds = self.X.bounds
         for i, values in enumerate(of_shards):
@@ -228,8 +242,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     Notes
     -----
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
-    interactions a shard has, but their steps do not grow. Only the linear backbone is supported,
-    and with several shards only fixed temperatures and samplers that are refreshed in each epoch.
+    interactions a shard has, but with other steps: the multiple starts at the square root of the
+    number of shards, at which the changes of shards that have an item equally often add up, and is
+    halved when the loss rises by a tenth of its fall. In the last fifth of ``max_iter`` epochs an
+    item's row is the mean over its interactions. Only the linear backbone is supported, and with
+    several shards only fixed temperatures and samplers that are refreshed in each epoch.
 
     The interactions stay in the memory of the workers as long as the fitted estimator exists.
     ``recommend(users=...)`` fetches those of these users, in order not to recommend what they have,

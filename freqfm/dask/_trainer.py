@@ -155,7 +155,8 @@ class Sharded:
                 cluster.submit(_shards.train, trainer, number, epoch, *pieces, on=home)
                 for trainer, home in zip(self._trainers, homes, strict=True)
             ]
-            pieces = self._merged_pieces(pieces, self._taken_apart(trained, homes, len(pieces)))
+            of_pieces = self._taken_apart(trained, homes, len(pieces))
+            pieces = self._merged_pieces(pieces, of_pieces, self._scale)
         self._merged = pieces
         return cluster.gather(pieces)
 
@@ -174,9 +175,9 @@ class Sharded:
             for j in range(n_parts)
         ]
 
-    def _merged_pieces(self, pieces, trained):
+    def _merged_pieces(self, pieces, trained, scale):
         """Return futures of the pieces, each merged from those that the shards have trained."""
-        arguments = merge, self._layout.rules, self._scale
+        arguments = merge, self._layout.rules, scale
         return [
             self._cluster.submit(*arguments, piece, *of_piece, on=owner)
             for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
