@@ -156,17 +156,19 @@ def fit(name, parts, seed, value, n_epochs):
     return work(parts, seed, value, n_epochs)
 
 
-def compare(results, data, name, values, args):
+def compare(results, data, name, args):
     """Print the quality of one machine, and how that of shards differs, for each value."""
     parts, metric, seeds = load(name, data), DATA_SETS[name], range(args.seeds)
-    part = "valid" if args.part == "choose" else "test"
+    _, attribute, values = CHOICES[metric]
+    part = "valid"
+    if args.part == "test":
+        part, values = "test", (CHOSEN[metric],)
     keys = [{"data": name, "seed": seed} for seed in seeds]
     if metric == "NDCG@20":
         keys = [{**key, "epochs": args.epochs} for key in keys]
     alone = [results.run(key, fit, name, parts, key["seed"], None, args.epochs) for key in keys]
     qualities, epochs = [of[part] for of in alone], [of["epoch"] for of in alone]
     print(f"{name}, {part} {metric}: one machine {np.mean(qualities):.4f} {epochs}")
-    attribute = CHOICES[metric][1]
     for value in values:
         found = [
             results.run(
@@ -194,9 +196,7 @@ def main():
     args = parser.parse_args()
     data, results = require_data(args), Results(args.out / "shards.jsonl")
     for name in args.sets:
-        metric = DATA_SETS[name]
-        values = CHOICES[metric][2] if args.part == "choose" else (CHOSEN[metric],)
-        compare(results, data, name, values, args)
+        compare(results, data, name, args)
 
 
 if __name__ == "__main__":

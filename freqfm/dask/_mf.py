@@ -125,7 +125,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     # see benchmarks/shards.py.
     _growth = 1.0
     _long_part = 0.8
-    # Smaller rises of the loss, as a part of its fall, are the noise of long steps.
+    # Smaller rises are the noise of long steps.
     _least_rise = 0.1
 
     def __init__(self, model, components, X, held_out, n_known):
@@ -137,7 +137,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self._n_rounds = int(model.n_merges) if len(X.parts) > 1 else 1
         self._layout = _users.ItemLayout(model, components.optimizer)
         self._start_merging(len(X.parts))
-        self._scale, self._max_iter = self._longest, components.max_iter
+        self._scale = self._longest
         with self._cluster.watched():
             self._begin()
 
@@ -170,19 +170,13 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             for trainer, users, home in of_shards
         ]
 
-    def _watch(self, loss):
-        curve = self.model.loss_curve_
-        fall = max(curve[0] - self._lowest, 0) if len(curve) else 0
-        has_risen = loss > self._lowest + self._least_rise * fall
-        super()._watch(loss if has_risen else min(loss, self._lowest))
-
     def _run(self, epoch):
         """Return the pieces of the items after an epoch; write the users' arrays."""
         cluster, n_pieces = self._cluster, len(self._owners)
         pieces, arrays = self._sent_pieces(), self._arrays
         # With a factor of zero, an item's row is the mean over its occurrences.
-        is_long = epoch % self._max_iter < self._long_part * self._max_iter
-        scale = self._scale if is_long else 0.0
+        n_epochs = self.components.max_iter
+        scale = self._scale if epoch % n_epochs < self._long_part * n_epochs else 0.0
         for number in range(self._n_rounds):
             trained = self._of_shards(_users.train_users, arrays, number, epoch, *pieces)
             *of_pieces, arrays = self._taken_apart(trained, self._homes, n_pieces + 1)

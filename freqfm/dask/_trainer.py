@@ -77,6 +77,8 @@ class Sharded:
 
     #: Factor of the steps of merges after each epoch whose loss is the lowest so far.
     _growth = 1.05
+    #: The least rise of the loss that counts as one, as a part of its fall so far.
+    _least_rise = 0.0
 
     def __init__(self, model, optimizer, rows):
         self.model, self.optimizer = model, optimizer
@@ -138,8 +140,10 @@ class Sharded:
 
     def _watch(self, loss):
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
-        if loss <= self._lowest:
-            self._lowest, self._n_above = loss, 0
+        curve = self.model.loss_curve_
+        fall = max(curve[0] - self._lowest, 0) if len(curve) else 0
+        if loss <= self._lowest + self._least_rise * fall:
+            self._lowest, self._n_above = min(loss, self._lowest), 0
             self._scale = min(self._scale * self._growth, self._longest)
             return
         self._n_above += 1
