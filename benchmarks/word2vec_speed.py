@@ -4,7 +4,8 @@
   both take turns in one process, with the same text, window, negatives, size and threads; medians
   of the repetitions. Beside it the seconds of whole fits, vocabulary included.
 - Similarity: Spearman's correlation of cosines with WordSim-353 and SimLex-999, pairs of words of
-  the vocabulary, after the same number of epochs; means and standard deviations over seeds.
+  the vocabulary, after the same number of epochs; means and standard deviations over seeds. How far
+  the two programs' means would differ with other pairs is estimated by drawing pairs again.
 
     python benchmarks/word2vec_speed.py --data DIR --out results
 
@@ -111,35 +112,57 @@ def compare_speed(text, architecture, args, n_threads):
     return {"words_per_second": results, "fit_seconds": seconds}
 
 
-def correlations(vectors, rows, pairs):
-    """Return Spearman's correlation for each list of pairs, and how many pairs are known."""
+def known_pairs(rows, of_name):
+    """Return the numbers of the words of each pair that are both known, and the pairs' scores."""
+    known = [(rows[a], rows[b], score) for a, b, score in of_name if a in rows and b in rows]
+    return map(np.array, zip(*known, strict=True))
+
+
+def cosines(vectors, rows, of_name):
+    """Return the cosines of the pairs of known words, and their scores."""
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = {}
-    for name, of_name in pairs.items():
-        known = [(rows[a], rows[b], score) for a, b, score in of_name if a in rows and b in rows]
-        one, two, scores = map(np.array, zip(*known, strict=True))
-        cosines = (units[one] * units[two]).sum(axis=1)
-        found[name] = float(spearmanr(cosines, scores).statistic), len(known)
-    return found
+    one, two, scores = known_pairs(rows, of_name)
+    return (units[one] * units[two]).sum(axis=1), scores
+
+
+def correlation(of_seeds, scores, drawn=slice(None)):
+    """Return Spearman's correlation with the scores of some pairs, for each seed."""
+    return np.array([spearmanr(c[drawn], scores[drawn]).statistic for c in of_seeds])
+
+
+def difference(ours, theirs, scores, n_draws=500):
+    """Return the difference of the mean correlations, and its standard error over the pairs."""
+    rng, n = np.random.default_rng(0), len(scores)
+    draws = [slice(None), *(rng.integers(n, size=n) for _ in range(n_draws))]
+    found = [
+        correlation(ours, scores, drawn).mean() - correlation(theirs, scores, drawn).mean()
+        for drawn in draws
+    ]
+    return found[0], np.std(found[1:])
 
 
 def compare_similarity(text, pairs, architecture, n_epochs, args, n_threads):
     """Print and return the correlations of both."""
-    results = {"freqfm": [], "gensim": []}
+    fitted = {"freqfm": [], "gensim": []}
     for seed in range(1, args.seeds + 1):
         ours = freqfm_model(architecture, n_epochs, n_threads, seed).fit(text)
-        results["freqfm"].append(correlations(ours.vectors_, ours.vocabulary_, pairs))
+        fitted["freqfm"].append((ours.vectors_, ours.vocabulary_))
         theirs = gensim_model(architecture, n_epochs, n_threads, seed, text).wv
-        results["gensim"].append(correlations(theirs.vectors, theirs.key_to_index, pairs))
-    for name in pairs:
-        found = [[run[name][0] for run in runs] for runs in results.values()]
-        ours, theirs = (f"{np.mean(f):.3f} +- {np.std(f):.3f}" for f in found)
-        n_known = results["freqfm"][0][name][1]
+        fitted["gensim"].append((theirs.vectors, theirs.key_to_index))
+    results = {}
+    for name, of_name in pairs.items():
+        found = {who: [cosines(*of_seed, of_name) for of_seed in fitted[who]] for who in fitted}
+        scores = found["freqfm"][0][1]
+        ours, theirs = ([c for c, _ in of_seeds] for of_seeds in found.values())
+        each = [correlation(of_seeds, scores) for of_seeds in (ours, theirs)]
+        shown = (f"{np.mean(f):.3f} +- {np.std(f):.3f}" for f in each)
+        change, error = difference(ours, theirs, scores)
         print(
-            f"{architecture:10} {n_epochs:3} epochs, {name} ({n_known} pairs): "
-            f"{ours}, gensim {theirs}",
+            f"{architecture:10} {n_epochs:3} epochs, {name} ({len(scores)} pairs): "
+            f"{', gensim '.join(shown)}, difference {change:.3f} (with other pairs +- {error:.3f})",
             flush=True,
         )
+        results[name] = dict(zip(fitted, (f.tolist() for f in each), strict=True))
     return results
 
 
