@@ -1,5 +1,6 @@
 """Memory of training: parts at a time, whole cache lines, and an error where a model cannot fit."""
 
+import itertools
 import tracemalloc
 import weakref
 
@@ -106,12 +107,13 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
     assert_array_equal(count_columns(X, validate_weights(None, X)), (dense != 0).sum(axis=0))
     monkeypatch.setattr(packing, "_ROWS", 4)
     monkeypatch.setattr(packing, "_ENTRIES_OF_TEAMS", 0)
-    for n_threads in (1, 3):
-        samples, entries = packing.pack_rows(X, weight, rows, n_threads)
-        assert_array_equal(samples["start"], taken.indptr)
-        assert_array_equal(samples["weight"][:-1], weight[rows].astype(np.float32))
-        assert_array_equal(entries["token"][:-1], taken.indices)
-        assert_array_equal(entries["value"][:-1], taken.data)
+    packed = [(rows, taken, weight[rows]), (None, X, weight)]
+    for n_threads, (given, wanted, of_rows) in itertools.product((1, 3), packed):
+        samples, entries = packing.pack_rows(X, weight, given, n_threads)
+        assert_array_equal(samples["start"], wanted.indptr)
+        assert_array_equal(samples["weight"][:-1], of_rows.astype(np.float32))
+        assert_array_equal(entries["token"][:-1], wanted.indices)
+        assert_array_equal(entries["value"][:-1], wanted.data)
 
 
 def test_non_canonical_rows_are_found_in_any_part(parts):

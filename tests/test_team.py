@@ -30,6 +30,7 @@ from freqfm import (
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
 from freqfm._validation import count_threads
 from freqfm.backends.cpu import team as team_module
+from freqfm.backends.cpu.fm import fm_train
 from freqfm.backends.cpu.team import Team, wait
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
@@ -176,18 +177,23 @@ def fitted_scores(rows, n_jobs, seed=0):
 
 
 def small_model(n_jobs, seed=0):
-    """Return a model whose fit is one team's, as without early stopping nothing is scored."""
+    """Return a model that one team trains, as without early stopping nothing is scored."""
     options = {"max_iter": 3, "batch_size": 500, "early_stopping": False, "random_state": seed}
     return FMClassifier(8, n_jobs=n_jobs, **options)
 
 
 def test_large_enough_for_a_team(rows, monkeypatch):
     # Else the tests below would not test teams.
-    sizes = set()
+    sizes = {}
     run = Team.run
-    monkeypatch.setattr(Team, "run", lambda team, *args: sizes.add(team.size) or run(team, *args))
+
+    def noted(team, kernel, *args):
+        sizes.setdefault(kernel, set()).add(team.size)
+        return run(team, kernel, *args)
+
+    monkeypatch.setattr(Team, "run", noted)
     fitted_scores(rows, 2)
-    assert sizes == {2}
+    assert sizes[fm_train] == {2}
 
 
 def test_two_python_threads_fit_at_once(rows):

@@ -59,31 +59,27 @@ def pack_rows(X, weight, rows=None, n_threads=1):
     n_threads : int, default=1
         The most to use.
     """
+    n_rows = X.shape[0] if rows is None else len(rows)
+    samples = np.zeros(n_rows + 1, dtype=SAMPLE)
     if rows is None:
-        samples = np.zeros(X.shape[0] + 1, dtype=SAMPLE)
-        entries = _empty_entries(X.nnz)
         samples["start"], samples["weight"][:-1] = X.indptr, weight
-        entries["token"][:-1], entries["value"][:-1] = X.indices, X.data
-        return samples, entries
-    samples = np.zeros(len(rows) + 1, dtype=SAMPLE)
-    samples["weight"][:-1] = weight[rows]
-    np.cumsum(X.indptr[rows + 1] - X.indptr[rows], out=samples["start"][1:])
-    entries = _empty_entries(samples["start"][-1])
-    with Team(n_threads if len(entries) > _ENTRIES_OF_TEAMS else 1) as team:
+    else:
+        np.cumsum(X.indptr[rows + 1] - X.indptr[rows], out=samples["start"][1:])
+        samples["weight"][:-1] = weight[rows]
+    n = samples["start"][-1]
+    entries = np.empty(n + 1, dtype=ENTRY)
+    entries[n] = 0, 0
+    with Team(n_threads if n > _ENTRIES_OF_TEAMS else 1) as team:
         team.run(_pack_parts, X, rows, samples, entries)
     return samples, entries
 
 
 def _pack_parts(rank, size, barrier, X, rows, samples, entries):
     """Pack a thread's part of the rows."""
-    begin, end = len(rows) * rank // size, len(rows) * (rank + 1) // size
-    for first in range(begin, end, _ROWS):
-        part = rows[first : min(first + _ROWS, end)].astype(np.int64, copy=False)
+    n_rows = len(samples) - 1
+    end = n_rows * (rank + 1) // size
+    for first in range(n_rows * rank // size, end, _ROWS):
+        last = min(first + _ROWS, end)
+        part = np.arange(first, last) if rows is None else rows[first:last]
+        part = part.astype(np.int64, copy=False)
         _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
-
-
-def _empty_entries(n):
-    """Return entries to be filled, with one more at the end."""
-    entries = np.empty(n + 1, dtype=ENTRY)
-    entries[n] = 0, 0
-    return entries
