@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 from _data import data_parser, movielens_split
+from _epochs import Epochs
 from fm_speed import Torch, quartiles, synthetic
 
 from freqfm import DeepFMClassifier
@@ -56,20 +57,14 @@ class TorchDeepFM(Torch):
                 optimizer.step()
 
 
-class Ours:
-    """A DeepFMClassifier; an epoch is a call of partial_fit."""
-
-    def __init__(self, X, y, d, n_threads, optimizer):
-        first = X.indices.reshape(len(y), -1)[:, 1].min()
-        self.model = DeepFMClassifier(
-            d, hidden_layer_sizes=HIDDEN, fields=(np.arange(X.shape[1]) >= first).astype(int),
-            dropout=0.0, optimizer=optimizer, n_jobs=n_threads, random_state=0,
-        )  # fmt: skip
-        self.X, self.y = X, y
-
-    def epoch(self):
-        """Train on every row once."""
-        self.model.partial_fit(self.X, self.y, classes=[0, 1])
+def ours(X, y, d, n_threads, optimizer):
+    """Return the epochs of a DeepFMClassifier, with the two fields of the pairs."""
+    first = X.indices.reshape(len(y), -1)[:, 1].min()
+    model = DeepFMClassifier(
+        d, hidden_layer_sizes=HIDDEN, fields=(np.arange(X.shape[1]) >= first).astype(int),
+        dropout=0.0, optimizer=optimizer, early_stopping=False, n_jobs=n_threads, random_state=0,
+    )  # fmt: skip
+    return Epochs(model, X, y)
 
 
 def main():
@@ -83,17 +78,15 @@ def main():
     else:
         X, y = synthetic(390_120, 2)
     models = {
-        "freqfm, CF-SGD": Ours(X, y, 16, args.threads, "cf_sgd"),
-        "freqfm, Adam": Ours(X, y, 16, args.threads, "adam"),
+        "freqfm, CF-SGD": ours(X, y, 16, args.threads, "cf_sgd"),
+        "freqfm, Adam": ours(X, y, 16, args.threads, "adam"),
     }
     try:
-        models["PyTorch, Adam"] = TorchDeepFM(X, y, 16, args.threads, sparse=False)
-        models["PyTorch, sparse Adam"] = TorchDeepFM(X, y, 16, args.threads, sparse=True)
+        models["PyTorch, Adam"] = TorchDeepFM(X, y, 16, args.threads, sparse=False).epoch
+        models["PyTorch, sparse Adam"] = TorchDeepFM(X, y, 16, args.threads, sparse=True).epoch
     except ImportError:
         warnings.warn("PyTorch is not installed; only freqfm is measured.", stacklevel=1)
-    for model in models.values():
-        model.epoch()
-    seconds = quartiles({name: model.epoch for name, model in models.items()}, args.repeats)
+    seconds = quartiles(models, args.repeats)
     fastest = (
         min(median for name, (_, median, _) in seconds.items() if "freqfm" not in name)
         if len(models) > 2
