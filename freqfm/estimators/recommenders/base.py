@@ -1,6 +1,7 @@
 """Shared parts of recommenders: fitting, recommending, similar rows, scores of pairs."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -40,7 +41,13 @@ from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_by_content, holdout_interactions
 
-__all__ = ["BaseRecommender", "refuse_empty", "split_interactions"]
+__all__ = [
+    "BaseRecommender",
+    "WantedItems",
+    "of_single_user",
+    "refuse_empty",
+    "split_interactions",
+]
 
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
@@ -54,6 +61,15 @@ _AUTO_EARLY_STOPPING = 200_000
 # The new model on all interactions is trained for at least this many epochs: if the first few
 # already rank the held-out items as well as possible, chance decides which of them is best.
 _LEAST_EPOCHS = 5
+
+
+class WantedItems(NamedTuple):
+    """Which items ``recommend`` was asked for, unchecked."""
+
+    n_recommendations: int | None
+    exclude_seen: bool
+    candidates: object
+    exclude: object
 
 
 class BaseRecommender(
@@ -561,41 +577,19 @@ class BaseRecommender(
         ValueError
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
+        wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
         queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
         learned = self._have_vectors(users, history)
-        items, scores = self._rank(
-            queries,
-            history,
-            learned,
-            n_recommendations=n_recommendations,
-            exclude_seen=exclude_seen,
-            candidates=candidates,
-            exclude=exclude,
-        )
-        if users is not None and np.ndim(users) == 0:
-            return items[0], scores[0]
-        return items, scores
+        return of_single_user(users, self._rank(queries, history, learned, wanted))
 
-    def _rank(
-        self,
-        queries,
-        history,
-        learned,
-        new_items=None,
-        *,
-        n_recommendations,
-        exclude_seen,
-        candidates,
-        exclude,
-    ):
+    def _rank(self, queries, history, learned, wanted, new_items=None):
         """Return items and scores for query vectors; see ``recommend``.
 
         Users whose vector is not ``learned`` get popular items. ``new_items`` are vectors of items
         that follow those of the model.
         """
-        if n_recommendations is None:
-            n_recommendations = self.n_recommendations
-        k = check_count("n_recommendations", n_recommendations)
+        k = self.n_recommendations if wanted.n_recommendations is None else wanted.n_recommendations
+        k = check_count("n_recommendations", k)
         targets, counts = self.item_factors_, self.item_counts_
         if new_items is not None:
             targets = np.concatenate([targets, new_items])
@@ -603,14 +597,7 @@ class BaseRecommender(
             history = _csr(
                 history.data, history.indices, history.indptr, (len(queries), len(counts))
             )
-        hidden = history if check_flag("exclude_seen", exclude_seen) else None
-        for_all = None
-        if sparse.issparse(exclude):
-            hidden = self._with_excluded(hidden, exclude, history.shape)
-        elif exclude is not None:
-            for_all = validate_ids("exclude", exclude, len(counts))
-        if candidates is not None:
-            candidates = validate_ids("candidates", candidates, len(counts))
+        hidden, for_all, candidates = self._checked_items(wanted, history)
         options = {
             "candidates": candidates,
             "n_threads": count_threads(self.n_jobs),
@@ -641,6 +628,19 @@ class BaseRecommender(
                 ones, share[:, None], k, exclude=cold_hidden, exclude_for_all=for_all, **options
             )
         return items.astype(np.int64), scores
+
+    def _checked_items(self, wanted, history):
+        """Return the items hidden from each user, and from all, and the candidates; or None."""
+        n_items = history.shape[1]
+        hidden = history if check_flag("exclude_seen", wanted.exclude_seen) else None
+        for_all, candidates = None, wanted.candidates
+        if sparse.issparse(wanted.exclude):
+            hidden = self._with_excluded(hidden, wanted.exclude, history.shape)
+        elif wanted.exclude is not None:
+            for_all = validate_ids("exclude", wanted.exclude, n_items)
+        if candidates is not None:
+            candidates = validate_ids("candidates", candidates, n_items)
+        return hidden, for_all, candidates
 
     @staticmethod
     def _with_excluded(hidden, exclude, shape):
@@ -865,6 +865,12 @@ class BaseRecommender(
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
+
+
+def of_single_user(users, ranked):
+    """Return ranked items and scores, one-dimensional if ``users`` is a single number."""
+    items, scores = ranked
+    return (items[0], scores[0]) if users is not None and np.ndim(users) == 0 else ranked
 
 
 def refuse_empty(X):

@@ -24,6 +24,7 @@ from freqfm._validation import (
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
+from freqfm.estimators.recommenders.base import WantedItems, of_single_user
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
@@ -707,14 +708,7 @@ class MFRecommender(GradientRecommender):
             If not exactly one of ``X``, ``users`` and ``user_features`` is given, indices are out
             of range, or the model was not trained with features.
         """
-        options = {
-            "n_recommendations": n_recommendations,
-            "exclude_seen": exclude_seen,
-            "candidates": candidates,
-            "exclude": exclude,
-        }
-        if user_features is None and item_features is None:
-            return super().recommend(X, users=users, **options)
+        wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
         if user_features is None:
             queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
             learned = self._have_vectors(users, history)
@@ -732,10 +726,7 @@ class MFRecommender(GradientRecommender):
                     f"item_features has no feature at row {np.argmin(known)}; there is nothing to "
                     f"recommend it by: leave it out."
                 )
-        items, scores = self._rank(queries, history, learned, new_items, **options)
-        return (
-            (items[0], scores[0]) if np.ndim(users) == 0 and users is not None else (items, scores)
-        )
+        return of_single_user(users, self._rank(queries, history, learned, wanted, new_items))
 
     def _vectors_by_features(self, side, features):
         """Return vectors for rankings of users or items by their features, and which have any."""
