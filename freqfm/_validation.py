@@ -49,12 +49,12 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
         check_structure(X)
-    if not reset and _is_ready(estimator, X, y):
-        return canonical_csr(X), None if isinstance(y, str) else y
+    # Then nobody need look for zeros, NaN and infinity.
+    positive = sparse.issparse(X) and X.format == "csr" and _are_positive(X.data)
+    if not reset and _is_ready(estimator, X, y, positive):
+        return canonical_csr(X, positive), None if isinstance(y, str) else y
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
         _check_numbers("y", y)
-    # Scikit-learn need not look for NaN and infinity as well.
-    positive = sparse.issparse(X) and X.format == "csr" and _are_positive(X.data)
     with named("X"):
         refuse_dates("X", X)
         checked = validate_data(
@@ -78,7 +78,7 @@ def _are_positive(values):
     )
 
 
-def _is_ready(estimator, X, y):
+def _is_ready(estimator, X, y, positive):
     """Return whether scikit-learn's checks, given after a fit, would neither convert nor refuse.
 
     They take about as long as it takes to train on a few hundred rows.
@@ -87,10 +87,12 @@ def _is_ready(estimator, X, y):
         return False
     if X.shape[1] != estimator.n_features_in_ or hasattr(estimator, "feature_names_in_"):
         return False
-    # A string stands for no targets, see ``validate_rows``.
     whole = type(y) is np.ndarray and y.shape == X.shape[:1] and y.dtype.kind in "biu"
+    # A string stands for no targets, see ``validate_rows``.
+    if not (whole or isinstance(y, str)):
+        return False
     with np.errstate(over="ignore", invalid="ignore"):
-        return (whole or isinstance(y, str)) and bool(np.isfinite(X.data.sum()))
+        return positive or bool(np.isfinite(X.data.sum()))
 
 
 def widen(name, X, n_features):
