@@ -8,7 +8,7 @@ from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
 from scipy import sparse
 
 from freqfm import FMClassifier, FMRegressor
-from freqfm.formulas.special import exp_of_minus, log_of_one_plus
+from freqfm.formulas.special import arctangent, exp_of_minus, log_of_one_plus
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
 
 COUNTS = np.arange(1.0, 13.0)
@@ -279,3 +279,15 @@ def test_special_functions():
     assert_allclose(logs, np.log1p(z.astype(float)), rtol=2.4e-7)
     far, _ = evaluate(np.float32([200, np.inf]), np.float32([0, 0]))
     assert_allclose(far, np.exp(-87.0), rtol=5e-6)
+
+
+def test_arctangent():
+    @numba.vectorize
+    def evaluate(x):
+        return arctangent(x)
+
+    x = np.concatenate([np.linspace(-1, 1, 20_001), np.geomspace(1e-30, 1, 2000)])
+    x = np.append(x, [0.0, np.nan]).astype(np.float32)
+    found = evaluate(x)
+    assert found.dtype == np.float32
+    assert_allclose(found, np.arctan(x.astype(float)), rtol=3e-7)

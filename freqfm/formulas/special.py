@@ -38,6 +38,25 @@ def log_of_one_plus(z):
     return _TWO * w * (ONE + s * (_L1 + s * (_L2 + s * (_L3 + s * series))))
 
 
+# arctan(t) = sum (-1)^k t^(2 k + 1) / (2 k + 1), for t <= tan(pi / 8) to 7e-9.
+_A1, _A2, _A3, _A4, _A5, _A6, _A7, _A8 = (np.float32((-1) ** k / (2 * k + 1)) for k in range(1, 9))
+_TAN_OF_EIGHTH, _QUARTER = np.float32(math.tan(math.pi / 8)), np.float32(math.pi / 4)
+
+
+@inlined
+def arctangent(x):
+    """Return arctan(x) for x between -1 and 1, to 1e-7."""
+    a = abs(x)
+    # Beyond tan(pi / 8) it is the angle to the diagonal that is small.
+    far = a > _TAN_OF_EIGHTH
+    t = (a - ONE) / (a + ONE) if far else a
+    s = t * t
+    series = _A4 + s * (_A5 + s * (_A6 + s * (_A7 + s * _A8)))
+    angle = t * (ONE + s * (_A1 + s * (_A2 + s * (_A3 + s * series))))
+    angle += _QUARTER if far else np.float32(0)
+    return angle if x >= np.float32(0) else -angle
+
+
 # Series of the sine and the cosine.
 _S1, _S2, _S3, _S4, _S5 = (np.float32((-1) ** k / math.factorial(2 * k + 1)) for k in range(1, 6))
 _C1, _C2, _C3, _C4, _C5 = (np.float32((-1) ** k / math.factorial(2 * k)) for k in range(1, 6))

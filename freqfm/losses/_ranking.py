@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component
 from freqfm._jit import python_function
 from freqfm.formulas.losses import log_surrogate, pair_loss, pairwise_replacements
-from freqfm.formulas.special import exp_of_minus, log_of, log_of_one_plus
+from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
 
 __all__ = [
     "BPR",
@@ -309,7 +309,7 @@ def _log_of_tanh_plus_one(difference):
 @njit
 def _log_of_atan_plus_one(difference):
     half = np.float32(0.5) * difference
-    surrogate = max(np.float32(math.atan(half)) + np.float32(1), _SMALLEST)
+    surrogate = max(arctangent(half) + np.float32(1), _SMALLEST)
     derivative = np.float32(1) / (surrogate * (np.float32(1) + half * half))
     return np.float32(2) * log_of(surrogate), derivative
 

@@ -33,6 +33,23 @@ def sum_of_exponentials(scores, r, n, largest):
 
 
 @inlined
+def largest_of_row(bits, r, n):
+    """Return the largest of the numbers of row ``r``, or NaN if any is NaN.
+
+    ``bits`` are those of float32 numbers. Read as integers, they are in the order of the numbers
+    once those of negative numbers are flipped. The maximum of integers, unlike that of floats,
+    vectorises.
+    """
+    largest = np.int32(-(2**31))
+    for j in range(n):
+        k = bits[r, j]
+        k ^= (k >> np.int32(31)) & np.int32(0x7FFFFFFF)
+        if k > largest:
+            largest = k
+    return np.int32(largest ^ ((largest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
+
+
+@inlined
 def largest_logit(scores, r, n, weight, corrections, first, corrected):
     """Return the largest of the logits of row ``r``, or NaN if any is NaN."""
     largest = -np.float32(np.inf)

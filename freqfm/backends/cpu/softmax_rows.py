@@ -7,7 +7,12 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
 from freqfm.backends.cpu.blas import add_product, product_with_transposed
-from freqfm.backends.cpu.logits import exponentials, largest_logit, sum_of_exponentials
+from freqfm.backends.cpu.logits import (
+    exponentials,
+    largest_logit,
+    largest_of_row,
+    sum_of_exponentials,
+)
 from freqfm.backends.cpu.tables import (
     gather_dropped_row,
     gather_row,
@@ -119,18 +124,17 @@ def _surrogates_of_row(r, s, n, first, inverse, softmax, scratch):
     """Turn the scores in row ``s`` into derivatives of surrogates to the power ``inverse``."""
     scores, terms, corrections = scratch.scores, scratch.terms, scratch.negative_corrections
     positive = np.float32(scratch.positives[r])
-    shift = -np.float32(np.inf)
-    for j in range(n):
-        value, _ = log_surrogate(scores[s, j] - positive)
-        logit = inverse * value - (corrections[first + j] if softmax.corrected else ZERO)
-        if not logit <= shift:
-            shift = logit
     for j in range(n):
         value, derivative = log_surrogate(scores[s, j] - positive)
-        logit = inverse * value - (corrections[first + j] if softmax.corrected else ZERO)
-        term = exp_of_minus(max(shift - logit, ZERO))
-        terms[s, j] = term
-        scores[s, j] = term * derivative
+        terms[s, j] = inverse * value
+        scores[s, j] = derivative
+    if softmax.corrected:
+        for j in range(n):
+            terms[s, j] -= corrections[first + j]
+    shift = largest_of_row(terms.view(np.int32), s, n)
+    for j in range(n):
+        terms[s, j] = exp_of_minus(max(shift - terms[s, j], ZERO))
+        scores[s, j] *= terms[s, j]
     # Sums have loops of one array, see ``exponentials``.
     total = ZERO
     for j in range(n):

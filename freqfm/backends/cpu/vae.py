@@ -23,7 +23,7 @@ from freqfm.backends.cpu.blas import (
     product_with_transposed,
     tile_height,
 )
-from freqfm.backends.cpu.logits import exponentials, sum_of_exponentials
+from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Occurrences,
@@ -163,22 +163,6 @@ def _chunk(c, n_items):
 
 
 @inlined
-def _largest(bits, b, n):
-    """Return the largest of the scores of row ``b``, or NaN if any is NaN.
-
-    Bits of floats, read as integers, are in the order of the floats once those of negative floats
-    are flipped. The maximum of integers, unlike that of floats, vectorises.
-    """
-    largest = np.int32(-(2**31))
-    for j in range(n):
-        k = bits[b, j]
-        k ^= (k >> np.int32(31)) & np.int32(0x7FFFFFFF)
-        if k > largest:
-            largest = k
-    return np.int32(largest ^ ((largest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
-
-
-@inlined
 def _gather_tile(first, last, n_unit, vectors, units):
     """Copy the vectors of a tile, with their first ``n_unit`` numbers at unit length."""
     for j in range(last - first):
@@ -205,7 +189,7 @@ def _sum_chunk(rank, c, batch, vectors, scratch):
             _gather_tile(first, last, n_unit, vectors, used)
         product_with_transposed(queries, used, tile)
         for b in range(n_queries):
-            largest = _largest(bits, b, last - first)
+            largest = largest_of_row(bits, b, last - first)
             total = np.float64(sum_of_exponentials(scores, b, last - first, largest))
             before = scratch.chunk_sums[c, b, 0]
             if largest > before:
