@@ -10,6 +10,7 @@ ORDER = [
     "plot_item_map",
     "plot_user_temperatures",
     "plot_als_or_bsl",
+    "plot_losses_and_backbones",
     "plot_recommend_named_items",
     "plot_new_items",
     "plot_word2vec_sessions",
