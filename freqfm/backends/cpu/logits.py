@@ -34,7 +34,7 @@ def sum_of_exponentials(scores, r, n, largest):
 
 @inlined
 def largest_of_row(bits, r, n):
-    """Return the largest of the numbers of row ``r``, or NaN if any is NaN.
+    """Return the largest of the numbers of row ``r``; NaN counts as largest or, negative, smallest.
 
     ``bits`` are those of float32 numbers. Read as integers, they are in the order of the numbers
     once those of negative numbers are flipped. The maximum of integers, unlike that of floats,
