@@ -545,13 +545,6 @@ def draw_seed(random_state):
     return int(check_random_state(random_state).randint(limit))
 
 
-def as_random_state(random_state):
-    """Return a RandomState from an int, a RandomState, a Generator or None."""
-    if isinstance(random_state, np.random.Generator):
-        random_state = draw_seed(random_state)
-    return check_random_state(random_state)
-
-
 def validate_ids(name, ids, n):
     """Return indices into ``range(n)`` as an int64 vector; a single number is one index.
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm._validation import as_random_state
+from freqfm.datasets.synthetic import as_random_state
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20

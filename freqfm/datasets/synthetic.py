@@ -11,9 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.special import expit, logit
-from sklearn.utils import Bunch
-
-from freqfm._validation import as_random_state
+from sklearn.utils import Bunch, check_random_state
 
 TAILS = ("zipf", "exponential")
 
@@ -166,6 +164,13 @@ def make_clicks(
             field_offsets=offsets,
         ),
     )
+
+
+def as_random_state(random_state):
+    """Return a RandomState from an int, a RandomState, a Generator or None."""
+    if isinstance(random_state, np.random.Generator):
+        random_state = int(random_state.integers(2**31 - 1))
+    return check_random_state(random_state)
 
 
 def _check_numbers(click_rate, **scales):
