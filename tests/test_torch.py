@@ -29,7 +29,7 @@ def test_steps_equal_those_of_torch(clicks, optimizer, reference):
         4,
         optimizer=optimizer,
         max_iter=3,
-        batch_size=16,
+        batch_size=15,
         alpha_linear=0,
         alpha_factors=0,
         init_scale=0.3,
@@ -45,7 +45,7 @@ def test_steps_equal_those_of_torch(clicks, optimizer, reference):
     steps = reference([V, w, b])
     rows, target = torch.tensor(X.toarray()).double(), torch.tensor(y).double()
     for epoch in range(3):
-        for batch in np.split(epoch_order(60, model._seed, epoch), [16, 32, 48]):
+        for batch in np.split(epoch_order(60, model._seed, epoch), [15, 30, 45]):
             x = rows[batch]
             score = b + x @ w + ((x @ V) ** 2 - x**2 @ V**2).sum(1) / 2
             steps.zero_grad()
