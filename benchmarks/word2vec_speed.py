@@ -112,16 +112,11 @@ def compare_speed(text, architecture, args, n_threads):
     return {"words_per_second": results, "fit_seconds": seconds}
 
 
-def known_pairs(rows, of_name):
-    """Return the numbers of the words of each pair that are both known, and the pairs' scores."""
-    known = [(rows[a], rows[b], score) for a, b, score in of_name if a in rows and b in rows]
-    return map(np.array, zip(*known, strict=True))
-
-
 def cosines(vectors, rows, of_name):
-    """Return the cosines of the pairs of known words, and their scores."""
+    """Return the cosines of the pairs whose words are both known, and the pairs' scores."""
+    known = [(rows[a], rows[b], score) for a, b, score in of_name if a in rows and b in rows]
+    one, two, scores = map(np.array, zip(*known, strict=True))
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    one, two, scores = known_pairs(rows, of_name)
     return (units[one] * units[two]).sum(axis=1), scores
 
 

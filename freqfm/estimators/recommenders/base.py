@@ -44,7 +44,7 @@ from freqfm.model_selection import holdout_by_content, holdout_interactions
 __all__ = [
     "BaseRecommender",
     "WantedItems",
-    "of_single_user",
+    "of_single",
     "refuse_empty",
     "split_interactions",
 ]
@@ -580,7 +580,7 @@ class BaseRecommender(
         wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
         queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
         learned = self._have_vectors(users, history)
-        return of_single_user(users, self._rank(queries, history, learned, wanted))
+        return of_single(users, self._rank(queries, history, learned, wanted))
 
     def _rank(self, queries, history, learned, wanted, new_items=None):
         """Return items and scores for query vectors; see ``recommend``.
@@ -864,13 +864,13 @@ class BaseRecommender(
         cold = ~learned[chosen]
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
-        return (similar[0], cosines[0]) if np.ndim(ids) == 0 else (similar, cosines)
+        return of_single(ids, (similar, cosines))
 
 
-def of_single_user(users, ranked):
-    """Return ranked items and scores, one-dimensional if ``users`` is a single number."""
-    items, scores = ranked
-    return (items[0], scores[0]) if users is not None and np.ndim(users) == 0 else ranked
+def of_single(ids, ranked):
+    """Return what is ranked for ids and its scores, one-dimensional if they are a single number."""
+    found, scores = ranked
+    return (found[0], scores[0]) if ids is not None and np.ndim(ids) == 0 else ranked
 
 
 def refuse_empty(X):

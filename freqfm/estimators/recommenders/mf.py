@@ -24,7 +24,7 @@ from freqfm._validation import (
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
-from freqfm.estimators.recommenders.base import WantedItems, of_single_user
+from freqfm.estimators.recommenders.base import WantedItems, of_single
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
@@ -726,7 +726,7 @@ class MFRecommender(GradientRecommender):
                     f"item_features has no feature at row {np.argmin(known)}; there is nothing to "
                     f"recommend it by: leave it out."
                 )
-        return of_single_user(users, self._rank(queries, history, learned, wanted, new_items))
+        return of_single(users, self._rank(queries, history, learned, wanted, new_items))
 
     def _vectors_by_features(self, side, features):
         """Return vectors for rankings of users or items by their features, and which have any."""
