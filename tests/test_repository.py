@@ -1,6 +1,9 @@
 """Files beside the package that repeat its metadata."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,16 @@ def test_conda_recipe_repeats_the_metadata():
     for line in (f'version: "{freqfm.__version__}"', f'python_min: "{oldest}"'):
         assert f"  {line}\n" in recipe
     assert f"  summary: {summary}\n" in recipe
+
+
+def test_claims_follow_from_the_results_that_are_kept(tmp_path):
+    read("docs/figures/claims.csv")
+    figures = tmp_path / "docs" / "figures"
+    shutil.copytree(ROOT / "docs" / "figures", figures)
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
+    tables = [*figures.glob("adap_tau*.rst"), figures / "prism.rst"]
+    for table in tables:
+        table.unlink()
+    subprocess.run([sys.executable, figures / "claims.py"], check=True)
+    for table in [figures / "claims.csv", *tables]:
+        assert table.read_text("utf-8") == read(f"docs/figures/{table.name}")
