@@ -9,6 +9,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
+from freqfm.model_selection import holdout_interactions
+
 
 def data_parser(description):
     """Return an argument parser that knows where the data is and where results go."""
@@ -82,10 +84,16 @@ def movielens_split(data, seed, label=lambda ratings: (ratings > 3).astype(np.in
 
 
 def click_parts(data, name):
-    """Return the train, valid and test parts of ``name``, "gowalla" or "ml1m-implicit".
+    """Return the train, valid and test parts of ``name``, "gowalla", "ml1m-implicit" or "ml100k".
 
-    Reads ``NAME/train.npz`` and so on: users x items, one for a click, float32 CSR of one shape.
+    Reads ``NAME/train.npz`` and so on: users x items, one for a click, float32 CSR of one shape. Of
+    MovieLens-100K all ratings count, and 20 % of every user's and 10 % of the others are held out.
     """
+    if name == "ml100k":
+        pairs = np.array(movielens_100k(data)[:2], np.int32)  # LightFM takes no int64
+        X = sparse.csr_array((np.ones(pairs.shape[1], np.float32), tuple(pairs)))
+        rest, test = holdout_interactions(X, 0.2, random_state=0)
+        return [*holdout_interactions(rest, 0.1, random_state=1), test]
     parts = (sparse.load_npz(data / name / f"{part}.npz") for part in ("train", "valid", "test"))
     return [sparse.csr_array(part).astype(np.float32) for part in parts]
 

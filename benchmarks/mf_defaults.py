@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
-from _data import click_parts, data_parser, movielens_100k, require_data
+from _data import click_parts, data_parser, require_data
 from _runs import Results, table
 
 from freqfm import MFRecommender
@@ -33,7 +33,12 @@ from freqfm.model_selection import holdout_interactions
 from freqfm.samplers import Popularity
 from freqfm.temperatures import DensityTemperature
 
-DATA_SETS = {"gowalla": "gowalla", "quarter": "gowalla", "ml1m": "ml1m-implicit", "ml100k": None}
+DATA_SETS = {
+    "gowalla": "gowalla",
+    "quarter": "gowalla",
+    "ml1m": "ml1m-implicit",
+    "ml100k": "ml100k",
+}
 K = 20
 
 # The defaults before they were changed to these.
@@ -82,13 +87,7 @@ def training_and_validation(name, args):
         return holdout_interactions(
             make_interactions(300, 200, 9000, random_state=0), 0.1, random_state=0
         )
-    data = require_data(args)
-    if name == "ml100k":
-        users, movies, _ = movielens_100k(data)
-        X = sparse.csr_array((np.ones(len(users), np.float32), (users, movies)))
-        rest, _ = holdout_interactions(X, 0.2, random_state=0)
-        return holdout_interactions(rest, 0.1, random_state=1)
-    parts = click_parts(data, DATA_SETS[name])[:2]
+    parts = click_parts(require_data(args), DATA_SETS[name])[:2]
     return quarter_of(parts) if name == "quarter" else parts
 
 

@@ -12,7 +12,7 @@ for all users. Peers (implicit, lightfm-next, Cornac, RecBole) take part if they
 
 Runs are kept in ``untuned.json`` and points of a search in ``untuned_search.jsonl``, both in
 ``--out``. A model that is there with as many seeds is not run again; ``--again`` does so. Reads
-Gowalla (the usual split) and MovieLens-1M clicks; ``--quick`` draws small data instead.
+Gowalla (the usual split), MovieLens-1M clicks and MovieLens-100K; ``--quick`` draws small data.
 """
 
 import json
@@ -34,7 +34,7 @@ from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
 from freqfm.model_selection import holdout_interactions
 
-DATA_SETS = {"Gowalla": "gowalla", "MovieLens-1M": "ml1m-implicit"}
+DATA_SETS = {"Gowalla": "gowalla", "MovieLens-1M": "ml1m-implicit", "MovieLens-100K": "ml100k"}
 
 
 def data_sets(args):
