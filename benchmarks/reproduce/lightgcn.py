@@ -49,6 +49,7 @@ MODELS = {
     "mf psl relu": {"loss": PSL("relu")},
     "mf slatk": {"loss": SLatK()},
     "mf ccl": {"loss": CCL()},
+    "mf ccl, 0.6 and 150": {"loss": CCL(0.6, 150)},
     "mlp bsl": {"backbone": MLP()},
     "mlp softmax": {"backbone": MLP(), "loss": "softmax", "temperature": "density"},
     "lightgcn bpr": {"backbone": "lightgcn", "loss": "bpr", "n_negatives": 8},

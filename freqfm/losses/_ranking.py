@@ -496,8 +496,8 @@ class CCL(PairwiseLoss):
 
     Notes
     -----
-    The best weight depends on the density of the data: 50 on Gowalla, 10 on MovieLens, where the
-    paper's 150 ranks worse than popularity.
+    The best weight depends on the data: 150 on Gowalla, with 41,000 items, and 8 to 20 on
+    MovieLens, with some thousand, where 150 ranks no better than popularity.
 
     References
     ----------
