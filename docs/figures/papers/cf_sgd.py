@@ -106,8 +106,12 @@ def _yes(true):
 
 
 def word2vec_losses(runs):
-    """Return the losses of all seeds by architecture, and by optimizer and rate."""
-    losses = {}
+    """Return the losses of all seeds by architecture, and by optimizer and rate.
+
+    Of runs with several numbers of epochs, those with the most count.
+    """
+    losses, longest = {}, max((run["key"]["epochs"] for run in runs), default=0)
+    runs = [run for run in runs if run["key"]["epochs"] == longest]
     for run in sorted(runs, key=lambda run: run["key"]["seed"]):
         of = losses.setdefault(run["key"]["architecture"], {})
         of.setdefault(run["key"]["optimizer"], []).append(run["valid"][0])
