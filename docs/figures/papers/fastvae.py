@@ -72,7 +72,9 @@ def better_than_static(ndcgs):
     two = compared(claim, ndcgs, "popularity", "popular draws'", 1.01, 1.0)
     if not one.ours or not two.ours:
         return claim
-    verdict = one.verdict if one.verdict == two.verdict else f"{one.verdict}; {two.verdict}"
+    verdict = one.verdict
+    if two.verdict != verdict:
+        verdict = f"against uniform draws {verdict}; against popular ones {two.verdict}"
     return claim._replace(ours=f"{one.ours}; {two.ours}", verdict=verdict)
 
 
