@@ -130,7 +130,8 @@ def test_arrays_of_a_users_components_are_checked(clicks):
         MFRecommender(3, init=Small()).fit(X)
     with pytest.raises(ValueError, match="_init_per_row of Unrated must return"):
         FMClassifier(3, optimizer=Unrated()).fit(*clicks)
-    for field in ("cell_items", "cell_codes", "cell_of", "cell_starts"):
+    of_cells = ("cell_items", "cell_codes", "cell_of", "cell_starts")
+    for field in (*of_cells, "prefix_codes", "grid_cells"):
         with pytest.raises(ValueError, match=rf"proposal.{field} of Pointing"):
             MFRecommender(4, max_iter=1, negative_sampler=Pointing(field)).fit(X)
     with pytest.raises(ValueError, match=r"proposal.log_q of ShortLaw has shape \(1,\)"):

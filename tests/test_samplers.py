@@ -31,6 +31,7 @@ LAWS = [make() for make in SAMPLERS.values()] + [
     MIDX("popularity", popularity="count", n_codewords=3),
     MIDX("popularity", popularity="power", n_codewords=200),
     MIDX("uniform", n_subspaces=1, n_codewords=5),
+    MIDX("popularity", n_subspaces=3, n_codewords=4),
     MIDX("exact", n_subspaces=3, n_codewords=4),
     Kernel(alpha=0.5),
     DNS(n_candidates=2),

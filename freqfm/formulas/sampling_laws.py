@@ -46,6 +46,9 @@ _NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 # Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
 _KEPT_NODES = 1024
 
+# So many cells of a query are searched for together.
+_DRAWS_AT_A_TIME = 64
+
 # Tells the random numbers for negatives from the others of a row.
 DRAWS = np.uint64(0x5DEECE66D)
 
@@ -93,6 +96,13 @@ class Proposal(NamedTuple):
     cell_items: np.ndarray = _NO_INTEGERS
     #: (n_items,), int32: the cell of each item.
     cell_of: np.ndarray = _NO_INTEGERS
+    #: (n_prefixes, n_subspaces - 1), int32: the combinations of all codes but the last that occur.
+    prefix_codes: np.ndarray = np.zeros((0, 0), dtype=np.int32)
+    #: (n_codewords of a subspace, n_prefixes), float32: ``cell_log_weights`` of the cell with this
+    #: last code and these other codes; minus infinity if it is empty.
+    grid: np.ndarray = _NO_ROWS
+    #: (grid.size,), int32: that cell, or if there is none, another one with the same other codes.
+    grid_cells: np.ndarray = _NO_INTEGERS
     #: (n_items, 5), int32, in the order of ``cell_items``: alias tables, or empty if the items of a
     #: cell are equally likely. Columns are the item, its alias and, as the bits of float32, the
     #: threshold below which the item itself is drawn, and log_q of both.
@@ -121,6 +131,9 @@ def shapes_needed(proposal, width):
         "cell_starts": (n_cells + 1,),
         "cell_items": (n_items,),
         "cell_of": (n_items,),
+        "prefix_codes": (None, proposal.cell_codes.shape[1] - 1),
+        "grid": (None, len(proposal.prefix_codes)),
+        "grid_cells": (proposal.grid.size,),
         "aliases": (n_items, 5) if len(proposal.aliases) else (0, None),
     }
     nodes = (None, width * (width + 1) // 2)
@@ -153,7 +166,12 @@ def check_values(learned, name, proposal):
         fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
         learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
         learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), len(proposal.codewords))
-        learned.indices(f"{name}.cell_of", proposal.cell_of, len(proposal.cell_codes))
+        n_codewords, n_cells = len(proposal.codewords), len(proposal.cell_codes)
+        fits = len(proposal.grid) * proposal.cell_codes.shape[1] == n_codewords
+        learned.require(fits, f"{name}.grid", f"has {len(proposal.grid)} rows")
+        learned.indices(f"{name}.cell_of", proposal.cell_of, n_cells)
+        learned.indices(f"{name}.prefix_codes", proposal.prefix_codes.ravel(), n_codewords)
+        learned.indices(f"{name}.grid_cells", proposal.grid_cells, n_cells)
         learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
     if proposal.code == PROPOSAL_QUADRATIC:
         n_nodes = len(proposal.nodes)
@@ -165,9 +183,9 @@ def check_values(learned, name, proposal):
 
 def draw_scratch(proposal, size):
     """Return the arrays ``numbers`` and ``sums``, with a row for each of ``size`` threads."""
-    n_codewords = len(proposal.codewords)
-    n_numbers = n_codewords + len(proposal.cell_codes)
-    n_sums = 1 + len(proposal.cell_codes)
+    n_prefixes = len(proposal.prefix_codes)
+    n_numbers = len(proposal.codewords) + 2 * n_prefixes + proposal.grid.size
+    n_sums = 2 + n_prefixes + _DRAWS_AT_A_TIME
     if proposal.code == PROPOSAL_SOFTMAX:
         n_numbers = n_sums = 1 + proposal.n_items
     if proposal.code == PROPOSAL_QUADRATIC:
@@ -210,17 +228,17 @@ def _position(at, n):
     return min(np.int64(at), n - 1)
 
 
-# Cumulative sums of exponentials, in ``sums[1:]``, in which cells or items are looked up.
+# Cumulative sums of exponentials, in which cells or items are looked up.
 
 
 @inlined
-def _accumulate(numbers, first, n, largest, sums):
-    """Sum the exponentials of ``numbers[first : first + n]``; return the log of the total."""
+def _accumulate(numbers, n, largest, sums):
+    """Sum the exponentials of ``numbers[:n]``; return the log of the total."""
     for j in range(n):
-        numbers[first + j] = exp_of_minus(max(largest - numbers[first + j], ZERO))
+        numbers[j] = exp_of_minus(max(largest - numbers[j], ZERO))
     total = 0.0
     for j in range(n):
-        total += numbers[first + j]
+        total += numbers[j]
         sums[1 + j] = total
     return np.float64(largest) + math.log(total)
 
@@ -234,19 +252,60 @@ def cell_logit(cell_codes, cell, numbers):
     return logit
 
 
+# Loops over numbers from a position on take unsigned indices: whether a signed one is negative, and
+# counts from the end, would be checked for each number, and the loop not be vectorised.
+
+
 @inlined
-def _prepare_cells(proposal, query, numbers, sums):
+def _score_cells(proposal, query, numbers):
+    """Write the scores of codewords and of prefixes, the largest logit of each prefix, and logits.
+
+    Those of cells are in the order of the grid. Returns the largest of all.
+    """
     n_codewords = proposal.codewords.shape[0]
-    n_cells = proposal.cell_codes.shape[0]
+    k, n_prefixes = proposal.grid.shape
+    tops = n_codewords + n_prefixes
     for c in range(n_codewords):
         numbers[c] = _score(query, proposal.codewords, c)
+    for p in range(n_prefixes):
+        score = cell_logit(proposal.prefix_codes, np.uint64(p), numbers)
+        numbers[np.uint64(n_codewords + p)] = score
+        numbers[np.uint64(tops + p)] = -np.float32(np.inf)
+    for j in range(k):
+        score = numbers[np.uint64(n_codewords - k + j)]
+        row = tops + (j + 1) * n_prefixes
+        for p in range(n_prefixes):
+            logit = numbers[np.uint64(n_codewords + p)] + score + proposal.grid[j, p]
+            numbers[np.uint64(row + p)] = logit
+            numbers[np.uint64(tops + p)] = max(numbers[np.uint64(tops + p)], logit)
     largest = -np.float32(np.inf)
-    for cell in range(n_cells):
-        logit = proposal.cell_log_weights[cell] + cell_logit(proposal.cell_codes, cell, numbers)
-        numbers[n_codewords + cell] = logit
-        largest = max(largest, logit)
-    log_total = _accumulate(numbers, n_codewords, n_cells, largest, sums)
-    sums[0] = log_total - math.log(proposal.n_items)
+    for p in range(n_prefixes):
+        largest = max(largest, numbers[np.uint64(tops + p)])
+    return largest
+
+
+@inlined
+def _prepare_cells(proposal, query, numbers, sums):
+    """Turn the logits of cells into cumulative sums of their exponentials.
+
+    The cells of a prefix stand in a column of the grid, which is summed downwards. After sums[0],
+    log(total / n_items), come a zero and the cumulative sums over prefixes.
+    """
+    k, n_prefixes = proposal.grid.shape
+    first = proposal.codewords.shape[0] + 2 * n_prefixes
+    end = first + k * n_prefixes
+    largest = _score_cells(proposal, query, numbers)
+    for i in range(first, end):
+        at = np.uint64(i)
+        numbers[at] = exp_of_minus(max(largest - numbers[at], ZERO))
+    for row in range(first + n_prefixes, end, n_prefixes):
+        for p in range(n_prefixes):
+            numbers[np.uint64(row + p)] += numbers[np.uint64(row - n_prefixes + p)]
+    total = sums[1] = 0.0
+    for p in range(n_prefixes):
+        total += numbers[np.uint64(end - n_prefixes + p)]
+        sums[2 + p] = total
+    sums[0] = np.float64(largest) + math.log(total / proposal.n_items)
 
 
 @inlined
@@ -259,7 +318,7 @@ def _prepare_softmax(proposal, query, numbers, sums):
         logit = _score(query, proposal.vectors, np.uint64(proposal.cell_items[j]))
         numbers[j] = logit
         largest = max(largest, logit)
-    sums[0] = _accumulate(numbers, 0, n, largest, sums) - math.log(n)
+    sums[0] = _accumulate(numbers, n, largest, sums) - math.log(n)
 
 
 # The tree of the quadratic kernel.
@@ -358,12 +417,48 @@ def log_q_of(proposal, query, item, numbers, sums):
 
 
 @inlined
+def _find_each(values, stride, n, sums, ats, indices, begin, end):
+    """Move each index on to the first of ``n`` sums that is above the draw's position.
+
+    The sums begin at the index and are ``stride`` apart; if none is above, it is the last of them.
+    """
+    length = n
+    while length > 1:
+        half = length >> 1
+        step = half * stride
+        # Draw by draw, the processor would have to predict on which side each of them goes on.
+        for j in range(begin, end):
+            middle = values[np.uint64(indices[j] + step - stride)]
+            indices[j] += step * (middle <= sums[np.uint64(ats + j - begin)])
+        length -= half
+
+
+@inlined
+def _find_cells(proposal, key, begin, end, ids, numbers, sums):
+    """Draw cells; write their indices in ``proposal.grid_cells`` to ``ids[begin:end]``."""
+    k, n_prefixes = proposal.grid.shape
+    grid = proposal.codewords.shape[0] + 2 * n_prefixes
+    ats = 2 + n_prefixes
+    for j in range(begin, end):
+        sums[ats + j - begin] = _random(key, 3 * j) * sums[1 + n_prefixes]
+        ids[j] = 2
+    _find_each(sums, 1, n_prefixes, sums, ats, ids, begin, end)
+    for j in range(begin, end):
+        sums[ats + j - begin] -= sums[np.uint64(ids[j] - 1)]
+        ids[j] += grid - 2
+    _find_each(numbers, n_prefixes, k, sums, ats, ids, begin, end)
+    for j in range(begin, end):
+        ids[j] -= grid
+
+
+@inlined
 def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
     n = ids.shape[0]
-    n_cells = proposal.cell_codes.shape[0]
-    total = sums[n_cells]
+    for begin in range(0, n, _DRAWS_AT_A_TIME):
+        end = min(begin + _DRAWS_AT_A_TIME, n)
+        _find_cells(proposal, key, begin, end, ids, numbers, sums)
     for j in range(n):
-        cell = np.uint64(_find(sums, 1, n_cells, _random(key, 3 * j) * total))
+        cell = np.uint64(proposal.grid_cells[np.uint64(ids[j])])
         begin = proposal.cell_starts[cell]
         size = proposal.cell_starts[cell + np.uint64(1)] - begin
         ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)

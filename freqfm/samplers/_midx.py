@@ -41,7 +41,8 @@ class MIDX(QuerySampler):
         Number K of codewords per subspace. More are closer to the softmax and cost more per query;
         with a hundred draws or more, 64 take hardly longer than 16.
     n_subspaces : int, default=2
-        Number of parts of the vectors. A query visits every non-empty cell, up to
+        Number of parts of the vectors. A query visits the cells of all combinations of codewords,
+        except where no item has those in all subspaces but the last: up to
         ``n_codewords ** n_subspaces`` of them.
     popularity : {"log", "count", "power"}, default="log"
         For ``variant="popularity"``: log(1 + c), c or c^(3/4) for an item that occurs c times; an
@@ -68,11 +69,11 @@ class MIDX(QuerySampler):
     is at most ``2 C |q|`` (theorem 5.3); for "popularity" the bound grows by
     log(max pop / min pop) (theorem 5.4).
 
-    Memory for M items: 4 m K d bytes of codewords in m subspaces, 12 bytes per cell, and per item
-    8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications and
-    up to K^m exponentials, or M d and M for "exact"; a draw then costs a search among cells and,
-    for any M, one access to the items. Quantization is k-means on at most 65,536 items, with 20
-    iterations at first and 4 later, and the assignment of all items, about 2 M K d.
+    Memory for M items: 4 m K d bytes of codewords in m subspaces, up to 20 K^m of cells, and per
+    item 8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications
+    and up to K^m exponentials, or M d and M for "exact"; a draw then costs a search among cells
+    and, for any M, one access to the items. Quantization is k-means on at most 65,536 items, with
+    20 iterations at first and 4 later, and the assignment of all items, about 2 M K d.
 
     References
     ----------
@@ -143,6 +144,8 @@ class MIDX(QuerySampler):
             weights = np.add.reduceat(weight, starts[:-1])
             aliases = _alias_table(items, starts, weight, log_q)
         exact = self.variant == "exact"
+        log_weights = np.log(weights).astype(np.float32)
+        prefix_codes, grid, grid_cells = _grid(cell_codes, log_weights, k)
         return Proposal(
             log_q=log_q,
             code=self.proposal_code,
@@ -150,10 +153,13 @@ class MIDX(QuerySampler):
             vectors=vectors if exact else nothing.reshape(0, 1),
             codewords=codewords,
             cell_codes=cell_codes,
-            cell_log_weights=np.log(weights).astype(np.float32),
+            cell_log_weights=log_weights,
             cell_starts=starts,
             cell_items=items,
             cell_of=cell_of,
+            prefix_codes=prefix_codes,
+            grid=grid,
+            grid_cells=grid_cells,
             aliases=aliases,
         )
 
@@ -221,6 +227,25 @@ def _cells(codes_of, n_codewords):
     cell_of[items] = np.cumsum(begins) - 1
     starts = np.append(starts, n_items).astype(np.int64)
     return items, starts, cell_of, np.ascontiguousarray(codes_of[items[starts[:-1]]])
+
+
+def _grid(cell_codes, log_weights, n_codewords):
+    """Return the prefixes of cells; weights and numbers of cells by their last code and prefix.
+
+    Cells are in the order of their codes.
+    """
+    prefixes = cell_codes[:, :-1]
+    begins = (prefixes != np.roll(prefixes, 1, axis=0)).any(axis=1)
+    begins[0] = True
+    prefix = np.cumsum(begins) - 1
+    last = cell_codes[:, -1] - n_codewords * (cell_codes.shape[1] - 1)
+    grid = np.full((n_codewords, prefix[-1] + 1), -np.inf, dtype=np.float32)
+    grid[last, prefix] = log_weights
+    # Where rounding leads a draw to no cell, it takes the last one of the prefix.
+    ends = np.append(np.flatnonzero(begins)[1:], len(cell_codes)) - 1
+    grid_cells = np.tile(ends.astype(np.int32), (n_codewords, 1))
+    grid_cells[last, prefix] = np.arange(len(cell_codes))
+    return np.ascontiguousarray(prefixes[begins]), grid, grid_cells.ravel()
 
 
 def _alias_table(items, starts, weight, log_q):

@@ -11,8 +11,8 @@ _POINTS, _POINTS_PER_CODEWORD = 1 << 16, 256
 # Iterations of k-means from a random start, and from the codewords of similar vectors.
 _FIRST_STEPS, _LATER_STEPS = 20, 4
 
-# Number of vectors whose distances are held at a time.
-_TILE = 1 << 15
+# Number of vectors whose distances are held at a time; with 64 codewords they take 1 MB.
+_TILE = 1 << 12
 
 
 def subspaces(d, n_subspaces):
@@ -102,15 +102,17 @@ def _move_to_means(points, centres):
 def _nearest(points, centres):
     """Return the nearest centre of each point, and the square of its distance."""
     lengths = np.einsum("kf,kf->k", centres, centres)
+    scaled = -2 * centres.T
     labels = np.zeros(len(points), dtype=np.int32)
     distance = np.zeros(len(points), dtype=np.float32)
     for start in range(0, len(points), _TILE):
         tile = np.ascontiguousarray(points[start : start + _TILE])
         # Without the point's squared length, which is the same for all centres.
-        partial = lengths - 2 * (tile @ centres.T)
-        nearest = np.argmin(partial, axis=1)
+        partial = tile @ scaled
+        partial += lengths
+        nearest = partial.argmin(axis=1)
         squared = np.einsum("nf,nf->n", tile, tile)
-        least = np.take_along_axis(partial, nearest[:, None], axis=1)[:, 0] + squared
+        least = partial[np.arange(len(tile)), nearest] + squared
         labels[start : start + _TILE] = nearest
         # A distance of zero that rounding made positive is set to zero.
         distance[start : start + _TILE] = np.where(least > 1e-6 * squared, least, 0)

@@ -42,6 +42,7 @@ from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 from freqfm.formulas.search import first_above
+from freqfm.formulas.special import exp_of_minus
 
 # The most items of one matrix product.
 TILE = 512
@@ -353,9 +354,10 @@ def _score_draws(rank, b, batch, weights, scratch):
     for j in range(n):
         scores[j] = _score_row(query, scratch.vectors, first + j) - log_q[j]
         largest = max(largest, scores[j])
+    for j in range(n):
+        scores[j] = exp_of_minus(max(largest - scores[j], ZERO))
     total = 0.0
     for j in range(n):
-        scores[j] = math.exp(scores[j] - largest)
         total += scores[j]
     return total, np.float64(largest) + math.log(total)
 
