@@ -46,7 +46,7 @@ _NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 # Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
 _KEPT_NODES = 1024
 
-# So many cells of a query are searched for together.
+# So many draws of a query are searched for together.
 _DRAWS_AT_A_TIME = 64
 
 # Tells the random numbers for negatives from the others of a row.
@@ -513,12 +513,20 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 
 
 @inlined
-def draw_static(proposal, bits):
-    """Return an item drawn without a query, by a law of ``STATIC``."""
-    n, at = proposal.n_items, unit_interval(bits)
-    if proposal.code == PROPOSAL_GIVEN:
-        return _find(proposal.cumulative, 0, n, at * proposal.cumulative[n - 1])
-    return _position(at * n, n)
+def draw_static(proposal, key, ids, sums):
+    """Draw items without a query into ``ids``, by a law of ``STATIC``; ``sums`` are scratch."""
+    n, n_items = ids.shape[0], proposal.n_items
+    if proposal.code != PROPOSAL_GIVEN:
+        for j in range(n):
+            ids[j] = _position(_random(key, j) * n_items, n_items)
+        return
+    cumulative = proposal.cumulative
+    for begin in range(0, n, _DRAWS_AT_A_TIME):
+        end = min(begin + _DRAWS_AT_A_TIME, n)
+        for j in range(begin, end):
+            sums[j - begin] = _random(key, j) * cumulative[n_items - 1]
+            ids[j] = 0
+        _find_each(cumulative, 1, n_items, sums, 0, ids, begin, end)
 
 
 @subroutine
@@ -533,19 +541,20 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
         _draw_best(proposal, query, key, ids, log_q)
     elif code == PROPOSAL_WEIGHTED:
         _draw_weighted(proposal, query, key, ids, log_q)
+    elif code in STATIC:
+        draw_static(proposal, key, ids, sums)
+        for j in range(ids.shape[0]):
+            log_q[j] = proposal.log_q[np.uint64(ids[j])] if code == PROPOSAL_GIVEN else ZERO
     else:
         for j in range(ids.shape[0]):
             if code == PROPOSAL_SOFTMAX:
                 slot = _find(sums, 1, n, _random(key, j) * sums[n])
                 item = np.int64(proposal.cell_items[slot])
                 log_q[j] = log_q_of(proposal, query, item, numbers, sums)
-            elif code == PROPOSAL_QUADRATIC:
+            else:
                 draw_key = random_bits(key, j)
                 item, weight = _draw_from_tree(proposal, query, draw_key, numbers, sums)
                 log_q[j] = np.float32(math.log(weight) - sums[0])
-            else:
-                item = draw_static(proposal, random_bits(key, j))
-                log_q[j] = proposal.log_q[item] if code == PROPOSAL_GIVEN else ZERO
             ids[j] = item
 
 

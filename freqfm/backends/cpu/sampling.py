@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._jit import ONE, kernel
 from freqfm.backends.cpu.team import Member, Team, part
-from freqfm.formulas.rng import hash64, key_of, random_bits
+from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, draw_static
 
 # Below this many items, starting threads takes longer than drawing.
@@ -30,21 +30,20 @@ def draw(proposal, queries, key, n):
 
 
 @kernel
-def _draw_lists(rank, size, barrier, proposal, stream, first, ids):
+def _draw_lists(rank, size, barrier, proposal, stream, first, ids, sums):
     """Draw the lists from number ``first`` on into the rows of ``ids``."""
     key = key_of(stream)
     begin, end = part(Member(rank, size, barrier), ids.shape[0])
     for r in range(begin, end):
-        list_key = hash64(key + np.uint64(first + r))
-        for j in range(ids.shape[1]):
-            ids[r, j] = draw_static(proposal, random_bits(list_key, j))
+        draw_static(proposal, hash64(key + np.uint64(first + r)), ids[r], sums[rank])
 
 
 def draw_lists(proposal, stream, first, shape, n_threads=1):
     """Return lists of items drawn without a query, see ``Backend.draw_lists``."""
     ids = np.empty(shape, dtype=np.int32)
     with Team(n_threads if ids.size >= _WORTH_SEVERAL_THREADS else 1) as team:
-        team.run(_draw_lists, proposal, stream, first, ids)
+        _, sums = draw_scratch(proposal, team.size)
+        team.run(_draw_lists, proposal, stream, first, ids, sums)
     return ids
 
 
