@@ -221,11 +221,13 @@ def _differentiate(rank, n, position, tokens, scratch):
         if tokens[at + j] == tokens[at]:
             for c in range(n):
                 flat[base + c * k + j] = _IGNORED
+    # The sum has a loop that writes nothing, see ``exponentials``.
     loss = ZERO
     for t in range(n * k):
-        value, derivative = log_loss(flat[base + t], targets[t])
-        loss += value
-        flat[base + t] = position.scale * derivative
+        loss += log_loss(flat[np.uint64(base + t)], targets[t])[0]
+    for t in range(n * k):
+        derivative = log_loss(flat[np.uint64(base + t)], targets[t])[1]
+        flat[np.uint64(base + t)] = position.scale * derivative
     return np.float64(loss)
 
 
