@@ -235,7 +235,7 @@ def _forward(n_rows, tower, dropout, tile):
         add_product(values[layer][:n_rows], matrix, values[layer + 1][:n_rows], ZERO)
         for j in range(n_rows):
             for f in range(widths[layer + 1]):
-                value = values[layer + 1, j, f] + tower.weights[biases + f]
+                value = values[layer + 1, j, f] + tower.weights[np.uint64(biases + f)]
                 # NaN stays NaN, so that divergence shows.
                 values[layer + 1, j, f] = ZERO if value <= ZERO else value
         _drop(n_rows, layer + 1, widths[layer + 1], dropout, values[layer + 1])
@@ -284,10 +284,10 @@ def _backward(first, n_rows, tower, dropout, tile, derivatives, by_tower):
     for i in range(n_rows):
         derivative = np.float32(derivatives[first + i])
         for f in range(n_out):
-            value = values[n_layers, i, f]
-            by_tower[last + f] += derivative * value
+            value, at = values[n_layers, i, f], np.uint64(last + f)
+            by_tower[at] += derivative * value
             # Dropped values are zero too.
-            delta[i, f] = kept * tower.weights[last + f] if value > ZERO else ZERO
+            delta[i, f] = kept * tower.weights[at] if value > ZERO else ZERO
     for step in range(n_layers):
         layer = n_layers - 1 - step
         n_in, n_out = widths[layer], widths[layer + 1]
@@ -502,17 +502,17 @@ def _step_tower(rank, size, number, part, objective, layers, weight, by_tower):
     scale = 1.0 / (part.n_rows * objective.mean_weight) if rule.average else 1.0
     gradient = by_tower[N_CHUNKS]
     for first in range(BLOCK * rank, n_weights, BLOCK * size):
-        last = min(first + BLOCK, n_weights)
-        for f in range(first, last):
+        begin, end = np.uint64(first), np.uint64(min(first + BLOCK, n_weights))
+        for f in range(begin, end):
             gradient[f] = np.float32(weight * layers.penalties[f]) * layers.table[0, f]
         for c in range(n_chunks):
-            for f in range(first, last):
+            for f in range(begin, end):
                 gradient[f] += by_tower[c, f]
-        for f in range(first, last):
+        for f in range(begin, end):
             gradient[f] *= np.float32(scale)
         step_layer(
-            rule, np.float32(rate), root_correction, layers.table,
-            (_ZERO, np.uint64(first), np.uint64(last)), gradient, layers.first, layers.second,
+            rule, np.float32(rate), root_correction, layers.table, (_ZERO, begin, end), gradient,
+            layers.first, layers.second,
         )  # fmt: skip
 
 
