@@ -252,10 +252,6 @@ def cell_logit(cell_codes, cell, numbers):
     return logit
 
 
-# Loops over numbers from a position on take unsigned indices: whether a signed one is negative, and
-# counts from the end, would be checked for each number, and the loop not be vectorised.
-
-
 @inlined
 def _score_cells(proposal, query, numbers):
     """Write the scores of codewords and of prefixes, the largest logit of each prefix, and logits.
