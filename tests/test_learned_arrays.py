@@ -118,6 +118,15 @@ class Pointing(QuerySampler):
         return proposal._replace(**{self.field: array})
 
 
+class ShortGrid(Pointing):
+    """A grid of cells without the last codeword."""
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        proposal = SAMPLERS["midx_popularity"](n_codewords=2).proposal(counts, vectors, seed)
+        grid = proposal.grid[:1].copy()
+        return proposal._replace(grid=grid, grid_cells=proposal.grid_cells[: grid.size].copy())
+
+
 class ShortLaw(Uniform):
     def proposal(self, counts):
         return super().proposal(counts)._replace(log_q=np.zeros(1, dtype=np.float32))
@@ -134,5 +143,7 @@ def test_arrays_of_a_users_components_are_checked(clicks):
     for field in (*of_cells, "prefix_codes", "grid_cells"):
         with pytest.raises(ValueError, match=rf"proposal.{field} of Pointing"):
             MFRecommender(4, max_iter=1, negative_sampler=Pointing(field)).fit(X)
+    with pytest.raises(ValueError, match=r"proposal.grid of ShortGrid has 1 rows"):
+        MFRecommender(4, max_iter=1, negative_sampler=ShortGrid()).fit(X)
     with pytest.raises(ValueError, match=r"proposal.log_q of ShortLaw has shape \(1,\)"):
         MFRecommender(4, max_iter=1, negative_sampler=ShortLaw()).fit(X)

@@ -165,8 +165,8 @@ def check_values(learned, name, proposal):
         starts = proposal.cell_starts
         fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
         learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
-        learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), len(proposal.codewords))
         n_codewords, n_cells = len(proposal.codewords), len(proposal.cell_codes)
+        learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), n_codewords)
         fits = len(proposal.grid) * proposal.cell_codes.shape[1] == n_codewords
         learned.require(fits, f"{name}.grid", f"has {len(proposal.grid)} rows")
         learned.indices(f"{name}.cell_of", proposal.cell_of, n_cells)
@@ -223,24 +223,12 @@ def _random(key, index):
 
 
 @inlined
-def _position(at, n):
-    """Return the integer part of a number in [0, n], below n."""
-    return min(np.int64(at), n - 1)
+def _random_below(key, index, n):
+    """Return a random integer below n."""
+    return min(np.int64(_random(key, index) * n), n - 1)
 
 
 # Cumulative sums of exponentials, in which cells or items are looked up.
-
-
-@inlined
-def _accumulate(numbers, n, largest, sums):
-    """Sum the exponentials of ``numbers[:n]``; return the log of the total."""
-    for j in range(n):
-        numbers[j] = exp_of_minus(max(largest - numbers[j], ZERO))
-    total = 0.0
-    for j in range(n):
-        total += numbers[j]
-        sums[1 + j] = total
-    return np.float64(largest) + math.log(total)
 
 
 @inlined
@@ -314,7 +302,13 @@ def _prepare_softmax(proposal, query, numbers, sums):
         logit = _score(query, proposal.vectors, np.uint64(proposal.cell_items[j]))
         numbers[j] = logit
         largest = max(largest, logit)
-    sums[0] = _accumulate(numbers, n, largest, sums) - math.log(n)
+    for j in range(n):
+        numbers[j] = exp_of_minus(max(largest - numbers[j], ZERO))
+    total = 0.0
+    for j in range(n):
+        total += numbers[j]
+        sums[1 + j] = total
+    sums[0] = np.float64(largest) + math.log(total) - math.log(n)
 
 
 # The tree of the quadratic kernel.
@@ -457,7 +451,7 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         cell = np.uint64(proposal.grid_cells[np.uint64(ids[j])])
         begin = proposal.cell_starts[cell]
         size = proposal.cell_starts[cell + np.uint64(1)] - begin
-        ids[j] = begin + _position(_random(key, 3 * j + 1) * size, size)
+        ids[j] = begin + _random_below(key, 3 * j + 1, size)
         log_q[j] = np.float32(cell_logit(proposal.cell_codes, cell, numbers) - sums[0])
     # Items are scattered in memory: a loop of independent loads keeps many misses in flight.
     if proposal.aliases.shape[0] == 0:
@@ -479,9 +473,7 @@ def _draw_best(proposal, query, key, ids, log_q):
         best = -np.float32(np.inf)
         chosen = 0
         for c in range(n_candidates):
-            item = _position(
-                _random(key, j * n_candidates + c) * proposal.n_items, proposal.n_items
-            )
+            item = _random_below(key, j * n_candidates + c, proposal.n_items)
             score = _score(query, proposal.vectors, np.uint64(item))
             if c == 0 or score > best:
                 best = score
@@ -496,7 +488,7 @@ def _draw_weighted(proposal, query, key, ids, log_q):
     sharpness = np.float32(1.0 / proposal.temperature)
     largest = -np.float32(np.inf)
     for j in range(n):
-        item = _position(_random(key, j) * proposal.n_items, proposal.n_items)
+        item = _random_below(key, j, proposal.n_items)
         ids[j] = item
         log_q[j] = sharpness * _score(query, proposal.vectors, np.uint64(item))
         largest = max(largest, log_q[j])
@@ -514,7 +506,7 @@ def draw_static(proposal, key, ids, sums):
     n, n_items = ids.shape[0], proposal.n_items
     if proposal.code != PROPOSAL_GIVEN:
         for j in range(n):
-            ids[j] = _position(_random(key, j) * n_items, n_items)
+            ids[j] = _random_below(key, j, n_items)
         return
     cumulative = proposal.cumulative
     for begin in range(0, n, _DRAWS_AT_A_TIME):
