@@ -25,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 from freqfm import FMClassifier, MFRecommender, backends
 from freqfm._jit import inlined
 from freqfm._validation import canonical_csr
-from freqfm.backends.cuda import products
+from freqfm.backends.cuda.products import product
 from freqfm.backends.cuda.team import worker
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k, recall_at_k
@@ -53,7 +53,7 @@ def copy_words(team, b, args):
 def multiply(team, b, args):
     """Multiply two matrices, to measure products."""
     left, right, out = args
-    products.product(team, left, left.shape[1], right, right.shape[1], out)
+    product(team, left, right, (left.shape[1], right.shape[1]), out)
 
 
 class Report:

@@ -26,10 +26,10 @@ class SimulatedDevice(device.Device):
 
     def __init__(self):
         self._gpu = device.cuda.gpus[0]
-        self._kernels, self._launched, self._kept = {}, set(), []
+        self._kernels, self._kept, self._arrived = {}, [], None
 
-    def _resident_blocks(self, compiled):
-        return 1
+    def _compiled(self, python, cooperative, args):
+        return device._Kernel(device.cuda.jit(python), 1)
 
     def run(self, phases, args, n_lanes, *more, **options):
         super().run(phases, args, 1, *more, **options)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
-from freqfm.backends.cuda.products import multiply_tile, n_tiles
+from freqfm.backends.cuda.products import multiply_tile, n_tiles, parts_of, sum_of_parts
 from freqfm.backends.cuda.ranking import LOSS, EpochData, RankingCall, batch_of, key_of
 from freqfm.backends.cuda.tables import (
     Side,
@@ -31,9 +31,6 @@ __all__ = ["ALIGN", "CATCH_UP_MARGINS", "MARGINS", "Alignment", "AlignmentArgs",
 _TWO, _FOUR = np.float32(2), np.float32(4)
 _EXP_OF_MINUS_FOUR = np.float32(math.exp(-4))
 
-# Parts of a sum over a side have at least this many terms.
-_SHORTEST = 128
-
 
 class Alignment(NamedTuple):
     """The loss, see ``backends.cpu.alignment``."""
@@ -51,7 +48,7 @@ class AlignmentScratch(NamedTuple):
     units: np.ndarray  #: (2, B, d)
     columns: np.ndarray  #: (2, d, B), the same
     cosines: np.ndarray  #: (2, rows of a panel, B)
-    partial: np.ndarray  #: (2, parts, rows of a panel, d)
+    parts: np.ndarray  #: (2, parts, rows of a panel, d)
     totals: np.ndarray  #: (2, B), sums of exponentials
     gradients: np.ndarray  #: (2, B, d)
     pushes: np.ndarray  #: (2, 2), the uniformity, and what turns sums of a side into its gradient
@@ -81,14 +78,6 @@ def _panel_of(args, batch):
 @inlined
 def _is_last(args, batch):
     return batch.panel + 1 == args.call.n_panels
-
-
-@inlined
-def _parts(args, n):
-    """Return how many parts a sum over a side has, and the length of a part."""
-    most = args.scratch.partial.shape[1]
-    length = max(_SHORTEST, (n + most - 1) // most)
-    return (n + length - 1) // length, length
 
 
 @inlined
@@ -134,7 +123,7 @@ def compare_sides(team, s, args):
     for t in range(team.rank, 2 * tiles, team.size):
         columns = scratch.columns[t // tiles]
         multiply_tile(
-            team, t % tiles, columns[:, first:last], columns, (0, columns.shape[0]), shape,
+            team, t % tiles, (columns, first), columns, (0, columns.shape[0]), shape,
             scratch.cosines[t // tiles], False,
         )  # fmt: skip
 
@@ -165,13 +154,14 @@ def sum_sides(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape = last - first, scratch.units.shape[2]
-    tiles, (n_parts, length) = n_tiles(team, shape[0], shape[1]), _parts(args, batch.n_rows)
+    tiles = n_tiles(team, shape[0], shape[1])
+    n_parts, length = parts_of(batch.n_rows, scratch.parts[0])
     for t in range(team.rank, 2 * tiles * n_parts, team.size):
         side, part = t // (tiles * n_parts), t // tiles % n_parts
         span = part * length, min((part + 1) * length, batch.n_rows)
         multiply_tile(
-            team, t % tiles, scratch.cosines[side].T, scratch.units[side], span, shape,
-            scratch.partial[side, part], False,
+            team, t % tiles, (scratch.cosines[side].T, 0), scratch.units[side], span, shape,
+            scratch.parts[side, part], False,
         )  # fmt: skip
 
 
@@ -180,14 +170,12 @@ def add_parts(team, s, args):
     """Add the parts of the sums; after the last panel, find the uniformity of both sides."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    n_parts, _ = _parts(args, batch.n_rows)
+    n_parts, _ = parts_of(batch.n_rows, scratch.parts[0])
     n = last - first
     for i in range(team.rank, 2 * n, team.size):
         side, t = i // n, i % n
         for f in range(team.lane, scratch.units.shape[2], team.n_lanes):
-            total = ZERO
-            for part in range(n_parts):
-                total += scratch.partial[side, part, t, f]
+            total = sum_of_parts(scratch.parts[side], n_parts, t, f)
             scratch.gradients[side, first + t, f] = total
     if _is_last(args, batch):
         for side in range(team.rank, 2, team.size):

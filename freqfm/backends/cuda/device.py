@@ -4,21 +4,27 @@ import warnings
 
 import numpy as np
 from numba import cuda
-from numba.core.errors import NumbaPerformanceWarning
 
 from freqfm._jit import compiling, fingerprint_of, translated
-from freqfm.backends.cuda import team
+from freqfm.backends.cuda import products, team
+from freqfm.backends.cuda.constants import kind_of, with_constants
 
 __all__ = ["Device", "kernel_of", "open_problem"]
 
-# Threads of a block; several groups share one.
-_BLOCK = 256
+# Threads of a block, of which several groups share one, and most registers of a thread: with these
+# one block fills a multiprocessor. Barriers are faster with few blocks.
+_BLOCK, _MOST_REGISTERS = 512, 128
 
 # Grids without barriers may have so many blocks.
 _MOST_BLOCKS = 1 << 16
 
 # CUDA_ERROR_OUT_OF_MEMORY.
 _OUT_OF_MEMORY = 2
+
+# So many numbers behind a matrix may be read, see ``products.readable``.
+_SLACK = 64
+
+_HIGHEST_BIT = np.uint32(1 << 31)
 
 _WHOLE_WARP = 0xFFFFFFFF
 
@@ -86,6 +92,18 @@ def _add_at(array, index, value):
     cuda.atomic.add(array, index, value)
 
 
+def _readable(index, last):
+    return index
+
+
+def _from_lane(team, value, lane):
+    return cuda.shfl_sync(_WHOLE_WARP, value, lane)
+
+
+def _arrangement(team):
+    return 4, 8
+
+
 _OF_WARPS = {
     team.group_sum: _group_sum,
     team.group_max: _group_max,
@@ -95,12 +113,38 @@ _OF_WARPS = {
     team.any_of_lanes: _any_of_lanes,
     team.place_among_equals: _place_among_equals,
     team.synchronize_group: _synchronize_group,
+    products.arrangement: _arrangement,
+    products.readable: _readable,
+    products.from_lane: _from_lane,
     team.add_at: _add_at,
 }
 
 
 def _device_function(function):
     return cuda.jit(device=True)(function)
+
+
+def _barrier(arrived):
+    """Wait until all blocks are here, and see what they have written.
+
+    Each block adds one to ``arrived[0]``, and the first one so much that the highest bit changes
+    with the last. The barrier of cooperative groups does the same, but takes a library to link
+    with, for which all of a kernel is compiled to slower code.
+    """
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        step = np.uint32(1)
+        if cuda.blockIdx.x == 0:
+            step = np.uint32(_HIGHEST_BIT - np.uint32(cuda.gridDim.x - 1))
+        before = cuda.atomic.add(arrived, 0, step)
+        while (before ^ cuda.atomic.add(arrived, 0, np.uint32(0))) & _HIGHEST_BIT == 0:
+            pass
+        cuda.threadfence()
+    cuda.syncthreads()
+
+
+_barrier = _device_function(_barrier)
 
 
 def _in_turn(phases):
@@ -110,46 +154,46 @@ def _in_turn(phases):
     if others:
         rest = _in_turn(others)
 
-        def run(group, grid, b, args):
+        def run(group, arrived, b, args):
             phase(group, b, args)
-            grid.sync()
-            rest(group, grid, b, args)
+            _barrier(arrived)
+            rest(group, arrived, b, args)
 
     else:
 
-        def run(group, grid, b, args):
+        def run(group, arrived, b, args):
             phase(group, b, args)
-            grid.sync()
+            _barrier(arrived)
 
     return _device_function(run)
 
 
-def kernel_of(phases, formulas):
+def kernel_of(phases, formulas, args):
     """Return the Python function of a kernel that runs phases for each batch of a range.
 
-    A single phase needs no barrier, and its kernel no cooperative launch.
+    A single phase needs no barrier. The constants of ``args`` are compiled into the kernel.
     """
     replacements = {**_OF_WARPS, **formulas}
     made = [translated(phase, _device_function, replacements) for phase in phases]
-    Team = team.Team
+    put, Team = _device_function(with_constants(args)), team.Team
 
     if len(made) == 1:
         (phase,) = made
 
-        def kernel(first, last, n_lanes, args):
+        def kernel(first, last, n_lanes, arrived, args):
             thread = cuda.grid(1)
             group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
-            phase(group, first, args)
+            phase(group, first, put(args))
 
     else:
         run = _in_turn(made)
 
-        def kernel(first, last, n_lanes, args):
+        def kernel(first, last, n_lanes, arrived, args):
             thread = cuda.grid(1)
             group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
-            grid = cuda.cg.this_grid()
+            given = put(args)
             for b in range(first, last):
-                run(group, grid, b, args)
+                run(group, arrived, b, given)
 
     return kernel
 
@@ -176,7 +220,8 @@ class Device:
         kind = kind.decode() if isinstance(kind, bytes) else kind
         self.name = f"cuda:{number} ({kind})"
         self.most_blocks = None
-        self._kernels, self._launched, self._kept = {}, set(), []
+        self._kernels, self._kept = {}, []
+        self._arrived = None
 
     def attributes(self):
         """Return what a benchmark needs to know of the card."""
@@ -200,7 +245,10 @@ class Device:
         shape = tuple(map(int, np.atleast_1d(shape)))
         with self._gpu:
             try:
-                return cuda.device_array(shape, dtype)
+                if len(shape) < 2:
+                    return cuda.device_array(shape, dtype)
+                n = int(np.prod(shape, dtype=np.int64))
+                return cuda.device_array(n + _SLACK, dtype)[:n].reshape(shape)
             except cuda.cudadrv.driver.CudaAPIError as error:
                 if int(error.code) != _OUT_OF_MEMORY:
                     raise
@@ -259,42 +307,54 @@ class Device:
         formulas : dict, default=None
             Custom formulas, see ``freqfm._jit.specialised``.
         """
-        kernel = self._kernel(phases, formulas or {})
-        given = *map(int, span), int(n_lanes), args
-        n_blocks = max(1, -(-n_items * n_lanes // _BLOCK))
         with self._gpu:
-            compiled = self._compiled(kernel, phases, given)
-            limit = self._resident_blocks(compiled) if len(phases) > 1 else _MOST_BLOCKS
-            n_blocks = min(n_blocks, limit, self.most_blocks or limit)
-            with warnings.catch_warnings():
-                # Small data take few blocks.
-                warnings.simplefilter("ignore", NumbaPerformanceWarning)
-                launch = compiled[n_blocks, _BLOCK]
-            launch(*given)
+            kernel = self._kernel(phases, formulas or {}, args)
+            n_blocks = max(1, -(-n_items * n_lanes // _BLOCK))
+            n_blocks = min(n_blocks, kernel.most_blocks, self.most_blocks or kernel.most_blocks)
+            kernel.on(n_blocks)(*map(int, span), int(n_lanes), self._arrived, args)
             # An interrupt by the user arrives between launches.
             cuda.synchronize()
 
-    def _compiled(self, kernel, phases, given):
-        """Return a kernel that is compiled for the types of its arguments."""
-        if kernel in self._launched:
-            return kernel.specialize(*given)
-        self._launched.add(kernel)
-        with compiling(f"{phases[0].__name__} for the GPU"):
-            return kernel.specialize(*given)
-
-    def _resident_blocks(self, compiled):
-        """Return how many blocks can wait for each other: those that run at the same time."""
-        (code,) = compiled.overloads.values()
-        return code.max_cooperative_grid_blocks(_BLOCK)
-
-    def _kernel(self, phases, formulas):
+    def _kernel(self, phases, formulas, args):
+        """Return the _Kernel of phases, compiled for what it is given."""
         fingerprint = fingerprint_of(formulas)
-        key = phases, fingerprint.key
+        key = phases, fingerprint.key, kind_of(args)
         if key not in self._kernels:
             # Values that cannot be hashed are identified by address and must stay alive.
             self._kept += fingerprint.kept
-            self._kernels[key] = cuda.jit(kernel_of(phases, formulas))
+            if self._arrived is None:
+                self._arrived = cuda.to_device(np.zeros(1, dtype=np.uint32))
+            with compiling(f"{phases[0].__name__} for the GPU"):
+                python = kernel_of(phases, formulas, args)
+                self._kernels[key] = self._compiled(python, len(phases) > 1, args)
         return self._kernels[key]
+
+    def _compiled(self, python, cooperative, args):
+        """Return the _Kernel of a Python function; ``cooperative`` says whether blocks wait."""
+        dispatcher = cuda.jit(python, max_registers=_MOST_REGISTERS)
+        compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
+        if not cooperative:
+            return _Kernel(compiled, _MOST_BLOCKS)
+        (code,) = compiled.overloads.values()
+        # All blocks, or none, run at the same time.
+        code.cooperative = True
+        return _Kernel(compiled, code.max_cooperative_grid_blocks(_BLOCK))
+
+
+class _Kernel:
+    """A compiled kernel, and how many blocks it may have."""
+
+    def __init__(self, compiled, most_blocks):
+        self.most_blocks, self._compiled, self._launches = most_blocks, compiled, {}
+
+    def on(self, n_blocks):
+        """Return what launches the kernel on so many blocks."""
+        if n_blocks not in self._launches:
+            with warnings.catch_warnings():
+                # Small data take few blocks, which numba warns of.
+                warnings.simplefilter("ignore")
+                self._launches[n_blocks] = self._compiled[n_blocks, _BLOCK]
+        return self._launches[n_blocks]
 
 
 def open_problem(number):

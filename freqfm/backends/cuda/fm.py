@@ -118,21 +118,40 @@ class Piece(NamedTuple):
 
 
 @inlined
+def _entry(rows, p, end):
+    """Return entry ``p`` of a row that ends at ``end``, of value zero beyond."""
+    q = min(p, end - 1)
+    return (rows.values[q] if p < end else ZERO), rows.tokens[q]
+
+
+@inlined
+def _sum_columns(rows, i, factors, f, g):
+    """Return the sums of x v over a row in two columns, and of the squares of all terms.
+
+    Two entries and two columns at a time, so that what one waits for does not delay the others.
+    """
+    total, other, squares = ZERO, ZERO, ZERO
+    begin, end = rows.indptr[i], rows.indptr[i + 1]
+    for p in range(begin, end, 2):
+        (x, k), (y, m) = _entry(rows, p, end), _entry(rows, p + 1, end)
+        a, b = x * factors[k, f], x * factors[k, g]
+        c, d = y * factors[m, f], y * factors[m, g]
+        total += a + c
+        other += b + d
+        squares += a * a + c * c
+        squares += b * b + d * d if g > f else ZERO
+    return total, other, squares
+
+
+@inlined
 def _sum_row(team, rows, i, factors, sums, j):
     """Return the interactions of a row, and |sum of x v|^2; its sums go to ``sums[j]``."""
     width, norm, squares = factors.shape[1], ZERO, ZERO
-    # Two columns at a time, so that what one waits for does not delay the other.
     for f in range(team.lane, width, 2 * team.n_lanes):
         second = f + team.n_lanes < width
         g = f + team.n_lanes if second else f
-        total, other = ZERO, ZERO
-        for p in range(rows.indptr[i], rows.indptr[i + 1]):
-            x, k = rows.values[p], rows.tokens[p]
-            term, more = x * factors[k, f], x * factors[k, g]
-            total += term
-            other += more
-            squares += term * term
-            squares += more * more if second else ZERO
+        total, other, more = _sum_columns(rows, i, factors, f, g)
+        squares += more
         norm += total * total
         norm += other * other if second else ZERO
         if sums.shape[0] > 0:
@@ -183,10 +202,10 @@ def score_batch(team, b, args):
     start, code = b * data.batch_size, args.objective.loss_code
     for j in range(team.rank, rows_of_batch(args, b), team.size):
         i = data.order[start + j]
-        interactions, norm = _sum_row(team, args.rows, i, model.factors, scratch.sums, j)
+        weight, target = data.weights[i], data.targets[i]
         of_linear, reach = linear_part(team, args.rows, i, model.linear)
+        interactions, norm = _sum_row(team, args.rows, i, model.factors, scratch.sums, j)
         if team.lane == 0:
-            weight, target = data.weights[i], data.targets[i]
             found = model.intercept[0] + of_linear + interactions
             loss, derivative = loss_and_gradient(code, found, target)
             curvature = np.float32(loss_curvature(code, found, target))
@@ -261,16 +280,24 @@ def token_of_window(args, b, w):
 
 
 @inlined
+def _along(args, p, source):
+    """Return the derivative times x of entry ``p`` of a piece, zero beyond its end, and its row."""
+    q = min(p, source.last - 1)
+    j = args.occurrences.rows[q]
+    along = args.scratch.derivatives[j] * args.occurrences.values[q]
+    return (along if p < source.last else ZERO), j
+
+
+@inlined
 def _columns(args, source, f, g):
     """Return two columns of the sum of derivative * x * sums over the entries of a token."""
     scratch, total, other = args.scratch, ZERO, ZERO
     if source.complete:
-        occurrences = args.occurrences
-        for p in range(source.first, source.last):
-            j = occurrences.rows[p]
-            along = scratch.derivatives[j] * occurrences.values[p]
-            total += along * scratch.sums[j, f]
-            other += along * scratch.sums[j, g]
+        # Two entries at a time, so that what one waits for does not delay the other.
+        for p in range(source.first, source.last, 2):
+            (along, i), (second, j) = _along(args, p, source), _along(args, p + 1, source)
+            total += along * scratch.sums[i, f] + second * scratch.sums[j, f]
+            other += along * scratch.sums[i, g] + second * scratch.sums[j, g]
     else:
         slot = source.first
         while slot < source.last:

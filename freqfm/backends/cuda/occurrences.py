@@ -159,13 +159,14 @@ def sum_chunks(team, b, sorting):
 @inlined
 def sum_digits(team, b, sorting):
     """Turn the totals of digits into sums over the digits before."""
-    if team.rank != 0 or team.lane != 0:
+    if team.rank != 0:
         return
     before = 0
-    for digit in range(DIGITS):
-        count = sorting.totals[digit]
-        sorting.totals[digit] = before
-        before += count
+    for start in range(0, DIGITS, team.n_lanes):
+        count = sorting.totals[start + team.lane]
+        up_to = prefix_sum(team, count)
+        sorting.totals[start + team.lane] = before + up_to - count
+        before += last_of_lanes(team, up_to)
 
 
 @inlined

@@ -1,6 +1,7 @@
 """Pairwise losses: each positive against its negatives. For the loss see ``backends.cpu``.
 
-A group takes a row of a batch: some positives of a user.
+A row of a batch has some positives of a user. A group takes a positive with its negatives, and then
+a row, to sum the gradient of its user.
 """
 
 from typing import NamedTuple
@@ -40,10 +41,14 @@ class Pairwise(NamedTuple):
 
 
 class PairwiseScratch(NamedTuple):
-    """Working memory of up to R rows, float32."""
+    """Working memory of up to R rows and P positives, float32 if not said otherwise."""
 
     sources: np.ndarray  #: (R, d), unit users
     user_gradients: np.ndarray  #: (R, d)
+    lengths: np.ndarray  #: (R,), of users
+    rows: np.ndarray  #: (P,), int32, the row of each positive
+    losses: np.ndarray  #: (P,)
+    factors: np.ndarray  #: (P (1 + N),), of items in the gradients of users
 
 
 class PairwiseArgs(NamedTuple):
@@ -86,63 +91,93 @@ def _scored(team, k, r, inverse, args):
 
 
 @inlined
-def _learn_item(team, o, found, r, derivative, args):
-    """Write the gradient by an item, which is occurrence ``o``, and add it to that of the user."""
-    table, gradients = args.items.table.weights, args.scratch.user_gradients
-    multiple = derivative * found.scale
-    for f in range(team.lane, table.shape[1], team.n_lanes):
-        gradients[r, f] += multiple * table[found.item, f]
+def _keep(team, o, found, r, derivative, args):
+    """Keep the gradient by an item, occurrence ``o``, and its factor in that of the user."""
     if team.lane == 0:
         args.items.rows[o] = r
         args.items.multiples[o] = derivative
+        args.scratch.factors[o] = derivative * found.scale
 
 
 @inlined
-def _learn_positive(team, p, r, args, batch):
-    """Compare positive ``p`` with its negatives; return the loss."""
-    data, call, negatives = args.data, args.call, args.pairwise.negatives
-    n_negatives, o = negatives.shape[1], p - batch.first_pair
-    u = data.row_users[batch.first_row + r]
-    inverse = call.inverse_temperatures[u, 0]
-    positive = _scored(team, data.items[p], r, inverse, args)
-    share = data.weights[p] / np.float32(n_negatives)
-    factor = inverse * batch.scale * share
-    loss, pull = ZERO, ZERO
-    for j in range(n_negatives):
-        k = negatives[p - call.first_pair, j]
-        negative = _scored(team, k, r, inverse, args)
-        push = ZERO
-        if not _is_known(args.pairwise, u, k):
-            value, by_positive, by_negative = pair_loss(positive.score, negative.score)
-            loss += share * value
-            push = factor * by_negative
-            pull += factor * by_positive
-        _learn_item(team, batch.n_pairs + o * n_negatives + j, negative, r, push, args)
-    _learn_item(team, o, positive, r, pull, args)
-    return loss
+def gather_users(team, s, args):
+    """Gather the users of a batch, and note the rows of the positives."""
+    batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
+    scratch = args.scratch
+    for r in range(team.rank, batch.n_rows, team.size):
+        row = batch.first_row + r
+        length = gather_dropped_row(
+            team, args.users.table.weights, data.row_users[row], call.cosine, call.dropout,
+            key_of(data, batch, r), scratch.sources, r,
+        )  # fmt: skip
+        if team.lane == 0:
+            scratch.lengths[r] = length
+        for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
+            scratch.rows[p - batch.first_pair] = r
 
 
 @inlined
 def learn_pairs(team, s, args):
-    """Find the gradients of the rows of a batch."""
+    """Compare the positives of a batch with their negatives."""
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
-    units, gradients = args.scratch.sources, args.scratch.user_gradients
+    negatives, n_negatives = args.pairwise.negatives, args.pairwise.negatives.shape[1]
+    for o in range(team.rank, batch.n_pairs, team.size):
+        p, r = batch.first_pair + o, args.scratch.rows[o]
+        u = data.row_users[batch.first_row + r]
+        inverse = call.inverse_temperatures[u, 0]
+        positive = _scored(team, data.items[p], r, inverse, args)
+        share = data.weights[p] / np.float32(n_negatives)
+        factor = inverse * batch.scale * share
+        loss, pull = ZERO, ZERO
+        for j in range(n_negatives):
+            k = negatives[p - call.first_pair, j]
+            negative = _scored(team, k, r, inverse, args)
+            push = ZERO
+            if not _is_known(args.pairwise, u, k):
+                value, by_positive, by_negative = pair_loss(positive.score, negative.score)
+                loss += share * value
+                push = factor * by_negative
+                pull += factor * by_positive
+            _keep(team, batch.n_pairs + o * n_negatives + j, negative, r, push, args)
+        _keep(team, o, positive, r, pull, args)
+        if team.lane == 0:
+            args.scratch.losses[o] = loss
+
+
+@inlined
+def _sum_row(team, pairs, f, args, batch):
+    """Return number ``f`` of the gradient of a user, summed over the first to the last pair."""
+    negatives, table = args.pairwise.negatives, args.items.table.weights
+    factors, n_negatives, total = args.scratch.factors, negatives.shape[1], ZERO
+    for o in range(pairs[0], pairs[1]):
+        p = batch.first_pair + o
+        total += factors[o] * table[args.data.items[p], f]
+        for j in range(n_negatives):
+            k = negatives[p - args.call.first_pair, j]
+            total += factors[batch.n_pairs + o * n_negatives + j] * table[k, f]
+    return total
+
+
+@inlined
+def sum_users(team, s, args):
+    """Sum the gradients of the users of a batch, and the losses of rows."""
+    batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
+    scratch, gradients = args.scratch, args.scratch.user_gradients
     for r in range(team.rank, batch.n_rows, team.size):
-        row, key = batch.first_row + r, key_of(data, batch, r)
-        length = gather_dropped_row(
-            team, args.users.table.weights, data.row_users[row], call.cosine, call.dropout, key,
-            units, r,
-        )  # fmt: skip
-        for f in range(team.lane, units.shape[1], team.n_lanes):
-            gradients[r, f] = ZERO
-        loss = ZERO
-        for p in range(data.row_starts[row], data.row_starts[row + 1]):
-            loss += _learn_positive(team, p, r, args, batch)
+        row = batch.first_row + r
+        first, last = data.row_starts[row], data.row_starts[row + 1]
+        pairs = first - batch.first_pair, last - batch.first_pair
+        for f in range(team.lane, gradients.shape[1], team.n_lanes):
+            gradients[r, f] = _sum_row(team, pairs, f, args, batch)
         if call.cosine:
-            through_normalisation(team, gradients, units, r, length)
-        through_dropout(team, gradients, call.dropout, key, r)
+            through_normalisation(team, gradients, scratch.sources, r, scratch.lengths[r])
+        through_dropout(team, gradients, call.dropout, key_of(data, batch, r), r)
+        loss = ZERO
+        for o in range(pairs[0] + team.lane, pairs[1], team.n_lanes):
+            loss += scratch.losses[o]
+        loss = group_sum(team, loss)
         if team.lane == 0:
             call.results[LOSS, row - call.first_row] = loss
 
 
-PAIRS = (learn_pairs, move_rows)
+PAIRS = (gather_users, learn_pairs, sum_users, move_rows)

@@ -13,7 +13,14 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.draws import Cells, DrawScratch, draw_from_cells, log_q_of_item
-from freqfm.backends.cuda.products import multiply_tile, n_tiles
+from freqfm.backends.cuda.products import (
+    multiply_tile,
+    n_tiles,
+    parts_of,
+    product_in_parts,
+    product_of_rows_in_parts,
+    sum_of_parts,
+)
 from freqfm.backends.cuda.sorting import batch_of_occurrence
 from freqfm.backends.cuda.tables import (
     Dropout,
@@ -133,7 +140,8 @@ class SoftmaxScratch(NamedTuple):
     positive_corrections: np.ndarray  #: (P,), of drawn lists
     scales: np.ndarray  #: (R, n_negatives), one over the lengths of the items of lists
     scores: np.ndarray  #: (rows of a panel, M), or (R, n_negatives)
-    partial: np.ndarray  #: (chunks, rows of a panel, d)
+    parts: np.ndarray  #: (parts, rows of a panel, d), sums of negatives
+    negative_parts: np.ndarray  #: (parts, M, d), gradients by negatives
     scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
     of_rows: np.ndarray  #: (4, R): length, total, shift, logarithm of the sum at temperature one
@@ -269,14 +277,6 @@ def _panel_of(args, batch):
 
 
 @inlined
-def _n_chunks(args, m):
-    """Return how many parts a sum over negatives has, and the length of a part."""
-    most = args.scratch.partial.shape[0]
-    length = max(128, (m + most - 1) // most)
-    return (m + length - 1) // length, length
-
-
-@inlined
 def catch_up_batch(team, s, args):
     """Let the rows of a batch catch up on the steps they have missed."""
     batch = batch_of(args.data, args.call, s)
@@ -329,8 +329,7 @@ def score(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape = last - first, _n_negatives(args, batch)
-    users = scratch.user_columns[:, first:last]
-    span = 0, scratch.user_columns.shape[0]
+    users, span = (scratch.user_columns, first), (0, scratch.user_columns.shape[0])
     for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
         multiply_tile(team, t, users, scratch.negative_columns, span, shape, scratch.scores, False)
 
@@ -393,17 +392,8 @@ def sum_negatives(team, s, args):
     """Sum the negatives of each row of a panel, weighted by the exponentials, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    m = _n_negatives(args, batch)
-    shape = last - first, scratch.negatives.shape[1]
-    n_chunks, length = _n_chunks(args, m)
-    tiles = n_tiles(team, shape[0], shape[1])
-    for t in range(team.rank, tiles * n_chunks, team.size):
-        chunk = t // tiles
-        span = chunk * length, min((chunk + 1) * length, m)
-        multiply_tile(
-            team, t % tiles, scratch.scores.T, scratch.negatives, span, shape,
-            scratch.partial[chunk], False,
-        )  # fmt: skip
+    shape, m = (last - first, scratch.negatives.shape[1]), _n_negatives(args, batch)
+    product_of_rows_in_parts(team, scratch.scores, scratch.negatives, m, shape, scratch.parts)
 
 
 @inlined
@@ -505,28 +495,35 @@ def finish(team, s, args):
     """Find the gradients of the users of a panel, and of positives."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    n_chunks, _ = _n_chunks(args, _n_negatives(args, batch))
+    n_parts, _ = parts_of(_n_negatives(args, batch), scratch.parts)
     for r in range(first + team.rank, last, team.size):
         for f in range(team.lane, scratch.scaled.shape[1], team.n_lanes):
-            total = ZERO
-            for chunk in range(n_chunks):
-                total += scratch.partial[chunk, r - first, f]
-            scratch.scaled[r, f] = total
+            scratch.scaled[r, f] = sum_of_parts(scratch.parts, n_parts, r - first, f)
         _finish_row(team, r, args, batch)
 
 
 @inlined
 def learn_negatives(team, s, args):
-    """Add the gradients of the shared negatives by the rows of a panel."""
+    """Find the gradients of the shared negatives by the rows of a panel, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    m, capacity = _n_negatives(args, batch), scratch.of_rows.shape[1]
-    shape = m, scratch.scaled.shape[1]
-    out, scaled = scratch.sources[capacity:], scratch.scaled[first:last]
-    for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(
-            team, t, scratch.scores, scaled, (0, last - first), shape, out, batch.panel > 0
-        )
+    shape, scaled = (_n_negatives(args, batch), scratch.scaled.shape[1]), scratch.scaled[first:last]
+    product_in_parts(team, scratch.scores, scaled, last - first, shape, scratch.negative_parts)
+
+
+@inlined
+def add_negatives(team, s, args):
+    """Add the parts of the gradients of the shared negatives to those of the panels before."""
+    batch, scratch = batch_of(args.data, args.call, s), args.scratch
+    first, last = _panel_of(args, batch)
+    n_parts, _ = parts_of(last - first, scratch.negative_parts)
+    capacity, width = scratch.of_rows.shape[1], scratch.sources.shape[1]
+    for j in range(team.rank, _n_negatives(args, batch), team.size):
+        for f in range(team.lane, width, team.n_lanes):
+            total = sum_of_parts(scratch.negative_parts, n_parts, j, f)
+            if batch.panel > 0:
+                total += scratch.sources[capacity + j, f]
+            scratch.sources[capacity + j, f] = total
 
 
 @inlined
@@ -634,7 +631,16 @@ def draw(team, s, args):
 LIST_USERS = (_list_users,)
 LIST_ITEMS = (_list_items,)
 CATCH_UP = (catch_up_batch,)
-SHARED = (gather, score, exponentiate, sum_negatives, finish, learn_negatives, move_rows)
+SHARED = (
+    gather,
+    score,
+    exponentiate,
+    sum_negatives,
+    finish,
+    learn_negatives,
+    add_negatives,
+    move_rows,
+)
 LISTS = (learn_lists, move_rows)
 CATCH_UP_USERS = (catch_up_users,)
 DRAW = (draw,)

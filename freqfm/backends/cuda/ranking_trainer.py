@@ -16,6 +16,7 @@ from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.fm import SUM_LOSSES
 from freqfm.backends.cuda.pairwise import PAIRS, Pairwise, PairwiseArgs, PairwiseScratch
+from freqfm.backends.cuda.products import most_parts
 from freqfm.backends.cuda.ranking import (
     CATCH_UP,
     CATCH_UP_USERS,
@@ -51,9 +52,6 @@ _WORK_PER_LAUNCH, _OCCURRENCES = 200_000_000_000, 1 << 24
 
 # Up to this many scores (512 MB) a batch is scored at once, else in panels of rows.
 _SCORES = 1 << 27
-
-# A sum over negatives is made in at most so many parts.
-_CHUNKS = 32
 
 # Losses are summed on the GPU in groups of this size.
 _LOSSES = 4096
@@ -122,7 +120,8 @@ class SoftmaxFamily:
             positive_corrections=floats(n_rows),
             scales=floats(n_rows if separate else 0, width),
             scores=floats(height, width),
-            partial=floats(_CHUNKS if n_shared else 0, height, d),
+            parts=floats(most_parts(height, d) if n_shared else 0, height, d),
+            negative_parts=floats(most_parts(n_shared, d) if n_shared else 0, n_shared, d),
             scaled=floats(n_rows, d),
             user_gradients=floats(n_rows, d),
             of_rows=floats(4, n_rows),
@@ -198,7 +197,14 @@ class PairwiseFamily:
         self.n_listed = n_pairs * problem.n_negatives
         self.work = 6 * problem.batch_size * (1 + problem.n_negatives) * problem.width
         shape = n_pairs, problem.width
-        self._scratch = PairwiseScratch(*(device.empty(shape, np.float32) for _ in range(2)))
+        self._scratch = PairwiseScratch(
+            sources=device.empty(shape, np.float32),
+            user_gradients=device.empty(shape, np.float32),
+            lengths=device.empty(n_pairs, np.float32),
+            rows=device.empty(n_pairs, np.int32),
+            losses=device.empty(n_pairs, np.float32),
+            factors=device.empty(n_pairs + self.n_listed, np.float32),
+        )
         self._known = [device.to_device(part.astype(np.int32)) for part in problem.known]
 
     @staticmethod
@@ -240,7 +246,7 @@ class AlignmentFamily:
             units=floats(2, n, d),
             columns=floats(2, d, n),
             cosines=floats(2, height, n),
-            partial=floats(2, _CHUNKS, height, d),
+            parts=floats(2, most_parts(2 * height, d), height, d),
             totals=floats(2, n),
             gradients=floats(2, n, d),
             pushes=floats(2, 2),

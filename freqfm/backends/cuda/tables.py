@@ -135,17 +135,16 @@ def _dropped(dropout, key, f):
 @inlined
 def gather_dropped_row(team, table, k, cosine, dropout, key, out, j):
     """Copy row ``k`` with some numbers dropped; return its length if ``cosine``, else 1."""
-    squares = ZERO
-    for f in range(team.lane, table.shape[1], team.n_lanes):
-        value = _dropped(dropout, key, f) * table[k, f]
-        out[j, f] = value
-        squares += value * value
-    if not cosine:
-        return ONE
-    length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+    length = ONE
+    if cosine:
+        squares = ZERO
+        for f in range(team.lane, table.shape[1], team.n_lanes):
+            value = _dropped(dropout, key, f) * table[k, f]
+            squares += value * value
+        length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
     scale = ONE / length
     for f in range(team.lane, table.shape[1], team.n_lanes):
-        out[j, f] *= scale
+        out[j, f] = scale * (_dropped(dropout, key, f) * table[k, f])
     return length
 
 
@@ -271,18 +270,32 @@ def _catch_up_all(team, number, args):
 
 
 @inlined
+def _occurrence(side, p, last):
+    """Return the source row of an occurrence, and its multiple, which is zero beyond the last."""
+    o = side.touched.sources[min(p, last - 1)]
+    multiple = side.multiples[o]
+    return side.rows[o], (multiple if p < last else ZERO)
+
+
+@inlined
 def _sum_occurrences(team, e, start, end, side, sources):
     """Write the sum of the occurrences of a row; return how many there are."""
-    touched, row = side.touched, e - start
+    touched, row, width = side.touched, e - start, sources.shape[1]
     last = e + 1
     while last < end and touched.tokens[last] == touched.tokens[e]:
         last += 1
-    for f in range(team.lane, sources.shape[1], team.n_lanes):
-        total = ZERO
-        for p in range(e, last):
-            o = touched.sources[p]
-            total += side.multiples[o] * sources[side.rows[o], f]
+    # Two occurrences and two columns at a time, so that what one waits for does not delay others.
+    for f in range(team.lane, width, 2 * team.n_lanes):
+        second = f + team.n_lanes < width
+        g = f + team.n_lanes if second else f
+        total, other = ZERO, ZERO
+        for p in range(e, last, 2):
+            (i, x), (j, y) = _occurrence(side, p, last), _occurrence(side, p + 1, last)
+            total += x * sources[i, f] + y * sources[j, f]
+            other += x * sources[i, g] + y * sources[j, g]
         side.gradients[row, f] = total
+        if second:
+            side.gradients[row, g] = other
     return last - e
 
 

@@ -114,7 +114,7 @@ def turn_queries(team, b, args):
 def score_part(team, b, args):
     """Write the scores of a part's queries."""
     _, n = _part(args, b)
-    product(team, args.left, n, args.right, args.items.shape[0], args.scores)
+    product(team, args.left, args.right, (n, args.items.shape[0]), args.scores)
 
 
 @inlined

@@ -11,7 +11,13 @@ import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.draws import Cells, DrawScratch, draw_from_cells, log_q_of_item
-from freqfm.backends.cuda.products import multiply_tile, n_tiles
+from freqfm.backends.cuda.products import (
+    multiply_tile,
+    n_tiles,
+    parts_of,
+    product_of_rows_in_parts,
+    sum_of_parts,
+)
 from freqfm.backends.cuda.tables import (
     Side,
     Step,
@@ -33,6 +39,7 @@ __all__ = [
     "MOVE_ALL",
     "MOVE_LISTED",
     "SAMPLED",
+    "SLICE",
     "DrawArgs",
     "FullArgs",
     "FullScratch",
@@ -42,8 +49,8 @@ __all__ = [
     "SampledScratch",
 ]
 
-# Parts of a sum over items have at least this many terms.
-_SHORTEST = 128
+#: So many items of a query are the work of a group.
+SLICE = 1024
 
 
 class Queries(NamedTuple):
@@ -78,8 +85,11 @@ class FullScratch(NamedTuple):
     units: np.ndarray  #: (n_items, D), the items as they are scored
     unit_columns: np.ndarray  #: (D, n_items)
     scores: np.ndarray  #: (queries of a panel, n_items)
-    partial: np.ndarray  #: (parts, queries of a panel, D)
+    parts: np.ndarray  #: (parts, queries of a panel, D)
     scaled: np.ndarray  #: (B, D)
+    largest: np.ndarray  #: (B, slices), of the scores of a slice
+    totals: np.ndarray  #: (B, slices), sums of exponentials
+    inverse: np.ndarray  #: (B,), one over the sum of all exponentials
 
 
 class FullArgs(NamedTuple):
@@ -131,14 +141,6 @@ def _panel_of(args, s):
 
 
 @inlined
-def _parts(args):
-    """Return how many parts a sum over items has, and the length of a part."""
-    m, most = args.scratch.units.shape[0], args.scratch.partial.shape[0]
-    length = max(_SHORTEST, (m + most - 1) // most)
-    return (m + length - 1) // length, length
-
-
-@inlined
 def gather_items(team, s, args):
     """Gather all items, and the columns of the queries."""
     scratch, vectors = args.scratch, args.batch.vectors
@@ -157,65 +159,100 @@ def score_items(team, s, args):
     """Score the queries of a panel against all items."""
     scratch, (first, last) = args.scratch, _panel_of(args, s)
     shape, span = (last - first, scratch.units.shape[0]), (0, scratch.columns.shape[0])
-    queries = scratch.columns[:, first:last]
+    queries = scratch.columns, first
     for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
         multiply_tile(team, t, queries, scratch.unit_columns, span, shape, scratch.scores, False)
 
 
 @inlined
-def differentiate(team, s, args):
-    """Turn scores into derivatives of the loss of a query of weight one; write the losses."""
-    batch, scores, (first, last) = args.batch, args.scratch.scores, _panel_of(args, s)
-    m = scores.shape[1]
-    for r in range(first + team.rank, last, team.size):
-        t, begin, end = r - first, batch.starts[r], batch.starts[r + 1]
-        pull, largest, total = ZERO, -np.float32(np.inf), ZERO
-        for p in range(begin + team.lane, end, team.n_lanes):
-            pull += batch.weights[p] * scores[t, batch.items[p]]
-        pull = group_sum(team, pull)
-        for j in range(team.lane, m, team.n_lanes):
-            largest = max(largest, scores[t, j])
+def _slice(args, task):
+    """Return a query of a panel, a slice of the items, the slice's first item, and its end."""
+    m, n_slices = args.scratch.scores.shape[1], args.scratch.largest.shape[1]
+    part = task % n_slices
+    return task // n_slices, part, part * SLICE, min((part + 1) * SLICE, m)
+
+
+@inlined
+def find_largest(team, s, args):
+    """Find the largest score of each slice of the items, and the scores of the positives."""
+    batch, scratch, (first, last) = args.batch, args.scratch, _panel_of(args, s)
+    for task in range(team.rank, (last - first) * scratch.largest.shape[1], team.size):
+        t, part, begin, end = _slice(args, task)
+        largest = -np.float32(np.inf)
+        for j in range(np.uint64(begin + team.lane), np.uint64(end), np.uint64(team.n_lanes)):
+            largest = max(largest, scratch.scores[t, j])
         largest = group_max(team, largest)
-        for j in range(team.lane, m, team.n_lanes):
-            e = exp_of_minus(largest - scores[t, j])
-            scores[t, j] = e
+        if team.lane == 0:
+            scratch.largest[first + t, part] = largest
+    for r in range(first + team.rank, last, team.size):
+        pull = ZERO
+        for p in range(batch.starts[r] + team.lane, batch.starts[r + 1], team.n_lanes):
+            pull += batch.weights[p] * scratch.scores[r - first, batch.items[p]]
+        pull = group_sum(team, pull)
+        if team.lane == 0:
+            batch.losses[r] = -pull
+
+
+@inlined
+def _largest(team, r, args):
+    """Return the largest score of a query."""
+    largest = -np.float32(np.inf)
+    for part in range(team.lane, args.scratch.largest.shape[1], team.n_lanes):
+        largest = max(largest, args.scratch.largest[r, part])
+    return group_max(team, largest)
+
+
+@inlined
+def exponentiate_scores(team, s, args):
+    """Turn the scores of a panel into exponentials, and sum those of each slice."""
+    scratch, (first, last) = args.scratch, _panel_of(args, s)
+    for task in range(team.rank, (last - first) * scratch.largest.shape[1], team.size):
+        t, part, begin, end = _slice(args, task)
+        largest, total = _largest(team, first + t, args), ZERO
+        for j in range(np.uint64(begin + team.lane), np.uint64(end), np.uint64(team.n_lanes)):
+            e = exp_of_minus(largest - scratch.scores[t, j])
+            scratch.scores[t, j] = e
             total += e
         total = group_sum(team, total)
-        for j in range(team.lane, m, team.n_lanes):
-            scores[t, j] /= total
-        synchronize_group(team)
-        for p in range(begin + team.lane, end, team.n_lanes):
-            scores[t, batch.items[p]] -= batch.weights[p] / batch.totals[r]
         if team.lane == 0:
-            log_sum = largest + np.float32(math.log(total))
-            batch.losses[r] = batch.totals[r] * log_sum - pull
+            scratch.totals[first + t, part] = total
+
+
+@inlined
+def subtract_positives(team, s, args):
+    """Subtract the positives: times ``inverse`` the exponentials become derivatives."""
+    batch, scratch, (first, last) = args.batch, args.scratch, _panel_of(args, s)
+    for r in range(first + team.rank, last, team.size):
+        total = ZERO
+        for part in range(team.lane, scratch.totals.shape[1], team.n_lanes):
+            total += scratch.totals[r, part]
+        total = group_sum(team, total)
+        for p in range(batch.starts[r] + team.lane, batch.starts[r + 1], team.n_lanes):
+            share = batch.weights[p] / batch.totals[r]
+            scratch.scores[r - first, batch.items[p]] -= total * share
+        largest = _largest(team, r, args)
+        if team.lane == 0:
+            scratch.inverse[r] = ONE / total
+            batch.losses[r] += batch.totals[r] * (largest + np.float32(math.log(total)))
 
 
 @inlined
 def sum_items(team, s, args):
     """Sum the items weighted by the derivatives of a panel, in parts."""
     scratch, (first, last) = args.scratch, _panel_of(args, s)
-    shape, m = (last - first, scratch.units.shape[1]), scratch.units.shape[0]
-    tiles, (n_parts, length) = n_tiles(team, shape[0], shape[1]), _parts(args)
-    for t in range(team.rank, tiles * n_parts, team.size):
-        part = t // tiles
-        multiply_tile(
-            team, t % tiles, scratch.scores.T, scratch.units,
-            (part * length, min((part + 1) * length, m)), shape, scratch.partial[part], False,
-        )  # fmt: skip
+    shape, n_items = (last - first, scratch.units.shape[1]), scratch.units.shape[0]
+    product_of_rows_in_parts(team, scratch.scores, scratch.units, n_items, shape, scratch.parts)
 
 
 @inlined
 def finish_queries(team, s, args):
     """Write the gradients of the queries of a panel."""
     batch, scratch, (first, last) = args.batch, args.scratch, _panel_of(args, s)
-    n_parts, _ = _parts(args)
+    n_parts, _ = parts_of(scratch.units.shape[0], scratch.parts)
     for r in range(first + team.rank, last, team.size):
-        factor = batch.scale * batch.totals[r]
+        factor = batch.scale * batch.totals[r] * scratch.inverse[r]
         for f in range(team.lane, scratch.scaled.shape[1], team.n_lanes):
-            total = ZERO
-            for part in range(n_parts):
-                total += scratch.partial[part, r - first, f]
+            total = sum_of_parts(scratch.parts, n_parts, r - first, f)
             batch.gradients[r, f] = factor * total
             scratch.scaled[r, f] = factor * batch.vectors[r, f]
 
@@ -225,9 +262,9 @@ def learn_items(team, s, args):
     """Add the gradients of all items by the queries of a panel."""
     scratch, (first, last) = args.scratch, _panel_of(args, s)
     shape, out = scratch.units.shape, args.moved.side.gradients
-    scaled = scratch.scaled[first:last]
+    left, scaled, span = (scratch.scores, 0), scratch.scaled[first:last], (0, last - first)
     for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(team, t, scratch.scores, scaled, (0, last - first), shape, out, s > 0)
+        multiply_tile(team, t, left, scaled, span, shape, out, s > 0)
 
 
 @inlined
@@ -373,7 +410,9 @@ def move_layer(team, s, args):
 FULL = (
     gather_items,
     score_items,
-    differentiate,
+    find_largest,
+    exponentiate_scores,
+    subtract_positives,
     sum_items,
     finish_queries,
     learn_items,

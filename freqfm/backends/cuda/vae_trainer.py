@@ -10,6 +10,7 @@ from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.histories import SUM, DeviceHistories
+from freqfm.backends.cuda.products import most_parts
 from freqfm.backends.cuda.sorting import KeySort, Touched
 from freqfm.backends.cuda.tables import Side
 from freqfm.backends.cuda.vae import (
@@ -19,6 +20,7 @@ from freqfm.backends.cuda.vae import (
     MOVE_ALL,
     MOVE_LISTED,
     SAMPLED,
+    SLICE,
     DrawArgs,
     FullArgs,
     FullScratch,
@@ -34,9 +36,6 @@ __all__ = ["CUDAAutoencoderTrainer"]
 
 # Up to this many scores (512 MB) a batch is scored at once, else in panels of queries.
 _SCORES = 1 << 27
-
-# A sum over items is made in at most so many parts.
-_PARTS = 32
 
 
 class _Args(NamedTuple):
@@ -104,15 +103,18 @@ class CUDAAutoencoderTrainer:
         n, width, n_items = (
             self._problem.n_queries, self._problem.item_width, len(self._host[1].weights)
         )  # fmt: skip
-        height = max(1, min(n, _SCORES // n_items))
+        height, n_slices = max(1, min(n, _SCORES // n_items)), -(-n_items // SLICE)
         self._gradients = self._floats(n_items, width)
         return FullScratch(
             columns=self._floats(width, n),
             units=self._floats(n_items, width),
             unit_columns=self._floats(width, n_items),
             scores=self._floats(height, n_items),
-            partial=self._floats(_PARTS, height, width),
+            parts=self._floats(most_parts(height, width), height, width),
             scaled=self._floats(n, width),
+            largest=self._floats(n, n_slices),
+            totals=self._floats(n, n_slices),
+            inverse=self._floats(n),
         )
 
     def _sampled_scratch(self):
