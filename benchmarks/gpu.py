@@ -25,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 from freqfm import FMClassifier, MFRecommender, backends
 from freqfm._jit import inlined
 from freqfm._validation import canonical_csr
-from freqfm.backends.cuda.products import product
+from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.team import worker
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k, recall_at_k
@@ -53,7 +53,7 @@ def copy_words(team, b, args):
 def multiply(team, b, args):
     """Multiply two matrices, to measure products."""
     left, right, out = args
-    product(team, left, right, (left.shape[1], right.shape[1]), out)
+    product_of_rows(team, left, 0, right, out.shape, out)
 
 
 class Report:
@@ -148,9 +148,9 @@ def measure_card(report, device, clock, sizes):
     peak = peak_of(device)
     report.add("peak of fp32, by clock and multiprocessors", peak / 1e12, "TFLOP/s")
     n = sizes.square
-    left = device.to_device(np.ones((64, n), dtype=np.float32))
+    left, right = (device.to_device(np.ones(at, dtype=np.float32)) for at in ((n, 64), (64, n)))
     out = device.empty((n, n), np.float32)
-    run = lambda: device.run((multiply,), (left, left, out), 32, n * n // 512)  # noqa: E731
+    run = lambda: device.run((multiply,), (left, right, out), 32, n * n // 1024)  # noqa: E731
     speed = 2 * 64 * n * n / clock.median("multiply", run, sizes.repeats)
     report.add("product of (n, 64) and (64, n), share of the peak", speed / peak, "", 0.25)
     return bandwidth, peak

@@ -28,15 +28,17 @@ class SimulatedDevice(device.Device):
         self._gpu = device.cuda.gpus[0]
         self._kernels, self._kept, self._arrived = {}, [], None
 
-    def _compiled(self, python, cooperative, args):
-        return device._Kernel(device.cuda.jit(python), 1)
+    def _compiled(self, phases, formulas, args):
+        with device.compiling(f"{phases[0].__name__} for the GPU"):
+            kernel = device.cuda.jit(device.kernel_of(phases, formulas, args))
+        return device._Kernel(kernel, 1)
 
     def run(self, phases, args, n_lanes, *more, **options):
         super().run(phases, args, 1, *more, **options)
 
 
 def main():
-    device._BLOCK = 4
+    device._BLOCK = device._SMALLEST_BLOCK = 4
     device._OF_WARPS = {team.add_at: device._add_at}
     simulated, reference = CUDABackend(SimulatedDevice()), NumpyBackend()
     X = sparse.random(24, 9, 0.4, format="csr", dtype=np.float32, random_state=0)

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 from freqfm._jit import translated
-from freqfm.backends.cuda import products, team
+from freqfm.backends.cuda import team
 from freqfm.backends.cuda.team import Team
 
 
@@ -89,11 +89,7 @@ class Lanes:
         def equals(lane, values):
             return values[:lane].count(values[lane]), values.count(values[lane])
 
-        def from_lane(team, value, lane):
-            return self.exchange(team.lane, "from", value)[lane]
-
         return {
-            products.from_lane: from_lane,
             team.group_sum: together("sum", lambda lane, v: _in_pairs(v)),
             team.group_max: together("max", lambda lane, v: max(v)),
             team.prefix_sum: together("prefix", lambda lane, v: sum(v[1 : lane + 1], v[0])),

@@ -43,7 +43,7 @@ MAY_USE_FLOAT64 = {"sum_losses"}
 CAPABILITY = 9, 0
 
 # Bytes of a thread.
-MOST_SPILLED = 256
+MOST_SPILLED = 512
 
 
 def assembler():

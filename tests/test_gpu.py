@@ -200,6 +200,17 @@ def test_folding_in_agrees(pairwise):
     assert_allclose(*sums, atol=1e-5)
 
 
+def test_kernels_are_found_on_disk(fit_on, monkeypatch):
+    from freqfm.backends.cuda import device
+    from freqfm.backends.cuda.backend import CUDABackend
+
+    model = FMClassifier(3, max_iter=1, random_state=0)
+    one = fit_on(CUDABackend(device.Device(0)), model, *rows("binary"))
+    monkeypatch.setattr(device, "kernel_of", None)
+    other = fit_on(CUDABackend(device.Device(0)), model, *rows("binary"))
+    assert_array_equal(one.factors_, other.factors_)
+
+
 def test_a_pickled_model_goes_on_without_the_gpu(monkeypatch):
     X, y = rows("binary")
     params = {"warm_start": True, "max_iter": 2, "early_stopping": False, "random_state": 0}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
-from freqfm.backends.cuda.products import multiply_tile, n_tiles, parts_of, sum_of_parts
+from freqfm.backends.cuda.products import multiply_tile_of_rows, n_tiles, parts_of, sum_of_parts
 from freqfm.backends.cuda.ranking import LOSS, EpochData, RankingCall, batch_of, key_of
 from freqfm.backends.cuda.tables import (
     Side,
@@ -121,11 +121,10 @@ def compare_sides(team, s, args):
     shape = last - first, batch.n_rows
     tiles = n_tiles(team, shape[0], shape[1])
     for t in range(team.rank, 2 * tiles, team.size):
-        columns = scratch.columns[t // tiles]
-        multiply_tile(
-            team, t % tiles, (columns, first), columns, (0, columns.shape[0]), shape,
-            scratch.cosines[t // tiles], False,
-        )  # fmt: skip
+        side = t // tiles
+        units, columns, cosines = scratch.units[side], scratch.columns[side], scratch.cosines[side]
+        span = 0, units.shape[1]
+        multiply_tile_of_rows(team, t % tiles, (units, first), columns, span, shape, cosines)
 
 
 @inlined
@@ -159,9 +158,9 @@ def sum_sides(team, s, args):
     for t in range(team.rank, 2 * tiles * n_parts, team.size):
         side, part = t // (tiles * n_parts), t // tiles % n_parts
         span = part * length, min((part + 1) * length, batch.n_rows)
-        multiply_tile(
-            team, t % tiles, (scratch.cosines[side].T, 0), scratch.units[side], span, shape,
-            scratch.parts[side, part], False,
+        multiply_tile_of_rows(
+            team, t % tiles, (scratch.cosines[side], 0), scratch.units[side], span, shape,
+            scratch.parts[side, part],
         )  # fmt: skip
 
 

@@ -6,14 +6,14 @@ import numpy as np
 from numba import cuda
 
 from freqfm._jit import compiling, fingerprint_of, translated
-from freqfm.backends.cuda import products, team
+from freqfm.backends.cuda import kernel_files, products, team
 from freqfm.backends.cuda.constants import kind_of, with_constants
 
 __all__ = ["Device", "kernel_of", "open_problem"]
 
-# Threads of a block, of which several groups share one, and most registers of a thread: with these
-# one block fills a multiprocessor. Barriers are faster with few blocks.
-_BLOCK, _MOST_REGISTERS = 512, 128
+# Most threads of a block, of which several groups share one, and most registers of a thread: with
+# these one block fills a multiprocessor. Barriers are faster with few blocks.
+_BLOCK, _SMALLEST_BLOCK, _MOST_REGISTERS = 512, 128, 128
 
 # Grids without barriers may have so many blocks.
 _MOST_BLOCKS = 1 << 16
@@ -96,8 +96,8 @@ def _readable(index, last):
     return index
 
 
-def _from_lane(team, value, lane):
-    return cuda.shfl_sync(_WHOLE_WARP, value, lane)
+def _of_row(team, mine, a, i, start, c, last):
+    return cuda.shfl_sync(_WHOLE_WARP, mine, (cuda.laneid & 24) + c)
 
 
 def _arrangement(team):
@@ -115,7 +115,7 @@ _OF_WARPS = {
     team.synchronize_group: _synchronize_group,
     products.arrangement: _arrangement,
     products.readable: _readable,
-    products.from_lane: _from_lane,
+    products.of_row: _of_row,
     team.add_at: _add_at,
 }
 
@@ -309,9 +309,9 @@ class Device:
         """
         with self._gpu:
             kernel = self._kernel(phases, formulas or {}, args)
-            n_blocks = max(1, -(-n_items * n_lanes // _BLOCK))
-            n_blocks = min(n_blocks, kernel.most_blocks, self.most_blocks or kernel.most_blocks)
-            kernel.on(n_blocks)(*map(int, span), int(n_lanes), self._arrived, args)
+            most_blocks = min(kernel.most_blocks, self.most_blocks or kernel.most_blocks)
+            launch = kernel.on(*_shape_of_grid(n_items * n_lanes, most_blocks))
+            launch(*map(int, span), int(n_lanes), self._arrived, args)
             # An interrupt by the user arrives between launches.
             cuda.synchronize()
 
@@ -324,21 +324,39 @@ class Device:
             self._kept += fingerprint.kept
             if self._arrived is None:
                 self._arrived = cuda.to_device(np.zeros(1, dtype=np.uint32))
-            with compiling(f"{phases[0].__name__} for the GPU"):
-                python = kernel_of(phases, formulas, args)
-                self._kernels[key] = self._compiled(python, len(phases) > 1, args)
+            self._kernels[key] = self._compiled(phases, formulas, args)
         return self._kernels[key]
 
-    def _compiled(self, python, cooperative, args):
-        """Return the _Kernel of a Python function; ``cooperative`` says whether blocks wait."""
-        dispatcher = cuda.jit(python, max_registers=_MOST_REGISTERS)
-        compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
-        if not cooperative:
+    def _compiled(self, phases, formulas, args):
+        """Return the _Kernel of phases, compiled for the types and constants of ``args``."""
+        code = self._code(phases, formulas, args)
+        compiled = cuda.jit(_nothing)
+        compiled.overloads[code.argument_types] = code
+        compiled._specialized = True
+        if len(phases) == 1:
             return _Kernel(compiled, _MOST_BLOCKS)
-        (code,) = compiled.overloads.values()
         # All blocks, or none, run at the same time.
         code.cooperative = True
         return _Kernel(compiled, code.max_cooperative_grid_blocks(_BLOCK))
+
+    def _code(self, phases, formulas, args):
+        """Return the compiled code of a kernel, from disk if it is there."""
+        name, capability = None, cuda.get_current_device().compute_capability
+        if not formulas:
+            name = kernel_files.name_of(phases, kind_of(args), capability)
+            code = kernel_files.load(name)
+            if code is not None:
+                return code
+        with compiling(f"{phases[0].__name__} for the GPU"):
+            dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
+            compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
+        (code,) = compiled.overloads.values()
+        kernel_files.save(name, code)
+        return code
+
+
+def _nothing():
+    pass
 
 
 class _Kernel:
@@ -347,14 +365,25 @@ class _Kernel:
     def __init__(self, compiled, most_blocks):
         self.most_blocks, self._compiled, self._launches = most_blocks, compiled, {}
 
-    def on(self, n_blocks):
-        """Return what launches the kernel on so many blocks."""
-        if n_blocks not in self._launches:
+    def on(self, *shape):
+        """Return what launches the kernel on a grid of so many blocks of so many threads."""
+        if shape not in self._launches:
             with warnings.catch_warnings():
                 # Small data take few blocks, which numba warns of.
                 warnings.simplefilter("ignore")
-                self._launches[n_blocks] = self._compiled[n_blocks, _BLOCK]
-        return self._launches[n_blocks]
+                self._launches[shape] = self._compiled[shape]
+        return self._launches[shape]
+
+
+def _shape_of_grid(n_threads, most_blocks):
+    """Return how many blocks a grid of about so many threads has, and their threads.
+
+    Little work is spread over all multiprocessors, by smaller blocks.
+    """
+    n_of_block = _BLOCK
+    while n_of_block > _SMALLEST_BLOCK and 2 * n_threads <= n_of_block * most_blocks:
+        n_of_block //= 2
+    return max(1, min(-(-n_threads // n_of_block), most_blocks)), n_of_block
 
 
 def open_problem(number):

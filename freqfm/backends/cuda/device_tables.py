@@ -31,7 +31,7 @@ class DeviceTables:
 
     def __init__(self, device, rule, formulas):
         self._device, self._formulas = device, formulas
-        self._rule = rule_for_device(device, rule)
+        self._rule = rule_for_device(rule)
         self._copies = {}
         self.idle = rule.catch_up == CATCH_UP_NONE
         # What a function reads of a side that it shares with others, but not of this one.

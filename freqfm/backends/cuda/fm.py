@@ -14,6 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.cuda.columns import (
+    COLUMNS,
+    FOUR_ZEROS,
+    add,
+    four_columns,
+    products,
+    read,
+    sum_inside,
+    times,
+    write,
+)
 from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
 from freqfm.backends.cuda.team import group_sum
@@ -27,7 +38,16 @@ from freqfm.formulas.codes import (
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import penalized_curvature, present_rate, step_element
 
-__all__ = ["SCORE", "SUM_LOSSES", "TRAIN", "FMArgs", "FMRows", "FMScratch", "FMWeightState"]
+__all__ = [
+    "COLUMNS",
+    "SCORE",
+    "SUM_LOSSES",
+    "TRAIN",
+    "FMArgs",
+    "FMRows",
+    "FMScratch",
+    "FMWeightState",
+]
 
 _TWO = np.float32(2)
 
@@ -67,6 +87,7 @@ class FMScratch(NamedTuple):
     """What the phases of a batch pass on."""
 
     sums: np.ndarray  #: (batch_size, d), sums of x v of rows
+    weights: np.ndarray  #: (batch_size,), of rows
     derivatives: np.ndarray  #: (batch_size,), of the weighted loss by the score
     curvatures: np.ndarray  #: (batch_size,), see ``_score_row``
     losses: np.ndarray  #: (n_rows,), weighted, at each place of the epoch
@@ -104,7 +125,6 @@ class Source(NamedTuple):
     complete: bool  #: whether the entries are a piece that is complete
     first: int
     last: int  #: exclusive
-    start: int  #: place of the batch's first row in the epoch
 
 
 class Piece(NamedTuple):
@@ -125,38 +145,20 @@ def _entry(rows, p, end):
 
 
 @inlined
-def _sum_columns(rows, i, factors, f, g):
-    """Return the sums of x v over a row in two columns, and of the squares of all terms.
-
-    Two entries and two columns at a time, so that what one waits for does not delay the others.
-    """
-    total, other, squares = ZERO, ZERO, ZERO
-    begin, end = rows.indptr[i], rows.indptr[i + 1]
-    for p in range(begin, end, 2):
-        (x, k), (y, m) = _entry(rows, p, end), _entry(rows, p + 1, end)
-        a, b = x * factors[k, f], x * factors[k, g]
-        c, d = y * factors[m, f], y * factors[m, g]
-        total += a + c
-        other += b + d
-        squares += a * a + c * c
-        squares += b * b + d * d if g > f else ZERO
-    return total, other, squares
-
-
-@inlined
 def _sum_row(team, rows, i, factors, sums, j):
     """Return the interactions of a row, and |sum of x v|^2; its sums go to ``sums[j]``."""
     width, norm, squares = factors.shape[1], ZERO, ZERO
-    for f in range(team.lane, width, 2 * team.n_lanes):
-        second = f + team.n_lanes < width
-        g = f + team.n_lanes if second else f
-        total, other, more = _sum_columns(rows, i, factors, f, g)
-        squares += more
-        norm += total * total
-        norm += other * other if second else ZERO
+    begin, end = rows.indptr[i], rows.indptr[i + 1]
+    for f in range(team.lane, width, COLUMNS * team.n_lanes):
+        columns, totals, more = four_columns(team, f, width), FOUR_ZEROS, FOUR_ZEROS
+        for p in range(begin, end, 2):
+            (x, k), (y, m) = _entry(rows, p, end), _entry(rows, p + 1, end)
+            u, v = times(x, read(factors, k, columns)), times(y, read(factors, m, columns))
+            totals, more = add(totals, u, v), add(more, products(u, u), products(v, v))
+        squares += sum_inside(columns, more)
+        norm += sum_inside(columns, products(totals, totals))
         if sums.shape[0] > 0:
-            sums[j, f] = total
-            sums[j, g] = other
+            write(sums, j, columns, totals)
     norm = group_sum(team, norm)
     return HALF * (norm - group_sum(team, squares)), norm
 
@@ -210,6 +212,7 @@ def score_batch(team, b, args):
             loss, derivative = loss_and_gradient(code, found, target)
             curvature = np.float32(loss_curvature(code, found, target))
             scratch.losses[start + j] = weight * loss
+            scratch.weights[j] = weight
             scratch.derivatives[j] = weight * derivative
             scratch.curvatures[j] = weight * curvature * (ONE + reach) * (ONE + norm)
 
@@ -217,14 +220,14 @@ def score_batch(team, b, args):
 @inlined
 def _sum_entries(team, args, source):
     """Return the Summed of the entries of a piece."""
-    occurrences, scratch, data = args.occurrences, args.scratch, args.data
+    occurrences, scratch = args.occurrences, args.scratch
     derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
     for p in range(source.first + team.lane, source.last, team.n_lanes):
         j, x = occurrences.rows[p], occurrences.values[p]
         along = x * scratch.derivatives[j]
         derivative += along
         squares += along * x
-        weight += data.weights[data.order[source.start + j]]
+        weight += scratch.weights[j]
         curvature += abs(x) * scratch.curvatures[j]
     return Summed(
         group_sum(team, derivative),
@@ -246,7 +249,7 @@ def piece_of(args, b, q):
     # A window holds at most two pieces of tokens that have others: its first piece and its last.
     place = first - start
     slot = 2 * (place // WINDOW) + (1 if place % WINDOW != 0 else 0)
-    return Piece(k, begins, ends, slot, Source(True, first, last, b * args.data.batch_size))
+    return Piece(k, begins, ends, slot, Source(True, first, last))
 
 
 @inlined
@@ -268,7 +271,7 @@ def token_of_window(args, b, w):
     k = np.int64(occurrences.tokens[after - 1])
     inside = occurrences.tokens[first] != k
     first_slot = 2 * w + (1 if inside else 0)
-    source = Source(False, first_slot, first_slot, b * args.data.batch_size)
+    source = Source(False, first_slot, first_slot)
     if after == end or occurrences.tokens[after] != k:
         return np.int64(-1), source
     if not inside and w > 0 and occurrences.tokens[first - 1] == k:
@@ -276,7 +279,7 @@ def token_of_window(args, b, w):
     w += 1
     while start + w * WINDOW < end and occurrences.tokens[start + w * WINDOW] == k:
         w += 1
-    return k, Source(False, first_slot, 2 * w, source.start)
+    return k, Source(False, first_slot, 2 * w)
 
 
 @inlined
@@ -289,31 +292,27 @@ def _along(args, p, source):
 
 
 @inlined
-def _columns(args, source, f, g):
-    """Return two columns of the sum of derivative * x * sums over the entries of a token."""
-    scratch, total, other = args.scratch, ZERO, ZERO
+def _sum_columns(args, source, columns):
+    """Return four columns of the sum of derivative * x * sums over the entries of a token."""
+    scratch, totals = args.scratch, FOUR_ZEROS
     if source.complete:
-        # Two entries at a time, so that what one waits for does not delay the other.
         for p in range(source.first, source.last, 2):
-            (along, i), (second, j) = _along(args, p, source), _along(args, p + 1, source)
-            total += along * scratch.sums[i, f] + second * scratch.sums[j, f]
-            other += along * scratch.sums[i, g] + second * scratch.sums[j, g]
+            (x, i), (y, j) = _along(args, p, source), _along(args, p + 1, source)
+            u, v = read(scratch.sums, i, columns), read(scratch.sums, j, columns)
+            totals = add(totals, times(x, u), times(y, v))
     else:
         slot = source.first
         while slot < source.last:
-            total += scratch.vectors[slot, f]
-            other += scratch.vectors[slot, g]
+            totals = add(totals, read(scratch.vectors, slot, columns), FOUR_ZEROS)
             slot = next_slot(slot)
-    return total, other
+    return totals
 
 
 @inlined
-def _gradient(args, k, scale, shrinkage, source, f, g):
-    """Return two columns of the gradient of a token's factors."""
-    factors = args.model.factors
-    own, others = factors[k, f], factors[k, g]
-    total, other = _columns(args, source, f, g)
-    return scale * (total - shrinkage * own), scale * (other - shrinkage * others)
+def _gradient(args, k, scale, shrinkage, source, columns):
+    """Return four columns of the gradient of a token's factors."""
+    own = times(-shrinkage, read(args.model.factors, k, columns))
+    return times(scale, add(_sum_columns(args, source, columns), own, FOUR_ZEROS))
 
 
 @inlined
@@ -352,17 +351,21 @@ def _step_token(team, b, k, summed, source, args):
     width = model.factors.shape[1]
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
-        for f in range(team.lane, width, team.n_lanes):
-            along, _ = _gradient(args, k, scale, shrinkage, source, f, f)
-            squares += along * along
+        for f in range(team.lane, width, COLUMNS * team.n_lanes):
+            columns = four_columns(team, f, width)
+            along = _gradient(args, k, scale, shrinkage, source, columns)
+            squares += sum_inside(columns, products(along, along))
         rate /= root_of_row(team, rule, model.factors_first, (k, 0), squares, width)
-    for f in range(team.lane, width, 2 * team.n_lanes):
-        second = f + team.n_lanes < width
-        g = f + team.n_lanes if second else f
-        along, more = _gradient(args, k, scale, shrinkage, source, f, g)
-        _step_factor(k, f, along, rate, root, args)
-        if second:
-            _step_factor(k, g, more, rate, root, args)
+    for f in range(team.lane, width, COLUMNS * team.n_lanes):
+        columns = four_columns(team, f, width)
+        along = _gradient(args, k, scale, shrinkage, source, columns)
+        _step_factor(k, f, along[0], rate, root, args)
+        if columns[1] > f:
+            _step_factor(k, columns[1], along[1], rate, root, args)
+        if columns[2] > f:
+            _step_factor(k, columns[2], along[2], rate, root, args)
+        if columns[3] > f:
+            _step_factor(k, columns[3], along[3], rate, root, args)
 
 
 @inlined
@@ -395,11 +398,9 @@ def _keep_piece(team, slot, summed, source, args):
     """Keep the sums of a piece of a token that has others."""
     scratch = args.scratch
     width = scratch.vectors.shape[1]
-    for f in range(team.lane, width, 2 * team.n_lanes):
-        g = f + team.n_lanes if f + team.n_lanes < width else f
-        total, other = _columns(args, source, f, g)
-        scratch.vectors[slot, f] = total
-        scratch.vectors[slot, g] = other
+    for f in range(team.lane, width, COLUMNS * team.n_lanes):
+        columns = four_columns(team, f, width)
+        write(scratch.vectors, slot, columns, _sum_columns(args, source, columns))
     if team.lane == 0:
         scratch.of_pieces[0, slot] = summed.derivative
         scratch.of_pieces[1, slot] = summed.squares
@@ -410,13 +411,12 @@ def _keep_piece(team, slot, summed, source, args):
 @inlined
 def sum_rows(team, b, args):
     """Sum what the intercept needs over the rows of each window."""
-    data, scratch = args.data, args.scratch
-    start, n_rows = b * data.batch_size, rows_of_batch(args, b)
+    scratch, n_rows = args.scratch, rows_of_batch(args, b)
     for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
         derivative, weight, curvature = ZERO, ZERO, ZERO
         for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
             derivative += scratch.derivatives[j]
-            weight += data.weights[data.order[start + j]]
+            weight += scratch.weights[j]
             curvature += scratch.curvatures[j]
         derivative = group_sum(team, derivative)
         weight = group_sum(team, weight)
@@ -481,7 +481,7 @@ def step_rest(team, b, args):
     for k in range(team.rank, touched.shape[0], team.size):
         if touched[k] != b + 1:
             nothing = Summed(ZERO, ZERO, ZERO, ZERO)
-            _step_token(team, b, k, nothing, Source(False, 0, 0, 0), args)
+            _step_token(team, b, k, nothing, Source(False, 0, 0), args)
 
 
 @inlined

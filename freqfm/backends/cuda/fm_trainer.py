@@ -8,6 +8,7 @@ from freqfm._jit import interpreted
 from freqfm._rows import take_rows
 from freqfm.backends.base import CPUOnlyError, RankedTables
 from freqfm.backends.cuda import fm, rafm
+from freqfm.backends.cuda.columns import COLUMNS
 from freqfm.backends.cuda.fm import (
     FMArgs,
     FMRows,
@@ -89,7 +90,7 @@ def fm_scores(device, X, weights):
         phases, args = fm.SCORE, (rows.rows, *model, nothing, on_device)
         if ranked:
             phases, args = rafm.SCORE, (rows.rows, model, levels, nothing, on_device)
-        device.run(phases, args, lanes_for(width), rows.shape[0])
+        device.run(phases, args, lanes_for(width, 1 if ranked else COLUMNS), rows.shape[0])
         device.to_host(on_device, found)
     return scores
 
@@ -235,7 +236,7 @@ class FMEpochs:
             self._levels = levels_on_device(device, factors, problem.ranked)
         self._n_rows = X.shape[0]
         self._n_batches = -(-self._n_rows // problem.batch_size)
-        self._n_lanes = lanes_for(longest)
+        self._n_lanes = lanes_for(longest, COLUMNS if problem.ranked is None else 1)
         self._sort = EpochSort(device, problem, X)
         self._rows = DeviceRows(device, X)
         self._targets = [
@@ -247,7 +248,7 @@ class FMEpochs:
             )
             for target in problem.target
         ]
-        self._rule = rule_for_device(device, problem.rule)
+        self._rule = rule_for_device(problem.rule)
         self._objective = problem.objective._replace(
             alpha_linear=np.float32(problem.objective.alpha_linear),
             alpha_factors=np.float32(problem.objective.alpha_factors),
@@ -271,6 +272,7 @@ class FMEpochs:
         n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
         shared = {
             "sums": device.empty((batch_size, width), np.float32),
+            "weights": device.empty(batch_size, np.float32),
             "derivatives": device.empty(batch_size, np.float32),
             "curvatures": device.empty(batch_size, np.float32),
             "losses": device.empty(self._n_rows, np.float32),

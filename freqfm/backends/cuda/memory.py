@@ -34,18 +34,21 @@ class Mirror:
             self._device.to_host(copy, array)
 
 
-def lanes_for(width):
-    """Return how many lanes share the columns of a row."""
+def lanes_for(width, of_lane=1):
+    """Return how many lanes share the columns of a row, each taking ``of_lane`` at a time."""
     n_lanes = 4
-    while n_lanes < min(width, 32):
+    while n_lanes < min(-(-width // of_lane), 32):
         n_lanes *= 2
     return n_lanes
 
 
-def rule_for_device(device, rule):
-    """Return an UpdateRule with numbers of float32: float64 is slow on most GPUs."""
+def rule_for_device(rule):
+    """Return an UpdateRule with numbers of float32, as float64 is slow on most GPUs.
+
+    ``hyper`` is a tuple, which a kernel has at hand where it would wait for an array.
+    """
     return rule._replace(
         decay=np.float32(rule.decay),
         idle_decay=np.float32(rule.idle_decay),
-        hyper=device.to_device(rule.hyper.astype(np.float32)),
+        hyper=tuple(map(np.float32, rule.hyper)),
     )

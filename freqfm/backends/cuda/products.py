@@ -1,7 +1,8 @@
-"""Matrix products, of matrices whose columns are multiplied: each lane sums 8 x 4 elements.
+"""Matrix products in tiles: each lane sums 8 x 4 elements.
 
+All that a lane multiplies next is read before any of it is used: what a GPU waits for is memory.
 For a GPU, where a warp makes a tile, ``device`` replaces ``arrangement``, ``readable`` and
-``from_lane``: the addresses of a lane's elements then differ by constants.
+``of_row``: the addresses of a lane's elements then differ by constants.
 """
 
 import numpy as np
@@ -10,14 +11,14 @@ from freqfm._jit import ONE, ZERO, inlined
 
 __all__ = [
     "arrangement",
-    "from_lane",
     "most_parts",
     "multiply_tile",
     "multiply_tile_of_rows",
     "n_tiles",
+    "of_row",
     "parts_of",
-    "product",
     "product_in_parts",
+    "product_of_rows",
     "product_of_rows_in_parts",
     "readable",
     "sum_of_parts",
@@ -28,9 +29,10 @@ _TALL, _WIDE, _ABREAST = 8, 4, 8
 
 # A sum is made in parts of at least so many terms, at most so many, where a product has too few
 # tiles to keep the groups of a GPU busy.
-_SHORTEST_PART, _MOST_PARTS, _BUSY = 64, 128, 1024
+_SHORTEST_PART, _MOST_PARTS, _BUSY = 64, 128, 2048
 
-_ONE, _TWO = np.uint64(1), np.uint64(2)
+# So many terms are read at once.
+_AT_ONCE, _AT_ONCE_OF_ROWS = 4, 8
 
 _ZEROS = (ZERO, ZERO, ZERO, ZERO)
 _NOTHING = (_ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS)
@@ -53,9 +55,12 @@ def readable(index, last):
 
 
 @inlined
-def from_lane(team, value, lane):
-    """Return the value of another lane of the group."""
-    return value
+def of_row(team, mine, a, i, start, c, last):
+    """Return element ``start + c`` of row ``i``, or zero beyond ``last``.
+
+    On a GPU the lanes side by side have read one each, which is ``mine``.
+    """
+    return a[i, start + c] if start + c <= last else ZERO
 
 
 @inlined
@@ -67,11 +72,14 @@ def n_tiles(team, n, m):
 
 
 @inlined
-def product(team, left, right, shape, out):
-    """Write the products of the columns of ``left`` and ``right``; ``shape`` is their numbers."""
-    span = 0, left.shape[0]
+def product_of_rows(team, left, first, right, shape, out):
+    """Write the products of rows of ``left``, from ``first`` on, and columns of ``right``.
+
+    ``shape`` is the numbers of both.
+    """
+    span = 0, left.shape[1]
     for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(team, t, (left, 0), right, span, shape, out, False)
+        multiply_tile_of_rows(team, t, (left, first), right, span, shape, out)
 
 
 def most_parts(n, m):
@@ -112,7 +120,7 @@ def product_in_parts(team, left, right, n_terms, shape, parts):
     for t in range(team.rank, tiles * n_parts, team.size):
         part = t // tiles
         span = _part(n_terms, parts, part)
-        multiply_tile(team, t % tiles, (left, 0), right, span, shape, parts[part], False)
+        multiply_tile(team, t % tiles, left, right, span, shape, parts[part], False)
 
 
 @inlined
@@ -123,7 +131,7 @@ def product_of_rows_in_parts(team, left, right, n_terms, shape, parts):
     for t in range(team.rank, tiles * n_parts, team.size):
         part = t // tiles
         span = _part(n_terms, parts, part)
-        multiply_tile_of_rows(team, t % tiles, left, right, span, shape, parts[part])
+        multiply_tile_of_rows(team, t % tiles, (left, 0), right, span, shape, parts[part])
 
 
 @inlined
@@ -215,14 +223,30 @@ def _place_of_tile(team, t, m):
 
 
 @inlined
-def multiply_tile(team, t, left, b, span, shape, out, add):
-    """Write tile ``t`` of the sum over k of a[k, first + i] b[k, j].
+def _within(k, last):
+    """Return the row of a term, and one, or zero if it is beyond the last."""
+    return np.uint64(min(k, last)), (ONE if k <= last else ZERO)
+
+
+@inlined
+def _read_term(a, b, k, last, p, q):
+    """Return what is multiplied for term ``k``: zeros beyond the last."""
+    row, factor = _within(k, last)
+    return _read_eight(a, row, p), _times(_read_four(b, row, q), factor)
+
+
+@inlined
+def _times(y, factor):
+    return y[0] * factor, y[1] * factor, y[2] * factor, y[3] * factor
+
+
+@inlined
+def multiply_tile(team, t, a, b, span, shape, out, add):
+    """Write tile ``t`` of the sum over k of a[k, i] b[k, j].
 
     Parameters
     ----------
-    left : tuple of (ndarray, int)
-        a and first.
-    b : ndarray
+    a, b : ndarray
     span : tuple of int
         The first k, and the one after the last.
     shape : tuple of int
@@ -231,71 +255,77 @@ def multiply_tile(team, t, left, b, span, shape, out, add):
     add : bool
         Whether the sum is added to ``out``.
     """
-    (a, first), (n, m) = left, shape
-    i, j = _place_of_tile(team, t, m)
+    i, j = _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
     # What is outside is computed as well, and not written.
-    p = _eight(first + i, rows, first + n - 1)
-    q = _four(j, columns, m - 1)
-    k, last = np.uint64(span[0]), np.uint64(span[1] - 1)
-    sums, x, y = _NOTHING, _read_eight(a, k, p), _read_four(b, k, q)
-    while k < last:
-        # What is multiplied next is on its way meanwhile.
-        next_x, next_y = _read_eight(a, k + _ONE, p), _read_four(b, k + _ONE, q)
-        sums = _add_products(sums, x, y)
-        k += _TWO
-        x, y = _read_eight(a, min(k, last), p), _read_four(b, min(k, last), q)
-        sums = _add_products(sums, next_x, next_y)
-    if k == last:
-        sums = _add_products(sums, x, y)
+    p, q = _eight(i, rows, shape[0] - 1), _four(j, columns, shape[1] - 1)
+    sums, last = _NOTHING, span[1] - 1
+    for k in range(span[0], span[1], _AT_ONCE):
+        x0, y0 = _read_term(a, b, k, last, p, q)
+        x1, y1 = _read_term(a, b, k + 1, last, p, q)
+        x2, y2 = _read_term(a, b, k + 2, last, p, q)
+        x3, y3 = _read_term(a, b, k + 3, last, p, q)
+        sums = _add_products(_add_products(sums, x0, y0), x1, y1)
+        sums = _add_products(_add_products(sums, x2, y2), x3, y3)
     _put_tile(out, (i, j), (rows, columns), shape, sums, add)
 
 
 @inlined
-def _read_rows(a, p, k):
+def _read_rows(a, p, k, last):
+    """Return element ``k`` of eight rows: zeros beyond the last."""
+    k, factor = _within(k, last)
     return (
-        a[p[0], k], a[p[1], k], a[p[2], k], a[p[3], k],
-        a[p[4], k], a[p[5], k], a[p[6], k], a[p[7], k],
+        a[p[0], k] * factor, a[p[1], k] * factor, a[p[2], k] * factor, a[p[3], k] * factor,
+        a[p[4], k] * factor, a[p[5], k] * factor, a[p[6], k] * factor, a[p[7], k] * factor,
     )  # fmt: skip
 
 
 @inlined
-def _times(x, factor):
+def _of_rows(team, mine, a, p, start, c, last):
     return (
-        x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor,
-        x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor,
-    )  # fmt: skip
+        of_row(team, mine[0], a, p[0], start, c, last),
+        of_row(team, mine[1], a, p[1], start, c, last),
+        of_row(team, mine[2], a, p[2], start, c, last),
+        of_row(team, mine[3], a, p[3], start, c, last),
+        of_row(team, mine[4], a, p[4], start, c, last),
+        of_row(team, mine[5], a, p[5], start, c, last),
+        of_row(team, mine[6], a, p[6], start, c, last),
+        of_row(team, mine[7], a, p[7], start, c, last),
+    )
 
 
 @inlined
-def _from_lane(team, x, lane):
+def _read_four_rows(b, start, last, q):
+    """Return four rows of four elements; the last row in place of those beyond it."""
     return (
-        from_lane(team, x[0], lane), from_lane(team, x[1], lane),
-        from_lane(team, x[2], lane), from_lane(team, x[3], lane),
-        from_lane(team, x[4], lane), from_lane(team, x[5], lane),
-        from_lane(team, x[6], lane), from_lane(team, x[7], lane),
-    )  # fmt: skip
+        _read_four(b, np.uint64(min(start, last)), q),
+        _read_four(b, np.uint64(min(start + 1, last)), q),
+        _read_four(b, np.uint64(min(start + 2, last)), q),
+        _read_four(b, np.uint64(min(start + 3, last)), q),
+    )
 
 
 @inlined
-def multiply_tile_of_rows(team, t, a, b, span, shape, out):
-    """Write tile ``t`` of the sum over k of a[i, k] b[k, j]; see ``multiply_tile``.
+def multiply_tile_of_rows(team, t, left, b, span, shape, out):
+    """Write tile ``t`` of the sum over k of a[first + i, k] b[k, j]; see ``multiply_tile``.
 
-    Lanes side by side read a row's elements for each other.
+    ``left`` is a and first.
     """
-    i, j = _place_of_tile(team, t, shape[1])
+    (a, first), (i, j) = left, _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
-    p, q = _eight_rows(i, rows, shape[0] - 1), _four(j, columns, shape[1] - 1)
-    sums, last, first_lane = _NOTHING, span[1] - 1, team.lane - team.lane % columns
-    y = _read_four(b, np.uint64(span[0]), q)
-    for start in range(span[0], span[1], columns):
-        k = start + team.lane % columns
-        mine = _read_rows(a, p, np.uint64(min(k, last)))
-        mine = _times(mine, ONE if k <= last else ZERO)
-        for c in range(columns):
-            next_y = _read_four(b, np.uint64(min(start + c + 1, last)), q)
-            sums = _add_products(sums, _from_lane(team, mine, first_lane + c), y)
-            y = next_y
+    p, q = _eight_rows(first + i, rows, first + shape[0] - 1), _four(j, columns, shape[1] - 1)
+    sums, last, side = _NOTHING, span[1] - 1, team.lane % columns
+    for k in range(span[0], span[1], _AT_ONCE_OF_ROWS):
+        mine = _read_rows(a, p, k + side, last)
+        y, z = _read_four_rows(b, k, last, q), _read_four_rows(b, k + 4, last, q)
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 0, last), y[0])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 1, last), y[1])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 2, last), y[2])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 3, last), y[3])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 4, last), z[0])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 5, last), z[1])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 6, last), z[2])
+        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 7, last), z[3])
     _put_tile(out, (i, j), (rows, columns), shape, sums, False)
 
 

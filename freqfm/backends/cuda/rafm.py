@@ -57,6 +57,7 @@ class RaFMScratch(NamedTuple):
     free_sums: np.ndarray  #: (batch_size, W), of free vectors alone
     gradients: np.ndarray  #: (batch_size, W), of dependent vectors, per unit of x
     by_level: np.ndarray  #: (m, batch_size), derivatives of the losses of B(1), ..., B(m)
+    weights: np.ndarray  #: (batch_size,), of rows
     derivatives: np.ndarray  #: (batch_size,), by the linear part
     curvatures: np.ndarray  #: (batch_size,)
     losses: np.ndarray  #: (n_rows,), at each place of the epoch
@@ -168,6 +169,7 @@ def score_batch(team, b, args):
             curvature = np.float32(loss_curvature(code, found, target))
             scratch.losses[start + j] = weight * loss
             scratch.by_level[n_levels - 1, j] = derivative
+            scratch.weights[j] = weight
             scratch.derivatives[j] = of_levels
             scratch.curvatures[j] = weight * curvature * (ONE + reach) * norms
 
@@ -192,12 +194,12 @@ def _follow_loss(team, j, derivative, scratch, levels):
 @inlined
 def _sum_entries(team, args, source):
     """Return the Summed of a token's entries, without ``squares``, which depend on the level."""
-    occurrences, scratch, data = args.occurrences, args.scratch, args.data
+    occurrences, scratch = args.occurrences, args.scratch
     derivative, weight, curvature = ZERO, ZERO, ZERO
     for e in range(source.first + team.lane, source.last, team.n_lanes):
         j, x = occurrences.rows[e], occurrences.values[e]
         derivative += x * scratch.derivatives[j]
-        weight += data.weights[data.order[source.start + j]]
+        weight += scratch.weights[j]
         curvature += abs(x) * scratch.curvatures[j]
     return Summed(
         group_sum(team, derivative), ZERO, group_sum(team, weight), group_sum(team, curvature)
@@ -339,7 +341,7 @@ def step_rest(team, b, args):
     for k in range(team.rank, touched.shape[0], team.size):
         if touched[k] != b + 1:
             nothing = Summed(ZERO, ZERO, ZERO, ZERO)
-            _step_token(team, b, k, nothing, Source(False, 0, 0, 0), args)
+            _step_token(team, b, k, nothing, Source(False, 0, 0), args)
 
 
 SCORE = (score,)

@@ -12,12 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
+from freqfm.backends.cuda.columns import (
+    COLUMNS,
+    FOUR_ZEROS,
+    add,
+    exponentials,
+    four_columns,
+    largest_of,
+    read,
+    sum_inside,
+    times,
+    write,
+)
 from freqfm.backends.cuda.draws import Cells, DrawScratch, draw_from_cells, log_q_of_item
 from freqfm.backends.cuda.products import (
-    multiply_tile,
-    n_tiles,
     parts_of,
     product_in_parts,
+    product_of_rows,
     product_of_rows_in_parts,
     sum_of_parts,
 )
@@ -44,7 +55,6 @@ from freqfm.formulas.codes import (
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import DRAWS
-from freqfm.formulas.special import exp_of_minus
 
 __all__ = [
     "CATCH_UP",
@@ -133,7 +143,6 @@ class SoftmaxScratch(NamedTuple):
     """Working memory, float32. R rows, M negatives and P positives are the most of any batch."""
 
     sources: np.ndarray  #: (R + M, d): unit users, then the gradients of shared negatives
-    user_columns: np.ndarray  #: (d, R), the unit users again
     negatives: np.ndarray  #: (M, d), unit negatives
     negative_columns: np.ndarray  #: (d, M)
     corrections: np.ndarray  #: (1, M), or (R, n_negatives)
@@ -307,8 +316,6 @@ def gather(team, s, args):
     width = scratch.sources.shape[1]
     for r in range(team.rank, batch.n_rows, team.size):
         _gather_user(team, r, args, batch)
-        for f in range(team.lane, width, team.n_lanes):
-            scratch.user_columns[f, r] = scratch.sources[r, f]
     n_unit = width if args.call.cosine else 0
     capacity = scratch.of_rows.shape[1]
     for j in range(team.rank, _n_negatives(args, batch), team.size):
@@ -329,18 +336,29 @@ def score(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape = last - first, _n_negatives(args, batch)
-    users, span = (scratch.user_columns, first), (0, scratch.user_columns.shape[0])
-    for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(team, t, users, scratch.negative_columns, span, shape, scratch.scores, False)
+    product_of_rows(team, scratch.sources, first, scratch.negative_columns, shape, scratch.scores)
 
 
 @inlined
-def _logit(args, inverse, t, c, j):
-    """Return the logit of negative ``j`` of a row, whose scores and corrections are at t and c."""
-    logit = inverse * args.scratch.scores[t, j]
+def _logits(args, inverse, t, c, columns):
+    """Return four logits of negatives of a row, whose scores and corrections are at t and c."""
+    logits = times(inverse, read(args.scratch.scores, t, columns))
     if args.softmax.corrected:
-        logit -= args.scratch.corrections[c, j]
-    return logit
+        logits = add(logits, times(-ONE, read(args.scratch.corrections, c, columns)), FOUR_ZEROS)
+    return logits
+
+
+@inlined
+def _log_sum_of_scores(team, t, m, scores):
+    """Return the logarithm of the sum of the exponentials of a row's scores."""
+    largest, total = -np.float32(np.inf), ZERO
+    for j in range(team.lane, m, COLUMNS * team.n_lanes):
+        largest = max(largest, largest_of(read(scores, t, four_columns(team, j, m))))
+    largest = group_max(team, largest)
+    for j in range(team.lane, m, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, m)
+        total += sum_inside(columns, exponentials(largest, read(scores, t, columns)))
+    return largest + np.float32(math.log(group_sum(team, total)))
 
 
 @inlined
@@ -350,27 +368,22 @@ def _exponentiate_row(team, r, places, m, args, batch):
     ``places`` are the rows of its scores and of its corrections.
     """
     scratch, (t, c) = args.scratch, places
-    scores = scratch.scores
     u = args.data.row_users[batch.first_row + r]
     inverse = args.call.inverse_temperatures[u, 1]
     if args.softmax.statistics_wanted:
-        largest, total = -np.float32(np.inf), ZERO
-        for j in range(team.lane, m, team.n_lanes):
-            largest = max(largest, scores[t, j])
-        largest = group_max(team, largest)
-        for j in range(team.lane, m, team.n_lanes):
-            total += exp_of_minus(largest - scores[t, j])
-        total = group_sum(team, total)
+        log_sum = _log_sum_of_scores(team, t, m, scratch.scores)
         if team.lane == 0:
-            scratch.of_rows[_LOG_SUM, r] = largest + np.float32(math.log(total))
+            scratch.of_rows[_LOG_SUM, r] = log_sum
     shift, total = -np.float32(np.inf), ZERO
-    for j in range(team.lane, m, team.n_lanes):
-        shift = max(shift, _logit(args, inverse, t, c, j))
+    for j in range(team.lane, m, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, m)
+        shift = max(shift, largest_of(_logits(args, inverse, t, c, columns)))
     shift = group_max(team, shift)
-    for j in range(team.lane, m, team.n_lanes):
-        e = exp_of_minus(shift - _logit(args, inverse, t, c, j))
-        scores[t, j] = e
-        total += e
+    for j in range(team.lane, m, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, m)
+        found = exponentials(shift, _logits(args, inverse, t, c, columns))
+        write(scratch.scores, t, columns, found)
+        total += sum_inside(columns, found)
     total = group_sum(team, total)
     if team.lane == 0:
         scratch.of_rows[_TOTAL, r] = total

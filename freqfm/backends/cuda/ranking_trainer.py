@@ -113,7 +113,6 @@ class SoftmaxFamily:
         n_shared = 0 if separate else width
         return SoftmaxScratch(
             sources=floats(n_rows + n_shared, d),
-            user_columns=floats(d, n_rows if n_shared else 0),
             negatives=floats(n_shared, d),
             negative_columns=floats(d, n_shared),
             corrections=floats(n_rows if separate else 1, width),

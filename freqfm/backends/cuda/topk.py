@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
-from freqfm.backends.cuda.products import product
+from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.team import (
     any_of_lanes,
     group_sum,
@@ -51,7 +51,6 @@ class TopKArgs(NamedTuple):
     starts: np.ndarray  #: (n + 1,), int64, where the exclusions of a query begin
     excluded: np.ndarray  #: (n_excluded,), int32
     for_all: np.ndarray  #: (n_excluded,), int32
-    left: np.ndarray  #: (d, n_of_part), the part's queries as columns
     right: np.ndarray  #: (d, n_items), the items as columns, scaled
     scores: np.ndarray  #: (n_of_part, n_items)
     buffers: np.ndarray  #: (n_of_part * n_slices, capacity), int64
@@ -97,24 +96,16 @@ def scale_items(team, b, args):
 @inlined
 def _part(args, b):
     """Return the first query of part ``b``, and their number."""
-    first = b * args.left.shape[1]
-    return first, min(args.left.shape[1], args.queries.shape[0] - first)
-
-
-@inlined
-def turn_queries(team, b, args):
-    """Write the queries of a part as columns."""
-    first, n = _part(args, b)
-    for i in range(team.rank, n, team.size):
-        for f in range(team.lane, args.queries.shape[1], team.n_lanes):
-            args.left[f, i] = args.queries[first + i, f]
+    first = b * args.scores.shape[0]
+    return first, min(args.scores.shape[0], args.queries.shape[0] - first)
 
 
 @inlined
 def score_part(team, b, args):
     """Write the scores of a part's queries."""
-    _, n = _part(args, b)
-    product(team, args.left, args.right, (n, args.items.shape[0]), args.scores)
+    first, n = _part(args, b)
+    shape = n, args.items.shape[0]
+    product_of_rows(team, args.queries, first, args.right, shape, args.scores)
 
 
 @inlined
@@ -178,7 +169,7 @@ def choose(team, b, args):
     """Find the best items of each slice of a query's scores."""
     _, n_queries = _part(args, b)
     n_items, k = args.items.shape[0], args.found.shape[1]
-    n_slices = args.buffers.shape[0] // args.left.shape[1]
+    n_slices = args.buffers.shape[0] // args.scores.shape[0]
     length = (n_items + n_slices - 1) // n_slices
     for task in range(team.rank, n_queries * n_slices, team.size):
         i, begin = task // n_slices, task % n_slices * length
@@ -198,7 +189,7 @@ def choose(team, b, args):
 def merge(team, b, args):
     """Find the best items of all slices, and write them."""
     first, n_queries = _part(args, b)
-    k, n_slices = args.found.shape[1], args.buffers.shape[0] // args.left.shape[1]
+    k, n_slices = args.found.shape[1], args.buffers.shape[0] // args.scores.shape[0]
     for i in range(team.rank, n_queries, team.size):
         buffer = args.buffers[i * n_slices]
         if n_slices > 1:
@@ -217,7 +208,7 @@ def merge(team, b, args):
 
 
 SCALE = (scale_items,)
-FIND = (turn_queries, score_part, strike_out, choose, merge)
+FIND = (score_part, strike_out, choose, merge)
 
 
 def top_k(device, queries, items, k, excluded, unit_columns):
@@ -233,7 +224,6 @@ def top_k(device, queries, items, k, excluded, unit_columns):
         starts=device.to_device(excluded.indptr.astype(np.int64)),
         excluded=device.to_device(excluded.indices.astype(np.int32)),
         for_all=device.to_device(excluded.for_all),
-        left=device.empty((width, n_of_part), np.float32),
         right=device.empty((width, n_items), np.float32),
         scores=device.empty((n_of_part, n_items), np.float32),
         buffers=device.empty((n_of_part * n_slices, capacity), np.int64),

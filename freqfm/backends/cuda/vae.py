@@ -10,11 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
+from freqfm.backends.cuda.columns import (
+    COLUMNS,
+    exponentials,
+    four_columns,
+    largest_of,
+    read,
+    sum_inside,
+    write,
+)
 from freqfm.backends.cuda.draws import Cells, DrawScratch, draw_from_cells, log_q_of_item
 from freqfm.backends.cuda.products import (
     multiply_tile,
     n_tiles,
     parts_of,
+    product_of_rows,
     product_of_rows_in_parts,
     sum_of_parts,
 )
@@ -81,7 +91,6 @@ class Moved(NamedTuple):
 class FullScratch(NamedTuple):
     """Working memory of the softmax over all items; float32."""
 
-    columns: np.ndarray  #: (D, B), the queries
     units: np.ndarray  #: (n_items, D), the items as they are scored
     unit_columns: np.ndarray  #: (D, n_items)
     scores: np.ndarray  #: (queries of a panel, n_items)
@@ -142,13 +151,10 @@ def _panel_of(args, s):
 
 @inlined
 def gather_items(team, s, args):
-    """Gather all items, and the columns of the queries."""
-    scratch, vectors = args.scratch, args.batch.vectors
+    """Gather all items."""
+    scratch = args.scratch
     if s > 0:
         return
-    for r in range(team.rank, vectors.shape[0], team.size):
-        for f in range(team.lane, vectors.shape[1], team.n_lanes):
-            scratch.columns[f, r] = vectors[r, f]
     weights, n_unit = args.moved.side.table.weights, args.batch.n_unit
     for k in range(team.rank, weights.shape[0], team.size):
         gather_row(team, weights, k, n_unit, scratch.units, k, scratch.unit_columns)
@@ -158,10 +164,8 @@ def gather_items(team, s, args):
 def score_items(team, s, args):
     """Score the queries of a panel against all items."""
     scratch, (first, last) = args.scratch, _panel_of(args, s)
-    shape, span = (last - first, scratch.units.shape[0]), (0, scratch.columns.shape[0])
-    queries = scratch.columns, first
-    for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(team, t, queries, scratch.unit_columns, span, shape, scratch.scores, False)
+    shape, vectors = (last - first, scratch.units.shape[0]), args.batch.vectors
+    product_of_rows(team, vectors, first, scratch.unit_columns, shape, scratch.scores)
 
 
 @inlined
@@ -179,8 +183,9 @@ def find_largest(team, s, args):
     for task in range(team.rank, (last - first) * scratch.largest.shape[1], team.size):
         t, part, begin, end = _slice(args, task)
         largest = -np.float32(np.inf)
-        for j in range(np.uint64(begin + team.lane), np.uint64(end), np.uint64(team.n_lanes)):
-            largest = max(largest, scratch.scores[t, j])
+        for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+            scores = read(scratch.scores, t, four_columns(team, j, end))
+            largest = max(largest, largest_of(scores))
         largest = group_max(team, largest)
         if team.lane == 0:
             scratch.largest[first + t, part] = largest
@@ -209,10 +214,11 @@ def exponentiate_scores(team, s, args):
     for task in range(team.rank, (last - first) * scratch.largest.shape[1], team.size):
         t, part, begin, end = _slice(args, task)
         largest, total = _largest(team, first + t, args), ZERO
-        for j in range(np.uint64(begin + team.lane), np.uint64(end), np.uint64(team.n_lanes)):
-            e = exp_of_minus(largest - scratch.scores[t, j])
-            scratch.scores[t, j] = e
-            total += e
+        for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+            columns = four_columns(team, j, end)
+            found = exponentials(largest, read(scratch.scores, t, columns))
+            write(scratch.scores, t, columns, found)
+            total += sum_inside(columns, found)
         total = group_sum(team, total)
         if team.lane == 0:
             scratch.totals[first + t, part] = total
@@ -262,9 +268,9 @@ def learn_items(team, s, args):
     """Add the gradients of all items by the queries of a panel."""
     scratch, (first, last) = args.scratch, _panel_of(args, s)
     shape, out = scratch.units.shape, args.moved.side.gradients
-    left, scaled, span = (scratch.scores, 0), scratch.scaled[first:last], (0, last - first)
+    scaled, span = scratch.scaled[first:last], (0, last - first)
     for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile(team, t, left, scaled, span, shape, out, s > 0)
+        multiply_tile(team, t, scratch.scores, scaled, span, shape, out, s > 0)
 
 
 @inlined

@@ -106,7 +106,6 @@ class CUDAAutoencoderTrainer:
         height, n_slices = max(1, min(n, _SCORES // n_items)), -(-n_items // SLICE)
         self._gradients = self._floats(n_items, width)
         return FullScratch(
-            columns=self._floats(width, n),
             units=self._floats(n_items, width),
             unit_columns=self._floats(width, n_items),
             scores=self._floats(height, n_items),

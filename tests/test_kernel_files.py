@@ -1,0 +1,46 @@
+"""Compiled kernels of a GPU on disk."""
+
+import pytest
+
+from freqfm.backends.cuda import kernel_files
+from freqfm.backends.cuda.fm import SCORE, TRAIN
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_files, "cache_directory", lambda: tmp_path)
+    return tmp_path
+
+
+def test_names_depend_on_all_that_is_compiled():
+    kinds = [(TRAIN, ("float32", 1), (9, 0)), (TRAIN, ("float32", 2), (9, 0))]
+    kinds += [(SCORE, ("float32", 1), (9, 0)), (TRAIN, ("float32", 1), (8, 0))]
+    names = [kernel_files.name_of(*kind) for kind in kinds]
+    assert len(set(names)) == 4
+    assert names[0] == kernel_files.name_of(*kinds[0])
+    assert names[0].startswith("freqfm.backends.cuda.fm.score_batch-")
+
+
+def test_what_is_saved_is_found(folder):
+    assert kernel_files.load("a") is None
+    kernel_files.save("a", {"code": b"x" * 1000})
+    assert kernel_files.load("a") == {"code": b"x" * 1000}
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+def test_a_damaged_file_is_not_used(folder):
+    kernel_files.save("a", 3)
+    (folder / "a").write_bytes((folder / "a").read_bytes()[:-3])
+    assert kernel_files.load("a") is None
+
+
+def test_what_cannot_be_saved_is_not(folder):
+    kernel_files.save("a", lambda: None)
+    assert kernel_files.load("a") is None and not list(folder.iterdir())
+
+
+def test_without_a_folder(monkeypatch):
+    monkeypatch.setattr(kernel_files, "cache_directory", lambda: None)
+    assert kernel_files.name_of(TRAIN, (), (9, 0)) is None
+    kernel_files.save(None, 3)
+    assert kernel_files.load(None) is None
