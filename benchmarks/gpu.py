@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 from _data import click_parts, data_parser, movielens_split
 from _epochs import Epochs, power_law_rows
+from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from freqfm import FMClassifier, MFRecommender, backends
+from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
 from freqfm._jit import inlined
 from freqfm._validation import canonical_csr
 from freqfm.backends.cuda.products import product_of_rows
@@ -32,9 +33,6 @@ from freqfm.metrics import ndcg_at_k, recall_at_k
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import Adam
-
-# Seconds after which no further part begins.
-_LATEST = 450
 
 # fp32 units of a multiprocessor by compute capability; 128 where not listed.
 _UNITS = {(7, 0): 64, (7, 5): 64, (8, 0): 64}
@@ -59,8 +57,8 @@ def multiply(team, b, args):
 class Report:
     """The table: what was measured, what is wanted, and whether it is met."""
 
-    def __init__(self):
-        self.lines, self._started = [], time.perf_counter()
+    def __init__(self, seconds):
+        self.lines, self._latest = [], time.perf_counter() + seconds
 
     def add(self, name, value, unit, wanted=None, at_most=False):
         """Add a line; ``wanted`` is the least value, or the most."""
@@ -75,7 +73,7 @@ class Report:
     def part(self, title):
         """Run a part; an error, or no time left, becomes a line."""
         print(f"\n{title}", flush=True)
-        if time.perf_counter() - self._started > _LATEST:
+        if time.perf_counter() > self._latest:
             self.lines.append((title, None, "no time left", None, "NO"))
             print("  no time left", flush=True)
             return
@@ -127,11 +125,14 @@ class Sizes:
     def __init__(self, emulated):
         self.words = 1 << 10 if emulated else 1 << 28
         self.square = 16 if emulated else 4096
-        self.rows = 200 if emulated else 800_000
+        self.rows = 200 if emulated else 400_000
+        self.columns = 300 if emulated else 1_000_000
         self.batches = (64, 128) if emulated else (1024, 65_536)
         self.width = 4 if emulated else 64
         self.items = 300 if emulated else 1_500_000
         self.queries = 2 if emulated else 1024
+        self.batch_size = 16 if emulated else 8192
+        self.users = 20 if emulated else 1024
         self.interactions = (30, 20, 200) if emulated else (29_858, 40_981, 820_000)
         self.repeats = 1 if emulated else 5
         self.epochs = 1 if emulated else 20
@@ -186,15 +187,21 @@ def fm(sizes, **params):
 
 
 def measure_fm(report, clock, bandwidth, rows, sizes):
-    """Measure scores and training of factorization machines."""
-    X, y, _, _ = rows
+    """Measure scores and training of factorization machines.
+
+    Shares of the bandwidth count the bytes that must be moved at least, each row of the factors
+    once; and those that are gathered, a row for each entry.
+    """
+    X, y = rows
     d, n = sizes.width, X.shape[0]
     model = fm(sizes, max_iter=1, device="cuda").fit(X, y)
-    # Every row of the factors once, entries and scores once.
-    least = 4 * (d + 1) * X.shape[1] + 8 * X.nnz + 12 * n
     taken = clock.median("score", lambda: model.decision_function(X), sizes.repeats)
-    report.add("FM scores, rows a second", n / taken / 1e6, "million")
-    report.add("FM scores, share of the bandwidth", least / taken / bandwidth, "", 0.5)
+    entries = 8 * X.nnz + 12 * n
+    report.add("scores, rows a second", n / taken / 1e6, "million")
+    least = 4 * (d + 1) * X.shape[1] + entries
+    report.add("scores, share of the bandwidth", least / taken / bandwidth, "", 0.5)
+    gathered = 4 * (d + 1) * X.nnz + entries
+    report.add("scores, share if vectors are gathered", gathered / taken / bandwidth, "")
     for batch_size in sizes.batches:
         epoch = Epochs(fm(sizes, batch_size=batch_size, device="cuda"), X, y)
         taken = clock.median("score_batch", epoch, sizes.repeats)
@@ -204,10 +211,13 @@ def measure_fm(report, clock, bandwidth, rows, sizes):
             for i in range(0, n, batch_size)
         )
         least = 2 * 4 * (d + 1) * tokens + 16 * X.nnz
-        name = f"FM training, batches of {batch_size}"
-        wanted = 50 if batch_size == 1024 else None
+        # Scores gather vectors, sums gather those of rows.
+        gathered = 2 * 4 * (d + 1) * X.nnz + least
+        name = f"batches of {batch_size}"
+        wanted = 50 if batch_size == 1024 and X.nnz == 2 * n else None
         report.add(f"{name}, rows a second", n / taken / 1e6, "million", wanted)
         report.add(f"{name}, share of the bandwidth", least / taken / bandwidth, "", 0.25)
+        report.add(f"{name}, share if gathered", gathered / taken / bandwidth, "")
         whole = median(epoch, sizes.repeats)
         report.add(f"{name}, rows a second of a whole epoch", n / whole / 1e6, "million")
         on_cpu = median(Epochs(fm(sizes, batch_size=batch_size), X, y), sizes.repeats)
@@ -333,26 +343,64 @@ def gowalla(args, sizes):
     return holdout_interactions(made, 0.2, random_state=0)
 
 
-def measure_mf(report, peak, interactions, sizes):
-    """Measure matrix factorization: the softmax with shared negatives, and an untuned fit."""
-    train, test = interactions
-    model = MFRecommender(64, n_negatives=min(1024, train.shape[1]), device="cuda", random_state=0)
-    taken = median(Epochs(model, train), sizes.repeats)
+def measure_mf(report, clock, peak, interactions, sizes):
+    """Measure matrix factorization: epochs of two losses."""
+    train, _ = interactions
+    m = min(1024, train.shape[1])
     # Scores, and gradients of both sides.
-    flops = 3 * 2 * train.nnz * min(1024, train.shape[1]) * 64
-    report.add("softmax, 1,024 shared negatives, seconds an epoch", taken, "s")
-    report.add("softmax, share of the peak of fp32", flops / taken / peak, "", 0.25)
+    flops = 3 * 2 * train.nnz * m * 64
+    for batch_size in (None, sizes.batch_size):
+        given = {} if batch_size is None else {"batch_size": batch_size}
+        params = {"n_negatives": m, "random_state": 0, **given}
+        name = f"softmax, {m} shared negatives, batches of {batch_size or 'the default size'}"
+        epoch = Epochs(MFRecommender(64, device="cuda", **params), train)
+        taken = clock.median("gather", epoch, sizes.repeats)
+        report.add(f"{name}, share of the peak of fp32", flops / taken / peak, "", 0.25)
+        compare_epochs(report, name, MFRecommender(64, **params), train, sizes, epoch)
+    compare_epochs(report, "BPR", MFRecommender(64, loss="bpr", random_state=0), train, sizes)
+
+
+def compare_epochs(report, name, model, train, sizes, epoch=None):
+    """Report the seconds of an epoch, and those of this machine's CPU."""
+    epoch = epoch or Epochs(clone(model).set_params(device="cuda"), train)
+    taken = median(epoch, sizes.repeats)
+    report.add(f"{name}, seconds of a whole epoch", taken, "s")
+    on_cpu = median(Epochs(model, train), 1)
+    report.add(f"{name}, times as fast as this machine's CPU", on_cpu / taken, "x")
+
+
+def measure_untuned(report, interactions, sizes):
+    """Measure an untuned fit, and compare what it recommends with the CPU's."""
+    train, test = interactions
     scores = {}
     for at in ("cuda", "cpu"):
         start = time.perf_counter()
         fitted = MFRecommender(device=at, random_state=0, **sizes.untuned).fit(train)
         if at == "cuda":
             report.add("untuned fit", time.perf_counter() - start, "s", 10, at_most=True)
+            report.add("untuned fit, epochs", fitted.n_iter_, "")
         ranked = fitted.recommend(users=np.arange(train.shape[0]), n_recommendations=20)[0]
         scores[at] = recall_at_k(test, ranked), ndcg_at_k(test, ranked)
     for name, one, other in zip(("recall@20", "NDCG@20"), *scores.values(), strict=True):
+        report.add(f"{name} on the GPU", one, "")
         difference = abs(one / other - 1)
         report.add(f"{name}, relative difference from the CPU", difference, "", 0.005, True)
+
+
+def measure_vae(report, interactions, sizes):
+    """Measure epochs of the autoencoder, on few items and on many."""
+    train, _ = interactions
+    many = power_law_rows(sizes.users, sizes.items, min(20, sizes.items))
+    for name, rows in (("Gowalla", train), (f"{sizes.items} items", many)):
+        for sampler in ("full", "midx_uniform"):
+            model = FastVAERecommender(
+                sizes.width, negative_sampler=sampler, early_stopping=False, device="cuda",
+                batch_size=min(256, rows.shape[0]), random_state=0,
+            )  # fmt: skip
+            taken = median(Epochs(model, rows), 1)
+            n_batches = -(-rows.shape[0] // model.batch_size)
+            title = f"autoencoder, {name}, sampler {sampler}, milliseconds a batch"
+            report.add(title, 1000 * taken / n_batches, "ms")
 
 
 def measure_implicit(report, interactions, sizes):
@@ -383,26 +431,37 @@ def open_backend(emulated):
 def main():
     parser = data_parser(__doc__)
     parser.add_argument("--emulated", action="store_true", help="tiny sizes, without a GPU")
+    parser.add_argument(
+        "--seconds", type=float, default=450, help="after so many no further part begins"
+    )
     args = parser.parse_args()
-    backend, sizes, report = open_backend(args.emulated), Sizes(args.emulated), Report()
+    backend, sizes = open_backend(args.emulated), Sizes(args.emulated)
+    report = Report(args.seconds)
     device = backend.device
     print(f"{backend.name}; NumPy {np.__version__}")
     clock, bandwidth, peak = Clock(device), 1.0, 1.0
     with report.part("The card"):
         bandwidth, peak = measure_card(report, device, clock, sizes)
-    rows = ratings(args, sizes)
+    rows, interactions = ratings(args, sizes), gowalla(args, sizes)
     with report.part("Factorization machines, MovieLens ratings"):
-        measure_fm(report, clock, bandwidth, rows, sizes)
+        measure_fm(report, clock, bandwidth, rows[:2], sizes)
     with report.part("Parity and bits"):
         measure_parity(report, device, rows, sizes)
+    with report.part("Matrix factorization, Gowalla"):
+        measure_mf(report, clock, peak, interactions, sizes)
+    with report.part("MFRecommender() on Gowalla"):
+        measure_untuned(report, interactions, sizes)
+    with report.part("Factorization machines compared with PyTorch"):
+        measure_torch(report, rows, sizes)
     with report.part("The best items"):
         measure_top_k(report, sizes)
-    interactions = gowalla(args, sizes)
-    with report.part("Matrix factorization, Gowalla"):
-        measure_mf(report, peak, interactions, sizes)
-    with report.part("PyTorch"):
-        measure_torch(report, rows, sizes)
-    with report.part("implicit"):
+    with report.part("Factorization machines, 39 tokens a row of a million columns"):
+        X = power_law_rows(sizes.rows, sizes.columns, 39)
+        y = np.random.default_rng(0).integers(2, size=X.shape[0])
+        measure_fm(report, clock, bandwidth, (canonical_csr(X), y), sizes)
+    with report.part("Autoencoders"):
+        measure_vae(report, interactions, sizes)
+    with report.part("BPR compared with implicit"):
         measure_implicit(report, interactions, sizes)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "gpu.json").write_text(json.dumps([backend.name, *report.lines], indent=1))

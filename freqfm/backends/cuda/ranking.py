@@ -94,6 +94,7 @@ class EpochData(NamedTuple):
     row_starts: np.ndarray
     row_users: np.ndarray
     batch_starts: np.ndarray
+    batches: np.ndarray  #: (n_batches, 4), first row, number of rows, first pair, number of pairs
     means: np.ndarray  #: (n_batches,), one over the weight of a batch, float32
     key: int  #: random stream of the epoch's rows, uint64
 
@@ -154,6 +155,8 @@ class SoftmaxScratch(NamedTuple):
     scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
     of_rows: np.ndarray  #: (4, R): length, total, shift, logarithm of the sum at temperature one
+    pair_rows: np.ndarray  #: (P,), int32, the row of each positive
+    of_pairs: np.ndarray  #: (4, P): score, share in the softmax, logarithm of its sum, factor
 
 
 class SoftmaxArgs(NamedTuple):
@@ -191,23 +194,21 @@ class ItemKeys(NamedTuple):
 
 
 _LENGTH, _TOTAL, _SHIFT, _LOG_SUM = range(4)
+_SCORE, _SHARE, _LOG_TOTAL, _FACTOR = range(4)
 
 
 @inlined
 def batch_of(data, call, s):
     """Return the Batch of step ``s`` of a launch."""
     b = s // call.n_panels
-    first_row = data.batch_starts[b]
-    last_row = data.batch_starts[b + 1]
-    first_pair = data.row_starts[first_row]
     mean = data.means[b]
     return Batch(
         b - call.first_batch,
         b + 1,
-        first_row,
-        last_row - first_row,
-        first_pair,
-        data.row_starts[last_row] - first_pair,
+        data.batches[b, 0],
+        data.batches[b, 1],
+        data.batches[b, 2],
+        data.batches[b, 3],
         mean,
         mean if call.average else ONE,
         s % call.n_panels,
@@ -235,13 +236,12 @@ def _list_items(team, b, args):
     """Write the keys of the items of a call."""
     thread, n_threads = worker(team)
     data, code = args.data, args.code
-    call_pair = data.row_starts[data.batch_starts[args.first_batch]]
+    call_pair = data.batches[args.first_batch, 2]
     for e in range(thread, args.keys.shape[0], n_threads):
         number = np.int64(batch_of_occurrence(args.starts, e))
         o = e - args.starts[number]
         b = args.first_batch + number
-        first_pair = data.row_starts[data.batch_starts[b]]
-        n_pairs = data.row_starts[data.batch_starts[b + 1]] - first_pair
+        first_pair, n_pairs = data.batches[b, 2], data.batches[b, 3]
         if o < n_pairs:
             item = data.items[first_pair + o]
         elif code == NEGATIVES_SHARED:
@@ -316,6 +316,10 @@ def gather(team, s, args):
     width = scratch.sources.shape[1]
     for r in range(team.rank, batch.n_rows, team.size):
         _gather_user(team, r, args, batch)
+        row = batch.first_row + r
+        starts = args.data.row_starts
+        for p in range(starts[row] + team.lane, starts[row + 1], team.n_lanes):
+            scratch.pair_rows[p - batch.first_pair] = r
     n_unit = width if args.call.cosine else 0
     capacity = scratch.of_rows.shape[1]
     for j in range(team.rank, _n_negatives(args, batch), team.size):
@@ -402,11 +406,16 @@ def exponentiate(team, s, args):
 
 @inlined
 def sum_negatives(team, s, args):
-    """Sum the negatives of each row of a panel, weighted by the exponentials, in parts."""
+    """Sum the negatives of each row of a panel, by the exponentials, in parts; learn positives."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, m = (last - first, scratch.negatives.shape[1]), _n_negatives(args, batch)
     product_of_rows_in_parts(team, scratch.scores, scratch.negatives, m, shape, scratch.parts)
+    starts = args.data.row_starts
+    begin, end = starts[batch.first_row + first], starts[batch.first_row + last]
+    # From the last group on: the first ones have tiles.
+    for p in range(begin + team.size - 1 - team.rank, end, team.size):
+        _learn_positive(team, p, scratch.pair_rows[p - batch.first_pair], args, batch)
 
 
 @inlined
@@ -415,6 +424,36 @@ def _correction(args, batch, o, k):
     if args.softmax.negatives_code == NEGATIVES_DRAWN:
         return args.scratch.positive_corrections[o]
     return args.softmax.corrections[k]
+
+
+@inlined
+def _learn_positive(team, p, r, args, batch):
+    """Score positive ``p`` of row ``r``, and find the gradients by it and of its user."""
+    data, softmax, items, scratch = args.data, args.softmax, args.items, args.scratch
+    table, o, k, v = items.table.weights, p - batch.first_pair, data.items[p], data.weights[p]
+    u, width, dot = data.row_users[batch.first_row + r], table.shape[1], ZERO
+    inverse = args.call.inverse_temperatures[u, 0]
+    negative_inverse = args.call.inverse_temperatures[u, 1]
+    log_sum = scratch.of_rows[_SHIFT, r] + np.float32(math.log(scratch.of_rows[_TOTAL, r]))
+    for f in range(team.lane, width, team.n_lanes):
+        dot += table[k, f] * scratch.sources[r, f]
+    item_scale = row_scale(team, table, k, width if args.call.cosine else 0)
+    found = group_sum(team, dot) * item_scale
+    log_total, share = log_sum, ZERO
+    if softmax.include_positive:
+        logit = negative_inverse * found
+        if softmax.corrected:
+            logit -= _correction(args, batch, o, k)
+        total, of_positive = softmax_with_positive(logit, log_sum)
+        log_total, share = np.float32(total), np.float32(of_positive)
+    derivative = batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
+    if team.lane == 0:
+        scratch.of_pairs[_SCORE, o] = found
+        scratch.of_pairs[_SHARE, o] = share
+        scratch.of_pairs[_LOG_TOTAL, o] = log_total
+        scratch.of_pairs[_FACTOR, o] = derivative * item_scale
+        items.rows[o] = r
+        items.multiples[o] = derivative
 
 
 class _Sums(NamedTuple):
@@ -428,42 +467,37 @@ class _Sums(NamedTuple):
 
 
 @inlined
-def _learn_positives(team, r, args, batch, log_sum):
-    """Add the gradients of the positives of row ``r`` to that of its user; return the _Sums."""
-    data, softmax, items, scratch = args.data, args.softmax, args.items, args.scratch
-    table, gradients = items.table.weights, scratch.user_gradients
-    width = table.shape[1]
-    u = data.row_users[batch.first_row + r]
-    inverse = args.call.inverse_temperatures[u, 0]
-    negative_inverse = args.call.inverse_temperatures[u, 1]
-    loss, weight, scores, others, share_scores = ZERO, ZERO, ZERO, ZERO, ZERO
+def _sum_positives(team, r, args, batch):
+    """Return the _Sums of a row."""
+    data, of_pairs, constant = args.data, args.scratch.of_pairs, args.softmax.constant
     row = batch.first_row + r
-    for p in range(data.row_starts[row], data.row_starts[row + 1]):
-        o, k, v = p - batch.first_pair, data.items[p], data.weights[p]
-        dot = ZERO
-        for f in range(team.lane, width, team.n_lanes):
-            dot += table[k, f] * scratch.sources[r, f]
-        item_scale = row_scale(team, table, k, width if args.call.cosine else 0)
-        found = group_sum(team, dot) * item_scale
-        log_total, share = log_sum, ZERO
-        if softmax.include_positive:
-            logit = negative_inverse * found
-            if softmax.corrected:
-                logit -= _correction(args, batch, o, k)
-            total, of_positive = softmax_with_positive(logit, log_sum)
-            log_total, share = np.float32(total), np.float32(of_positive)
-        loss += v * (softmax.constant * log_total - inverse * found)
+    inverse = args.call.inverse_temperatures[data.row_users[row], 0]
+    loss, weight, scores, others, share_scores = ZERO, ZERO, ZERO, ZERO, ZERO
+    for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
+        o, v = p - batch.first_pair, data.weights[p]
+        found, share = of_pairs[_SCORE, o], of_pairs[_SHARE, o]
+        loss += v * (constant * of_pairs[_LOG_TOTAL, o] - inverse * found)
         weight += v
         scores += v * found
         others += v * (ONE - share)
         share_scores += v * share * found
-        derivative = batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
-        for f in range(team.lane, width, team.n_lanes):
-            gradients[r, f] += derivative * item_scale * table[k, f]
-        if team.lane == 0:
-            items.rows[o] = r
-            items.multiples[o] = derivative
-    return _Sums(loss, weight, scores, others, share_scores)
+    return _Sums(
+        group_sum(team, loss),
+        group_sum(team, weight),
+        group_sum(team, scores),
+        group_sum(team, others),
+        group_sum(team, share_scores),
+    )
+
+
+@inlined
+def _sum_of_positives(r, f, args, batch):
+    """Return number ``f`` of the gradient of row ``r`` by the scores of its positives."""
+    data, table, of_pairs = args.data, args.items.table.weights, args.scratch.of_pairs
+    row, total = batch.first_row + r, ZERO
+    for p in range(data.row_starts[row], data.row_starts[row + 1]):
+        total += of_pairs[_FACTOR, p - batch.first_pair] * table[data.items[p], f]
+    return total
 
 
 @inlined
@@ -474,20 +508,16 @@ def _finish_row(team, r, args, batch):
     """
     scratch, softmax = args.scratch, args.softmax
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
-    width = gradients.shape[1]
-    total = scratch.of_rows[_TOTAL, r]
-    log_sum = scratch.of_rows[_SHIFT, r] + np.float32(math.log(total))
-    mean_score = ZERO
+    width, total, mean_score = gradients.shape[1], scratch.of_rows[_TOTAL, r], ZERO
     for f in range(team.lane, width, team.n_lanes):
         mean_score += scaled[r, f] * units[r, f]
-        gradients[r, f] = ZERO
     mean_score = group_sum(team, mean_score) / total
-    sums = _learn_positives(team, r, args, batch, log_sum)
+    sums = _sum_positives(team, r, args, batch)
     u = args.data.row_users[batch.first_row + r]
     negative_inverse = args.call.inverse_temperatures[u, 1]
     factor = batch.scale * softmax.constant * negative_inverse * sums.others / total
     for f in range(team.lane, width, team.n_lanes):
-        gradients[r, f] += factor * scaled[r, f]
+        gradients[r, f] = _sum_of_positives(r, f, args, batch) + factor * scaled[r, f]
         scaled[r, f] = factor * units[r, f]
     if args.call.cosine:
         through_normalisation(team, gradients, units, r, scratch.of_rows[_LENGTH, r])
@@ -505,7 +535,7 @@ def _finish_row(team, r, args, batch):
 
 @inlined
 def finish(team, s, args):
-    """Find the gradients of the users of a panel, and of positives."""
+    """Find the gradients of the users of a panel."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n_parts, _ = parts_of(_n_negatives(args, batch), scratch.parts)
@@ -597,6 +627,10 @@ def learn_lists(team, s, args):
                     scratch.scores[r, j] * scratch.scales[r, j] * table[softmax.negatives[at, j], f]
                 )
             scratch.scaled[r, f] = total
+        row = batch.first_row + r
+        for p in range(args.data.row_starts[row], args.data.row_starts[row + 1]):
+            _learn_positive(team, p, r, args, batch)
+        synchronize_group(team)
         factor = _finish_row(team, r, args, batch)
         for j in range(team.lane, m, team.n_lanes):
             o = batch.n_pairs + r * m + j

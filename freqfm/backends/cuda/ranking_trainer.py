@@ -124,6 +124,8 @@ class SoftmaxFamily:
             scaled=floats(n_rows, d),
             user_gradients=floats(n_rows, d),
             of_rows=floats(4, n_rows),
+            pair_rows=self._device.empty(self._n_pairs if n_shared else 0, np.int32),
+            of_pairs=floats(4, self._n_pairs),
         )
 
     def lists_shape(self, n_batches, n_pairs):
@@ -382,6 +384,7 @@ class CUDARankingTrainer(RankingTrainer):
             device.to_device(data.row_starts.astype(np.int32)),
             device.to_device(data.row_users.astype(np.int32, copy=False)),
             device.to_device(data.batch_starts.astype(np.int32)),
+            device.to_device(_batches(data.batch_starts, self._pair_starts)),
             device.to_device((1 / weights).astype(np.float32)),
             key,
         )
@@ -467,6 +470,13 @@ class CUDARankingTrainer(RankingTrainer):
         self.tables.catch_up(len(self._data.batch_starts) - 1)
         self.tables.pull()
         self._data = None
+
+
+def _batches(row_starts, pair_starts):
+    """Return where each batch begins, and its size: rows, and pairs."""
+    sizes = np.diff(row_starts), np.diff(pair_starts)
+    columns = row_starts[:-1], sizes[0], pair_starts[:-1], sizes[1]
+    return np.column_stack(columns).astype(np.int32)
 
 
 def _refuse(problem):
