@@ -5,8 +5,12 @@ import numpy as np
 __all__ = ["Mirror", "lanes_for", "rule_for_device"]
 
 
+# Arrays of at most so many numbers are copied together: a copy takes as long as one of 400 kB.
+_SHORT = 1 << 16
+
+
 class Mirror:
-    """NumPy arrays and their copies in a GPU's memory.
+    """NumPy arrays of float32 and their copies in a GPU's memory.
 
     Parameters
     ----------
@@ -20,17 +24,41 @@ class Mirror:
     """
 
     def __init__(self, device, arrays):
-        self._device, self._arrays = device, arrays
-        self.on_device = type(arrays)(*(device.empty(a.shape, a.dtype) for a in arrays))
+        self._device = device
+        self._short = [a for a in arrays if a.ndim == 1 and 0 < len(a) <= _SHORT]
+        self._ends = np.cumsum([len(array) for array in self._short])
+        n = int(self._ends[-1]) if self._short else 0
+        self._together, together = np.empty(n, dtype=np.float32), device.empty(n, np.float32)
+        copies, self._long = [], []
+        parts = iter(self._parts_of(together))
+        for array in arrays:
+            if any(array is short for short in self._short):
+                copies.append(next(parts))
+            else:
+                copies.append(device.empty(array.shape, array.dtype))
+                self._long.append((array, copies[-1]))
+        self._on_device_together, self.on_device = together, type(arrays)(*copies)
+
+    def _parts_of(self, together):
+        """Return the parts of the short arrays."""
+        starts = self._ends - [len(array) for array in self._short]
+        return [together[i:j] for i, j in zip(starts, self._ends, strict=True)]
 
     def push(self):
         """Copy the NumPy arrays to the GPU."""
-        for array, copy in zip(self._arrays, self.on_device, strict=True):
+        if self._short:
+            np.concatenate(self._short, out=self._together)
+            self._device.write(self._together, self._on_device_together)
+        for array, copy in self._long:
             self._device.write(array, copy)
 
     def pull(self):
         """Copy the GPU's arrays into the NumPy arrays."""
-        for array, copy in zip(self._arrays, self.on_device, strict=True):
+        if self._short:
+            self._device.to_host(self._on_device_together, self._together)
+            for array, part in zip(self._short, self._parts_of(self._together), strict=True):
+                array[...] = part
+        for array, copy in self._long:
             self._device.to_host(copy, array)
 
 
