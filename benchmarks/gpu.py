@@ -9,7 +9,6 @@ a GPU, to see that the script works.
 """
 
 import collections
-import contextlib
 import json
 import statistics
 import sys
@@ -69,19 +68,19 @@ class Report:
         limit = "" if wanted is None else f"{'at most' if at_most else 'at least'} {wanted:g}"
         print(f"{name:64}{value:12.4g} {unit:14}{limit:18}{met}", flush=True)
 
-    @contextlib.contextmanager
-    def part(self, title):
-        """Run a part; an error, or no time left, becomes a line."""
+    def part(self, title, measure, *args):
+        """Run a part; an error, or no time left, becomes a line. Return what it returns."""
         print(f"\n{title}", flush=True)
         if time.perf_counter() > self._latest:
             self.lines.append((title, None, "no time left", None, "NO"))
             print("  no time left", flush=True)
-            return
+            return None
         try:
-            yield
+            return measure(self, *args)
         except Exception as error:
             self.lines.append((title, None, repr(error), None, "NO"))
             traceback.print_exc(limit=3, file=sys.stdout)
+            return None
 
 
 class Clock:
@@ -439,30 +438,21 @@ def main():
     report = Report(args.seconds)
     device = backend.device
     print(f"{backend.name}; NumPy {np.__version__}")
-    clock, bandwidth, peak = Clock(device), 1.0, 1.0
-    with report.part("The card"):
-        bandwidth, peak = measure_card(report, device, clock, sizes)
+    clock, part = Clock(device), report.part
+    bandwidth, peak = part("The card", measure_card, device, clock, sizes) or (1.0, 1.0)
     rows, interactions = ratings(args, sizes), gowalla(args, sizes)
-    with report.part("Factorization machines, MovieLens ratings"):
-        measure_fm(report, clock, bandwidth, rows[:2], sizes)
-    with report.part("Parity and bits"):
-        measure_parity(report, device, rows, sizes)
-    with report.part("Matrix factorization, Gowalla"):
-        measure_mf(report, clock, peak, interactions, sizes)
-    with report.part("MFRecommender() on Gowalla"):
-        measure_untuned(report, interactions, sizes)
-    with report.part("Factorization machines compared with PyTorch"):
-        measure_torch(report, rows, sizes)
-    with report.part("The best items"):
-        measure_top_k(report, sizes)
-    with report.part("Factorization machines, 39 tokens a row of a million columns"):
-        X = power_law_rows(sizes.rows, sizes.columns, 39)
-        y = np.random.default_rng(0).integers(2, size=X.shape[0])
-        measure_fm(report, clock, bandwidth, (canonical_csr(X), y), sizes)
-    with report.part("Autoencoders"):
-        measure_vae(report, interactions, sizes)
-    with report.part("BPR compared with implicit"):
-        measure_implicit(report, interactions, sizes)
+    wide = power_law_rows(sizes.rows, sizes.columns, 39)
+    wide = canonical_csr(wide), np.random.default_rng(0).integers(2, size=wide.shape[0])
+    for title, some in (("MovieLens ratings", rows[:2]), ("39 of a million columns", wide)):
+        title = f"Factorization machines, {title}"
+        part(title, measure_fm, clock, bandwidth, some, sizes)
+    part("Parity and bits", measure_parity, device, rows, sizes)
+    part("Matrix factorization, Gowalla", measure_mf, clock, peak, interactions, sizes)
+    part("MFRecommender() on Gowalla", measure_untuned, interactions, sizes)
+    part("Factorization machines compared with PyTorch", measure_torch, rows, sizes)
+    part("The best items", measure_top_k, sizes)
+    part("Autoencoders", measure_vae, interactions, sizes)
+    part("BPR compared with implicit", measure_implicit, interactions, sizes)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "gpu.json").write_text(json.dumps([backend.name, *report.lines], indent=1))
 
