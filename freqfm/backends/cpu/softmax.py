@@ -47,7 +47,7 @@ from freqfm.formulas.codes import (
 # The most rows, and negatives, of one tile, the work of one call of BLAS. How a batch is cut
 # into tiles does not depend on the number of threads, so neither do the sums.
 TILE_ROWS = 80
-TILE_NEGATIVES = 256
+TILE_NEGATIVES = 128
 
 # Up to this many scores (16 MB) a batch is scored at once, else in panels of rows, whose number is
 # a multiple of the second.
