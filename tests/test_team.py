@@ -3,11 +3,13 @@
 import faulthandler
 import multiprocessing
 import os
+import platform
 import signal
 import threading
 import time
 import warnings
 
+import numba
 import numpy as np
 import processes
 import pytest
@@ -141,6 +143,17 @@ def test_barriers_keep_threads_in_step(size):
         for n_rounds in (2_000, 1, 500):
             assert team.run(keep_step, slots, n_rounds) == 0
             assert_array_equal(slots[::STRIDE], 0)
+
+
+@pytest.mark.skipif(
+    JIT_DISABLED or platform.machine() not in team_module._PAUSES, reason="has no instruction"
+)
+def test_threads_that_wait_pause():
+    pause = team_module._pause
+    look = numba.njit(lambda: pause())
+    look()
+    (code,) = look.inspect_llvm().values()
+    assert team_module._PAUSES[platform.machine()][0] in code
 
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])

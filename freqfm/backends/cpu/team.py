@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
 import queue
 import sys
 import threading
@@ -18,7 +19,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import binding
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -33,12 +34,12 @@ from freqfm._warnings import warn_user
 # each rank, whether its thread is at work.
 _ARRIVED, _MEETING, _CALLED_OFF, _PATIENCE, _AT_WORK, _LINE = 0, 8, 16, 17, 24, 8
 
-# A thread looks so often, some 300 microseconds, before it leaves its core to others. Where all
+# A thread looks so often, some 100 microseconds, before it leaves its core to others. Where all
 # cores are free, meetings are over by then. Where they are not, the thread waited for may be one
 # that does not run, and it gets its turn only if this one sleeps: ``sched_yield`` would not do. Who
 # yields gives up a whole slice of time, each time, and fits were 10 to 100 times as slow. In a team
 # that is larger than the machine somebody always waits for a core.
-_LOOKS, _LOOKS_OF_A_CROWD = 300_000, 1_000
+_LOOKS, _LOOKS_OF_A_CROWD = 4_000, 40
 
 # How often to look before cores are taken for busy, and for how many seconds it is believed that
 # they are free, and that they are busy.
@@ -93,6 +94,29 @@ def _atomic_load(typing_context, array, index):
     return types.int64(array, types.intp), codegen
 
 
+# What tells a core that its thread waits for memory to change, by the kind of processor: the
+# function of LLVM, and its argument.
+_PAUSES = {
+    **dict.fromkeys(("x86_64", "amd64"), ("llvm.x86.sse2.pause", None)),
+    **dict.fromkeys(("aarch64", "arm64"), ("llvm.aarch64.hint", 1)),
+}
+
+
+@intrinsic
+def _pause(typing_context):
+    """Let the thread that shares the core, if there is one, have all of it for a moment."""
+
+    def codegen(context, builder, signature, args):
+        name, hint = _PAUSES.get(platform.machine().lower(), (None, None))
+        if name is not None:
+            given = [] if hint is None else [ir.Constant(ir.IntType(32), hint)]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 @inlined
 def wait(barrier, size):
     """Return once all ``size`` threads have called this, or once the team is called off."""
@@ -113,6 +137,7 @@ def _look_again(looks, barrier):
     """Sleep a little if that many looks were in vain; return the number of looks."""
     if looks >= barrier[_PATIENCE]:
         _sleep(_NAP)
+    _pause()
     return looks + 1
 
 
