@@ -12,6 +12,7 @@ import numpy as np
 
 from freqfm._jit import translated
 from freqfm.backends.cuda import team
+from freqfm.backends.cuda.constants import with_constants
 from freqfm.backends.cuda.team import Team
 
 
@@ -173,6 +174,7 @@ class EmulatedDevice:
         """Run phases for each batch of a span; all groups end a phase before the next."""
         formulas = dict(formulas or {})
         self.launches[phases, tuple(formulas.items())] = args
+        args = with_constants(args)(args)
         formulas = tuple((formulas | self._replacements).items())
         with np.errstate(all="ignore"):
             for b in range(*span):

@@ -62,14 +62,15 @@ def _expression(value, name, names):
     if kind is tuple:
         parts = [_expression(part, f"{name}[{i}]", names) for i, part in enumerate(value)]
         return f"({', '.join(parts)},)"
-    names[kind.__name__], chosen = kind, _CONSTANTS.get(kind, ())
+    chosen, alias = _CONSTANTS.get(kind, ()), f"Type{len(names)}"
+    names[alias] = kind
     parts = [
         repr(np.asarray(part).item())
         if field in chosen
         else _expression(part, f"{name}.{field}", names)
         for field, part in zip(kind._fields, value, strict=True)
     ]
-    return f"{kind.__name__}({', '.join(parts)})"
+    return f"{alias}({', '.join(parts)})"
 
 
 def _holds_constants(value):

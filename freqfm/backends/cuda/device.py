@@ -330,6 +330,7 @@ class Device:
     def _compiled(self, phases, formulas, args):
         """Return the _Kernel of phases, compiled for the types and constants of ``args``."""
         code = self._code(phases, formulas, args)
+        # What launches code that has been compiled already.
         compiled = cuda.jit(_nothing)
         compiled.overloads[code.argument_types] = code
         compiled._specialized = True
