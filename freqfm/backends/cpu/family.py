@@ -73,6 +73,14 @@ class Family:
         """Return how many positives of a user may stand in one row; None for all."""
         return problem.block
 
+    @classmethod
+    def most_threads(cls, problem, degrees):
+        """Return for how many threads a batch has work; None if for any number.
+
+        ``degrees`` are how many positives each user has.
+        """
+        return None
+
     def batches_per_call(self):
         """Return how many batches a call may train on."""
         if self.drawn:

@@ -186,6 +186,19 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
     return total_loss, total_weight
 
 
+def _list_length(problem, n_pairs):
+    """Return the most negatives that a row is scored against."""
+    if problem.negatives_code == NEGATIVES_IN_BATCH:
+        return n_pairs
+    if problem.negatives_code == NEGATIVES_FULL:
+        return problem.n_items
+    return problem.n_negatives
+
+
+def _n_tiles(n, most):
+    return -(-n // python_function(tile_height)(n, most)) if n else 1
+
+
 class SoftmaxFamily(Family):
     """A positive against all of its negatives at once."""
 
@@ -215,13 +228,20 @@ class SoftmaxFamily(Family):
         separate = problem.negatives_code == NEGATIVES_SEPARATE or problem.constants["pairs"]
         return 1 if separate else problem.block
 
+    @classmethod
+    def most_threads(cls, problem, degrees):
+        """See ``Family``; more threads than tiles would only make barriers slower."""
+        if python_function(has_separate_lists)(problem.negatives_code):
+            return None
+        n_rows = problem.batch_size
+        block = cls.block_of(problem)
+        if block is not None and degrees.any():
+            n_rows = -(-n_rows * int((-(-degrees // block)).sum()) // int(degrees.sum()))
+        m = _list_length(problem, problem.batch_size)
+        return max(_n_tiles(n_rows, TILE_ROWS), _n_tiles(m, TILE_NEGATIVES))
+
     def _list_length(self):
-        """Return the most negatives that a row is scored against."""
-        if self.problem.negatives_code == NEGATIVES_IN_BATCH:
-            return self.n_pairs
-        if self.problem.negatives_code == NEGATIVES_FULL:
-            return self.problem.n_items
-        return self.problem.n_negatives
+        return _list_length(self.problem, self.n_pairs)
 
     def _work_of_batch(self):
         problem, width = self.problem, self._list_length()
