@@ -96,6 +96,9 @@ def _readable(index, last):
     return index
 
 
+# A whole warp makes a tile of a product.
+
+
 def _of_row(team, mine, a, i, start, c, last):
     return cuda.shfl_sync(_WHOLE_WARP, mine, (cuda.laneid & 24) + c)
 

@@ -84,6 +84,7 @@ def product_of_rows(team, left, first, right, shape, out):
 
 def most_parts(n, m):
     """Return in how many parts, at most, the sums of an n x m product should be made."""
+    # The tiles of a warp, whose threads stand in four rows.
     tiles = -(-n // (4 * _TALL)) * -(-m // (_ABREAST * _WIDE))
     return max(1, min(_MOST_PARTS, _BUSY // tiles))
 
