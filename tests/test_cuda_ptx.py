@@ -167,3 +167,19 @@ def test_kernels_compile(monkeypatch, tmp_path, ptx_of, case):
             # Some registers of kernels with many phases are saved between their loops.
             spilled = re.findall(r"(\d+) bytes spill stores", made.stderr)
             assert max(map(int, spilled)) <= MOST_SPILLED, (names, spilled)
+
+
+def test_phases_can_be_timed(monkeypatch, ptx_of):
+    from freqfm.backends.cuda import device
+    from freqfm.backends.cuda.fm import TRAIN
+
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    from gpu_phases import timed_in_turn
+
+    emulated = EmulatedDevice()
+    monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(emulated))
+    fit_fm(FMClassifier(3))
+    monkeypatch.setattr(device, "_in_turn", timed_in_turn)
+    ptx = ptx_of(TRAIN, (emulated.launches[TRAIN, ()], np.zeros(6, dtype=np.int64)), ())
+    # Before and after each phase, and after its barrier.
+    assert ptx.count("%clock64") == 3 * len(TRAIN)
