@@ -351,7 +351,7 @@ def measure_mf(report, clock, peak, interactions, sizes):
     for batch_size in (None, sizes.batch_size):
         given = {} if batch_size is None else {"batch_size": batch_size}
         params = {"n_negatives": m, "random_state": 0, **given}
-        name = f"softmax, {m} shared negatives, batches of {batch_size or 'the default size'}"
+        name = f"BSL, {m} shared negatives, batches of {batch_size or 'the default size'}"
         epoch = Epochs(MFRecommender(64, device="cuda", **params), train)
         taken = clock.median("gather", epoch, sizes.repeats)
         report.add(f"{name}, share of the peak of fp32", flops / taken / peak, "", 0.25)

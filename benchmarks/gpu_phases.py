@@ -7,7 +7,6 @@ for is one in which this thread waits. Printed is an epoch after two others: lau
 and cycles for each batch. Without data, synthetic rows and interactions are used.
 """
 
-import collections
 import sys
 import time
 
@@ -118,7 +117,7 @@ def cases(data):
         X, clicks = power_law_rows(800_000, 9746, 2), power_law_rows(30_000, 40_000, 20)
         y = np.random.default_rng(0).integers(2, size=X.shape[0])
     rows = {"early_stopping": False, "n_iter_no_change": None, "random_state": 0}
-    made = collections.OrderedDict()
+    made = {}
     for batch_size in (1024, 65_536):
         model = FMClassifier(64, batch_size=batch_size, device="cuda", **rows)
         made[f"FM {batch_size}"] = lambda model=model: Epochs(model, X, y)

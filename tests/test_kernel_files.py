@@ -39,6 +39,12 @@ def test_what_cannot_be_saved_is_not(folder):
     assert kernel_files.load("a") is None and not list(folder.iterdir())
 
 
+def test_nothing_is_left_of_what_cannot_be_put_in_place(folder):
+    (folder / "a").mkdir()
+    kernel_files.save("a", 3)
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
 def test_without_a_folder(monkeypatch):
     monkeypatch.setattr(kernel_files, "cache_directory", lambda: None)
     assert kernel_files.name_of(TRAIN, (), (9, 0)) is None

@@ -204,7 +204,7 @@ class SoftmaxFamily(Family):
 
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
-        d, width = problem.width, self._list_length()
+        d, width = problem.width, _list_length(problem, n_pairs)
         panel = min(n_pairs, max(_PANEL_ROWS, _SCORES // width // _PANEL_ROWS * _PANEL_ROWS))
         separate = python_function(has_separate_lists)(problem.negatives_code)
         self.n_listed = n_pairs * width if separate else width
@@ -240,11 +240,8 @@ class SoftmaxFamily(Family):
         m = _list_length(problem, problem.batch_size)
         return max(_n_tiles(n_rows, TILE_ROWS), _n_tiles(m, TILE_NEGATIVES))
 
-    def _list_length(self):
-        return _list_length(self.problem, self.n_pairs)
-
     def _work_of_batch(self):
-        problem, width = self.problem, self._list_length()
+        problem, width = self.problem, _list_length(self.problem, self.n_pairs)
         n = problem.batch_size
         draws = problem.n_negatives or 1
         if problem.negatives_code == NEGATIVES_SEPARATE:

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import HALF, ONE, ZERO, inlined
-from freqfm.backends.cuda.products import multiply_tile_of_rows, n_tiles, parts_of, sum_of_parts
+from freqfm.backends.cuda.products import (
+    multiply_tile_of_rows,
+    n_tiles,
+    parts_of,
+    span_of_part,
+    sum_of_parts,
+)
 from freqfm.backends.cuda.ranking import LOSS, EpochData, RankingCall, batch_of, key_of
 from freqfm.backends.cuda.tables import (
     Side,
@@ -154,10 +160,10 @@ def sum_sides(team, s, args):
     first, last = _panel_of(args, batch)
     shape = last - first, scratch.units.shape[2]
     tiles = n_tiles(team, shape[0], shape[1])
-    n_parts, length = parts_of(batch.n_rows, scratch.parts[0])
+    n_parts, _ = parts_of(batch.n_rows, scratch.parts[0])
     for t in range(team.rank, 2 * tiles * n_parts, team.size):
         side, part = t // (tiles * n_parts), t // tiles % n_parts
-        span = part * length, min((part + 1) * length, batch.n_rows)
+        span = span_of_part(batch.n_rows, scratch.parts[side], part)
         multiply_tile_of_rows(
             team, t % tiles, (scratch.cosines[side], 0), scratch.units[side], span, shape,
             scratch.parts[side, part],

@@ -345,9 +345,11 @@ class Device:
 
     def _code(self, phases, formulas, args):
         """Return the compiled code of a kernel, from disk if it is there."""
-        name, capability = None, cuda.get_current_device().compute_capability
+        name = None
         if not formulas:
+            capability = cuda.get_current_device().compute_capability
             name = kernel_files.name_of(phases, kind_of(args), capability)
+        if name is not None:
             code = kernel_files.load(name)
             if code is not None:
                 return code
@@ -355,7 +357,8 @@ class Device:
             dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
             compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
         (code,) = compiled.overloads.values()
-        kernel_files.save(name, code)
+        if name is not None:
+            kernel_files.save(name, code)
         return code
 
 

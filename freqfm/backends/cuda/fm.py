@@ -38,16 +38,7 @@ from freqfm.formulas.codes import (
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import penalized_curvature, present_rate, step_element
 
-__all__ = [
-    "COLUMNS",
-    "SCORE",
-    "SUM_LOSSES",
-    "TRAIN",
-    "FMArgs",
-    "FMRows",
-    "FMScratch",
-    "FMWeightState",
-]
+__all__ = ["SCORE", "SUM_LOSSES", "TRAIN", "FMArgs", "FMRows", "FMScratch", "FMWeightState"]
 
 _TWO = np.float32(2)
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import pickle
 import platform
-import tempfile
 import zlib
 from importlib import metadata
 
@@ -51,8 +50,11 @@ def load(name):
 def save(name, code):
     """Save compiled code under a name, if that is possible."""
     with contextlib.suppress(Exception):
-        content = zlib.compress(pickle.dumps(code), 1)
-        number, path = tempfile.mkstemp(dir=cache_directory())
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-        os.replace(path, cache_directory() / name)
+        content, path = zlib.compress(pickle.dumps(code), 1), cache_directory() / name
+        # Other processes find all of it, or nothing.
+        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -25,14 +25,14 @@ class Mirror:
 
     def __init__(self, device, arrays):
         self._device = device
-        self._short = [a for a in arrays if a.ndim == 1 and 0 < len(a) <= _SHORT]
+        self._short = [array for array in arrays if _is_short(array)]
         self._ends = np.cumsum([len(array) for array in self._short])
         n = int(self._ends[-1]) if self._short else 0
         self._together, together = np.empty(n, dtype=np.float32), device.empty(n, np.float32)
         copies, self._long = [], []
         parts = iter(self._parts_of(together))
         for array in arrays:
-            if any(array is short for short in self._short):
+            if _is_short(array):
                 copies.append(next(parts))
             else:
                 copies.append(device.empty(array.shape, array.dtype))
@@ -60,6 +60,10 @@ class Mirror:
                 array[...] = part
         for array, copy in self._long:
             self._device.to_host(copy, array)
+
+
+def _is_short(array):
+    return array.ndim == 1 and 0 < len(array) <= _SHORT
 
 
 def lanes_for(width, of_lane=1):

@@ -16,6 +16,7 @@ from freqfm.backends.cuda.ranking import (
     batch_of,
     key_of,
     move_rows,
+    note_row,
 )
 from freqfm.backends.cuda.tables import (
     Side,
@@ -46,7 +47,7 @@ class PairwiseScratch(NamedTuple):
     sources: np.ndarray  #: (R, d), unit users
     user_gradients: np.ndarray  #: (R, d)
     lengths: np.ndarray  #: (R,), of users
-    rows: np.ndarray  #: (P,), int32, the row of each positive
+    pair_rows: np.ndarray  #: (P,), int32, the row of each positive
     losses: np.ndarray  #: (P,)
     factors: np.ndarray  #: (P (1 + N),), of items in the gradients of users
 
@@ -66,7 +67,6 @@ class PairwiseArgs(NamedTuple):
 class _Scored(NamedTuple):
     """An item, scored for a row."""
 
-    item: int
     score: float  #: times the inverse temperature
     scale: float  #: one over the length of the item; 1 for dot products
 
@@ -87,7 +87,7 @@ def _scored(team, k, r, inverse, args):
     for f in range(team.lane, table.shape[1], team.n_lanes):
         dot += table[k, f] * units[r, f]
     scale = row_scale(team, table, k, table.shape[1] if args.call.cosine else 0)
-    return _Scored(k, inverse * scale * group_sum(team, dot), scale)
+    return _Scored(inverse * scale * group_sum(team, dot), scale)
 
 
 @inlined
@@ -105,15 +105,14 @@ def gather_users(team, s, args):
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
     scratch = args.scratch
     for r in range(team.rank, batch.n_rows, team.size):
-        row = batch.first_row + r
+        u = data.row_users[batch.first_row + r]
         length = gather_dropped_row(
-            team, args.users.table.weights, data.row_users[row], call.cosine, call.dropout,
+            team, args.users.table.weights, u, call.cosine, call.dropout,
             key_of(data, batch, r), scratch.sources, r,
         )  # fmt: skip
         if team.lane == 0:
             scratch.lengths[r] = length
-        for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
-            scratch.rows[p - batch.first_pair] = r
+        note_row(team, r, data, batch, scratch.pair_rows)
 
 
 @inlined
@@ -122,7 +121,7 @@ def learn_pairs(team, s, args):
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
     negatives, n_negatives = args.pairwise.negatives, args.pairwise.negatives.shape[1]
     for o in range(team.rank, batch.n_pairs, team.size):
-        p, r = batch.first_pair + o, args.scratch.rows[o]
+        p, r = batch.first_pair + o, args.scratch.pair_rows[o]
         u = data.row_users[batch.first_row + r]
         inverse = call.inverse_temperatures[u, 0]
         positive = _scored(team, data.items[p], r, inverse, args)

@@ -8,6 +8,7 @@ For a GPU, where a warp makes a tile, ``device`` replaces ``arrangement``, ``rea
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined
+from freqfm.backends.cuda.columns import FOUR_ZEROS, read, times
 
 __all__ = [
     "arrangement",
@@ -21,6 +22,7 @@ __all__ = [
     "product_of_rows",
     "product_of_rows_in_parts",
     "readable",
+    "span_of_part",
     "sum_of_parts",
 ]
 
@@ -34,8 +36,7 @@ _SHORTEST_PART, _MOST_PARTS, _BUSY = 64, 128, 2048
 # So many terms are read at once.
 _AT_ONCE, _AT_ONCE_OF_ROWS = 4, 8
 
-_ZEROS = (ZERO, ZERO, ZERO, ZERO)
-_NOTHING = (_ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS, _ZEROS)
+_NOTHING = (FOUR_ZEROS,) * 8
 
 
 @inlined
@@ -98,7 +99,7 @@ def parts_of(n_terms, parts):
 
 
 @inlined
-def _part(n_terms, parts, part):
+def span_of_part(n_terms, parts, part):
     """Return the first term of a part, and the one after its last."""
     _, length = parts_of(n_terms, parts)
     return part * length, min((part + 1) * length, n_terms)
@@ -120,7 +121,7 @@ def product_in_parts(team, left, right, n_terms, shape, parts):
     tiles = n_tiles(team, shape[0], shape[1])
     for t in range(team.rank, tiles * n_parts, team.size):
         part = t // tiles
-        span = _part(n_terms, parts, part)
+        span = span_of_part(n_terms, parts, part)
         multiply_tile(team, t % tiles, left, right, span, shape, parts[part], False)
 
 
@@ -131,7 +132,7 @@ def product_of_rows_in_parts(team, left, right, n_terms, shape, parts):
     tiles = n_tiles(team, shape[0], shape[1])
     for t in range(team.rank, tiles * n_parts, team.size):
         part = t // tiles
-        span = _part(n_terms, parts, part)
+        span = span_of_part(n_terms, parts, part)
         multiply_tile_of_rows(team, t % tiles, (left, 0), right, span, shape, parts[part])
 
 
@@ -154,35 +155,27 @@ def sum_of_parts(parts, n, i, f):
 
 
 @inlined
-def _eight_rows(first, distance, last):
-    """Return eight places at a distance, at most ``last``; unsigned ones need no check of sign."""
+def _place(index, last, in_row):
+    """Return a place that can be read; an unsigned one needs no check of its sign."""
+    return np.uint64(readable(index, last) if in_row else min(index, last))
+
+
+@inlined
+def _four(first, distance, last, in_row):
+    """Return four places at a distance: ``in_row`` or, if that is false, rows up to the last."""
     return (
-        np.uint64(min(first, last)),
-        np.uint64(min(first + distance, last)),
-        np.uint64(min(first + 2 * distance, last)),
-        np.uint64(min(first + 3 * distance, last)),
-        np.uint64(min(first + 4 * distance, last)),
-        np.uint64(min(first + 5 * distance, last)),
-        np.uint64(min(first + 6 * distance, last)),
-        np.uint64(min(first + 7 * distance, last)),
+        _place(first, last, in_row),
+        _place(first + distance, last, in_row),
+        _place(first + 2 * distance, last, in_row),
+        _place(first + 3 * distance, last, in_row),
     )
 
 
 @inlined
-def _four(first, distance, last):
-    """Return four places at a distance in a row."""
-    return (
-        np.uint64(readable(first, last)),
-        np.uint64(readable(first + distance, last)),
-        np.uint64(readable(first + 2 * distance, last)),
-        np.uint64(readable(first + 3 * distance, last)),
-    )
-
-
-@inlined
-def _eight(first, distance, last):
-    """Return eight places at a distance in a row."""
-    return _four(first, distance, last) + _four(first + 4 * distance, distance, last)
+def _eight(first, distance, last, in_row):
+    """Return eight places at a distance."""
+    after = first + 4 * distance
+    return _four(first, distance, last, in_row) + _four(after, distance, last, in_row)
 
 
 @inlined
@@ -191,11 +184,6 @@ def _read_eight(a, k, p):
         a[k, p[0]], a[k, p[1]], a[k, p[2]], a[k, p[3]],
         a[k, p[4]], a[k, p[5]], a[k, p[6]], a[k, p[7]],
     )  # fmt: skip
-
-
-@inlined
-def _read_four(b, k, q):
-    return b[k, q[0]], b[k, q[1]], b[k, q[2]], b[k, q[3]]
 
 
 @inlined
@@ -233,12 +221,7 @@ def _within(k, last):
 def _read_term(a, b, k, last, p, q):
     """Return what is multiplied for term ``k``: zeros beyond the last."""
     row, factor = _within(k, last)
-    return _read_eight(a, row, p), _times(_read_four(b, row, q), factor)
-
-
-@inlined
-def _times(y, factor):
-    return y[0] * factor, y[1] * factor, y[2] * factor, y[3] * factor
+    return _read_eight(a, row, p), times(factor, read(b, row, q))
 
 
 @inlined
@@ -259,7 +242,7 @@ def multiply_tile(team, t, a, b, span, shape, out, add):
     i, j = _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
     # What is outside is computed as well, and not written.
-    p, q = _eight(i, rows, shape[0] - 1), _four(j, columns, shape[1] - 1)
+    p, q = _eight(i, rows, shape[0] - 1, True), _four(j, columns, shape[1] - 1, True)
     sums, last = _NOTHING, span[1] - 1
     for k in range(span[0], span[1], _AT_ONCE):
         x0, y0 = _read_term(a, b, k, last, p, q)
@@ -299,10 +282,10 @@ def _of_rows(team, mine, a, p, start, c, last):
 def _read_four_rows(b, start, last, q):
     """Return four rows of four elements; the last row in place of those beyond it."""
     return (
-        _read_four(b, np.uint64(min(start, last)), q),
-        _read_four(b, np.uint64(min(start + 1, last)), q),
-        _read_four(b, np.uint64(min(start + 2, last)), q),
-        _read_four(b, np.uint64(min(start + 3, last)), q),
+        read(b, np.uint64(min(start, last)), q),
+        read(b, np.uint64(min(start + 1, last)), q),
+        read(b, np.uint64(min(start + 2, last)), q),
+        read(b, np.uint64(min(start + 3, last)), q),
     )
 
 
@@ -314,7 +297,8 @@ def multiply_tile_of_rows(team, t, left, b, span, shape, out):
     """
     (a, first), (i, j) = left, _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
-    p, q = _eight_rows(first + i, rows, first + shape[0] - 1), _four(j, columns, shape[1] - 1)
+    p = _eight(first + i, rows, first + shape[0] - 1, False)
+    q = _four(j, columns, shape[1] - 1, True)
     sums, last, side = _NOTHING, span[1] - 1, team.lane % columns
     for k in range(span[0], span[1], _AT_ONCE_OF_ROWS):
         mine = _read_rows(a, p, k + side, last)

@@ -80,6 +80,7 @@ __all__ = [
     "batch_of",
     "key_of",
     "move_rows",
+    "note_row",
 ]
 
 # What is kept of each row of a call.
@@ -93,7 +94,6 @@ class EpochData(NamedTuple):
     weights: np.ndarray
     row_starts: np.ndarray
     row_users: np.ndarray
-    batch_starts: np.ndarray
     batches: np.ndarray  #: (n_batches, 4), first row, number of rows, first pair, number of pairs
     means: np.ndarray  #: (n_batches,), one over the weight of a batch, float32
     key: int  #: random stream of the epoch's rows, uint64
@@ -225,7 +225,7 @@ def key_of(data, batch, r):
 def _list_users(team, b, args):
     """Write the keys of the users of a call."""
     thread, n_threads = worker(team)
-    first = args.data.batch_starts[args.first_batch]
+    first = args.data.batches[args.first_batch, 0]
     for e in range(thread, args.keys.shape[0], n_threads):
         batch = np.int64(batch_of_occurrence(args.starts, e))
         args.keys[e] = batch * args.n_users + args.data.row_users[first + e]
@@ -308,6 +308,14 @@ def _gather_user(team, r, args, batch):
 
 
 @inlined
+def note_row(team, r, data, batch, pair_rows):
+    """Note for each positive of row ``r`` that it is one of that row."""
+    row = batch.first_row + r
+    for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
+        pair_rows[p - batch.first_pair] = r
+
+
+@inlined
 def gather(team, s, args):
     """Gather the users and the shared negatives of a batch."""
     batch, scratch, items = batch_of(args.data, args.call, s), args.scratch, args.items
@@ -316,10 +324,7 @@ def gather(team, s, args):
     width = scratch.sources.shape[1]
     for r in range(team.rank, batch.n_rows, team.size):
         _gather_user(team, r, args, batch)
-        row = batch.first_row + r
-        starts = args.data.row_starts
-        for p in range(starts[row] + team.lane, starts[row + 1], team.n_lanes):
-            scratch.pair_rows[p - batch.first_pair] = r
+        note_row(team, r, args.data, batch, scratch.pair_rows)
     n_unit = width if args.call.cosine else 0
     capacity = scratch.of_rows.shape[1]
     for j in range(team.rank, _n_negatives(args, batch), team.size):

@@ -202,7 +202,7 @@ class PairwiseFamily:
             sources=device.empty(shape, np.float32),
             user_gradients=device.empty(shape, np.float32),
             lengths=device.empty(n_pairs, np.float32),
-            rows=device.empty(n_pairs, np.int32),
+            pair_rows=device.empty(n_pairs, np.int32),
             losses=device.empty(n_pairs, np.float32),
             factors=device.empty(n_pairs + self.n_listed, np.float32),
         )
@@ -383,7 +383,6 @@ class CUDARankingTrainer(RankingTrainer):
             device.to_device(data.weights),
             device.to_device(data.row_starts.astype(np.int32)),
             device.to_device(data.row_users.astype(np.int32, copy=False)),
-            device.to_device(data.batch_starts.astype(np.int32)),
             device.to_device(_batches(data.batch_starts, self._pair_starts)),
             device.to_device((1 / weights).astype(np.float32)),
             key,
