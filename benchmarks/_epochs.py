@@ -46,3 +46,27 @@ class Epochs:
             self._task.run_epoch(self._n_epochs)
             self._n_epochs += 1
             return time.perf_counter() - start
+
+
+class EpochsOfFit(Epochs):
+    """Epochs with what a fit does for each of them: the weights are copied, trained and checked.
+
+    A context manager: threads, or a GPU's copies of the weights, are kept from call to call.
+    """
+
+    def __enter__(self):
+        self._task.__enter__()
+        self._last = self._task.snapshot()
+        return self
+
+    def __exit__(self, *exception):
+        self._task.__exit__(*exception)
+
+    def __call__(self):
+        """Train an epoch; return its seconds."""
+        start = time.perf_counter()
+        self._last.save()
+        self._task.run_epoch(self._n_epochs)
+        self._task.largest_weight()
+        self._n_epochs += 1
+        return time.perf_counter() - start

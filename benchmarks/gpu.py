@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from _data import click_parts, data_parser, movielens_split
-from _epochs import Epochs, power_law_rows
+from _epochs import EpochsOfFit, power_law_rows
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
@@ -105,6 +105,12 @@ class Clock:
             call()
             taken.append(self.seconds[name])
         return statistics.median(taken)
+
+
+def seconds_of(model, data, repeats):
+    """Return the median of the seconds that an epoch of a fit takes."""
+    with EpochsOfFit(model, *data) as epoch:
+        return median(epoch, repeats)
 
 
 def median(call, repeats):
@@ -202,8 +208,9 @@ def measure_fm(report, clock, bandwidth, rows, sizes):
     gathered = 4 * (d + 1) * X.nnz + entries
     report.add("scores, share if vectors are gathered", gathered / taken / bandwidth, "")
     for batch_size in sizes.batches:
-        epoch = Epochs(fm(sizes, batch_size=batch_size, device="cuda"), X, y)
-        taken = clock.median("score_batch", epoch, sizes.repeats)
+        with EpochsOfFit(fm(sizes, batch_size=batch_size, device="cuda"), X, y) as epoch:
+            taken = clock.median("score_batch", epoch, sizes.repeats)
+            whole = median(epoch, sizes.repeats)
         # A batch reads and writes the vectors of its tokens once, and its entries.
         tokens = sum(
             len(np.unique(X.indices[X.indptr[i] : X.indptr[min(i + batch_size, n)]]))
@@ -217,9 +224,8 @@ def measure_fm(report, clock, bandwidth, rows, sizes):
         report.add(f"{name}, rows a second", n / taken / 1e6, "million", wanted)
         report.add(f"{name}, share of the bandwidth", least / taken / bandwidth, "", 0.25)
         report.add(f"{name}, share if gathered", gathered / taken / bandwidth, "")
-        whole = median(epoch, sizes.repeats)
         report.add(f"{name}, rows a second of a whole epoch", n / whole / 1e6, "million")
-        on_cpu = median(Epochs(fm(sizes, batch_size=batch_size), X, y), sizes.repeats)
+        on_cpu = seconds_of(fm(sizes, batch_size=batch_size), (X, y), sizes.repeats)
         report.add(f"{name}, times as fast as this machine's CPU", on_cpu / whole, "x")
 
 
@@ -306,7 +312,7 @@ def measure_torch(report, rows, sizes):
     for batch_size, graphed in zip(sizes.batches, (False, True), strict=True):
         params = {"batch_size": batch_size, "alpha_linear": 0, "alpha_factors": 0}
         model = fm(sizes, optimizer=Adam(1e-3, lazy=False), device="cuda", **params)
-        ours = median(Epochs(model, X, y), sizes.repeats)
+        ours = seconds_of(model, (X, y), sizes.repeats)
         theirs = median(torch_epoch(X, y, sizes.width, batch_size, graphed), 2)
         name = "CUDA-graphed" if graphed else "eager"
         report.add(
@@ -352,19 +358,18 @@ def measure_mf(report, clock, peak, interactions, sizes):
         given = {} if batch_size is None else {"batch_size": batch_size}
         params = {"n_negatives": m, "random_state": 0, **given}
         name = f"BSL, {m} shared negatives, batches of {batch_size or 'the default size'}"
-        epoch = Epochs(MFRecommender(64, device="cuda", **params), train)
-        taken = clock.median("gather", epoch, sizes.repeats)
+        with EpochsOfFit(MFRecommender(64, device="cuda", **params), train) as epoch:
+            taken = clock.median("gather", epoch, sizes.repeats)
         report.add(f"{name}, share of the peak of fp32", flops / taken / peak, "", 0.25)
-        compare_epochs(report, name, MFRecommender(64, **params), train, sizes, epoch)
+        compare_epochs(report, name, MFRecommender(64, **params), train, sizes)
     compare_epochs(report, "BPR", MFRecommender(64, loss="bpr", random_state=0), train, sizes)
 
 
-def compare_epochs(report, name, model, train, sizes, epoch=None):
+def compare_epochs(report, name, model, train, sizes):
     """Report the seconds of an epoch, and those of this machine's CPU."""
-    epoch = epoch or Epochs(clone(model).set_params(device="cuda"), train)
-    taken = median(epoch, sizes.repeats)
+    taken = seconds_of(clone(model).set_params(device="cuda"), (train,), sizes.repeats)
     report.add(f"{name}, seconds of a whole epoch", taken, "s")
-    on_cpu = median(Epochs(model, train), 1)
+    on_cpu = seconds_of(model, (train,), 1)
     report.add(f"{name}, times as fast as this machine's CPU", on_cpu / taken, "x")
 
 
@@ -396,7 +401,7 @@ def measure_vae(report, interactions, sizes):
                 sizes.width, negative_sampler=sampler, early_stopping=False, device="cuda",
                 batch_size=min(256, rows.shape[0]), random_state=0,
             )  # fmt: skip
-            taken = median(Epochs(model, rows), 1)
+            taken = seconds_of(model, (rows,), 1)
             n_batches = -(-rows.shape[0] // model.batch_size)
             title = f"autoencoder, {name}, sampler {sampler}, milliseconds a batch"
             report.add(title, 1000 * taken / n_batches, "ms")
@@ -409,7 +414,8 @@ def measure_implicit(report, interactions, sizes):
     train, _ = interactions
     peer = BayesianPersonalizedRanking(factors=64, iterations=10)
     theirs = median(lambda: peer.fit(train, show_progress=False), 1) / 10
-    ours = median(Epochs(MFRecommender(64, loss="bpr", device="cuda"), train), sizes.repeats)
+    model = MFRecommender(64, loss="bpr", device="cuda")
+    ours = seconds_of(model, (train,), sizes.repeats)
     report.add("BPR, times as fast as implicit on the GPU", theirs / ours, "x")
 
 

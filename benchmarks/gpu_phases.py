@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 from _data import click_parts, data_parser, movielens_split
-from _epochs import Epochs, power_law_rows
+from _epochs import EpochsOfFit, power_law_rows
 from llvmlite import ir
 from numba import types
 from numba.cuda.extending import intrinsic
@@ -120,7 +120,7 @@ def cases(data):
     made = {}
     for batch_size in (1024, 65_536):
         model = FMClassifier(64, batch_size=batch_size, device="cuda", **rows)
-        made[f"FM {batch_size}"] = lambda model=model: Epochs(model, X, y)
+        made[f"FM {batch_size}"] = lambda model=model: EpochsOfFit(model, X, y)
     for name, model in {
         "softmax": MFRecommender(64, loss="softmax", n_negatives=1024),
         "BPR": MFRecommender(64, loss="bpr"),
@@ -130,7 +130,7 @@ def cases(data):
         "autoencoder, MIDX": FastVAERecommender(64, negative_sampler="midx_uniform"),
     }.items():
         model.set_params(device="cuda", random_state=0)
-        made[name] = lambda model=model: Epochs(model, clicks)
+        made[name] = lambda model=model: EpochsOfFit(model, clicks)
     return made
 
 
@@ -142,11 +142,11 @@ def main():
     for name, make in cases(args.data).items():
         if args.case and name not in args.case:
             continue
-        epoch = make()
-        for _ in range(3):
-            profile.clear()
-            started = time.perf_counter()
-            epoch()
+        with make() as epoch:
+            for _ in range(3):
+                profile.clear()
+                started = time.perf_counter()
+                epoch()
         profile.show(name, time.perf_counter() - started)
 
 

@@ -163,6 +163,10 @@ class EmulatedDevice:
         self.n_copied += array.nbytes
         copy[...] = array
 
+    def copy(self, source, target):
+        """Copy an array of the device to another one."""
+        target[...] = source
+
     def to_host(self, array, out):
         """Copy an array of the device; return the copy."""
         assert array.shape == out.shape and array.dtype == out.dtype

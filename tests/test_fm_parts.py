@@ -168,7 +168,7 @@ def test_gradient_under_a_head_equals_finite_differences(clicks):
 
 
 def test_parts_are_the_same_for_any_number_of_threads(log, monkeypatch):
-    monkeypatch.setattr("freqfm.backends.cpu.backend._WEIGHTS_PER_CALL", 0)
+    monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_SCORED", 0)
     X = canonical_csr(log[0][:500])
     weights = random_weights(X.shape[1])
     derivatives = np.random.default_rng(0).standard_normal(X.shape[0])

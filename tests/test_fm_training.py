@@ -27,6 +27,7 @@ from freqfm import (
     RaFMClassifier,
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
+from freqfm.estimators.tasks import TrainingTask
 from freqfm.estimators.training import Attempt, EpochLoop, Phase
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
@@ -469,7 +470,7 @@ def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ct
 @pytest.mark.parametrize("position", [0, 1])
 def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite(position):
     # The last batch of an epoch can spoil the weights after its loss was taken.
-    class Task:
+    class Task(TrainingTask):
         optimizer = SGD()
         divergence_hint = "start elsewhere"
 
@@ -482,8 +483,6 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
 
         def weights(self):
             return self.arrays
-
-        state = weights
 
     model, task, trial = FMRegressor(), Task(), Attempt()
     model.loss_curve_ = model.validation_scores_ = np.zeros(0)

@@ -226,6 +226,20 @@ def test_a_pickled_model_goes_on_without_the_gpu(monkeypatch):
     assert loaded.set_params(device="cpu").fit(X, y).n_iter_ == 4
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_epochs_of_several_fits_are_those_of_one(early_stopping):
+    X, y = make_clicks(20_000, (3000, 100, 10), random_state=0)
+    params = {"n_iter_no_change": None, "device": "cuda", "random_state": 0}
+    model = FMClassifier(16, warm_start=True, early_stopping=False, **params)
+    for _ in range(3):
+        model.set_params(max_iter=1).fit(X, y)
+    whole = FMClassifier(16, max_iter=3, early_stopping=early_stopping, **params)
+    whole.fit(X, y, X_val=X, y_val=y) if early_stopping else whole.fit(X, y)
+    # The loss falls, so the third epoch is the best.
+    for name in (*model._weight_names, "loss_curve_"):
+        assert_array_equal(getattr(whole, name), getattr(model, name), err_msg=name)
+
+
 def test_memory_is_given_back():
     X, y = make_clicks(50_000, (3000, 100), random_state=0)
     model = FMRegressor(64, max_iter=1, early_stopping=False, device="cuda")

@@ -104,6 +104,7 @@ class Remembering(FixedTemperature):
     """A fixed temperature that keeps the statistics it is shown."""
 
     statistics_wanted = True
+    looks_at_vectors = True
     include_positive = True
 
     def refresh(self, epoch, inverse, state, snapshot):

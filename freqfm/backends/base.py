@@ -37,10 +37,12 @@ __all__ = [
     "RankingProblem",
     "RankingTrainer",
     "ScoredRows",
+    "Snapshot",
     "Stream",
     "Tower",
     "TowerTraining",
     "TrainedTable",
+    "Trainer",
     "UpdateRule",
     "WordProblem",
 ]
@@ -290,8 +292,68 @@ class LeastSquaresProblem(NamedTuple):
     n_steps: int  #: of conjugate gradients, from the current row; 0 solves exactly
 
 
-class RankingTrainer(ABC):
-    """Trains user and item vectors on batches of positives; a context manager.
+class Snapshot:
+    """A copy of arrays that can be written back into them.
+
+    Parameters
+    ----------
+    arrays : list of ndarray
+    """
+
+    def __init__(self, arrays):
+        self._arrays = arrays
+        self._copies = [np.empty_like(array) for array in arrays]
+
+    def save(self):
+        """Copy the arrays."""
+        self.load(self._arrays)
+
+    def restore(self):
+        """Write the copies back."""
+        for copy, array in zip(self._copies, self._arrays, strict=True):
+            array[...] = copy
+
+    def copies(self):
+        """Return the copies, as NumPy arrays."""
+        return self._copies
+
+    def load(self, copies):
+        """Take over copies that another snapshot has returned."""
+        for copy, array in zip(self._copies, copies, strict=True):
+            copy[...] = array
+
+
+class Trainer:
+    """What trains arrays of the caller, in place; a context manager.
+
+    A trainer on hardware with a memory of its own may keep the arrays there while its context is
+    open. The caller's arrays are then out of date from the first epoch on, until the context ends
+    or the caller asks for some by :meth:`pull`. It writes into them outside of the context only, or
+    before the first epoch. The methods here are those of a trainer that trains the caller's arrays
+    themselves.
+    """
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def pull(self, arrays=None):
+        """Bring some of the caller's arrays up to date; None is all."""
+
+    def snapshot(self, arrays):
+        """Return a Snapshot of arrays of the caller: the trained ones, and any others."""
+        return Snapshot(arrays)
+
+    def largest(self, arrays):
+        """Return the largest absolute value in some of the caller's arrays; NaN or inf for NaN."""
+        # The maximum of NumPy, unlike that of Python, is NaN if any number is NaN.
+        return np.max([np.maximum(array.max(), -array.min()) for array in arrays])
+
+
+class RankingTrainer(Trainer, ABC):
+    """Trains user and item vectors on batches of positives, see ``Trainer``.
 
     An epoch is ``begin_epoch``, calls of ``train`` on some batches each, and ``end_epoch``.
     """
@@ -463,8 +525,12 @@ class Backend(ABC):
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass.
 
-        A context manager with a method ``run_epoch(epoch, n_steps)``, which trains every output
-        on every row once and returns the sum of the weighted losses, after ``n_steps`` steps.
+        A Trainer with the methods
+
+        - ``run_epoch(epoch, n_steps)``, which trains every output on every row once, after
+          ``n_steps`` steps, and returns the sum of the weighted losses;
+        - ``scores(rows)``, which returns the scores of what ``fm_rows`` has returned, by the
+          weights as they are now.
 
         Parameters
         ----------
@@ -584,7 +650,7 @@ class Backend(ABC):
 
     @abstractmethod
     def table_trainer(self, rule, n_threads, formulas=None):
-        """Return a trainer that moves tables along given gradients; a context manager.
+        """Return a Trainer that moves tables along given gradients.
 
         It has the methods
 
@@ -661,7 +727,7 @@ class Backend(ABC):
     def autoencoder_trainer(self, problem, n_threads):
         """Return a trainer of an autoencoder's tables; NumPy computes the layers between.
 
-        A context manager with the methods
+        A Trainer with the methods
 
         - ``begin_epoch(tables, first_step, corrections, proposal)`` with TrainedTables by name,
           input vectors, item vectors and the dense layers, in this order;
@@ -685,7 +751,7 @@ class Backend(ABC):
 
     @abstractmethod
     def word2vec_trainer(self, problem, n_threads):
-        """Return a trainer of word vectors by negative sampling; a context manager.
+        """Return a Trainer of word vectors by negative sampling.
 
         It has the methods
 

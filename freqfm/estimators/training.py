@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from freqfm._jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
+from freqfm.backends.base import Snapshot
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.estimators.progress import shown_progress
@@ -112,24 +113,6 @@ def attempt(estimator):
             raise
 
 
-class Snapshot:
-    """A copy of arrays that can be written back into them."""
-
-    def __init__(self, arrays):
-        self._arrays = arrays
-        self.copies = [np.empty_like(array) for array in arrays]
-
-    def save(self):
-        """Copy the arrays."""
-        for copy, array in zip(self.copies, self._arrays, strict=True):
-            copy[...] = array
-
-    def restore(self):
-        """Write the copies back."""
-        for copy, array in zip(self.copies, self._arrays, strict=True):
-            array[...] = copy
-
-
 class Phase(NamedTuple):
     """How long to train, and when to stop early."""
 
@@ -160,10 +143,11 @@ class EpochLoop:
         with every epoch; ``n_iter_`` and ``best_iter_`` follow.
     task : object
         What is trained: ``run_epoch(epoch)`` returns the mean loss, ``validation_score()`` a
-        number to be maximised, ``weights()`` the arrays of the model and ``state()`` all arrays
-        that training changes, which are restored in place. ``optimizer`` has the learning rate, or
-        is None, and ``divergence_hint`` advises what else may help against divergence. With
-        callbacks, ``attributes()`` returns the learned attributes.
+        number to be maximised, ``largest_weight()`` that of the model, and ``snapshot()`` a
+        Snapshot of all arrays that training changes. ``pull()`` brings the estimator's arrays up to
+        date. ``optimizer`` has the learning rate, or is None, and ``divergence_hint`` advises what
+        else may help against divergence. With callbacks, ``attributes()`` returns the learned
+        attributes.
     phase : Phase
 
     Attributes
@@ -182,7 +166,7 @@ class EpochLoop:
         self.task = task
         self.phase = phase
         self.epoch = self._first_epoch = len(estimator.loss_curve_)
-        self._best = Snapshot(task.state()) if phase.score_name else None
+        self._best = task.snapshot() if phase.score_name else None
         self._best_epoch = -1
         self._best_score = self._to_beat = -np.inf
         self._since_best = 0
@@ -203,7 +187,7 @@ class EpochLoop:
             self.estimator.best_iter_ = self._best_epoch
 
     def _train(self, trial, callbacks, show):
-        last = Snapshot(self.task.state() if self.phase.restores else [])
+        last = self.task.snapshot() if self.phase.restores else Snapshot([])
         started, n_before = time.perf_counter(), self.epoch
         while not self.is_over():
             last.save()
@@ -293,7 +277,7 @@ class EpochLoop:
             "best_score": self._best_score,
             "to_beat": self._to_beat,
             "since_best": self._since_best,
-            "best": self._best.copies if self._best else [],
+            "best": self._best.copies() if self._best else [],
         }
 
     def resume(self, progress):
@@ -308,8 +292,7 @@ class EpochLoop:
         self._best_epoch, self._best_score = progress["best_epoch"], progress["best_score"]
         self._to_beat, self._since_best = progress["to_beat"], progress["since_best"]
         if self._best is not None:
-            for copy, array in zip(self._best.copies, progress["best"], strict=True):
-                copy[...] = array
+            self._best.load(progress["best"])
 
     def _check_finite(self, loss):
         kept = f"The model of epoch {self.epoch} is kept."
@@ -342,8 +325,7 @@ def check_finite(estimator, task, loss, epoch, kept):
     kept : str
         A sentence that says what model the caller keeps.
     """
-    # The maximum of NumPy, unlike that of Python, is NaN if any number is NaN.
-    largest = np.max([np.maximum(w.max(), -w.min()) for w in task.weights()])
+    largest = task.largest_weight()
     if np.isfinite(loss) and largest < _LARGEST:
         return
     by, advice = "", task.divergence_hint
@@ -427,6 +409,7 @@ class FitCallbacks:
         """Write the checkpoints that are due after this epoch."""
         for checkpoint in self._checkpoints:
             if loop.epoch % checkpoint.every == 0 or loop.is_over():
+                self._task.pull()
                 progress = {
                     "fingerprint": self._fingerprint,
                     "phase": self._number,
@@ -445,6 +428,7 @@ class FitCallbacks:
             self._end(self._context)
 
     def _end(self, context):
+        self._task.pull()
         return context.call_on_fit_task_end(
             estimator=self._estimator,
             reconstruction_attributes=self._task.attributes,

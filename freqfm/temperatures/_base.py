@@ -13,7 +13,9 @@ class Snapshot(NamedTuple):
     """What a strategy may use between two epochs."""
 
     X: sparse.csr_array  #: (n_users, n_items), the interactions
-    users: np.ndarray  #: (n_users, d), as the loss compares them: unit vectors for cosines
+    users: np.ndarray
+    """(n_users, d), as the loss compares them: unit vectors for cosines. None unless the strategy
+    has ``looks_at_vectors``, as they may be on another device."""
     items: np.ndarray  #: (n_items, d), likewise
     statistics: np.ndarray
     """(n_users, 3), of the last epoch: the loss at temperature one summed over a user's positives,

@@ -5,11 +5,11 @@ import functools
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm.backends.base import Backend, FMGradient, RankedTables
+from freqfm.backends.base import Backend, FMGradient
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer, sum_histories
 from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
-from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient, fm_score
-from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, widths_of
+from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient
+from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, enough_threads, fm_scores
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.labels import (
     MOST_FEATURES_PER_ENTRY,
@@ -20,7 +20,6 @@ from freqfm.backends.cpu.labels import (
 from freqfm.backends.cpu.least_squares import least_squares
 from freqfm.backends.cpu.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.propagation import Propagation
-from freqfm.backends.cpu.rafm import rafm_score
 from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
@@ -28,9 +27,6 @@ from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import top_k
 from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.word2vec import Word2VecTrainer
-
-# Below this number of multiplications in a call, starting threads costs more than it saves.
-_WEIGHTS_PER_CALL = 100_000
 
 
 class CPUBackend(Backend):
@@ -55,17 +51,7 @@ class CPUBackend(Backend):
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        ranked = isinstance(weights[0].factors, RankedTables)
-        kernel = rafm_score if ranked else fm_score
-        width = int(widths_of(weights[0].factors).max())
-        scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
-        rows = CSRRows(X.indptr, X.indices, X.data)
-        n_threads = _enough_threads(X, width, n_threads)
-        scratch = (aligned_zeros((2 * n_threads, width + PADDING)),) if ranked else ()
-        with Team(n_threads) as team:
-            for output, out in zip(weights, scores, strict=True):
-                team.run(kernel, rows, output, *scratch, out)
-        return scores
+        return fm_scores(X, weights, n_threads)
 
     def fm_forward(self, X, weights, n_threads):
         """Return the scores of a batch and the sums of x v, see ``Backend``."""
@@ -73,7 +59,7 @@ class CPUBackend(Backend):
         scores = np.empty(X.shape[0], dtype=np.float32)
         # The kernel adds to them.
         sums = aligned_zeros((X.shape[0], width))
-        with Team(_enough_threads(X, width, n_threads)) as team:
+        with Team(enough_threads(X, width, n_threads)) as team:
             team.run(fm_forward, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
         return scores, sums
 
@@ -93,7 +79,7 @@ class CPUBackend(Backend):
             np.empty(len(tokens), dtype=np.float32),
             np.empty((len(tokens), width), dtype=np.float32),
         )
-        n_threads = _enough_threads(X, width, n_threads)
+        n_threads = enough_threads(X, width, n_threads)
         total = aligned_zeros((n_threads, width + PADDING), np.float64)
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
@@ -105,8 +91,7 @@ class CPUBackend(Backend):
 
     def deepfm_scores(self, X, weights, towers, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        width = weights[0].factors.shape[1]
-        return deepfm_scores(X, weights, towers, _enough_threads(X, width, n_threads))
+        return deepfm_scores(X, weights, towers, n_threads)
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores predict, see ``Backend``."""
@@ -142,8 +127,3 @@ class CPUBackend(Backend):
     permutation = staticmethod(permutation)
     uniform = staticmethod(uniform)
     standard_normal = staticmethod(standard_normal)
-
-
-def _enough_threads(X, width, n_threads):
-    """Return how many threads are worth starting for a pass over the rows of ``X``."""
-    return 1 if X.nnz * width < _WEIGHTS_PER_CALL else n_threads

@@ -19,7 +19,7 @@ from freqfm.backends.cpu.deepfm import (
     deepfm_train,
 )
 from freqfm.backends.cpu.fm import CSRRows
-from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs
+from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, enough_threads
 from freqfm.backends.cpu.team import Team
 
 # A kernel call makes about so many multiplications by the towers' weights, a tenth of a second's
@@ -43,8 +43,9 @@ def _tiles(tower, width, size, n_deltas):
 def deepfm_scores(X, weights, towers, n_threads):
     """Return the scores of rows under every output, see ``Backend.deepfm_scores``."""
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
-    rows = CSRRows(X.indptr, X.indices, X.data)
-    tiles = _tiles(towers[0], weights[0].factors.shape[1], n_threads, 0)
+    rows, width = CSRRows(X.indptr, X.indices, X.data), weights[0].factors.shape[1]
+    n_threads = enough_threads(X, width, n_threads)
+    tiles = _tiles(towers[0], width, n_threads, 0)
     dropout = Dropout(np.zeros(len(towers[0].widths), dtype=np.float32), np.uint64(0), 0)
     with single_threaded_blas(), Team(n_threads) as team:
         for output, tower, out in zip(weights, towers, scores, strict=True):
@@ -64,7 +65,7 @@ class DeepFMEpochs(FMEpochs):
     """
 
     def __init__(self, problem, training, n_threads):
-        self._tower = training.towers[0]
+        self._towers, self._tower = training.towers, training.towers[0]
         formulas = {**problem.formulas, **training.formulas}
         super().__init__(problem._replace(formulas=formulas), n_threads)
         self._kernel = deepfm_train
@@ -95,6 +96,10 @@ class DeepFMEpochs(FMEpochs):
             totals=aligned_zeros((n_threads, 2, width + PADDING), np.float64),
             of_token=plain.gradients,
         )
+
+    def scores(self, rows):
+        """Return the scores of rows under every output."""
+        return deepfm_scores(rows, self._weights, self._towers, self._n_threads)
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:

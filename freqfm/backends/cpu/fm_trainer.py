@@ -3,8 +3,8 @@
 import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
-from freqfm.backends.base import RankedTables
-from freqfm.backends.cpu.fm import PlainScratch, fm_train
+from freqfm.backends.base import RankedTables, Trainer
+from freqfm.backends.cpu.fm import CSRRows, PlainScratch, fm_score, fm_train
 from freqfm.backends.cpu.fm_batch import (
     BATCH_ROW,
     LINK,
@@ -17,7 +17,7 @@ from freqfm.backends.cpu.fm_batch import (
 from freqfm.backends.cpu.fm_columns import BLOCK
 from freqfm.backends.cpu.fm_prepared import DIGIT_BITS, PreparedBatches
 from freqfm.backends.cpu.packing import pack_rows
-from freqfm.backends.cpu.rafm import rafm_train
+from freqfm.backends.cpu.rafm import rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look
@@ -30,6 +30,9 @@ _WEIGHTS_PER_LOOK, _LOOKS_PER_CALL = 2_500_000, 4
 
 # Below so many weights a batch, waiting for other threads costs more than they save.
 _WEIGHTS_PER_BATCH = 16_384
+
+# Below so many weights in a call that scores rows, starting threads costs more than it saves.
+_WEIGHTS_SCORED = 100_000
 
 # A token's work beside that on its factors, in weights.
 _WEIGHTS_PER_ENTRY = 8
@@ -56,8 +59,28 @@ def _most_entries(lengths, batch_size):
     return most
 
 
-class FMEpochs:
-    """Epochs over packed rows, for one or several outputs; a context manager.
+def enough_threads(X, width, n_threads):
+    """Return how many threads are worth starting for a pass over the rows of ``X``."""
+    return 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
+
+
+def fm_scores(X, weights, n_threads):
+    """Return the scores of rows under every output, see ``Backend``."""
+    ranked = isinstance(weights[0].factors, RankedTables)
+    kernel = rafm_score if ranked else fm_score
+    width = int(widths_of(weights[0].factors).max())
+    scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
+    rows = CSRRows(X.indptr, X.indices, X.data)
+    n_threads = enough_threads(X, width, n_threads)
+    scratch = (aligned_zeros((2 * n_threads, width + PADDING)),) if ranked else ()
+    with Team(n_threads) as team:
+        for output, out in zip(weights, scores, strict=True):
+            team.run(kernel, rows, output, *scratch, out)
+    return scores
+
+
+class FMEpochs(Trainer):
+    """Epochs over packed rows, for one or several outputs; see ``Backend.fm_trainer``.
 
     Parameters
     ----------
@@ -67,6 +90,7 @@ class FMEpochs:
     """
 
     def __init__(self, problem, n_threads):
+        self._weights, self._n_threads = problem.weights, n_threads
         self._outputs = list(zip(problem.weights, problem.states, strict=True))
         self._kernel = fm_train if problem.ranked is None else rafm_train
         trained = slice(None) if problem.rows is None else problem.rows
@@ -174,6 +198,10 @@ class FMEpochs:
                 last = min(first + self._batches_per_call, self._n_batches)
                 loss += self._train((first, last), epoch, n_steps, weights, state)
         return loss
+
+    def scores(self, rows):
+        """Return the scores of rows under every output."""
+        return fm_scores(rows, self._weights, self._n_threads)
 
     def _train(self, batches, epoch, n_steps, weights, state):
         """Train on a range of batches; return their loss."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
+from freqfm.backends.base import Trainer
 from freqfm.backends.cpu.tables import (
     MovedRows,
     Step,
@@ -31,8 +32,8 @@ NO_TABLE = Table(
 )
 
 
-class TableTrainer:
-    """A team of threads that moves tables by an UpdateRule; a context manager.
+class TableTrainer(Trainer):
+    """A team of threads that moves tables by an UpdateRule.
 
     Parameters
     ----------

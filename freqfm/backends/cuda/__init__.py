@@ -18,7 +18,8 @@ How the parts fit:
 ``kernel_files``
     Compiled kernels on disk.
 ``memory``
-    ``Mirror``: arrays of a model that are copied to the GPU and back; rules in float32.
+    ``Mirror``: arrays of a model and their copies on the GPU, which ``DeviceTrainer`` keeps there
+    while its context is open; rules in float32.
 ``occurrences``
     The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
 ``fm``, ``fm_trainer``
@@ -31,8 +32,7 @@ How the parts fit:
     What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
     and moved; matrix products by registers; draws from cells of items.
 ``ranking``, ``pairwise``, ``alignment``, ``ranking_trainer``
-    Phases of the losses of ``MFRecommender``, and what runs them; tables stay in ``device_tables``
-    during an epoch.
+    Phases of the losses of ``MFRecommender``, and what runs them; ``device_tables`` has the tables.
 ``vae``, ``vae_trainer``
     Phases of the layers of an autoencoder that have a row per item, and what runs them.
 ``backend``

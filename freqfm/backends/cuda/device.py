@@ -275,6 +275,11 @@ class Device:
             with self._gpu:
                 copy.copy_to_device(np.ascontiguousarray(array))
 
+    def copy(self, source, target):
+        """Copy an array of the device to another one of its shape."""
+        with self._gpu:
+            target.copy_to_device(source)
+
     def fill(self, array, value):
         """Set all elements of a one-dimensional array."""
         if array.size:

@@ -1,8 +1,7 @@
-"""Tables of vectors in a GPU's memory during an epoch."""
+"""Tables of vectors in a GPU's memory."""
 
 import numpy as np
 
-from freqfm.backends.base import TrainedTable
 from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.backends.cuda.sorting import Touched
 from freqfm.backends.cuda.tables import CATCH_UP_ALL, Side, Step, Table
@@ -12,11 +11,11 @@ __all__ = ["DeviceTables"]
 
 
 class DeviceTables:
-    """Moves tables to a GPU and back, once an epoch, and lets their rows catch up.
+    """Tables that a Mirror holds, and how their rows move in an epoch.
 
     Parameters
     ----------
-    device : Device
+    mirror : Mirror
     rule : UpdateRule
     formulas : dict
         Custom formulas.
@@ -29,10 +28,11 @@ class DeviceTables:
         Whether rows are left as they are by batches that do not hold them.
     """
 
-    def __init__(self, device, rule, formulas):
-        self._device, self._formulas = device, formulas
+    def __init__(self, mirror, rule, formulas):
+        device = mirror.device
+        self._mirror, self._device, self._formulas = mirror, device, formulas
         self._rule = rule_for_device(rule)
-        self._copies = {}
+        self._tables, self._copies = {}, {}
         self.idle = rule.catch_up == CATCH_UP_NONE
         # What a function reads of a side that it shares with others, but not of this one.
         integers, floats = device.empty(1, np.int32), device.empty(1, np.float32)
@@ -41,29 +41,37 @@ class DeviceTables:
     def __getitem__(self, name):
         return self._copies[name]
 
-    def push(self, tables, corrections):
-        """Copy the tables of an epoch to the GPU."""
-        device, self._tables = self._device, tables
-        for name, state in tables.items():
-            shapes = [array.shape for array in state]
-            copy = self._copies.get(name)
-            if copy is None or [array.shape for array in copy[:4]] != shapes:
-                n_rows = 0 if self.idle else len(state.weights)
-                parts = [device.empty(array.shape, np.float32) for array in state]
-                copy = self._copies[name] = Table(*parts, device.empty(n_rows, np.int32))
-            for array, on_device in zip(state, copy[:4], strict=True):
-                device.write(array, on_device)
+    def begin_epoch(self, tables, corrections):
+        """Set the tables of an epoch, the same ones in every epoch, and its corrections."""
+        device = self._device
+        if not self._are_held(tables):
+            self._mirror.clear()
+            self._copies = {name: self._copy_of(state) for name, state in tables.items()}
+        self._tables = tables
+        self._mirror.push()
+        for copy in self._copies.values():
             device.fill(copy.caught_up, 0)
         self.step = Step(self._rule, device.to_device(corrections.astype(np.float32)))
 
-    def pull(self):
-        """Copy the tables back."""
-        for name, state in self._tables.items():
-            for array, on_device in zip(state, TrainedTable(*self._copies[name][:4]), strict=True):
-                self._device.to_host(on_device, array)
+    def _are_held(self, tables):
+        """Return whether these are the tables of the last epoch."""
+        return tables.keys() == self._tables.keys() and all(
+            one.shape == other.shape and one.ctypes.data == other.ctypes.data
+            for name, state in tables.items()
+            for one, other in zip(state, self._tables[name], strict=True)
+        )
 
-    def catch_up(self, n_batches):
+    def _copy_of(self, state):
+        """Return the Table of a TrainedTable."""
+        n_rows = 0 if self.idle else len(state.weights)
+        return Table(*self._mirror.add(state), self._device.empty(n_rows, np.int32))
+
+    def end_epoch(self, n_batches):
         """Let all rows catch up on the steps that they have missed, after ``n_batches``."""
+        self._catch_up(n_batches)
+        self._mirror.changed()
+
+    def _catch_up(self, n_batches):
         if self.idle:
             return
         touched, rows, multiples = self._none

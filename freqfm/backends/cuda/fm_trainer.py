@@ -16,7 +16,7 @@ from freqfm.backends.cuda.fm import (
     FMTargets,
     FMWeightState,
 )
-from freqfm.backends.cuda.memory import Mirror, lanes_for, rule_for_device
+from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device
 from freqfm.backends.cuda.occurrences import (
     DIGIT_BITS,
     DIGITS,
@@ -78,28 +78,31 @@ def fm_scores(device, X, weights):
         if len(parts) > 1:
             return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
     rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
-    scores = np.empty((len(weights), rows.shape[0]), dtype=np.float32)
-    on_device = device.empty(rows.shape[0], np.float32)
-    nothing = device.empty((0, 0), np.float32)
     factors = weights[0].factors
     ranked = isinstance(factors, RankedTables)
     levels = levels_on_device(device, factors, None) if ranked else None
     width = int(factors.widths.max()) if ranked else factors.shape[1]
-    for output, found in zip(weights, scores, strict=True):
-        model = device_weights(device, output)
-        phases, args = fm.SCORE, (rows.rows, *model, nothing, on_device)
-        if ranked:
-            phases, args = rafm.SCORE, (rows.rows, model, levels, nothing, on_device)
-        device.run(phases, args, lanes_for(width, 1 if ranked else COLUMNS), rows.shape[0])
-        device.to_host(on_device, found)
-    return scores
+    on_device = (tuple(map(device.to_device, _arrays_of(output))) for output in weights)
+    return np.stack([_score(device, rows, output, levels, width) for output in on_device])
 
 
-def device_weights(device, output):
-    """Return copies of the arrays of an FMWeights; those of all levels are one array."""
+def _arrays_of(output):
+    """Return the arrays of an FMWeights; the tables of all levels are one array."""
     factors = output.factors
     factors = factors.weights if isinstance(factors, RankedTables) else factors
-    return tuple(map(device.to_device, (output.intercept, output.linear, factors)))
+    return output.intercept, output.linear, factors
+
+
+def _score(device, rows, output, levels, width):
+    """Return the scores of rows under one output; all arrays that it is given are on the GPU."""
+    n_rows = rows.shape[0]
+    scores, nothing = device.empty(n_rows, np.float32), device.empty((0, 0), np.float32)
+    if levels is None:
+        phases, args = fm.SCORE, (rows.rows, *output, nothing, scores)
+    else:
+        phases, args = rafm.SCORE, (rows.rows, output, levels, nothing, scores)
+    device.run(phases, args, lanes_for(width, COLUMNS if levels is None else 1), n_rows)
+    return device.to_host(scores, np.empty(n_rows, dtype=np.float32))
 
 
 def levels_on_device(device, tables, training):
@@ -198,11 +201,11 @@ class EpochSort:
 
 def _model_of(weights, state):
     """Return the FMWeightState of an output."""
-    factors = weights.factors
+    intercept, linear, factors = _arrays_of(weights)
     return FMWeightState(
-        intercept=weights.intercept,
-        linear=weights.linear,
-        factors=factors.weights if isinstance(factors, RankedTables) else factors,
+        intercept=intercept,
+        linear=linear,
+        factors=factors,
         per_row=state.per_row,
         intercept_state=state.intercept,
         linear_first=state.linear_first,
@@ -212,11 +215,11 @@ def _model_of(weights, state):
     )
 
 
-class FMEpochs:
-    """Epochs on a GPU, for one or several outputs; a context manager, see ``Backend.fm_trainer``.
+class FMEpochs(DeviceTrainer):
+    """Epochs on a GPU, for one or several outputs; see ``Backend.fm_trainer``.
 
-    Rows are moved to the GPU once. Weights and the optimizer's state are moved there and back in
-    each epoch, because the estimator may read and replace them between epochs.
+    Rows are moved to the GPU once, weights and the optimizer's state when the context is first
+    used.
 
     Parameters
     ----------
@@ -225,6 +228,7 @@ class FMEpochs:
     """
 
     def __init__(self, device, problem):
+        super().__init__(device)
         self._device, self._problem = device, problem
         X, trained = problem.X, slice(None)
         if problem.rows is not None:
@@ -234,7 +238,7 @@ class FMEpochs:
         if problem.ranked is not None:
             width, longest = int(factors.widths.sum()), int(factors.widths.max())
             self._levels = levels_on_device(device, factors, problem.ranked)
-        self._n_rows = X.shape[0]
+        self._n_rows, self._width = X.shape[0], longest
         self._n_batches = -(-self._n_rows // problem.batch_size)
         self._n_lanes = lanes_for(longest, COLUMNS if problem.ranked is None else 1)
         self._sort = EpochSort(device, problem, X)
@@ -256,7 +260,7 @@ class FMEpochs:
             shares=device.to_device(problem.objective.shares),
         )
         self._outputs = [
-            Mirror(device, _model_of(weights, state))
+            self._mirror.add(_model_of(weights, state))
             for weights, state in zip(problem.weights, problem.states, strict=True)
         ]
         lengths = np.sort(np.diff(X.indptr))
@@ -291,23 +295,17 @@ class FMEpochs:
             **shared,
         )
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
     def run_epoch(self, epoch, n_steps):
         """Train every output on every row once; return the loss of all, see ``Backend``."""
         device = self._device
         self._sort.run(epoch)
+        self._mirror.push()
         steps, loss = device.to_device(self._steps(n_steps)), 0.0
         for model, data in zip(self._outputs, self._targets, strict=True):
-            model.push()
             device.fill(self._scratch.touched, 0)
             args = (
                 self._objective, self._rule, steps, self._rows.rows, data,
-                self._sort.occurrences, model.on_device, self._scratch,
+                self._sort.occurrences, model, self._scratch,
             )  # fmt: skip
             ranked = self._levels is not None
             args = rafm.RaFMArgs(*args, self._levels) if ranked else FMArgs(*args)
@@ -316,9 +314,17 @@ class FMEpochs:
                 last = min(first + self._batches_per_launch, self._n_batches)
                 span, formulas = (first, last), self._problem.formulas
                 device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
-            model.pull()
+            self._mirror.changed()
             loss += self._sum_losses()
         return loss
+
+    def scores(self, rows):
+        """Return the scores of rows under every output."""
+        if not self._mirror.is_held:
+            return fm_scores(self._device, rows, self._problem.weights)
+        models = ((model.intercept, model.linear, model.factors) for model in self._outputs)
+        some = self._device, rows
+        return np.stack([_score(*some, model, self._levels, self._width) for model in models])
 
     def _sum_losses(self):
         device, n_sums = self._device, -(-self._n_rows // _LOSSES)

@@ -15,6 +15,7 @@ from freqfm.backends.cuda.alignment import (
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.fm import SUM_LOSSES
+from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.backends.cuda.pairwise import PAIRS, Pairwise, PairwiseArgs, PairwiseScratch
 from freqfm.backends.cuda.products import most_parts
 from freqfm.backends.cuda.ranking import (
@@ -313,11 +314,10 @@ class _Launch:
         self._trainer.run(phases, args, self._span, self.call.n_panels)
 
 
-class CUDARankingTrainer(RankingTrainer):
+class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
     """Trains user and item vectors on a GPU; see ``RankingTrainer``.
 
-    Tables and the order of the positives are moved to the GPU in each epoch, because the estimator
-    may read and replace them between epochs.
+    Tables are moved to the GPU before the first epoch, the order of the positives in each epoch.
 
     Parameters
     ----------
@@ -332,6 +332,7 @@ class CUDARankingTrainer(RankingTrainer):
 
     def __init__(self, device, problem):
         _refuse(problem)
+        super().__init__(device)
         self._device, self._problem = device, problem
         degrees = np.diff(problem.known[0])
         n_known = len(problem.known[1])
@@ -345,7 +346,7 @@ class CUDARankingTrainer(RankingTrainer):
         self.batches_per_call = 1 if drawn else max(
             1, min(_WORK_PER_LAUNCH // self._family.work, _OCCURRENCES // n_occurrences)
         )  # fmt: skip
-        self.tables = DeviceTables(device, problem.rule, problem.formulas)
+        self.tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
         self._item_sort = KeySort(device, problem.n_items)
         self._user_sort = KeySort(device, len(degrees))
         self._results = device.empty((4, n_known), np.float32)
@@ -363,15 +364,9 @@ class CUDARankingTrainer(RankingTrainer):
         self._most_groups = n_occurrences
         self._no_lists = device.empty((1, max(1, problem.n_negatives)), np.int32)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
     def begin_epoch(self, epoch, data, tables, first_step, corrections):
         """Set the tables and the data of an epoch; see ``RankingTrainer``."""
-        self.tables.push(tables, corrections)
+        self.tables.begin_epoch(tables, corrections)
         self._data, device = data, self._device
         self._pair_starts = data.row_starts[data.batch_starts]
         weights = np.add.reduceat(data.weights, self._pair_starts[:-1], dtype=np.float64)
@@ -465,9 +460,8 @@ class CUDARankingTrainer(RankingTrainer):
         return float(device.to_host(sums, np.empty(n_sums)).sum())
 
     def end_epoch(self):
-        """Let all rows catch up on the steps that they have missed, and copy the tables back."""
-        self.tables.catch_up(len(self._data.batch_starts) - 1)
-        self.tables.pull()
+        """Let all rows catch up on the steps that they have missed."""
+        self.tables.end_epoch(len(self._data.batch_starts) - 1)
         self._data = None
 
 

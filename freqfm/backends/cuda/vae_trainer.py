@@ -10,6 +10,7 @@ from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.histories import SUM, DeviceHistories
+from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.backends.cuda.products import most_parts
 from freqfm.backends.cuda.sorting import KeySort, Touched
 from freqfm.backends.cuda.tables import Side
@@ -44,11 +45,11 @@ class _Args(NamedTuple):
     moved: Moved
 
 
-class CUDAAutoencoderTrainer:
+class CUDAAutoencoderTrainer(DeviceTrainer):
     """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``.
 
-    The tables are in the GPU's memory during an epoch. What goes there and back in a batch is what
-    NumPy computes: queries, sums, and the dense layers.
+    The tables are in the GPU's memory. What goes there and back in a batch is what NumPy computes:
+    queries, sums, and the dense layers.
 
     Parameters
     ----------
@@ -67,19 +68,14 @@ class CUDAAutoencoderTrainer:
                 f"sampler {problem.sampler} runs on the CPU only; set device='cpu', or "
                 f"device='auto'."
             )
+        super().__init__(device)
         self._device, self._problem = device, problem
-        self._tables = DeviceTables(device, problem.rule, problem.formulas)
+        self._tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
         self._input_sort = self._item_sort = self._listed = None
         n = problem.n_positives
         self._of_inputs = device.empty((n, problem.input_width), np.float32)
         self._nowhere = device.empty(1, np.int32), device.empty(1, np.float32)
         self._scratch = self._proposal = self._drawn = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
 
     def _floats(self, *shape):
         return self._device.empty(shape, np.float32)
@@ -87,9 +83,11 @@ class CUDAAutoencoderTrainer:
     def begin_epoch(self, tables, first_step, corrections, proposal):
         """Prepare for the steps after ``first_step``, and to draw from a proposal."""
         device, problem = self._device, self._problem
-        self._tables.push(tables, corrections)
+        self._tables.begin_epoch(tables, corrections)
         self._host, self._first_step = list(tables.values()), first_step
         self._inputs, self._items, *self._layers = (self._tables[name] for name in tables)
+        # NumPy computes with them.
+        self.pull([state.weights for state in self._host[2:]])
         n_items = len(self._host[1].weights)
         if self._input_sort is None:
             self._input_sort, self._item_sort = (KeySort(device, n_items) for _ in range(2))
@@ -238,6 +236,5 @@ class CUDAAutoencoderTrainer:
             self._device.to_host(layer.weights, state.weights)
 
     def catch_up(self, step):
-        """Let all rows catch up on the steps up to ``step``, and copy the tables back."""
-        self._tables.catch_up(int(step - self._first_step))
-        self._tables.pull()
+        """Let all rows catch up on the steps up to ``step``."""
+        self._tables.end_epoch(int(step - self._first_step))

@@ -174,7 +174,7 @@ class StreamTrainer(ModelTask):
         self._stream, self._survey, self._trial = stream, survey, trial
         self._validation = validation
         # A chunk has threads of its own.
-        self._backend, self._trainer = backends.get(model.device), contextlib.nullcontext()
+        self._backend = backends.get(model.device)
 
     def run_epoch(self, epoch):
         """Train on every chunk once; return the mean loss."""

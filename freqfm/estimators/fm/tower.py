@@ -56,12 +56,6 @@ class TowerTrainer(FMTrainer):
         )
         return backends.start(model.device, "deepfm_trainer", problem, training, n_threads)
 
-    def _score_rows(self, X, n_threads):
-        model = self.model
-        if not model._has_tower:
-            return super()._score_rows(X, n_threads)
-        return self._backend.deepfm_scores(X, model._outputs(), model._towers(), n_threads)
-
 
 class FactorsWithTower(PlainFactors):
     """One vector for each feature, and dense layers on top of the vectors of a row."""

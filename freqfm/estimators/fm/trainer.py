@@ -180,7 +180,7 @@ class FMTrainer(ModelTask):
     def validation_score(self):
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
-        scores = self._score_rows(X, count_threads(self.model.n_jobs))
+        scores = self._trainer.scores(X)
         if not np.isfinite(scores).all():
             raise ValueError(
                 "X_val, or the part of X that early stopping sets aside, holds values so large "
@@ -188,9 +188,31 @@ class FMTrainer(ModelTask):
             )
         return float(self.model._validation_score(target, scores, weight))
 
-    def _score_rows(self, X, n_threads):
-        """Return the scores of rows of the backend that trains."""
-        return self._backend.fm_scores(X, self.model._outputs(), n_threads)
+
+class FoldsSnapshot:
+    """Snapshots of the models of several folds, as one."""
+
+    def __init__(self, snapshots):
+        self._snapshots = snapshots
+
+    def save(self):
+        """Copy all models."""
+        for snapshot in self._snapshots:
+            snapshot.save()
+
+    def restore(self):
+        """Write the copies back."""
+        for snapshot in self._snapshots:
+            snapshot.restore()
+
+    def copies(self):
+        """Return the copies, a list for each fold."""
+        return [snapshot.copies() for snapshot in self._snapshots]
+
+    def load(self, copies):
+        """Take over copies that another snapshot has returned."""
+        for snapshot, of_fold in zip(self._snapshots, copies, strict=True):
+            snapshot.load(of_fold)
 
 
 class FoldsTrainer(ModelTask):
@@ -232,13 +254,18 @@ class FoldsTrainer(ModelTask):
         """Return the mean of the models' scores on the rows held out from each."""
         return float(np.mean([trainer.validation_score() for trainer in self._trainers]))
 
-    def weights(self):
-        """Return the arrays of all models."""
-        return [array for trainer in self._trainers for array in trainer.weights()]
+    def pull(self):
+        """Bring the arrays of all models up to date."""
+        for trainer in self._trainers:
+            trainer.pull()
 
-    def state(self):
-        """Return all arrays that training changes."""
-        return [array for trainer in self._trainers for array in trainer.state()]
+    def snapshot(self):
+        """Return a snapshot of all arrays that training changes."""
+        return FoldsSnapshot([trainer.snapshot() for trainer in self._trainers])
+
+    def largest_weight(self):
+        """Return the largest absolute value of a weight of any model."""
+        return np.max([trainer.largest_weight() for trainer in self._trainers])
 
     def extra(self):
         """Return what a checkpoint keeps beside the estimator: the other models."""

@@ -1,6 +1,5 @@
 """The training task of alternating least squares: items are solved first, then users."""
 
-import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +94,7 @@ class ALSTrainer(TrainingTask):
         )
         self._total = float(X.data.sum(dtype=np.float64))
         # Least squares are solved on the CPU, by threads that start with each call.
-        self._backend, self._trainer = backends.get(), contextlib.nullcontext()
+        self._backend = backends.get()
 
     def run_epoch(self, epoch):
         """Solve all items, then all users; return the loss per weight of an interaction."""

@@ -164,10 +164,11 @@ class MFTrainer(RecommenderTrainer):
         )
 
     def _vectors_for(self, strategy):
+        if not strategy.looks_at_vectors:
+            return None, None
         users, items = self.model.user_factors_, self.model.item_factors_
-        if self.components.cosine and strategy.looks_at_vectors:
-            return unit_rows(users), unit_rows(items)
-        return users, items
+        self._trainer.pull([users, items])
+        return (unit_rows(users), unit_rows(items)) if self.components.cosine else (users, items)
 
     def _refresh_proposal(self, epoch):
         """Update a sampler that depends on the query to the current item vectors."""
@@ -176,6 +177,7 @@ class MFTrainer(RecommenderTrainer):
             return
         if self._proposal is None or epoch % sampler.refresh == 0:
             vectors = model.item_factors_
+            self._trainer.pull([vectors])
             vectors = unit_rows(vectors) if self.components.cosine else vectors.copy()
             seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
             last = self._proposal or recall_codewords(model._codewords)
@@ -189,6 +191,7 @@ class MFTrainer(RecommenderTrainer):
         if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
             return
         vectors = model.user_factors_, model.item_factors_
+        self._trainer.pull(vectors)
         users, items = map(unit_rows, vectors) if self.components.cosine else vectors
         none = np.zeros(0, dtype=np.int32)
         excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)

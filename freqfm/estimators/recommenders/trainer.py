@@ -48,7 +48,7 @@ class RecommenderTrainer(TrainingTask):
         if X.nnz != n_known and model._history is not None:
             self._known = model._known_interactions(X.shape[1])
         self.optimizer = components.optimizer
-        self.validation_score = score
+        self._score = score
         self._n_threads = n_threads
         self._counts = count_columns(X)
         self._rule = make_rule(components.optimizer, model.weight_decay, model.weight_decay_scope)
@@ -97,6 +97,11 @@ class RecommenderTrainer(TrainingTask):
             model._statistics[:] = 0
 
     # Called by the epoch loop.
+
+    def validation_score(self):
+        """Return the validation score of the model."""
+        self._trainer.pull(self.weights())
+        return self._score()
 
     def weights(self):
         """Return the model's arrays."""

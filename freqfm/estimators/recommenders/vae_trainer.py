@@ -121,6 +121,7 @@ class VAETrainer(RecommenderTrainer):
     def _vectors_for(self, strategy):
         if not strategy.looks_at_vectors:
             return None, None
+        self._trainer.pull(self.weights())
         mean = self.model._mean(self.X.indptr, self.X.indices, self.X.data)
         return unit_rows(self.model._decode(mean)), unit_rows(self.model.item_factors_[:, :-1])
 
@@ -139,6 +140,7 @@ class VAETrainer(RecommenderTrainer):
 
     def _propose(self, seed):
         """Return the distribution of negatives for the current item vectors."""
+        self._trainer.pull([self.model.item_factors_])
         sampler, items = self.components.sampler, self.model._item_vectors()
         last = self._proposal or recall_codewords(self.model._codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":

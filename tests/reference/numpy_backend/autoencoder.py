@@ -3,9 +3,11 @@
 import numpy as np
 from scipy.special import logsumexp
 
+from freqfm.backends.base import Trainer
+
 from .ranking import summed, unit
 from .sampling import law_of
-from .steps import Steps, Trainer
+from .steps import Steps
 from .streams import hashes, key_of
 
 

@@ -67,6 +67,7 @@ class DeepFMEpochs(FMEpochs):
     """What ``Backend.deepfm_trainer`` returns."""
 
     def __init__(self, problem, training):
+        self._towers = training.towers
         towers = zip(training.towers, training.states, strict=True)
         states = [(training, *pair) for pair in zip(problem.states, towers, strict=True)]
         super().__init__(problem._replace(states=states))
@@ -75,6 +76,11 @@ class DeepFMEpochs(FMEpochs):
         """Train every output on every row once; return the sum of the weighted losses."""
         self._epoch, self._first_step = epoch, n_steps
         return super().run_epoch(epoch, n_steps)
+
+    def scores(self, rows):
+        """Return the scores of rows under every output."""
+        outputs = zip(self.problem.weights, self._towers, strict=True)
+        return np.stack([scores(rows.toarray(), *output) for output in outputs])
 
     def _batch(self, problem, rows, number, *output):
         batch = DeepBatch(problem, rows, number, *output)

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 
 from freqfm._rows import take_rows
-from freqfm.backends.base import FMGradient, RankedTables, TrainedTable
+from freqfm.backends.base import FMGradient, RankedTables, TrainedTable, Trainer
 from freqfm.formulas import codes
 from freqfm.formulas.steps import adam_corrections
 
 from .pointwise import curvature_of, expectation, loss_of
-from .steps import Steps, Trainer
+from .steps import Steps
 from .streams import shuffled, stream
 
 
@@ -113,6 +113,10 @@ class FMEpochs(Trainer):
                     rows = order[start : start + problem.batch_size]
                     loss += self._batch(problem, rows, n_steps + b + 1, *output).train()
         return loss
+
+    def scores(self, rows):
+        """Return the scores of rows under every output."""
+        return np.stack([scores(rows.toarray(), output) for output in self.problem.weights])
 
     def _batch(self, *args):
         return Batch(*args)

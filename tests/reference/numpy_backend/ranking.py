@@ -11,7 +11,7 @@ from freqfm.formulas import codes
 
 from .pointwise import log_surrogate, pair_loss
 from .sampling import law_of
-from .steps import Steps, Trainer
+from .steps import Steps
 from .streams import dropout_masks, hashes, stream
 
 # Of a row's random numbers, those for its negatives.
@@ -80,7 +80,7 @@ def summed(n, tokens, gradients):
     return total
 
 
-class RankingEpochs(Trainer, base.RankingTrainer):
+class RankingEpochs(base.RankingTrainer):
     """What ``Backend.ranking_trainer`` returns."""
 
     def __init__(self, problem):

@@ -2,18 +2,9 @@
 
 import numpy as np
 
+from freqfm.backends.base import Trainer
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_columns
-
-
-class Trainer:
-    """A context manager that holds nothing: no threads, no scratch."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
 
 
 class Steps:

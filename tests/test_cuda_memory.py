@@ -1,0 +1,252 @@
+"""Weights stay on an emulated GPU between epochs, and come back whenever somebody looks."""
+
+import numpy as np
+import pytest
+from emulated_gpu import EmulatedDevice
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from test_resume import Killed, Killing, assert_same, learned
+
+from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender, backends
+from freqfm.backends.base import FMWeights
+from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.backends.cuda.memory import DeviceTrainer, Mirror
+from freqfm.callbacks import resume
+from freqfm.exceptions import DivergenceError
+
+N_COLUMNS = 400
+
+MF = {"n_components": 3, "n_negatives": 2, "batch_size": 30, "random_state": 0}
+MODELS = {
+    "fm": FMClassifier(3, batch_size=20, early_stopping=False, random_state=0),
+    "classes": FMClassifier(2, batch_size=20, early_stopping=False, random_state=0),
+    "mf": MFRecommender(**MF),
+    "temperatures": MFRecommender(**MF, temperature="adap_tau"),
+    "margins": MFRecommender(3, loss="mawu", batch_size=30, random_state=0),
+    "drawn": MFRecommender(**MF, negative_sampler="midx_uniform"),
+    # Its default rates fall over max_iter.
+    "vae": FastVAERecommender(
+        3,
+        negative_sampler="full",
+        batch_size=30,
+        early_stopping=False,
+        learning_rate=0.01,
+        hidden_layer_sizes=(4,),
+        random_state=0,
+    ),
+}
+
+
+class Interrupting(EmulatedDevice):
+    """A device on which the user interrupts a launch."""
+
+    def __init__(self, launch):
+        super().__init__()
+        self.left = launch
+
+    def run(self, *args, **options):
+        """Run phases, if any launches are left."""
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().run(*args, **options)
+
+
+@pytest.fixture
+def fit_on(monkeypatch):
+    """Return a function that fits an estimator by a device."""
+
+    def fit_on(device, model, *data, **options):
+        monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))
+        return model.set_params(device="cuda").fit(*data, **options)
+
+    return fit_on
+
+
+def assert_same_learned(one, other):
+    # Codewords are where the next epoch's search for codewords begins, also after an interrupt.
+    one, other = ({**learned(model), "_codewords": None} for model in (one, other))
+    assert_same(one, other)
+
+
+def data_of(name):
+    X = sparse.random(40, N_COLUMNS, 0.01, format="lil", dtype=np.float32, random_state=0)
+    X[:, 0] = 1
+    X = X.tocsr()
+    if name in ("fm", "classes"):
+        return X, np.arange(40) % (3 if name == "classes" else 2)
+    X.data[:] = 1
+    return (X,)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_weights_are_not_moved_in_each_epoch(fit_on, name):
+    copied = []
+    for max_iter in (2, 3):
+        device = EmulatedDevice()
+        model = fit_on(device, clone(MODELS[name]).set_params(max_iter=max_iter), *data_of(name))
+        copied.append(device.n_copied)
+    tables = [model.factors_] if hasattr(model, "factors_") else model._tables().values()
+    # What looks at the items' vectors in each epoch gets them, but not the optimizer's state.
+    n_bytes = sum(table.nbytes for table in tables)
+    assert 0 < copied[1] - copied[0] < n_bytes * (3 if name in ("temperatures", "drawn") else 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fm", "classes", "mf", "temperatures"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("margins", "drawn", "vae")],
+)
+def test_an_interrupt_at_any_launch_leaves_the_last_epoch(fit_on, name):
+    model, data = clone(MODELS[name]).set_params(max_iter=3, warm_start=True), data_of(name)
+    whole, never = {}, 10_000
+    for n_epochs in (1, 2, 3):
+        device = Interrupting(never)
+        whole[n_epochs] = fit_on(device, clone(model).set_params(max_iter=n_epochs), *data)
+    found = set()
+    for launch in np.unique(np.linspace(0, never - device.left - 1, 30).astype(int)):
+        fitted = clone(model)
+        with pytest.raises(KeyboardInterrupt):
+            fit_on(Interrupting(launch), fitted, *data)
+        n_epochs = getattr(fitted, "n_iter_", 0)
+        found.add(n_epochs)
+        if n_epochs:
+            assert_same_learned(fitted, whole[n_epochs])
+    assert found == {0, 1, 2}
+
+
+def test_an_interrupted_warm_start_leaves_the_model_before(fit_on):
+    X, y = data_of("fm")
+    model = clone(MODELS["fm"]).set_params(max_iter=1, warm_start=True)
+    before = fit_on(EmulatedDevice(), clone(model), X, y)
+    for launch in range(3):
+        fitted = fit_on(EmulatedDevice(), clone(model), X, y)
+        with pytest.raises(KeyboardInterrupt):
+            fit_on(Interrupting(launch), fitted, X, y)
+        assert_same_learned(fitted, before)
+
+
+def test_divergence_is_found_on_the_device(fit_on):
+    X, y = data_of("fm")
+    model = FMRegressor(2, optimizer="sgd", learning_rate=1e4, early_stopping=False, max_iter=9)
+    with pytest.raises(DivergenceError, match="largest weight"):
+        fit_on(EmulatedDevice(), model, 100 * X, y)
+
+
+class Watch:
+    """A callback that looks at the estimator itself."""
+
+    def __init__(self):
+        self.seen = []
+
+    def setup(self, estimator, context):
+        """Do nothing."""
+
+    def teardown(self, estimator, context):
+        """Do nothing."""
+
+    def on_fit_task_begin(self, estimator, context, **options):
+        """Do nothing."""
+
+    def on_fit_task_end(self, estimator, context, **options):
+        """Remember the weights."""
+        self.seen.append(estimator.factors_.copy())
+
+
+def test_callbacks_see_the_weights_of_their_epoch(fit_on):
+    pytest.importorskip("sklearn.callback")
+    X, y = data_of("fm")
+    model, watch = clone(MODELS["fm"]).set_params(max_iter=3), Watch()
+    fit_on(EmulatedDevice(), model.set_callbacks(watch), X, y)
+    for n_epochs, seen in zip((1, 2, 3), watch.seen, strict=False):
+        expected = fit_on(EmulatedDevice(), clone(MODELS["fm"]).set_params(max_iter=n_epochs), X, y)
+        assert_array_equal(seen, expected.factors_)
+
+
+@pytest.mark.parametrize("name", ["folds", "validation", "mf"])
+def test_a_resumed_fit_has_the_best_epoch(fit_on, tmp_path, name):
+    model, data, options = clone(MODELS["fm"]).set_params(max_iter=4), data_of("fm"), {}
+    if name == "folds":
+        model.set_params(early_stopping=True)
+    elif name == "validation":
+        options = {"X_val": data[0][::2], "y_val": data[1][::2]}
+        # So that the last epoch is not the best.
+        model.set_params(learning_rate=0.5, n_iter_no_change=None, early_stopping=True)
+    else:
+        model, data = clone(MODELS["mf"]).set_params(max_iter=4, early_stopping=True), data_of("mf")
+    expected = fit_on(EmulatedDevice(), clone(model), *data, **options)
+    for after in (1, 3):
+        path = tmp_path / f"{after}"
+        with pytest.raises(Killed):
+            fit_on(
+                EmulatedDevice(), clone(model).set_callbacks(Killing(path, after)), *data, **options
+            )
+        assert_same_learned(resume(path).fit(*data, **options), expected)
+
+
+def mirror(*arrays):
+    """Return a Mirror that holds arrays, and the copies of these."""
+    found = Mirror(EmulatedDevice())
+    copies = found.add(FMWeights(*arrays))
+    found.push()
+    return found, copies
+
+
+def test_arrays_are_pulled_one_by_one():
+    intercept, linear = np.ones(1, dtype=np.float32), np.ones(5, dtype=np.float32)
+    factors = np.ones((5, 3), dtype=np.float32)
+    held, copies = mirror(intercept, linear, factors)
+    for copy in copies:
+        copy[...] = 2
+    held.changed()
+    before = held.device.n_copied
+    held.pull([factors])
+    assert held.device.n_copied == before + factors.nbytes
+    assert (factors == 2).all() and (linear == 1).all()
+    held.pull([linear[1:2]])
+    assert (linear == 2).all() and (intercept == 2).all()
+    held.pull()
+    assert held.device.n_copied == before + factors.nbytes + linear.nbytes + intercept.nbytes
+
+
+@pytest.mark.parametrize("worst", [3.0, -7.0, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 4095, 4096, 9999])
+def test_largest_numbers_are_found(worst, place):
+    intercept, linear = np.ones(1, dtype=np.float32), np.ones(5, dtype=np.float32)
+    factors = np.ones((5000, 2), dtype=np.float32)
+    held, copies = mirror(intercept, linear, factors)
+    copies.factors.ravel()[place] = worst
+    held.changed()
+    expected = np.inf if np.isnan(worst) else abs(worst)
+    assert held.largest([factors, linear]) == expected
+    assert held.largest([linear]) == 1
+    held.pull()
+    assert not held.largest([factors]) < expected
+
+
+def test_other_arrays_are_part_of_a_snapshot():
+    held, other = np.ones((5, 3), dtype=np.float32), np.ones(2)
+    trainer = DeviceTrainer(EmulatedDevice())
+    empty = np.zeros(0, dtype=np.float32)
+    with trainer:
+        copies = trainer._mirror.add(FMWeights(empty, empty, held))
+        snapshot = trainer.snapshot([held, other])
+        for value in (1, 2):
+            snapshot.save()
+            trainer._mirror.push()
+            copies.factors[...] = other[:] = value + 1
+            trainer._mirror.changed()
+        assert_array_equal(snapshot.copies()[0], np.full((5, 3), 2.0))
+        assert (other == 3).all()
+        snapshot.restore()
+    assert (held == 2).all() and (other == 2).all()
+
+
+@pytest.mark.parametrize("name", ["fm", "classes"])
+def test_epochs_of_several_fits_are_those_of_one(fit_on, name):
+    model, data = clone(MODELS[name]).set_params(warm_start=True), data_of(name)
+    whole = fit_on(EmulatedDevice(), clone(model).set_params(max_iter=3), *data)
+    for _ in range(3):
+        fit_on(EmulatedDevice(), model.set_params(max_iter=1), *data)
+    assert_same_learned(model, whole)
