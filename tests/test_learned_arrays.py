@@ -123,7 +123,7 @@ class ShortGrid(Pointing):
 
     def proposal(self, counts, vectors, seed, previous=None):
         proposal = SAMPLERS["midx_popularity"](n_codewords=2).proposal(counts, vectors, seed)
-        grid = proposal.grid[:1].copy()
+        grid = proposal.grid[:, :1].copy()
         return proposal._replace(grid=grid, grid_cells=proposal.grid_cells[: grid.size].copy())
 
 
@@ -143,7 +143,7 @@ def test_arrays_of_a_users_components_are_checked(clicks):
     for field in (*of_cells, "prefix_codes", "grid_cells"):
         with pytest.raises(ValueError, match=rf"proposal.{field} of Pointing"):
             MFRecommender(4, max_iter=1, negative_sampler=Pointing(field)).fit(X)
-    with pytest.raises(ValueError, match=r"proposal.grid of ShortGrid has 1 rows"):
+    with pytest.raises(ValueError, match=r"proposal.grid of ShortGrid has 1 columns"):
         MFRecommender(4, max_iter=1, negative_sampler=ShortGrid()).fit(X)
     with pytest.raises(ValueError, match=r"proposal.log_q of ShortLaw has shape \(1,\)"):
         MFRecommender(4, max_iter=1, negative_sampler=ShortLaw()).fit(X)

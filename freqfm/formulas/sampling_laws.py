@@ -49,6 +49,9 @@ _KEPT_NODES = 1024
 # So many draws of a query are searched for together.
 _DRAWS_AT_A_TIME = 64
 
+# Of so many sums all are compared: a few instructions, and no branch.
+_COMPARED = 64
+
 # Tells the random numbers for negatives from the others of a row.
 DRAWS = np.uint64(0x5DEECE66D)
 
@@ -98,8 +101,8 @@ class Proposal(NamedTuple):
     cell_of: np.ndarray = _NO_INTEGERS
     #: (n_prefixes, n_subspaces - 1), int32: the combinations of all codes but the last that occur.
     prefix_codes: np.ndarray = np.zeros((0, 0), dtype=np.int32)
-    #: (n_codewords of a subspace, n_prefixes), float32: ``cell_log_weights`` of the cell with this
-    #: last code and these other codes; minus infinity if it is empty.
+    #: (n_prefixes, n_codewords of a subspace), float32: ``cell_log_weights`` of the cell with these
+    #: codes and this last code; minus infinity if it is empty.
     grid: np.ndarray = _NO_ROWS
     #: (grid.size,), int32: that cell, or if there is none, another one with the same other codes.
     grid_cells: np.ndarray = _NO_INTEGERS
@@ -132,7 +135,7 @@ def shapes_needed(proposal, width):
         "cell_items": (n_items,),
         "cell_of": (n_items,),
         "prefix_codes": (None, proposal.cell_codes.shape[1] - 1),
-        "grid": (None, len(proposal.prefix_codes)),
+        "grid": (len(proposal.prefix_codes), None),
         "grid_cells": (proposal.grid.size,),
         "aliases": (n_items, 5) if len(proposal.aliases) else (0, None),
     }
@@ -167,8 +170,9 @@ def check_values(learned, name, proposal):
         learned.require(fits, f"{name}.cell_starts", f"does not rise from 0 to {n_items}")
         n_codewords, n_cells = len(proposal.codewords), len(proposal.cell_codes)
         learned.indices(f"{name}.cell_codes", proposal.cell_codes.ravel(), n_codewords)
-        fits = len(proposal.grid) * proposal.cell_codes.shape[1] == n_codewords
-        learned.require(fits, f"{name}.grid", f"has {len(proposal.grid)} rows")
+        width = proposal.grid.shape[1]
+        fits = width * proposal.cell_codes.shape[1] == n_codewords
+        learned.require(fits, f"{name}.grid", f"has {width} columns")
         learned.indices(f"{name}.cell_of", proposal.cell_of, n_cells)
         learned.indices(f"{name}.prefix_codes", proposal.prefix_codes.ravel(), n_codewords)
         learned.indices(f"{name}.grid_cells", proposal.grid_cells, n_cells)
@@ -183,9 +187,8 @@ def check_values(learned, name, proposal):
 
 def draw_scratch(proposal, size):
     """Return the arrays ``numbers`` and ``sums``, with a row for each of ``size`` threads."""
-    n_prefixes = len(proposal.prefix_codes)
-    n_numbers = len(proposal.codewords) + 2 * n_prefixes + proposal.grid.size
-    n_sums = 2 + n_prefixes + _DRAWS_AT_A_TIME
+    n_numbers = len(proposal.codewords) + proposal.grid.shape[1] + proposal.grid.size
+    n_sums = max(2 + len(proposal.prefix_codes), _DRAWS_AT_A_TIME)
     if proposal.code == PROPOSAL_SOFTMAX:
         n_numbers = n_sums = 1 + proposal.n_items
     if proposal.code == PROPOSAL_QUADRATIC:
@@ -208,13 +211,16 @@ def _score(query, vectors, k):
 @inlined
 def _find(sums, first, n, at):
     """Return the first j below n with ``at < sums[first + j]``, or n - 1."""
-    base = 0
+    base = first
     length = n
-    while length > 1:
+    while length > _COMPARED:
         half = length >> 1
-        base += half if sums[first + base + half - 1] <= at else 0
+        base += half if sums[np.uint64(base + half - 1)] <= at else 0
         length -= half
-    return base
+    n_below = base - first
+    for j in range(length - 1):
+        n_below += sums[np.uint64(base + j)] <= at
+    return n_below
 
 
 @inlined
@@ -242,53 +248,50 @@ def cell_logit(cell_codes, cell, numbers):
 
 @inlined
 def _score_cells(proposal, query, numbers):
-    """Write the scores of codewords and of prefixes, the largest logit of each prefix, and logits.
+    """Write the scores of codewords, the largest logit of each last code, and those of the grid.
 
-    Those of cells are in the order of the grid. Returns the largest of all.
+    Returns the largest of all.
     """
     n_codewords = proposal.codewords.shape[0]
-    k, n_prefixes = proposal.grid.shape
-    tops = n_codewords + n_prefixes
+    n_prefixes, k = proposal.grid.shape
     for c in range(n_codewords):
         numbers[c] = _score(query, proposal.codewords, c)
+    for j in range(k):
+        numbers[np.uint64(n_codewords + j)] = -np.float32(np.inf)
     for p in range(n_prefixes):
         score = cell_logit(proposal.prefix_codes, np.uint64(p), numbers)
-        numbers[np.uint64(n_codewords + p)] = score
-        numbers[np.uint64(tops + p)] = -np.float32(np.inf)
-    for j in range(k):
-        score = numbers[np.uint64(n_codewords - k + j)]
-        row = tops + (j + 1) * n_prefixes
-        for p in range(n_prefixes):
-            logit = numbers[np.uint64(n_codewords + p)] + score + proposal.grid[j, p]
-            numbers[np.uint64(row + p)] = logit
-            numbers[np.uint64(tops + p)] = max(numbers[np.uint64(tops + p)], logit)
+        row = n_codewords + (p + 1) * k
+        for j in range(k):
+            top = np.uint64(n_codewords + j)
+            logit = score + numbers[np.uint64(n_codewords - k + j)] + proposal.grid[p, j]
+            numbers[np.uint64(row + j)] = logit
+            numbers[top] = max(numbers[top], logit)
     largest = -np.float32(np.inf)
-    for p in range(n_prefixes):
-        largest = max(largest, numbers[np.uint64(tops + p)])
+    for j in range(k):
+        largest = max(largest, numbers[np.uint64(n_codewords + j)])
     return largest
 
 
 @inlined
 def _prepare_cells(proposal, query, numbers, sums):
-    """Turn the logits of cells into cumulative sums of their exponentials.
+    """Turn the logits of cells into cumulative sums of their exponentials, prefix by prefix.
 
-    The cells of a prefix stand in a column of the grid, which is summed downwards. After sums[0],
-    log(total / n_items), come a zero and the cumulative sums over prefixes.
+    After sums[0], log(total / n_items), come a zero and the cumulative sums over prefixes.
     """
-    k, n_prefixes = proposal.grid.shape
-    first = proposal.codewords.shape[0] + 2 * n_prefixes
-    end = first + k * n_prefixes
+    n_prefixes, k = proposal.grid.shape
+    first = proposal.codewords.shape[0] + k
     largest = _score_cells(proposal, query, numbers)
-    for i in range(first, end):
+    for i in range(first, first + n_prefixes * k):
         at = np.uint64(i)
         numbers[at] = exp_of_minus(max(largest - numbers[at], ZERO))
-    for row in range(first + n_prefixes, end, n_prefixes):
-        for p in range(n_prefixes):
-            numbers[np.uint64(row + p)] += numbers[np.uint64(row - n_prefixes + p)]
     total = sums[1] = 0.0
     for p in range(n_prefixes):
-        total += numbers[np.uint64(end - n_prefixes + p)]
-        sums[2 + p] = total
+        of_prefix = ZERO
+        for i in range(first + p * k, first + (p + 1) * k):
+            of_prefix += numbers[np.uint64(i)]
+            numbers[np.uint64(i)] = of_prefix
+        total += of_prefix
+        sums[np.uint64(2 + p)] = total
     sums[0] = np.float64(largest) + math.log(total / proposal.n_items)
 
 
@@ -407,46 +410,21 @@ def log_q_of(proposal, query, item, numbers, sums):
 
 
 @inlined
-def _find_each(values, stride, n, sums, ats, indices, begin, end):
-    """Move each index on to the first of ``n`` sums that is above the draw's position.
-
-    The sums begin at the index and are ``stride`` apart; if none is above, it is the last of them.
-    """
-    length = n
-    while length > 1:
-        half = length >> 1
-        step = half * stride
-        # Draw by draw, the processor would have to predict on which side each of them goes on.
-        for j in range(begin, end):
-            middle = values[np.uint64(indices[j] + step - stride)]
-            indices[j] += step * (middle <= sums[np.uint64(ats + j - begin)])
-        length -= half
-
-
-@inlined
-def _find_cells(proposal, key, begin, end, ids, numbers, sums):
-    """Draw cells; write their indices in ``proposal.grid_cells`` to ``ids[begin:end]``."""
-    k, n_prefixes = proposal.grid.shape
-    grid = proposal.codewords.shape[0] + 2 * n_prefixes
-    ats = 2 + n_prefixes
-    for j in range(begin, end):
-        sums[ats + j - begin] = _random(key, 3 * j) * sums[1 + n_prefixes]
-        ids[j] = 2
-    _find_each(sums, 1, n_prefixes, sums, ats, ids, begin, end)
-    for j in range(begin, end):
-        sums[ats + j - begin] -= sums[np.uint64(ids[j] - 1)]
-        ids[j] += grid - 2
-    _find_each(numbers, n_prefixes, k, sums, ats, ids, begin, end)
-    for j in range(begin, end):
-        ids[j] -= grid
+def _draw_cell(proposal, position, numbers, sums):
+    """Return the index in ``proposal.grid_cells`` at a position among the cumulative sums."""
+    n_prefixes, k = proposal.grid.shape
+    prefix = _find(sums, 2, n_prefixes, position)
+    position = np.float32(position - sums[np.uint64(1 + prefix)])
+    row = prefix * k
+    return row + _find(numbers, proposal.codewords.shape[0] + k + row, k, position)
 
 
 @inlined
 def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
     n = ids.shape[0]
-    for begin in range(0, n, _DRAWS_AT_A_TIME):
-        end = min(begin + _DRAWS_AT_A_TIME, n)
-        _find_cells(proposal, key, begin, end, ids, numbers, sums)
+    total = sums[np.uint64(1 + proposal.grid.shape[0])]
+    for j in range(n):
+        ids[j] = _draw_cell(proposal, _random(key, 3 * j) * total, numbers, sums)
     for j in range(n):
         cell = np.uint64(proposal.grid_cells[np.uint64(ids[j])])
         begin = proposal.cell_starts[cell]
@@ -501,6 +479,23 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 
 
 @inlined
+def _find_each(values, sums, indices, begin, end):
+    """Write where ``values`` first exceed each of the positions in ``sums``, see ``_find``."""
+    n = np.uint64(end - begin)
+    first = np.uint64(begin)
+    for j in range(n):
+        indices[first + j] = 0
+    length = values.shape[0]
+    while length > 1:
+        half = length >> 1
+        # Draw by draw, the processor would have to predict on which side each of them goes on.
+        for j in range(n):
+            middle = values[np.uint64(indices[first + j] + half - 1)]
+            indices[first + j] += half * (middle <= sums[j])
+        length -= half
+
+
+@inlined
 def draw_static(proposal, key, ids, sums):
     """Draw items without a query into ``ids``, by a law of ``STATIC``; ``sums`` are scratch."""
     n, n_items = ids.shape[0], proposal.n_items
@@ -513,8 +508,7 @@ def draw_static(proposal, key, ids, sums):
         end = min(begin + _DRAWS_AT_A_TIME, n)
         for j in range(begin, end):
             sums[j - begin] = _random(key, j) * cumulative[n_items - 1]
-            ids[j] = 0
-        _find_each(cumulative, 1, n_items, sums, 0, ids, begin, end)
+        _find_each(cumulative, sums, ids, begin, end)
 
 
 @subroutine

@@ -230,7 +230,7 @@ def _cells(codes_of, n_codewords):
 
 
 def _grid(cell_codes, log_weights, n_codewords):
-    """Return the prefixes of cells; weights and numbers of cells by their last code and prefix.
+    """Return the prefixes of cells; weights and numbers of cells by their prefix and last code.
 
     Cells are in the order of their codes.
     """
@@ -239,12 +239,12 @@ def _grid(cell_codes, log_weights, n_codewords):
     begins[0] = True
     prefix = np.cumsum(begins) - 1
     last = cell_codes[:, -1] - n_codewords * (cell_codes.shape[1] - 1)
-    grid = np.full((n_codewords, prefix[-1] + 1), -np.inf, dtype=np.float32)
-    grid[last, prefix] = log_weights
+    grid = np.full((prefix[-1] + 1, n_codewords), -np.inf, dtype=np.float32)
+    grid[prefix, last] = log_weights
     # Where rounding leads a draw to no cell, it takes the last one of the prefix.
     ends = np.append(np.flatnonzero(begins)[1:], len(cell_codes)) - 1
-    grid_cells = np.tile(ends.astype(np.int32), (n_codewords, 1))
-    grid_cells[last, prefix] = np.arange(len(cell_codes))
+    grid_cells = np.repeat(ends.astype(np.int32)[:, None], n_codewords, axis=1)
+    grid_cells[prefix, last] = np.arange(len(cell_codes))
     return np.ascontiguousarray(prefixes[begins]), grid, grid_cells.ravel()
 
 

@@ -25,6 +25,9 @@ from freqfm.backends.cpu.vae import (
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.sampling_laws import draw_scratch
 
+# To wake a thread takes as long as to move so many weights of a layer.
+_WORTH_SEVERAL_THREADS = 100_000
+
 
 def sum_histories(histories, table, n_threads):
     """Return the sums of histories, see ``Backend.sum_histories``."""
@@ -44,6 +47,7 @@ class AutoencoderTrainer(TableTrainer):
     def __init__(self, problem, n_threads):
         super().__init__(problem.rule, n_threads, problem.formulas)
         self._problem = problem
+        self._alone = Team(1, problem.formulas)
         n_positives, width = problem.n_positives, problem.input_width
         self._occurrences = empty_occurrences(n_positives, width, n_threads)
         self._scratch = None if problem.n_draws else self._full_scratch()
@@ -99,8 +103,9 @@ class AutoencoderTrainer(TableTrainer):
     def sum_inputs(self, histories, step):
         """Return the sums of the input vectors of histories, (B, h)."""
         if self.rule.catch_up != CATCH_UP_NONE:
-            gradients = self._occurrences.gradients
-            self.team.run(catch_up_rows, histories.items, self._move(self._inputs, step), gradients)
+            n, listed = len(histories.items), self._occurrences
+            listed.tokens[:n] = histories.items
+            self.team.run(catch_up_rows, n, listed, self._move(self._inputs, step))
         table = self._inputs.weights
         out = np.empty((len(histories.starts) - 1, table.shape[1]), dtype=np.float32)
         self.team.run(sum_rows, histories, table, out)
@@ -134,7 +139,8 @@ class AutoencoderTrainer(TableTrainer):
         """Move the layers along their gradients."""
         for layer, gradient in zip(self._layers, gradients, strict=True):
             gradient = np.ascontiguousarray(gradient, dtype=np.float32)
-            self.team.run(step_layer, gradient, self._move(layer, step), n_users)
+            team = self.team if gradient.size >= _WORTH_SEVERAL_THREADS else self._alone
+            team.run(step_layer, gradient, self._move(layer, step), n_users)
 
     def catch_up(self, step):
         """Let all rows catch up on the steps up to ``step``."""

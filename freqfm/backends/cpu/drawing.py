@@ -37,12 +37,10 @@ def _catch_up_users(member, batch, users, step):
     """Let the users of a batch catch up on the steps that they have missed."""
     if step.rule.catch_up == CATCH_UP_NONE:
         return
-    tokens = users.occurrences.tokens
     begin, end = part(member, batch.n_rows)
     list_users(begin, end, batch, users.occurrences)
     synchronize(member)
-    gradient = users.occurrences.gradients[member.rank]
-    catch_up(member, batch.n_rows, tokens, users.table, step, gradient)
+    catch_up(member, batch.n_rows, users, step)
     synchronize(member)
 
 

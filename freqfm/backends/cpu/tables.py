@@ -288,8 +288,8 @@ def _step_along(k, gradient, rate, table, step):
 
 
 @inlined
-def _catch_up_row(k, table, step, gradient):
-    """Catch up on the steps before ``step`` that row ``k`` has missed.
+def _catch_up_row(k, missed, table, step, gradient):
+    """Catch up on the ``missed`` steps before ``step`` of row ``k``.
 
     In each of them its gradient was that of the penalty alone. For SGD, and for a decoupled decay,
     the row is multiplied by a power of 1 - rate * decay. All others replay the steps: in the cache
@@ -297,10 +297,6 @@ def _catch_up_row(k, table, step, gradient):
     momentum soon vanishes, and from then on only the moments change.
     """
     rule = step.rule
-    missed = step.number - 1 - table.caught_up[k]
-    if missed <= 0:
-        return
-    table.caught_up[k] = step.number - 1
     width = table.weights.shape[1]
     rate = present_rate(rule.rate_code, rule.hyper, table.per_row, k, ZERO)
     if rule.catch_up == CATCH_UP_FACTOR:
@@ -324,13 +320,55 @@ def _catch_up_row(k, table, step, gradient):
             table.second[k, f] *= second
 
 
-@subroutine
-def catch_up(member, n, tokens, table, step, gradient):
-    """Catch up on the missed steps of the rows in ``tokens[:n]`` that this thread owns."""
+@inlined
+def _prefetch_state(token, table):
+    """Prefetch a row and its optimizer state."""
+    k = np.uint64(token)
+    prefetch_row_to_write(table.weights, k)
+    if table.first.shape[0] > 0:
+        prefetch_row_to_write(table.first, k)
+    if table.second.shape[0] > 0:
+        prefetch_row_to_write(table.second, k)
+
+
+@inlined
+def _list_behind(member, n, side, step):
+    """List the tokens that this thread owns and whose rows have missed steps, each once.
+
+    They go to ``touched``, and how many steps each has missed to ``nexts``; returns how many there
+    are.
+    """
+    caught_up, tokens = side.table.caught_up, side.occurrences.tokens
+    behind, missed = side.occurrences.touched[member.rank], side.occurrences.nexts[member.rank]
+    # Neither what it owns nor what is behind can be predicted, so there are no branches.
+    n_owned = 0
     for p in range(n):
-        k = np.uint64(tokens[p])
-        if owns(member.rank, member.size, k):
-            _catch_up_row(k, table, step, gradient)
+        k = np.uint64(tokens[np.uint64(p)])
+        behind[np.uint64(n_owned)] = k
+        n_owned += owns(member.rank, member.size, k)
+    n_behind = 0
+    for t in range(n_owned):
+        k = np.uint64(behind[np.uint64(t)])
+        n_missed = step.number - 1 - caught_up[k]
+        behind[np.uint64(n_behind)] = k
+        missed[np.uint64(n_behind)] = n_missed
+        n_behind += n_missed > 0
+        caught_up[k] = step.number - 1
+    return n_behind
+
+
+@subroutine
+def catch_up(member, n, side, step):
+    """Catch up on the missed steps of the first ``n`` tokens of a side that this thread owns."""
+    table, occurrences = side.table, side.occurrences
+    behind, missed = occurrences.touched[member.rank], occurrences.nexts[member.rank]
+    gradient = occurrences.gradients[member.rank]
+    n_behind = _list_behind(member, n, side, step)
+    for t in range(n_behind):
+        if t + _ROWS_AHEAD < n_behind:
+            _prefetch_state(behind[t + _ROWS_AHEAD], table)
+        at = np.uint64(t)
+        _catch_up_row(np.uint64(behind[at]), np.int64(missed[at]), table, step, gradient)
 
 
 @inlined
@@ -343,9 +381,8 @@ def catch_up_batch(member, n_users, users, n_items, items, step):
     synchronize(member)
     if step.rule.catch_up == CATCH_UP_NONE:
         return
-    gradient = items.occurrences.gradients[member.rank]
-    catch_up(member, n_users, users.occurrences.tokens, users.table, step, gradient)
-    catch_up(member, n_items, items.occurrences.tokens, items.table, step, gradient)
+    catch_up(member, n_users, users, step)
+    catch_up(member, n_items, items, step)
     synchronize(member)
 
 
@@ -356,7 +393,9 @@ def catch_up_all(rank, size, barrier, table, step, gradients):
     for t in range(table.weights.shape[0]):
         k = np.uint64(t)
         if owns(member.rank, member.size, k):
-            _catch_up_row(k, table, step_after(step, 1), gradients[rank])
+            missed = step.number - table.caught_up[k]
+            table.caught_up[k] = step.number
+            _catch_up_row(k, missed, table, step_after(step, 1), gradients[rank])
 
 
 @inlined
@@ -458,17 +497,6 @@ def _link_occurrences(member, n, heads, tokens, nexts, touched):
         nexts[p] = head
         heads[k] = p
     return n_touched
-
-
-@inlined
-def _prefetch_state(token, table):
-    """Prefetch a row and its optimizer state."""
-    k = np.uint64(token)
-    prefetch_row_to_write(table.weights, k)
-    if table.first.shape[0] > 0:
-        prefetch_row_to_write(table.first, k)
-    if table.second.shape[0] > 0:
-        prefetch_row_to_write(table.second, k)
 
 
 @inlined

@@ -24,6 +24,7 @@ from freqfm.backends.cpu.blas import (
     tile_height,
 )
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
+from freqfm.backends.cpu.prefetch import SOON, prefetch_row
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Occurrences,
@@ -113,10 +114,9 @@ class Draws(NamedTuple):
 
 
 @kernel
-def catch_up_rows(rank, size, barrier, items, move, gradients):
-    """Let the rows of ``items`` catch up on the steps before this one that they have missed."""
-    member = Member(rank, size, barrier)
-    catch_up(member, items.shape[0], items, move.table, move.step, gradients[rank])
+def catch_up_rows(rank, size, barrier, n, occurrences, move):
+    """Let the rows of the first ``n`` tokens catch up on the steps that they have missed."""
+    catch_up(Member(rank, size, barrier), n, Side(move.table, occurrences), move.step)
 
 
 @kernel
@@ -349,6 +349,7 @@ def _score_draws(rank, b, batch, weights, scratch):
     ids, log_q, scores = scratch.ids[b], scratch.log_q[b], scratch.scores[rank]
     first = rank * (n + 1)
     for j in range(n):
+        prefetch_row(weights, np.uint64(ids[np.uint64(min(j + SOON, n - 1))]))
         gather_row(weights, np.uint64(ids[j]), batch.n_unit, scratch.vectors, first + j)
     largest = -np.float32(np.inf)
     for j in range(n):
@@ -418,6 +419,7 @@ def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
     """
     member = Member(rank, size, barrier)
     occurrences = scratch.occurrences
+    side = Side(move.table, occurrences)
     n_queries = batch.queries.shape[0]
     n = batch.histories.items.shape[0] + n_queries * scratch.ids.shape[1]
     for b in range(rank, n_queries, size):
@@ -425,11 +427,9 @@ def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
     wait(barrier, size)
     if move.step.rule.catch_up != CATCH_UP_NONE:
         # Rows catch up on missed steps before they are read.
-        gradient = occurrences.gradients[rank]
-        catch_up(member, n, occurrences.tokens, move.table, move.step, gradient)
+        catch_up(member, n, side, move.step)
         wait(barrier, size)
     for b in range(rank, n_queries, size):
         _learn_from_draws(rank, b, batch, move.table.weights, scratch, occurrences, result)
     wait(barrier, size)
-    side = Side(move.table, occurrences)
     apply_gradients(member, n, side, batch.queries, batch.n_unit, move.step, batch.scale)
