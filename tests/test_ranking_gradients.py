@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm import backends
 from freqfm.backends.base import STORE, Batches, RankingProblem, TrainedTable
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
 from freqfm.losses import BSL, PSL, RANKING_LOSSES, SLatK, Softmax
+from freqfm.samplers import proposal_of
 
 N_USERS, N_ITEMS, WIDTH = 5, 8, 3
 RNG = np.random.default_rng(0)
@@ -20,12 +20,7 @@ WEIGHTS = RNG.integers(1, 4, N_PAIRS).astype(np.float32)
 SHARE = RNG.random(N_ITEMS) + 0.2
 SHARE /= SHARE.sum()
 # Draws that do not depend on the user: differences of the loss leave them as they are.
-GIVEN = Proposal(
-    cumulative=np.cumsum(SHARE),
-    log_q=np.log(N_ITEMS * SHARE).astype(np.float32),
-    code=PROPOSAL_GIVEN,
-    n_items=N_ITEMS,
-)
+GIVEN = proposal_of(SHARE)
 
 
 def negatives_code(loss):

@@ -23,7 +23,9 @@ from freqfm.samplers import (
     Popularity,
     SelfAdversarial,
     Uniform,
+    proposal_of,
 )
+from freqfm.samplers._base import leave_out
 
 N_ITEMS, WIDTH = 120, 7
 
@@ -98,6 +100,21 @@ def test_draws_follow_the_law(sampler, problem):
         seen, expected = np.append(seen, few), np.append(expected, n_rare)
     expected *= seen.sum() / expected.sum()
     assert stats.chisquare(seen, expected, ddof=2).pvalue > 0.01
+
+
+def test_items_left_out_are_never_drawn_and_the_others_as_before():
+    weights = np.random.default_rng(1).random(N_ITEMS) ** 4 + 1e-4
+    absent = np.arange(N_ITEMS) % 3 == 0
+    for whole, of_items in ((proposal_of(weights), weights), (Uniform().proposal(weights), 1)):
+        part = leave_out(whole, absent)
+        ids = backends.get().draw_lists(part, Stream(3, 1, 0), 0, (100, 1000))
+        expected = np.where(absent, 0.0, of_items)
+        expected *= ids.size / expected.sum()
+        seen = np.bincount(ids.ravel(), minlength=N_ITEMS)
+        assert not seen[absent].any()
+        assert stats.chisquare(seen[~absent], expected[~absent]).pvalue > 1e-3
+        share = expected[~absent] / ids.size
+        assert_allclose(part.log_q[~absent], np.log(share * len(share)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Popularity(), Popularity(exponent=1)], ids=repr)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.exceptions import NotFittedError
 
-from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, SelfAdversarial
+from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, SelfAdversarial, proposal_of
 
 ITEMS = np.random.default_rng(0).normal(size=(10, 3))
 EVERY_NAME = pytest.mark.parametrize("name", SAMPLERS)
@@ -33,6 +33,12 @@ EVERY_NAME = pytest.mark.parametrize("name", SAMPLERS)
 def test_fit_refuses(name, arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
         SAMPLERS[name]().fit(*arguments)
+
+
+@each("probabilities", [[[0.5, 0.5]], [0.5, 0.0], [1.5, -0.5], [1e308, 1e308], [0.5, np.nan], []])
+def test_probabilities_of_a_proposal_are_checked(probabilities):
+    with pytest.raises(ValueError, match="probabilities|sample"):
+        proposal_of(probabilities)
 
 
 @EVERY_NAME

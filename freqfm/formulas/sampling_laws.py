@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, subroutine
-from freqfm.formulas.rng import random_bits, unit_interval
+from freqfm.formulas.rng import random_bits, uniform, unit_interval
 from freqfm.formulas.special import exp_of_minus
 
 #: Codes of the laws; ``Proposal`` has their formulas.
@@ -46,14 +46,13 @@ _NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 # Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
 _KEPT_NODES = 1024
 
-# So many draws of a query are searched for together.
-_DRAWS_AT_A_TIME = 64
-
 # Of so many sums all are compared: a few instructions, and no branch.
 _COMPARED = 64
 
 # Tells the random numbers for negatives from the others of a row.
 DRAWS = np.uint64(0x5DEECE66D)
+
+_HALF = np.uint64(32)
 
 # Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 16
@@ -75,8 +74,6 @@ class Proposal(NamedTuple):
       softmax(<q, v_i> / temperature) among the n draws.
     """
 
-    #: (n_items,), float64: sums of probabilities in the order of items.
-    cumulative: np.ndarray = np.zeros(0)
     #: (n_items,), float32: the part of log(n_items Q(item | query)) that does not depend on the
     #: query; empty for zeros.
     log_q: np.ndarray = _NO_FLOATS
@@ -106,9 +103,10 @@ class Proposal(NamedTuple):
     grid: np.ndarray = _NO_ROWS
     #: (grid.size,), int32: that cell, or if there is none, another one with the same other codes.
     grid_cells: np.ndarray = _NO_INTEGERS
-    #: (n_items, 5), int32, in the order of ``cell_items``: alias tables, or empty if the items of a
-    #: cell are equally likely. Columns are the item, its alias and, as the bits of float32, the
-    #: threshold below which the item itself is drawn, and log_q of both.
+    #: (n_items, 5), int32: alias tables of the cells, in the order of ``cell_items``, or empty if
+    #: the items of a cell are equally likely; of PROPOSAL_GIVEN, one of all items. Columns are the
+    #: item, its alias and, as the bits of float32, the threshold below which the item itself is
+    #: drawn, and log_q of both.
     aliases: np.ndarray = np.zeros((0, 1), dtype=np.int32)
     #: (2 n_leaves, d (d + 1) / 2), float32: sums of v v^T below each node of a binary tree, upper
     #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are children of k.
@@ -142,7 +140,7 @@ def shapes_needed(proposal, width):
     nodes = (None, width * (width + 1) // 2)
     return {
         PROPOSAL_UNIFORM: {"log_q": log_q},
-        PROPOSAL_GIVEN: {"cumulative": (n_items,), "log_q": (n_items,)},
+        PROPOSAL_GIVEN: {"aliases": (n_items, 5), "log_q": (n_items,)},
         PROPOSAL_CELLS: cells,
         PROPOSAL_SOFTMAX: {"log_q": log_q, "vectors": vectors, "cell_items": (n_items,)},
         PROPOSAL_QUADRATIC: {"log_q": log_q, "vectors": vectors, "nodes": nodes},
@@ -164,6 +162,7 @@ def check_values(learned, name, proposal):
     """
     n_items = proposal.n_items
     learned.indices(f"{name}.cell_items", proposal.cell_items, n_items)
+    learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
     if proposal.code == PROPOSAL_CELLS:
         starts = proposal.cell_starts
         fits = starts[0] == 0 and starts[-1] == n_items and (np.diff(starts) > 0).all()
@@ -176,7 +175,6 @@ def check_values(learned, name, proposal):
         learned.indices(f"{name}.cell_of", proposal.cell_of, n_cells)
         learned.indices(f"{name}.prefix_codes", proposal.prefix_codes.ravel(), n_codewords)
         learned.indices(f"{name}.grid_cells", proposal.grid_cells, n_cells)
-        learned.indices(f"{name}.aliases", proposal.aliases[:, :2].ravel(), n_items)
     if proposal.code == PROPOSAL_QUADRATIC:
         n_nodes = len(proposal.nodes)
         fits = n_nodes > 1 and n_nodes & (n_nodes - 1) == 0
@@ -188,7 +186,7 @@ def check_values(learned, name, proposal):
 def draw_scratch(proposal, size):
     """Return the arrays ``numbers`` and ``sums``, with a row for each of ``size`` threads."""
     n_numbers = len(proposal.codewords) + proposal.grid.shape[1] + proposal.grid.size
-    n_sums = max(2 + len(proposal.prefix_codes), _DRAWS_AT_A_TIME)
+    n_sums = 2 + len(proposal.prefix_codes)
     if proposal.code == PROPOSAL_SOFTMAX:
         n_numbers = n_sums = 1 + proposal.n_items
     if proposal.code == PROPOSAL_QUADRATIC:
@@ -410,6 +408,12 @@ def log_q_of(proposal, query, item, numbers, sums):
 
 
 @inlined
+def _is_other(aliases, slot, at):
+    """Return whether the alias of a slot is drawn: 1, or 0 for its item."""
+    return 1 if at >= np.int32(aliases[slot, 2]).view(np.float32) else 0
+
+
+@inlined
 def _draw_cell(proposal, position, numbers, sums):
     """Return the index in ``proposal.grid_cells`` at a position among the cumulative sums."""
     n_prefixes, k = proposal.grid.shape
@@ -438,8 +442,7 @@ def _draw_from_cells(proposal, key, ids, log_q, numbers, sums):
         return
     for j in range(n):
         slot = np.uint64(ids[j])
-        threshold = np.int32(proposal.aliases[slot, 2]).view(np.float32)
-        other = 1 if _random(key, 3 * j + 2) >= threshold else 0
+        other = _is_other(proposal.aliases, slot, _random(key, 3 * j + 2))
         ids[j] = proposal.aliases[slot, other]
         log_q[j] += np.int32(proposal.aliases[slot, 3 + other]).view(np.float32)
 
@@ -479,36 +482,24 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 
 
 @inlined
-def _find_each(values, sums, indices, begin, end):
-    """Write where ``values`` first exceed each of the positions in ``sums``, see ``_find``."""
-    n = np.uint64(end - begin)
-    first = np.uint64(begin)
-    for j in range(n):
-        indices[first + j] = 0
-    length = values.shape[0]
-    while length > 1:
-        half = length >> 1
-        # Draw by draw, the processor would have to predict on which side each of them goes on.
-        for j in range(n):
-            middle = values[np.uint64(indices[first + j] + half - 1)]
-            indices[first + j] += half * (middle <= sums[j])
-        length -= half
+def _draw_given(aliases, key, j):
+    """Return the slot of draw ``j`` in the alias table, and whether its alias is drawn."""
+    bits = random_bits(key, j)
+    # The high half is the slot, the low half the position in it.
+    slot = ((bits >> _HALF) * np.uint64(aliases.shape[0])) >> _HALF
+    return slot, _is_other(aliases, slot, uniform(bits << _HALF))
 
 
 @inlined
-def draw_static(proposal, key, ids, sums):
-    """Draw items without a query into ``ids``, by a law of ``STATIC``; ``sums`` are scratch."""
-    n, n_items = ids.shape[0], proposal.n_items
-    if proposal.code != PROPOSAL_GIVEN:
-        for j in range(n):
-            ids[j] = _random_below(key, j, n_items)
+def draw_static(proposal, key, ids):
+    """Draw items without a query into ``ids``, by a law of ``STATIC``."""
+    if proposal.code == PROPOSAL_GIVEN:
+        for j in range(ids.shape[0]):
+            slot, other = _draw_given(proposal.aliases, key, j)
+            ids[j] = proposal.aliases[slot, other]
         return
-    cumulative = proposal.cumulative
-    for begin in range(0, n, _DRAWS_AT_A_TIME):
-        end = min(begin + _DRAWS_AT_A_TIME, n)
-        for j in range(begin, end):
-            sums[j - begin] = _random(key, j) * cumulative[n_items - 1]
-        _find_each(cumulative, sums, ids, begin, end)
+    for j in range(ids.shape[0]):
+        ids[j] = _random_below(key, j, proposal.n_items)
 
 
 @subroutine
@@ -523,10 +514,15 @@ def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
         _draw_best(proposal, query, key, ids, log_q)
     elif code == PROPOSAL_WEIGHTED:
         _draw_weighted(proposal, query, key, ids, log_q)
-    elif code in STATIC:
-        draw_static(proposal, key, ids, sums)
+    elif code == PROPOSAL_GIVEN:
         for j in range(ids.shape[0]):
-            log_q[j] = proposal.log_q[np.uint64(ids[j])] if code == PROPOSAL_GIVEN else ZERO
+            slot, other = _draw_given(proposal.aliases, key, j)
+            ids[j] = proposal.aliases[slot, other]
+            log_q[j] = np.int32(proposal.aliases[slot, 3 + other]).view(np.float32)
+    elif code == PROPOSAL_UNIFORM:
+        draw_static(proposal, key, ids)
+        for j in range(ids.shape[0]):
+            log_q[j] = ZERO
     else:
         for j in range(ids.shape[0]):
             if code == PROPOSAL_SOFTMAX:

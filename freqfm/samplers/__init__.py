@@ -12,9 +12,9 @@ name               cost for a query        memory, in bytes          distance fr
 ================== ======================= ========================= ===============================
 "uniform"          n; none if a batch      0                         large
                    shares its list
-"popularity"       n log M; none if shared 12 M                      large, less if popularity
-                                                                     matters
-"in_batch"         none                    4 M                       as "popularity"
+"popularity"       n; none if a batch      24 M                      large, less if popularity
+                   shares its list                                   matters
+"in_batch"         none                    24 M                      as "popularity"
 "full"             M d                     0                         none: no draws
 "midx_uniform"     2 K d + K^2 + n log K   8 K d + 20 K^2 + 8 M      small; less with more codewords
 "midx_popularity"  the same                8 K d + 20 K^2 + 32 M     small; mostly less than
@@ -32,7 +32,7 @@ name               cost for a query        memory, in bytes          distance fr
 from functools import partial
 
 from freqfm.formulas.sampling_laws import Proposal
-from freqfm.samplers._base import QuerySampler, Sampler
+from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
 from freqfm.samplers._hard import DNS, SelfAdversarial
 from freqfm.samplers._kernel import Kernel
 from freqfm.samplers._midx import MIDX
@@ -51,6 +51,7 @@ __all__ = [
     "Sampler",
     "SelfAdversarial",
     "Uniform",
+    "proposal_of",
 ]
 
 SAMPLERS = {

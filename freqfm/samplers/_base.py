@@ -253,6 +253,91 @@ def check_static(sampler, proposal):
         )
 
 
+def proposal_of(probabilities):
+    """Return a distribution that does not depend on the query, for the ``proposal`` of a sampler.
+
+    Parameters
+    ----------
+    probabilities : array-like of shape (n_items,)
+        Or numbers in proportion to them.
+
+    Returns
+    -------
+    proposal : Proposal
+        Of code PROPOSAL_GIVEN.
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive, or their sum not finite.
+
+    Notes
+    -----
+    It takes 24 bytes for each item. A draw takes the same time for any number of items, by an alias
+    table [1]_.
+
+    References
+    ----------
+    .. [1] A. J. Walker. "An Efficient Method for Generating Discrete Random Variables with General
+       Distributions". ACM Transactions on Mathematical Software 3, 1977.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.samplers import Uniform, proposal_of
+    >>> class Recent(Uniform):
+    ...     def proposal(self, counts):
+    ...         return proposal_of(1 + np.arange(len(counts)))
+    >>> sampler = Recent().fit(np.ones((4, 2)))
+    >>> np.exp(sampler.log_proba(np.ones((1, 2)))).round(2)
+    array([[0.1, 0.2, 0.3, 0.4]])
+    """
+    shares = check_array(
+        probabilities, ensure_2d=False, dtype=np.float64, input_name="probabilities"
+    )
+    if shares.ndim != 1 or shares.min() <= 0 or not np.isfinite(shares.sum()):
+        raise ValueError(
+            "probabilities must be a 1-D array of positive numbers whose sum is finite, one for "
+            "each item."
+        )
+    return _given(shares)
+
+
+def _given(weights):
+    """Return the proposal that draws items in proportion to weights; those of zero are not drawn.
+
+    Their log_q, which only a positive would need, is zero.
+    """
+    n, present = len(weights), weights > 0
+    shares = weights / weights.sum()
+    log_q = np.zeros(n, dtype=np.float32)
+    log_q[present] = np.log(shares[present] * present.sum())
+    table = alias_table(np.arange(n, dtype=np.int32), np.array([0, n]), shares, log_q)
+    return Proposal(log_q=log_q, code=PROPOSAL_GIVEN, n_items=n, aliases=table)
+
+
+def alias_table(items, starts, weight, log_q):
+    """Return the table used by draws from cells: one row per draw, so one cache miss.
+
+    Parameters
+    ----------
+    items : ndarray of shape (n_items,), int32
+        Cell by cell.
+    starts : ndarray of shape (n_cells + 1,), int64
+        Where cells begin in ``items``.
+    weight : ndarray of shape (n_items,), float64
+        In the order of ``items``: what an item of a cell is drawn in proportion to.
+    log_q : ndarray of shape (n_items,), float32
+        In the order of the numbers of items.
+    """
+    thresholds, others = backends.get().alias_tables(starts, weight)
+    table = np.empty((len(items), 5), dtype=np.int32)
+    table[:, 0], table[:, 1] = items, items[others]
+    bits = table.view(np.float32)
+    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, log_q[items], log_q[table[:, 1]]
+    return table
+
+
 def leave_out(proposal, absent):
     """Return a proposal that needs no queries, without some items: they are never drawn.
 
@@ -263,17 +348,10 @@ def leave_out(proposal, absent):
     """
     if not absent.any():
         return proposal
-    shares = np.ones(proposal.n_items)
+    weights = np.ones(proposal.n_items)
     if proposal.code == PROPOSAL_GIVEN:
-        shares = np.diff(proposal.cumulative, prepend=0.0)
-    shares = np.where(absent, 0, shares)
-    present = np.flatnonzero(shares)
-    log_q = np.zeros(proposal.n_items, dtype=np.float32)
-    shares /= shares.sum()
-    log_q[present] = np.log(shares[present] * len(present))
-    cumulative = np.cumsum(shares)
-    cumulative[present[-1] :] = 1
-    return Proposal(cumulative, log_q, PROPOSAL_GIVEN, proposal.n_items)
+        weights = np.exp(proposal.log_q.astype(np.float64))
+    return _given(np.where(absent, 0, weights))
 
 
 def check_proposal(learned, name, proposal, n_items, width):

@@ -6,10 +6,9 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from freqfm import backends
 from freqfm._components import POSITIVE_INTEGER
 from freqfm.formulas.sampling_laws import PROPOSAL_CELLS, PROPOSAL_SOFTMAX, Proposal
-from freqfm.samplers._base import QuerySampler
+from freqfm.samplers._base import QuerySampler, alias_table
 from freqfm.samplers._quantization import quantize, subspaces
 
 
@@ -142,7 +141,7 @@ class MIDX(QuerySampler):
         if len(log_q):
             weight = np.exp(log_q[items].astype(np.float64))
             weights = np.add.reduceat(weight, starts[:-1])
-            aliases = _alias_table(items, starts, weight, log_q)
+            aliases = alias_table(items, starts, weight, log_q)
         exact = self.variant == "exact"
         log_weights = np.log(weights).astype(np.float32)
         prefix_codes, grid, grid_cells = _grid(cell_codes, log_weights, k)
@@ -246,14 +245,3 @@ def _grid(cell_codes, log_weights, n_codewords):
     grid_cells = np.repeat(ends.astype(np.int32)[:, None], n_codewords, axis=1)
     grid_cells[prefix, last] = np.arange(len(cell_codes))
     return np.ascontiguousarray(prefixes[begins]), grid, grid_cells.ravel()
-
-
-def _alias_table(items, starts, weight, log_q):
-    """Return the table used by draws from the cells: one row per draw, so one cache miss."""
-    n = len(items)
-    thresholds, others = backends.get().alias_tables(starts, weight)
-    table = np.empty((n, 5), dtype=np.int32)
-    table[:, 0], table[:, 1] = items, items[others]
-    bits = table.view(np.float32)
-    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, log_q[items], log_q[table[:, 1]]
-    return table

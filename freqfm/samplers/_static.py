@@ -4,16 +4,10 @@ import numpy as np
 
 from freqfm._components import NON_NEGATIVE
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, Proposal
-from freqfm.samplers._base import Sampler
+from freqfm.formulas.sampling_laws import Proposal
+from freqfm.samplers._base import Sampler, proposal_of
 
 __all__ = ["Full", "InBatch", "Popularity", "Uniform"]
-
-
-def _given(share):
-    """Return the proposal with probabilities that depend only on the item."""
-    log_q = np.log(share * len(share)).astype(np.float32)
-    return Proposal(np.cumsum(share), log_q, PROPOSAL_GIVEN, len(share))
 
 
 class Uniform(Sampler):
@@ -86,7 +80,7 @@ class Popularity(Uniform):
                 f"exponent={self.exponent} makes weights of the counts, up to {np.max(counts):g}, "
                 f"that are beyond the largest float; lower it."
             )
-        return _given(weight / weight.sum())
+        return proposal_of(weight)
 
 
 class InBatch(Sampler):
@@ -123,8 +117,7 @@ class InBatch(Sampler):
 
     def proposal(self, counts):
         """Return the distribution over items, see :class:`Sampler`."""
-        weight = np.maximum(np.asarray(counts, dtype=np.float64), 1)
-        return _given(weight / weight.sum())
+        return proposal_of(np.maximum(counts, 1))
 
 
 class Full(Sampler):

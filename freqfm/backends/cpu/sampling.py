@@ -30,20 +30,19 @@ def draw(proposal, queries, key, n):
 
 
 @kernel
-def _draw_lists(rank, size, barrier, proposal, stream, first, ids, sums):
+def _draw_lists(rank, size, barrier, proposal, stream, first, ids):
     """Draw the lists from number ``first`` on into the rows of ``ids``."""
     key = key_of(stream)
     begin, end = part(Member(rank, size, barrier), ids.shape[0])
     for r in range(begin, end):
-        draw_static(proposal, hash64(key + np.uint64(first + r)), ids[r], sums[rank])
+        draw_static(proposal, hash64(key + np.uint64(first + r)), ids[r])
 
 
 def draw_lists(proposal, stream, first, shape, n_threads=1):
     """Return lists of items drawn without a query, see ``Backend.draw_lists``."""
     ids = np.empty(shape, dtype=np.int32)
     with Team(n_threads if ids.size >= _WORTH_SEVERAL_THREADS else 1) as team:
-        _, sums = draw_scratch(proposal, team.size)
-        team.run(_draw_lists, proposal, stream, first, ids, sums)
+        team.run(_draw_lists, proposal, stream, first, ids)
     return ids
 
 

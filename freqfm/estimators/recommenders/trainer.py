@@ -71,7 +71,7 @@ class RecommenderTrainer(TrainingTask):
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
         if proposal.code == PROPOSAL_UNIFORM and not self._sampler_draws:
-            given = len(proposal.cumulative) > 0 or proposal.log_q.any()
+            given = len(proposal.aliases) > 0 or proposal.log_q.any()
             found = "is PROPOSAL_UNIFORM, with probabilities, which are drawn by PROPOSAL_GIVEN"
             learned.require(not given, "proposal.code", found)
         return proposal

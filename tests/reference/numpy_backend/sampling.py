@@ -57,8 +57,11 @@ class Given(Uniform):
         return self.proposal.log_q[items]
 
     def _items(self, key, n):
-        weights = np.diff(self.proposal.cumulative, prepend=0)
-        return _invert(weights, uniform(key, np.arange(n)))
+        drawn, aliases = bits(key, np.arange(n)), self.proposal.aliases
+        slots = ((drawn >> np.uint64(32)) * np.uint64(self.n_items)) >> np.uint64(32)
+        # The 24 bits below those of the slot.
+        at = (drawn >> np.uint64(8) & np.uint64(2**24 - 1)) / 2**24
+        return aliases[slots, (at >= aliases[slots, 2].view(np.float32)).astype(int)]
 
 
 class Cells(Uniform):
