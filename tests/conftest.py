@@ -70,6 +70,7 @@ def whole_teams():
         patch.setattr(team, "_LOOKS", team._LOOKS_OF_A_CROWD)
         patch.setattr(team, "_current_core", None)
         patch.setattr(team, "_FAR", np.inf)
+        patch.setattr(team._Pace, "size", lambda pace: 2)
         patch.setattr(team, "_MEETINGS", 1)
         patch.setattr("freqfm._threads.cores", lambda: 64)
         patch.setattr("freqfm._validation.cores", lambda: 64)

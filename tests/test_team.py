@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of 
 
 # What the fixture ``whole_teams`` replaces.
 free_cores, cores = team_module.free_cores, _threads.cores
-current_core = team_module._current_core
+current_core, size_by_pace = team_module._current_core, team_module._Pace.size
 
 # Slots of two threads are a cache line apart.
 STRIDE = 8
@@ -200,9 +201,9 @@ def test_large_enough_for_a_team(rows, monkeypatch):
     sizes = {}
     run = Team.run
 
-    def noted(team, kernel, *args):
+    def noted(team, kernel, *args, **options):
         sizes.setdefault(kernel, set()).add(team.size)
-        return run(team, kernel, *args)
+        return run(team, kernel, *args, **options)
 
     monkeypatch.setattr(Team, "run", noted)
     fitted_scores(rows, 2)
@@ -446,7 +447,51 @@ def test_threads_that_share_much_leave_a_far_core_alone(monkeypatch, sharing, fa
     with Team(2, sharing=sharing) as team:
         for _ in range(2):
             assert team.run(lambda rank, size, barrier: size) == size
-            assert team.is_complete() == (size == 2)
+
+
+@pytest.mark.parametrize("gain", [0.7, 1.6])
+def test_calls_with_work_take_the_number_of_threads_that_is_faster(monkeypatch, gain):
+    monkeypatch.setattr(team_module._Pace, "size", size_by_pace)
+    now = 0.0
+    monkeypatch.setattr(team_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    sizes = []
+
+    def kernel(rank, size, barrier, work):
+        nonlocal now
+        if rank == 0:
+            # The first call compiles.
+            now += (0.01 * work / (gain if size == 2 else 1)) + (0 if sizes else 100)
+            sizes.append(size)
+        return rank
+
+    monkeypatch.setattr(team_module, "_lately", lambda key, find: 2)
+    with Team(2, sharing=True) as team:
+        settled = []
+        for i in range(200):
+            settled.append(team.is_settled())
+            team.run(kernel, 1 + i % 3, work=1 + i % 3)
+        slower = 1 if gain > 1 else 2
+        assert sizes[:3] == [2, 2, 1]
+        assert 3 <= sizes[3:].count(slower) <= 15
+        # Short calls are asked for where sizes are compared.
+        assert [i for i in range(3, 200) if sizes[i] == slower] == [
+            i for i in range(3, 200) if not settled[i]
+        ]
+        gain = 1 / gain
+        for _ in range(100):
+            team.run(kernel, 1, work=1)
+        assert sizes[-100:].count(slower) > 80
+
+
+def test_a_team_that_lacks_a_core_is_not_settled(monkeypatch):
+    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "free_cores", lambda wanted: 1)
+    with Team(2) as team:
+        assert not team.is_settled()
+    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "free_cores", lambda wanted: wanted)
+    with Team(2) as team:
+        assert team.is_settled()
 
 
 @pytest.mark.skipif(

@@ -207,8 +207,10 @@ class FMEpochs(Trainer):
         """Train on a range of batches; return their loss."""
         (first, end), loss = batches, 0.0
         while first < end:
-            last = end if self._team.is_complete() else min(first + self._batches_per_look, end)
+            last = end if self._team.is_settled() else min(first + self._batches_per_look, end)
             span = BatchRange(epoch, first, last, n_steps + first, loss)
-            loss = self._team.run(self._kernel, self._problem, span, weights, state, self._scratch)
+            loss = self._team.run(
+                self._kernel, self._problem, span, weights, state, self._scratch, work=last - first
+            )
             first = last
         return loss

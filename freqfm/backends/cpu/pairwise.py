@@ -360,4 +360,5 @@ class PairwiseFamily(Family):
         pairwise = Pairwise(
             problem.cosine, problem.dropout, *problem.known, negatives, call.inverse_temperatures
         )
-        return call.run(pairwise_train, call.span, pairwise, sides, self._scratch)
+        work = call.span.last_batch - call.span.first_batch
+        return call.run(pairwise_train, call.span, pairwise, sides, self._scratch, work=work)

@@ -54,6 +54,10 @@ _believed = {}
 # microseconds, which changes every few seconds or minutes. Waking a thread, some 100, counts too.
 _FAR, _MEETINGS, _BELIEVED_NEAR = 0.25e-6, 4000, 0.3
 
+# How many threads the first calls take of a team of two that compares one with two; the very first
+# may have to compile. Later the one that was slower has a call after so many times its duration.
+_FIRST_SIZES, _CALLS_BETWEEN = (2, 2, 1), 30
+
 # For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
 _NAP = np.uint32(0 if sys.platform == "win32" else 20)
 
@@ -252,7 +256,8 @@ class Team:
         A user's own formulas, see ``specialised``: the team runs kernels with these.
     sharing : bool, default=False
         Whether threads read so much of what others have just written that two of them, on cores
-        that are far from each other, take longer than one.
+        that are far from each other, may take longer than one. Calls with ``work`` are timed, and
+        take the number of threads that was faster; others take one if the cores are far.
     """
 
     def __init__(self, size, replacements=None, sharing=False):
@@ -263,6 +268,7 @@ class Team:
         self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
         self._workers = []
         self._sharing = sharing
+        self._pace = _Pace()
 
     def __enter__(self):
         if self.size == 1:
@@ -288,17 +294,26 @@ class Team:
             _idle.extend(self._workers)
             self._workers = []
 
-    def run(self, kernel, *args):
+    def run(self, kernel, *args, work=None):
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
 
         Nobody is at work any more when it returns or raises; signals are held back meanwhile.
+        ``work`` is how much there is to do, in any unit that all such calls of the team have.
         """
         kernel = self._variant(kernel)
         size = self._present_size()
+        compared = size == 2 and self._sharing
+        if compared:
+            size = self._pace.size() if work else self._size_by_distance()
+        start = time.perf_counter()
         if size == 1:
-            return kernel(0, 1, self._barrier, *args)
-        with hold_signals():
-            return self._run(size, kernel, args)
+            result = kernel(0, 1, self._barrier, *args)
+        else:
+            with hold_signals():
+                result = self._run(size, kernel, args)
+        if compared and work:
+            self._pace.add(size, time.perf_counter() - start, work)
+        return result
 
     def _run(self, size, kernel, args):
         barrier, errors = self._barrier, []
@@ -321,18 +336,22 @@ class Team:
             raise errors[0]
         return result
 
-    def is_complete(self):
-        """Return whether all threads would take part in a call."""
-        return self._present_size() == 1 + len(self._workers)
+    def is_settled(self):
+        """Return whether all threads find a free core, and the next call compares nothing."""
+        size = self._present_size()
+        compares = size == 2 and self._sharing and self._pace.is_due()
+        return size == 1 + len(self._workers) and not compares
 
     def _present_size(self):
-        """Return how many threads take part in a call."""
+        """Return how many threads find a free core."""
         most = 1 + len(self._workers)
         if most == 1:
             return 1
-        size = max(1, _lately(most, functools.partial(_find_free_cores, most)))
-        share = size == 2 and self._sharing
-        return 1 if share and not _lately("near", self._find_whether_near) else size
+        return max(1, _lately(most, functools.partial(_find_free_cores, most)))
+
+    def _size_by_distance(self):
+        """Return how many of two threads to take: one if their cores are far from each other."""
+        return 2 if _lately("near", self._find_whether_near) else 1
 
     def _find_whether_near(self):
         """Return whether the cores of two threads are near each other, see ``_lately``."""
@@ -345,6 +364,34 @@ class Team:
             start = time.perf_counter()
             self._run(2, _meet, (_MEETINGS,))
         return time.perf_counter() - start < _FAR * _MEETINGS, _BELIEVED_NEAR
+
+
+class _Pace:
+    """Whether one thread or two take less time for the same work, by the durations of calls."""
+
+    def __init__(self):
+        self._seconds, self._n_calls, self._until = {}, 0, 0.0
+
+    def is_due(self):
+        """Return whether the next call is one of the first, or of the number that was slower."""
+        return self._n_calls < len(_FIRST_SIZES) or time.perf_counter() >= self._until
+
+    def size(self):
+        """Return how many threads the next call takes."""
+        if self._n_calls < len(_FIRST_SIZES):
+            return _FIRST_SIZES[self._n_calls]
+        return 3 - self._faster() if self.is_due() else self._faster()
+
+    def add(self, size, seconds, work):
+        """Take note of a call."""
+        if self._n_calls < len(_FIRST_SIZES) or size != self._faster():
+            wait = max(_BELIEVED_NEAR, _CALLS_BETWEEN * seconds)
+            self._until = time.perf_counter() + wait
+        self._seconds[size] = seconds / work
+        self._n_calls += 1
+
+    def _faster(self):
+        return min(self._seconds, key=self._seconds.get)
 
 
 # Workers that no team has. To start and end a thread takes as long as to train on a few hundred

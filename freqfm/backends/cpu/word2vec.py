@@ -411,6 +411,8 @@ class Word2VecTrainer(TableTrainer):
             end = min(begin + self._batches_per_call, n_batches)
             text = Text(tokens, begin, end, key)
             sides = WordSides(inputs, outputs, self.step(begin))
-            of_call = self.team.run(word2vec_train, text, sampling, sides, self._scratch)
+            of_call = self.team.run(
+                word2vec_train, text, sampling, sides, self._scratch, work=end - begin
+            )
             loss, n_samples = loss + of_call[0], n_samples + of_call[1]
         return loss, n_samples
