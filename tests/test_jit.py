@@ -59,7 +59,7 @@ team.free_cores = lambda wanted: wanted
 
 teams = set()
 run = Team.run
-Team.run = lambda team, *args: teams.add(team.size) or run(team, *args)
+Team.run = lambda team, *args, **kw: teams.add(team.size) or run(team, *args, **kw)
 
 rng = np.random.default_rng(0)
 dense = rng.integers(0, 3, (400, 8)) * (rng.random((400, 8)) < 0.6)
@@ -239,8 +239,15 @@ def stats():
     }
 
 
+def use_distance():
+    # Calls of threads that share much, but are too few to be compared.
+    with Team(2, sharing=True) as pair:
+        pair.run(lambda rank, size, barrier: None)
+
+
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
+    use_distance()
     use_recommenders()
     use_samplers()
     use_least_squares()

@@ -7,8 +7,7 @@ from freqfm._jit import inlined
 def first_above(values, begin, end, x):
     """Return where the sorted ``values[begin:end]`` first exceed ``x``; ``end`` if nowhere.
 
-    The number of steps depends only on the length, and each is a conditional move: no branch is
-    mispredicted.
+    The number of steps depends only on the length.
     """
     base = begin
     length = end - begin
