@@ -370,11 +370,12 @@ class _Pace:
     """Whether one thread or two take less time for the same work, by the durations of calls."""
 
     def __init__(self):
-        self._seconds, self._n_calls, self._until = {}, 0, 0.0
+        # Seconds of calls, not of the clock: other work in between says nothing about these.
+        self._seconds, self._n_calls, self._left = {}, 0, 0.0
 
     def is_due(self):
         """Return whether the next call is one of the first, or of the number that was slower."""
-        return self._n_calls < len(_FIRST_SIZES) or time.perf_counter() >= self._until
+        return self._n_calls < len(_FIRST_SIZES) or self._left <= 0
 
     def size(self):
         """Return how many threads the next call takes."""
@@ -385,8 +386,9 @@ class _Pace:
     def add(self, size, seconds, work):
         """Take note of a call."""
         if self._n_calls < len(_FIRST_SIZES) or size != self._faster():
-            wait = max(_BELIEVED_NEAR, _CALLS_BETWEEN * seconds)
-            self._until = time.perf_counter() + wait
+            self._left = max(_BELIEVED_NEAR, _CALLS_BETWEEN * seconds)
+        else:
+            self._left -= seconds
         self._seconds[size] = seconds / work
         self._n_calls += 1
 
