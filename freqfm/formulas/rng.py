@@ -8,7 +8,7 @@ from freqfm.formulas.special import normal_upper_quantile
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_ONE = np.uint64(1)
+_ONE, _HALF_WORD = np.uint64(1), np.uint64(32)
 _UNIT = 2.0**-53
 _UNIT_24, _UNIT_25 = np.float32(2.0**-24), np.float32(2.0**-25)
 
@@ -50,6 +50,12 @@ def unit_interval(bits):
 def uniform(bits):
     """Return a number in [0, 1) with 24 random bits, float32."""
     return np.float32(bits >> np.uint64(40)) * _UNIT_24
+
+
+@inlined
+def slot_and_position(bits, n):
+    """Return a slot below ``n`` and a number in [0, 1) with 24 random bits, for an alias table."""
+    return ((bits >> _HALF_WORD) * np.uint64(n)) >> _HALF_WORD, uniform(bits << _HALF_WORD)
 
 
 @inlined

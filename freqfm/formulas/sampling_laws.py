@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, subroutine
-from freqfm.formulas.rng import random_bits, uniform, unit_interval
+from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
 from freqfm.formulas.special import exp_of_minus
 
 #: Codes of the laws; ``Proposal`` has their formulas.
@@ -51,8 +51,6 @@ _COMPARED = 64
 
 # Tells the random numbers for negatives from the others of a row.
 DRAWS = np.uint64(0x5DEECE66D)
-
-_HALF = np.uint64(32)
 
 # Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 16
@@ -484,10 +482,8 @@ def _draw_weighted(proposal, query, key, ids, log_q):
 @inlined
 def _draw_given(aliases, key, j):
     """Return the slot of draw ``j`` in the alias table, and whether its alias is drawn."""
-    bits = random_bits(key, j)
-    # The high half is the slot, the low half the position in it.
-    slot = ((bits >> _HALF) * np.uint64(aliases.shape[0])) >> _HALF
-    return slot, _is_other(aliases, slot, uniform(bits << _HALF))
+    slot, position = slot_and_position(random_bits(key, j), aliases.shape[0])
+    return slot, _is_other(aliases, slot, position)
 
 
 @inlined

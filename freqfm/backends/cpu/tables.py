@@ -332,6 +332,17 @@ def _prefetch_state(token, table):
 
 
 @inlined
+def _list_owned(member, n, tokens, owned):
+    """List the positions of the tokens that this thread owns in ``owned``; return their number."""
+    # Which of them it owns cannot be predicted, so this has no branch.
+    n_owned = 0
+    for p in range(n):
+        owned[np.uint64(n_owned)] = p
+        n_owned += owns(member.rank, member.size, np.uint64(tokens[np.uint64(p)]))
+    return n_owned
+
+
+@inlined
 def _list_behind(member, n, side, step):
     """List the tokens that this thread owns and whose rows have missed steps, each once.
 
@@ -340,15 +351,11 @@ def _list_behind(member, n, side, step):
     """
     caught_up, tokens = side.table.caught_up, side.occurrences.tokens
     behind, missed = side.occurrences.touched[member.rank], side.occurrences.nexts[member.rank]
-    # Neither what it owns nor what is behind can be predicted, so there are no branches.
-    n_owned = 0
-    for p in range(n):
-        k = np.uint64(tokens[np.uint64(p)])
-        behind[np.uint64(n_owned)] = k
-        n_owned += owns(member.rank, member.size, k)
+    n_owned = _list_owned(member, n, tokens, missed)
+    # Nor can it be predicted which of these are behind.
     n_behind = 0
     for t in range(n_owned):
-        k = np.uint64(behind[np.uint64(t)])
+        k = np.uint64(tokens[np.uint64(missed[np.uint64(t)])])
         n_missed = step.number - 1 - caught_up[k]
         behind[np.uint64(n_behind)] = k
         missed[np.uint64(n_behind)] = n_missed
@@ -481,12 +488,9 @@ def _link_occurrences(member, n, heads, tokens, nexts, touched):
     They are listed in ``touched``. The first occurrence of each goes to ``heads``, and the one
     after ``p`` to ``nexts[p]``, which is -1 for the last.
     """
-    # Which of them it owns cannot be predicted, so this has no branch. They are numbered in the
-    # same array that their links are written to, from the end on: none before it has been read.
-    n_owned = 0
-    for p in range(n):
-        nexts[np.uint64(n_owned)] = p
-        n_owned += owns(member.rank, member.size, np.uint64(tokens[np.uint64(p)]))
+    # They are listed in the same array that their links are written to, from the end on: none
+    # before it has been read.
+    n_owned = _list_owned(member, n, tokens, nexts)
     n_touched = 0
     for back in range(n_owned):
         p = np.uint64(nexts[np.uint64(n_owned - 1 - back)])

@@ -29,7 +29,7 @@ from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.backends.cpu.training import TableTrainer
 from freqfm.formulas.codes import CATCH_UP_NONE, RATE_COUNTED
 from freqfm.formulas.losses import log_loss
-from freqfm.formulas.rng import hash64, random_bits, stream_key, uniform
+from freqfm.formulas.rng import hash64, random_bits, slot_and_position, stream_key
 
 # The score that noise gets if it is the position's own token: no loss, and no gradient.
 _IGNORED = np.float32(-1e4)
@@ -139,10 +139,8 @@ def _count(scratch, end):
 @inlined
 def _draw_noise(sampling, key, j):
     """Return number ``j`` of a position's noise, by an alias table."""
-    bits = random_bits(key, j)
-    slot = ((bits >> np.uint64(32)) * np.uint64(sampling.aliases.shape[0])) >> np.uint64(32)
-    kept = uniform(bits << np.uint64(32)) < sampling.thresholds[slot]
-    return np.int32(slot) if kept else sampling.aliases[slot]
+    slot, position = slot_and_position(random_bits(key, j), sampling.aliases.shape[0])
+    return np.int32(slot) if position < sampling.thresholds[slot] else sampling.aliases[slot]
 
 
 @inlined
