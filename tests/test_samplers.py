@@ -385,8 +385,7 @@ def test_subsample_of_many_items(monkeypatch):
 
     items = clustered(np.random.default_rng(2), 3000, 6)
     whole = MIDX().fit(items, random_state=0)
-    monkeypatch.setattr(_quantization, "_POINTS", 500)
-    monkeypatch.setattr(_quantization, "_POINTS_PER_CODEWORD", 10)
+    monkeypatch.setattr(_quantization, "_POINTS_PER_CODEWORD", 8)
     part = MIDX().fit(items, random_state=0)
 
     def error(sampler):

@@ -26,7 +26,13 @@ from freqfm.formulas.codes import (
     STEP_ADAM,
 )
 from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.steps import present_rate, row_rate, step_row
+from freqfm.formulas.steps import (
+    adam_constants,
+    adam_step_without_gradient,
+    present_rate,
+    row_rate,
+    step_row,
+)
 
 
 class Table(NamedTuple):
@@ -272,19 +278,44 @@ def through_normalisation(gradient, vectors, k, n, squares, length):
 
 
 @inlined
+def _scaled_rate(rate, step):
+    """Return the learning rate ``rate`` over Adam's correction, and the correction of the root."""
+    nth = step.number - step.epoch_start
+    return np.float32(rate / step.corrections[nth, 0]), np.float32(step.corrections[nth, 1])
+
+
+@inlined
 def _step_along(k, gradient, rate, table, step):
     """Move row ``k`` of a table along its gradient, at the learning rate ``rate``."""
-    nth = step.number - step.epoch_start
+    scaled, root_correction = _scaled_rate(rate, step)
     step_row(
-        step.rule,
-        np.float32(rate / step.corrections[nth, 0]),
-        np.float32(step.corrections[nth, 1]),
-        table.weights,
-        k,
-        gradient,
-        table.first,
-        table.second,
+        step.rule, scaled, root_correction, table.weights, k, gradient, table.first, table.second
     )
+
+
+@inlined
+def _replay_without_gradient(k, missed, rate, table, step, roots):
+    """Replay the ``missed`` Adam steps before ``step`` of row ``k``, in which it had no gradient.
+
+    Momentum soon vanishes, and from then on only the moments change.
+    """
+    weights, mean, square = table.weights[k], table.first[k], table.second[k]
+    hyper, width = step.rule.hyper, len(table.weights[k])
+    n_replayed = min(missed, _MOST_REPLAYED)
+    for f in range(width):
+        roots[f] = math.sqrt(square[f])
+    for s in range(n_replayed):
+        scaled, root_correction = _scaled_rate(rate, step_after(step, s - missed))
+        adam = adam_constants(hyper, scaled, root_correction)
+        for f in range(width):
+            weights[f], mean[f], roots[f] = adam_step_without_gradient(
+                weights[f], mean[f], roots[f], adam
+            )
+    first = np.float32(math.pow(hyper[BETA_1], missed - n_replayed))
+    second = np.float32(math.pow(hyper[BETA_2], missed))
+    for f in range(width):
+        mean[f] *= first
+        square[f] *= second
 
 
 @inlined
@@ -293,8 +324,7 @@ def _catch_up_row(k, missed, table, step, gradient):
 
     In each of them its gradient was that of the penalty alone. For SGD, and for a decoupled decay,
     the row is multiplied by a power of 1 - rate * decay. All others replay the steps: in the cache
-    that is far cheaper than moving the whole table in every batch. Without a penalty Adam's
-    momentum soon vanishes, and from then on only the moments change.
+    that is far cheaper than moving the whole table in every batch.
     """
     rule = step.rule
     width = table.weights.shape[1]
@@ -304,20 +334,14 @@ def _catch_up_row(k, missed, table, step, gradient):
         for f in range(width):
             table.weights[k, f] *= power
         return
-    penalty = np.float32(rule.idle_decay)
-    n_replayed = missed
     if rule.step_code == STEP_ADAM and rule.idle_decay == 0.0:
-        n_replayed = min(missed, _MOST_REPLAYED)
-    for s in range(n_replayed):
+        _replay_without_gradient(k, missed, rate, table, step, gradient)
+        return
+    penalty = np.float32(rule.idle_decay)
+    for s in range(missed):
         for f in range(width):
             gradient[f] = penalty * table.weights[k, f]
         _step_along(k, gradient, rate, table, step_after(step, s - missed))
-    if n_replayed < missed:
-        first = np.float32(math.pow(rule.hyper[BETA_1], missed - n_replayed))
-        second = np.float32(math.pow(rule.hyper[BETA_2], missed - n_replayed))
-        for f in range(width):
-            table.first[k, f] *= first
-            table.second[k, f] *= second
 
 
 @inlined
