@@ -164,14 +164,23 @@ class KernelCache(FunctionCache):
             _warn_once("written", error)
 
 
-def names_used(function):
-    """Return the names that a Python function looks up outside itself: globals and closures."""
-    found, codes = {}, [function.__code__]
+# Modules of which numba has its own implementation. What they hold does not change.
+_LIBRARIES = {"cmath", "math", "numba", "numpy"}
+
+
+def _names_in(function):
+    """Return the names of globals and attributes in a Python function and in those inside it."""
+    names, codes = set(), [function.__code__]
     for code in codes:
         codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-        used = {name: function.__globals__[name] for name in code.co_names
-                if name in function.__globals__}  # fmt: skip
-        found |= used
+        names.update(code.co_names)
+    return names
+
+
+def names_used(function):
+    """Return the names that a Python function looks up outside itself: globals and closures."""
+    namespace = function.__globals__
+    found = {name: namespace[name] for name in _names_in(function) if name in namespace}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return found | {name: cell.cell_contents for name, cell in cells}
 
@@ -222,7 +231,7 @@ class Fingerprint:
             self._write("name", name)
             self.add(value)
             if isinstance(value, types.ModuleType):
-                self._add_attributes(value, function.__code__.co_names)
+                self._add_attributes(value, _names_in(function))
 
     def _add_code(self, code):
         self._write("code", code.co_code, code.co_names, code.co_varnames, code.co_freevars)
@@ -233,11 +242,17 @@ class Fingerprint:
                 self._write("constant", repr(value))
 
     def _add_attributes(self, module, names):
-        """Add the compiled functions that may be used from a user's module."""
-        for name in names:
-            value = getattr(module, name, None)
-            if hasattr(value, "py_func"):
+        """Add what may be used from a user's module: functions, numbers, and modules in it."""
+        if module.__name__.partition(".")[0] in _LIBRARIES:
+            return
+        for name in sorted(names):
+            if hasattr(module, name) and (module, name) not in self._seen:
+                self._seen.add((module, name))
+                value = getattr(module, name)
+                self._write("attribute", name)
                 self.add(value)
+                if isinstance(value, types.ModuleType):
+                    self._add_attributes(value, names)
 
     def _write(self, *parts):
         self._digest.update(repr(parts).encode())

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -416,6 +417,65 @@ def test_a_fingerprint_tells_formulas_apart(monkeypatch):
     before = key(formula)
     monkeypatch.setitem(globals(), "SHARED", 2.0)
     assert key(formula) != before
+
+
+# A user's modules.
+settings, constants = types.ModuleType("settings"), types.ModuleType("constants")
+settings.WEIGHT, settings.constants, constants.SCALE = 1.0, constants, 1.0
+
+
+@njit
+def scaled(x):
+    return constants.SCALE * x
+
+
+def halved(x):
+    return x / 2
+
+
+def doubled(x):
+    return x * 2
+
+
+class InModules(Loss):
+    """Squared error, times numbers that modules hold."""
+
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        residual = settings.WEIGHT * settings.constants.SCALE * (score - target)
+        return residual * (score - target) / 2, residual
+
+
+def formula_with_modules(x):
+    return [settings.WEIGHT * scaled(y) + settings.constants.change(y) for y in x]
+
+
+def test_a_fingerprint_holds_what_is_used_from_modules(monkeypatch):
+    monkeypatch.setattr(constants, "change", halved, raising=False)
+    keys = [key(formula_with_modules)]
+    for module, name, value in (
+        (settings, "WEIGHT", 2.0), (constants, "SCALE", 2.0), (constants, "change", doubled)
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+        keys.append(key(formula_with_modules))
+    assert len(set(keys)) == 4
+    monkeypatch.setattr(settings, "not_used", 1, raising=False)
+    assert key(formula_with_modules) == keys[-1]
+
+
+def test_a_number_in_a_module_may_change_between_fits(monkeypatch):
+    X, y = np.eye(3, dtype=np.float32), np.arange(3.0)
+    model = FMRegressor(
+        1, loss=InModules(), optimizer="sgd", learning_rate=0.1, max_iter=1, early_stopping=False,
+        random_state=0,
+    )  # fmt: skip
+    slow = model.fit(X, y).coef_
+    for module, name in ((settings, "WEIGHT"), (constants, "SCALE")):
+        monkeypatch.setattr(module, name, 2.0)
+        fast = model.fit(X, y).coef_
+        assert_allclose(fast, 2 * slow, rtol=0.05)
+        slow = fast
 
 
 def test_unhashable_values_are_identified_by_address():
