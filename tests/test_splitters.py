@@ -196,6 +196,24 @@ def test_where_times_are():
     assert test.tolist() == [0]
 
 
+@each(
+    "times",
+    [
+        ["78", "746", "1000"],
+        ["9.5", "10", "11.25"],
+        ["2023-02-01", "2023-10-01 00:00:01", "2024-01"],
+        # The same day in other time zones.
+        ["2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z", "2024-01-01T08:00:00-02:00"],
+        np.array([b"9", b"10", b"11"]),
+    ],
+)
+def test_times_in_text_are_sorted_by_time(times):
+    rows = [("ann", item, 1, time) for item, time in zip("abc", times, strict=True)]
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        ((_, test),) = LeaveLastOut().split([rows[row] for row in order])
+        assert test.tolist() == [order.index(2)]
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 @pytest.mark.parametrize("splitter", SPLITTERS, ids=repr)
 def test_frames_split_as_arrays(library, splitter):
@@ -224,6 +242,8 @@ def test_frames_split_as_arrays(library, splitter):
         (LeaveLastOut(time=5), [(1, 2, 3)], "time=5 is not a column of X"),
         (LeaveLastOut(time=1), [(1, 2, 3)], "time and item would both be column 1"),
         (LeaveLastOut(), [(1, 2, 3, None)], "column of times holds None at row 0"),
+        (LeaveLastOut(), [(1, 2, 3, "24/10/2023")], "times holds text such as '24/10/2023'"),
+        (LeaveLastOut(), [(1, 2, 3, "2023"), (1, 2, 3, "nan")], "times holds nan at row 1"),
         (
             LeaveLastOut(time=2),
             [(1, 2, "a"), (1, 2, 3)],
