@@ -53,6 +53,20 @@ def rows_of(chunks):
     return np.concatenate(X), *map(np.concatenate, others)
 
 
+@pytest.mark.parametrize("n_again", [0, 10])
+def test_a_source_that_does_not_repeat_its_rows(clicks, n_again):
+    X, y, _ = clicks
+    passes = iter([len(y)] + 9 * [n_again])
+
+    def blocks():
+        n = next(passes)
+        yield X[:n], y[:n]
+
+    model = FMClassifier(max_iter=3, **FM)
+    with pytest.raises(ValueError, match=f"1050 rows when it was read first, and {n_again} in a"):
+        model.fit(RowStream(blocks))
+
+
 # Reading
 
 
@@ -330,6 +344,56 @@ def test_texts_are_hashed():
     stream = RowStream(lambda: iter([(np.repeat(texts, 2, axis=1), [0, 1])]), encoder=hasher)
     with pytest.raises(ValueError, match="2 columns, but HashingVectorizer takes one"):
         list(stream)
+
+
+@pytest.fixture
+def users_and_items(tmp_path):
+    """Return a frame whose two fields hold the same numbers, and a Parquet file of it."""
+    pandas = pytest.importorskip("pandas")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(9, size=200) for name in ("user", "item")}
+    frame = pandas.DataFrame({**columns, "clicked": rng.integers(2, size=200)})
+    parquet.write_table(pyarrow.Table.from_pandas(frame), tmp_path / "log.parquet")
+    return frame, tmp_path / "log.parquet"
+
+
+@pytest.mark.parametrize("encoder", [OneHotEncoder(), IncrementalOneHotEncoder()], ids=repr)
+def test_an_encoder_compares_the_names_of_fields(users_and_items, encoder, recwarn):
+    frame, path = users_and_items
+    encoder.fit(frame[["item", "user"]])
+    stream = RowStream.from_parquet(path, "clicked", features=["item", "user"], encoder=encoder)
+    X, _ = rows_of(stream.epoch(learn=False))
+    assert_array_equal(X, encoder.transform(frame[["item", "user"]]).toarray())
+    assert not recwarn.list
+    swapped = RowStream.from_parquet(path, "clicked", encoder=encoder)
+    with pytest.raises(ValueError, match="names should match"):
+        next(iter(swapped))
+
+
+def test_columns_that_cannot_be_features(users_and_items):
+    _, path = users_and_items
+    with pytest.raises(ValueError, match="holds the target or the weights"):
+        RowStream.from_parquet(path, "clicked", features=["user", "clicked"])
+    with pytest.raises(ValueError, match="set input_type='string'"):
+        next(iter(RowStream.from_parquet(path, "clicked", encoder=FeatureHasher(64))))
+
+
+def test_incremental_encoder_names_its_columns():
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame({"user": ["ann", "bob"], "item": ["tea", "tea"]})
+    encoder = IncrementalOneHotEncoder().fit(rows).partial_fit(rows.replace("tea", "jam"))
+    names = ["user_ann", "user_bob", "item_tea", "item_jam"]
+    assert encoder.get_feature_names_out().tolist() == names
+    with pytest.raises(ValueError, match="names should match"):
+        encoder.transform(rows[["item", "user"]])
+    with pytest.raises(ValueError, match="names should match"):
+        encoder.partial_fit(rows[["item", "user"]])
+    encoder.fit(rows.to_numpy())
+    assert not hasattr(encoder, "feature_names_in_")
+    assert encoder.get_feature_names_out().tolist() == ["x0_ann", "x0_bob", "x1_tea"]
+    assert encoder.get_feature_names_out(["who", "what"]).tolist()[2] == "what_tea"
 
 
 def test_incremental_encoder_keeps_columns():

@@ -7,7 +7,7 @@ from numbers import Integral
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from freqfm._ids import check_present, natural
 
@@ -32,6 +32,9 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
     ----------
     n_features_in_ : int
         Number of fields, the columns of ``X``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the fields, if the first ``X`` was a DataFrame with names that are strings; later
+        ones must then have the same names in the same order.
     n_features_out_ : int
         Number of columns so far.
     columns_ : list of dict
@@ -68,8 +71,8 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         self : object
         """
         learned = clone(self).partial_fit(X)
-        for name in ("n_features_in_", "n_features_out_", "columns_"):
-            setattr(self, name, getattr(learned, name))
+        vars(self).pop("feature_names_in_", None)
+        vars(self).update(vars(learned))
         return self
 
     def partial_fit(self, X, y=None):
@@ -97,13 +100,15 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"max_features={self.max_features!r} must be an integer of at least 1, or None."
             )
-        X = _as_fields(X)
-        if hasattr(self, "columns_"):
-            self._check_width(X)
+        given, X = X, _as_fields(X)
+        begins = not hasattr(self, "columns_")
+        if not begins:
+            self._check_fields(given, X)
         # All are read before any is added: an error leaves the encoder as it was.
         fields = [dict.fromkeys(_values(X, j)) for j in range(X.shape[1])]
-        if not hasattr(self, "columns_"):
-            self.n_features_in_, self.n_features_out_ = X.shape[1], 0
+        if begins:
+            validate_data(self, given, reset=True, skip_check_array=True)
+            self.n_features_out_ = 0
             self.columns_ = [{} for _ in fields]
         for values, columns in zip(fields, self.columns_, strict=True):
             for value in values:
@@ -124,8 +129,8 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         rows : csr_array of shape (n_samples, `n_features_out_`), dtype float32
         """
         check_is_fitted(self, "columns_")
-        X = _as_fields(X)
-        self._check_width(X)
+        given, X = X, _as_fields(X)
+        self._check_fields(given, X)
         found = np.empty(X.shape, dtype=np.int32)
         for j, columns in enumerate(self.columns_):
             found[:, j] = [columns.get(value, -1) for value in _values(X, j)]
@@ -137,12 +142,35 @@ class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
         rows.indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int64)
         return rows
 
-    def _check_width(self, X):
+    def get_feature_names_out(self, input_features=None):
+        """Return the names of the columns, "field_category".
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Names of the fields. None takes ``feature_names_in_``, or "x0", "x1" and so on.
+
+        Returns
+        -------
+        names : ndarray of shape (`n_features_out_`,), dtype object
+        """
+        check_is_fitted(self, "columns_")
+        names = np.empty(self.n_features_out_, dtype=object)
+        for field, columns in zip(
+            _check_feature_names_in(self, input_features), self.columns_, strict=True
+        ):
+            for value, column in columns.items():
+                names[column] = f"{field}_{value}"
+        return names
+
+    def _check_fields(self, given, X):
+        """Raise unless rows have the fields that are known."""
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} fields, but IncrementalOneHotEncoder has learned "
                 f"{self.n_features_in_}; give the same fields in every call."
             )
+        validate_data(self, given, reset=False, skip_check_array=True)
 
 
 def _as_fields(X):

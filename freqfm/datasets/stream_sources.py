@@ -32,6 +32,10 @@ class Columns(NamedTuple):
                 f"one of these."
             )
         others = [name for name in names if name not in (self.target, self.sample_weight)]
+        if not set(self.features or ()) <= set(others):
+            raise ValueError(
+                f"features={self.features} holds the target or the weights; leave them out."
+            )
         return self._replace(features=list(self.features or others))
 
     def block(self, column):

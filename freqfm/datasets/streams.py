@@ -324,10 +324,12 @@ class RowStream:
         X, y, *weight = block
         encoder = self.encoder
         if encoder is not None:
-            if isinstance(encoder, FeatureHasher) and encoder.input_type == "string":
-                X = stream_sources.as_strings(X, self._names)
+            if isinstance(encoder, FeatureHasher):
+                X = self._hashable(X)
             elif isinstance(encoder, HashingVectorizer):
                 X = _texts(X)
+            elif hasattr(encoder, "feature_names_in_"):
+                X = self._named(X)
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
             X = encoder.transform(X)
@@ -346,6 +348,34 @@ class RowStream:
             X = _wide(X, self.n_features)
         weight = [w for w in weight if w is not None]
         return X, *(np.asarray(values) for values in (y, *weight))
+
+    def _hashable(self, X):
+        """Return X as what a FeatureHasher takes."""
+        kind = self.encoder.input_type
+        if kind == "string":
+            return stream_sources.as_strings(X, self._names)
+        if isinstance(X, np.ndarray):
+            raise ValueError(
+                f"encoder=FeatureHasher(input_type={kind!r}) cannot hash the arrays of this "
+                f"stream; set input_type='string'."
+            )
+        return X
+
+    def _named(self, X):
+        """Return X with the names of its columns, for an encoder that compares them."""
+        names, known = self._names, self.encoder.feature_names_in_.tolist()
+        if names is None or not isinstance(X, np.ndarray):
+            return X
+        try:
+            import pandas
+        except ImportError:
+            if names != known:
+                raise ValueError(
+                    f"the stream has the columns {names}, but its encoder was fitted on {known}; "
+                    f"pass features={known}."
+                ) from None
+            return X
+        return pandas.DataFrame(X, columns=names)
 
     def _counted(self, chunks):
         """Yield chunks; print progress, and remember the number of rows."""

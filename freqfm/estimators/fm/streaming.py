@@ -32,6 +32,7 @@ def as_triple(chunk):
 class StreamSurvey(NamedTuple):
     """What a pass over a stream has counted."""
 
+    n_read: int
     n_rows: int  #: of positive weight
     n_chunks: int
     weight: float  #: of all rows
@@ -119,7 +120,7 @@ def survey_stream(model, stream):
     """Return the ``StreamSurvey`` of a pass over a stream, whose encoder learns meanwhile."""
     targets = (_Classes if model._of_classes else _Numbers)(model)
     probe, counts = copy.copy(model), np.zeros(0)
-    n_rows = n_chunks = total = 0
+    n_read = n_rows = n_chunks = total = 0
     for chunk in stream.epoch(0, learn=True):
         X, y, weight = as_triple(chunk)
         X, y = validate_rows(probe, X, y, reset=True, y_numeric=is_regressor(model))
@@ -130,6 +131,7 @@ def survey_stream(model, stream):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
         tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1], 1)
         counts[tokens] += weight_of_tokens(labels, X.indptr, weight, n_entries)
+        n_read += X.shape[0]
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
         total += float(weight.sum())
@@ -138,7 +140,7 @@ def survey_stream(model, stream):
             "X is a stream without a row of positive weight; give one with rows that can be read "
             "again: a function that returns a new iterator every time, not an iterator."
         )
-    return StreamSurvey(n_rows, n_chunks, total, len(counts), counts, targets)
+    return StreamSurvey(n_read, n_rows, n_chunks, total, len(counts), counts, targets)
 
 
 def _weights_of(weight, X):
@@ -178,20 +180,27 @@ class StreamTrainer(ModelTask):
 
     def run_epoch(self, epoch):
         """Train on every chunk once; return the mean loss."""
-        total = 0.0
+        total, n_read, expected = 0.0, 0, self._survey.n_read
         chunks = self._stream.epoch(epoch, learn=False, prepare=self._prepared)
         with contextlib.closing(chunks):
-            for number, rows in enumerate(chunks):
+            for number, (n, rows) in enumerate(chunks):
+                n_read += n
                 if rows is not None:
                     total += self._train(rows, epoch, number)
+        if n_read != expected:
+            raise ValueError(
+                f"X is a stream that had {expected} rows when it was read first, and {n_read} in a "
+                f"later pass; its source must be a function that returns a new iterator over the "
+                f"same rows every time."
+            )
         return total / self._survey.weight
 
     def _prepared(self, chunk):
-        """Return the rows of a chunk, labelled if parts of the model are trained, or None."""
+        """Return a chunk's number of rows, and the rows, labelled if parts are trained, or None."""
         rows = self._rows_of(chunk)
-        if rows is None or self.restores:
-            return rows
-        return LabelledRows.of(rows)
+        if rows is not None and not self.restores:
+            rows = LabelledRows.of(rows)
+        return len(chunk[1]), rows
 
     def _rows_of(self, chunk):
         """Return the TrainingRows of a chunk, or None if all their weights are zero."""
