@@ -8,8 +8,11 @@ import weakref
 from itertools import takewhile
 from numbers import Integral, Real
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
+
+from freqfm._jit import as_python
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
@@ -37,6 +40,8 @@ class Component(BaseEstimator):
     #: the base class. If none are listed, all are required.
     _formulas: dict = {}
     _required: tuple = ()
+    #: How many numbers formulas return that return several.
+    _results: dict = {}
     #: Formulas that may take one more parameter, the step number.
     _numbered: tuple = ()
     #: Parameters that compiled code reads, and their positions.
@@ -169,6 +174,30 @@ def _check_formulas(axis, component, required):
             raise TypeError(
                 f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
             )
+        try_formula(component, name, *[1.0] * len(found))
+
+
+def try_formula(component, name, *numbers):
+    """Return what a formula returns for some numbers, or None if Python cannot tell.
+
+    Raises
+    ------
+    TypeError
+        If it uses a name that is not defined, or does not return as many numbers as it should:
+        numba's errors for that name functions of the package only.
+    """
+    what = f"{name} of {type(component).__name__}"
+    try:
+        returned = as_python(getattr(component, name))(*numbers)
+    except NameError as error:
+        raise TypeError(f"{what} cannot be called: {error}.") from None
+    except Exception:
+        # What compiled code makes of it may be something else.
+        return None
+    n_results = component._results.get(name, 1)
+    if np.size(returned) != n_results:
+        raise TypeError(f"{what} returns {returned!r}, but has to return {n_results} number(s).")
+    return returned
 
 
 def is_named(value, name):

@@ -4,6 +4,9 @@ from numbers import Integral, Number
 
 import numpy as np
 
+# From here on floats are rounded to even numbers.
+_ROUNDED = 2.0**53
+
 
 def natural(values):
     """Return an object array as numbers if all are numbers and none is rounded; else unchanged."""
@@ -80,7 +83,14 @@ def as_ids(values, name):
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
         raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")
+    if values.dtype.kind == "f":
+        _check_exact(values, name)
     values = natural(values)
+    if values.dtype.kind == "O" and len(values) and isinstance(values[0], (tuple, list)):
+        raise TypeError(
+            f"{name} holds {values[0]!r}; ids are numbers or strings: join the parts, for instance "
+            f"to a string."
+        )
     if values.dtype.kind not in "biufUSO":
         raise TypeError(
             f"{name} holds {values.dtype}; ids are numbers, strings or other objects that can be "
@@ -88,6 +98,17 @@ def as_ids(values, name):
         )
     check_present(values, name)
     return values
+
+
+def _check_exact(values, name):
+    """Raise if a floating-point number may be a rounded integer."""
+    large = (abs(values) >= _ROUNDED) & np.isfinite(values)
+    if large.any():
+        row = int(np.argmax(large))
+        raise ValueError(
+            f"{name} holds {values[row]:g} at row {row}; floating-point numbers of 2**53 and more "
+            f"are rounded, so that different ids become one: give integers or strings."
+        )
 
 
 def unique_codes(values, name):

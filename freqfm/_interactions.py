@@ -3,6 +3,7 @@
 import contextlib
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from numbers import Integral
 
 import numpy as np
@@ -58,6 +59,11 @@ class Table:
                 self.names = names
         else:
             _refuse_matrix(X)
+            if isinstance(X, (Iterator, Mapping, Set)):
+                raise TypeError(
+                    f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
+                    f"array or a DataFrame."
+                )
             if isinstance(X, (list, tuple)):
                 # As objects, since NumPy would convert ("ann", 3) to two strings.
                 X = np.array(X, dtype=object)

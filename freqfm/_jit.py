@@ -32,6 +32,7 @@ __all__ = [
     "JIT_DISABLED",
     "KERNELS",
     "announced_compilation",
+    "as_python",
     "cache_directory",
     "compiling",
     "fingerprint_of",
@@ -286,10 +287,15 @@ def translated(function, decorate, replacements=types.MappingProxyType({})):
     return _Translation(decorate, replacements).of(function)
 
 
+def as_python(function):
+    """Return a function as plain Python, with all functions that it calls."""
+    return _Translation(lambda python: python, {}).of_users(function)
+
+
 @functools.cache
 def interpreted(function):
     """Return a function of the package as plain Python, with all functions that it calls."""
-    return translated(function, lambda python: python)
+    return as_python(function)
 
 
 class _Translation:
@@ -310,9 +316,9 @@ class _Translation:
         return self._made[value]
 
     def _translate(self, python):
-        return self._decorate(_copied(python, self._of_users, ""))
+        return self._decorate(_copied(python, self.of_users, ""))
 
-    def _of_users(self, value):
+    def of_users(self, value):
         """Return the translation of a function that may be a user's."""
         if _ours(value) or not _is_function(value) or _is_library(value):
             return self.of(value)

@@ -46,6 +46,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     ValueError
         If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
+    _refuse_stream(X)
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
         check_structure(X)
@@ -140,23 +141,62 @@ def _check_numbers(name, values):
 
 def refuse_dates(name, values):
     """Raise if there are dates or durations, which scikit-learn would convert to numbers."""
-    # Check each column of a DataFrame, else the whole array.
-    columns = getattr(values, "dtypes", None) if hasattr(values, "columns") else None
-    for dtype in [getattr(values, "dtype", None)] if columns is None else columns:
-        if getattr(dtype, "kind", None) in ("m", "M"):
+    for dtype in _dtypes(values):
+        if getattr(dtype, "kind", None) in ("m", "M") or _is_temporal(dtype):
             raise TypeError(
                 f"{name} holds {dtype}; give numbers: convert dates and durations yourself, to "
                 f"days for instance."
             )
 
 
+def _dtypes(values):
+    """Return the types of the columns of a DataFrame, or of an array."""
+    if not hasattr(values, "columns"):
+        return [getattr(values, "dtype", None)]
+    # Tables of pyarrow have a schema.
+    return values.dtypes if hasattr(values, "dtypes") else values.schema.types
+
+
+def _is_temporal(dtype):
+    """Return whether a type of Polars or pyarrow is of dates, times or durations."""
+    if hasattr(dtype, "is_temporal"):
+        return dtype.is_temporal()
+    is_arrow = type(dtype).__module__.startswith("pyarrow")
+    return is_arrow and str(dtype).startswith(("date", "time", "duration"))
+
+
 @contextlib.contextmanager
 def named(name):
-    """Turn the error for an integer beyond the float range into one that names the argument."""
+    """Let errors for what is no number, or beyond the float range, name the argument."""
     try:
         yield
     except OverflowError as error:
         raise ValueError(f"{name} holds a number beyond the largest float ({error}).") from None
+    except TypeError as error:
+        if not str(error).startswith("float() argument"):
+            raise
+        raise TypeError(f"{name} holds what is not a number: {error}.") from None
+    except ValueError as error:
+        if not str(error).startswith("could not convert string"):
+            raise
+        raise ValueError(
+            f"{name} holds text: {error}. Encode categories as numbers, for instance with "
+            f"OneHotEncoder; for a table with ids of users and items use InteractionRecommender."
+        ) from None
+
+
+def is_stream(X):
+    """Return whether ``X`` is a stream of chunks, such as ``freqfm.datasets.RowStream``."""
+    return bool(getattr(type(X), "is_row_stream", False))
+
+
+def _refuse_stream(X):
+    """Raise if a stream is given to a method that takes rows."""
+    if is_stream(X):
+        raise TypeError(
+            "X is a stream, which only fit of factorization machines takes; call this method with "
+            "each of its chunks: for X, y in stream."
+        )
 
 
 _OF_OWNER = object()

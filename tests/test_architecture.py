@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "_code_cache": {"_warnings"},
     "_compiler": set(),
     "_jit": {"_code_cache", "_compiler"},
-    "_components": set(),
+    "_components": {"_jit"},
     "_versions": {"_jit", "_threads"},
     "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
     "datasets": {"_columns", "_ids", "_rows", "exceptions"},

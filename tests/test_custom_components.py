@@ -304,8 +304,6 @@ class Fractions(Uniform):
 
 
 class Undrawn(Sampler):
-    negatives_code = codes.NEGATIVES_SHARED
-
     def proposal(self, counts):
         return Uniform().proposal(counts)
 

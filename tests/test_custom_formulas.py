@@ -48,7 +48,7 @@ from freqfm.losses import (
     Poisson,
     Quantile,
 )
-from freqfm.optimizers import FASGD, Adagrad, Adam
+from freqfm.optimizers import FASGD, Adagrad, Adam, Optimizer
 from freqfm.samplers import Popularity, Uniform
 
 rng = np.random.default_rng(0)
@@ -417,6 +417,44 @@ def test_a_fingerprint_tells_formulas_apart(monkeypatch):
     before = key(formula)
     monkeypatch.setitem(globals(), "SHARED", 2.0)
     assert key(formula) != before
+
+
+class Undefined(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return wieght * (score - target), 1.0  # noqa: F821
+
+
+class OneNumber(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return (score - target) ** 2
+
+
+class LosesState(Optimizer):
+    def __init__(self, learning_rate=0.1):
+        self.learning_rate = learning_rate
+
+    @staticmethod
+    @njit
+    def step(parameter, gradient, velocity, unused, rate):
+        velocity = 0.9 * velocity + gradient
+        return parameter - rate * velocity, velocity, unused
+
+
+@pytest.mark.parametrize(
+    "component, message",
+    [
+        ({"loss": Undefined()}, "derivative of Undefined cannot be called: name 'wieght' is not"),
+        ({"loss": OneNumber()}, "derivative of OneNumber returns .*, but has to return 2 number"),
+        ({"optimizer": LosesState()}, "LosesState returns the state 1.0, but its n_states=0"),
+    ],
+)
+def test_formulas_that_cannot_be_meant(component, message):
+    with pytest.raises(TypeError, match=message):
+        FMRegressor(1, max_iter=1, **component).fit(np.eye(3), np.arange(3.0))
 
 
 # A user's modules.

@@ -133,7 +133,7 @@ def test_ids_of_another_kind(model, ids):
         (np.array([1, 2]), [2, 2**70], [1, -1]),
         (np.array([1, 2**70], dtype=object), [1, 2, 2**70], [0, -1, 1]),
         (np.array([1, 2**70], dtype=object), np.array([1.0]), [0]),
-        (np.array([1.0, 2.0**53]), [2**53, 2**53 + 1], [1, -1]),
+        (np.array([1.0, 2.0**53], dtype=object), [2**53, 2**53 + 1], [1, -1]),
         (np.array([1.5, 2**53 + 1], dtype=object), [2**53 + 1, 2**53, 1.5], [1, -1, 0]),
         (np.array(["a", "b"]), ["a\0", "a"], [-1, 0]),
         (np.array(["a", "b"], dtype=object), "a\0", [-1]),
@@ -152,6 +152,31 @@ def test_ids_that_cannot_be_compared(known, asked):
     model = InteractionRecommender(Counting()).fit([(i, i) for i in known])
     with pytest.raises(TypeError, match=r"users holds ids such as .*, of another kind than"):
         model.recommend(asked)
+
+
+def test_floats_that_may_be_rounded_integers_are_no_ids():
+    snowflakes = 2**60 + np.arange(3)
+    X = np.column_stack([snowflakes, [0, 1, 2], [0.5, 1, 2]])
+    message = r"column of users holds 1\.15292e\+18 at row 0; floating-point numbers of 2\*\*53"
+    with pytest.raises(ValueError, match=message):
+        InteractionRecommender(Counting()).fit(X)
+    model = InteractionRecommender(Counting()).fit(list(zip(*X[:, 1:].T, strict=True)))
+    with pytest.raises(ValueError, match="users holds 1.15292e"):
+        model.recommend(snowflakes.astype(float))
+
+
+@each(
+    "X, message",
+    [
+        (zip("ab", "cd", strict=True), "X is a zip; give the interactions as a list of tuples"),
+        ({"user": [1], "item": [2]}, "X is a dict; give"),
+        ({(1, 2), (3, 4)}, "X is a set; give"),
+        ([((1, "a"), 2), ((2, "b"), 3)], r"users holds \(1, 'a'\); ids are numbers or strings"),
+    ],
+)
+def test_what_is_no_table_of_ids(X, message):
+    with pytest.raises(TypeError, match=message):
+        InteractionRecommender(Counting()).fit(X)
 
 
 numbers = st.sampled_from(

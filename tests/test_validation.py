@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm._validation import is_canonical
+from freqfm.datasets import RowStream
 from freqfm.initializers import Normal
 from freqfm.losses import Huber
 from freqfm.optimizers import CFSGD, FASGD, SGD
@@ -272,3 +273,27 @@ def test_integers_of_numpy_are_integers(dtype):
     X, y = np.random.default_rng(0).random((60, 5)), np.arange(60.0)
     expected = FMRegressor(60, batch_size=3, max_iter=2, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.fit(X, y).factors_, expected.factors_)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_dates_are_no_numbers(library):
+    module = pytest.importorskip(library)
+    dates = np.arange(4).astype("datetime64[D]").astype("datetime64[us]")
+    columns = {"a": np.arange(4.0), "since": dates}
+    X = module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+    with pytest.raises(TypeError, match="X holds .*; give numbers: convert dates"):
+        FMRegressor().fit(X, np.arange(4.0))
+
+
+@each(
+    "X, error, message",
+    [
+        ([["ann"], ["bob"]], ValueError, "X holds text: could not convert string to float: 'ann'"),
+        ([[{}], [{}]], TypeError, "X holds what is not a number: float.. argument must be"),
+        (RowStream(lambda: iter([])), TypeError, "X is a stream, which only fit of factor"),
+    ],
+)
+def test_rows_that_are_no_numbers(X, error, message):
+    model = FMRegressor(1, max_iter=1).fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(error, match=message):
+        model.predict(X)

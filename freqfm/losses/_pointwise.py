@@ -66,6 +66,7 @@ class Loss(Component):
         "curvature": ("score", "target"),
         "expectation": ("score",),
     }
+    _results = {"value_and_derivative": 2}
     _required = ("value_and_derivative",)
     _fixed = ("code", "replacements")
 

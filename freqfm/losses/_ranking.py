@@ -411,6 +411,7 @@ class PairwiseLoss(RankingLoss):
     """
 
     _formulas = {"value_and_derivatives": ("positive", "negative")}
+    _results = {"value_and_derivatives": 3}
     _required = ("value_and_derivatives",)
     _fixed = (*RankingLoss._fixed, "replacements", "pair_gradients")
 

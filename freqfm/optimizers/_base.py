@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import Component
+from freqfm._components import Component, try_formula
 from freqfm._jit import python_function
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import UpdateRule
@@ -74,6 +74,7 @@ class Optimizer(Component):
 
     _compiled = True
     _formulas = {"step": ("parameter", "gradient", "first", "second", "rate")}
+    _results = {"step": 3}
     _numbered = ("step",)
     _codes = (
         "step_code", "_step_code", "rate_code", "count_code", "hyper", "corrections",
@@ -157,8 +158,20 @@ class Optimizer(Component):
                 f"numbers of state for each weight."
             )
         n_parameters = len(inspect.signature(python_function(self.step)).parameters)
+        self._check_states(n_parameters)
         with_number = n_parameters > len(self._formulas["step"])
         return step_replacements(self.step, self.n_states, with_number)
+
+    def _check_states(self, n_parameters):
+        """Raise if a first step returns a state that would not be kept."""
+        returned = try_formula(self, "step", 1.0, 1.0, 0.0, 0.0, 0.5, *[1.0] * (n_parameters - 5))
+        lost = [] if returned is None else returned[1 + self.n_states :]
+        if np.any(lost):
+            raise TypeError(
+                f"step of {type(self).__name__} returns the state {lost[0]!r}, but its "
+                f"n_states={self.n_states}, and state beyond that is not kept; set n_states to 1 "
+                f"or 2, or return 0."
+            )
 
     def state_widths(self, n_components):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""

@@ -40,8 +40,9 @@ class Sampler(Component):
     for drawing items directly or measuring how far a sampler is from a softmax.
     """
 
-    #: How the negatives of a batch are arranged, see ``freqfm.formulas.codes``.
-    negatives_code: int
+    #: How the negatives of a batch are arranged, see ``freqfm.formulas.codes``: all its positives
+    #: share a list, unless a class says otherwise. Losses of pairs draw a list for each positive.
+    negatives_code: int = codes.NEGATIVES_SHARED
     #: Default number of negatives; None for the loss's default.
     n_negatives: int | None = None
 

@@ -26,6 +26,7 @@ from freqfm._validation import (
     check_weights,
     count_threads,
     draw_seed,
+    is_stream,
     validate_rows,
     validate_weights,
     warn_of_large_values,
@@ -35,7 +36,7 @@ from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
-from freqfm.estimators.fm.streaming import StreamTrainer, is_stream, survey_stream
+from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.training import (
     Attempt,

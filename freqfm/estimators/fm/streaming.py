@@ -9,18 +9,19 @@ from sklearn.base import is_regressor
 
 from freqfm import backends
 from freqfm._signals import hold_signals
-from freqfm._validation import validate_rows, validate_weights, warn_of_large_values, widen
+from freqfm._validation import (
+    is_stream,
+    validate_rows,
+    validate_weights,
+    warn_of_large_values,
+    widen,
+)
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.trainer import ModelTask
 from freqfm.estimators.training import check_finite
 
-__all__ = ["StreamSurvey", "StreamTrainer", "is_stream", "survey_stream"]
-
-
-def is_stream(X):
-    """Return whether ``X`` is a stream of chunks, such as ``freqfm.datasets.RowStream``."""
-    return bool(getattr(type(X), "is_row_stream", False))
+__all__ = ["StreamSurvey", "StreamTrainer", "survey_stream"]
 
 
 def as_triple(chunk):
