@@ -163,8 +163,8 @@ def resume(path: str | os.PathLike[str]) -> Any:
     Returns
     -------
     estimator : estimator
-        With its parameters and learned attributes. Only the parameters ``n_jobs`` and ``verbose``
-        may be changed before ``fit``.
+        With its parameters and learned attributes. Only the parameters ``n_jobs``, ``device``,
+        ``verbose`` and ``client`` may be changed before ``fit``.
 
     Raises
     ------
