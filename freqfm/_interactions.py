@@ -20,6 +20,9 @@ _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 # Integers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
+# Weights of interactions are rarely integers of this size, ids are.
+_MANY = 100
+
 # Rows of a lazy table that are read at a time.
 _ROWS_OF_CHUNK = 1 << 18
 
@@ -423,6 +426,20 @@ def refuse_table(X):
             f"users x items is expected. Fit an InteractionRecommender, which takes tables; for a "
             f"matrix pass X.to_numpy()."
         )
+    if isinstance(X, np.ndarray) and _looks_like_ids(X):
+        _warn_once(
+            f"X of shape {X.shape} is read as a matrix of {X.shape[0]} users and {X.shape[1]} "
+            f"items, but its first columns look like ids. If they are, fit an "
+            f"InteractionRecommender, which takes tables; if not, pass a sparse matrix."
+        )
+
+
+def _looks_like_ids(X):
+    """Return whether an array has few columns, of which the first two hold large integers."""
+    if X.ndim != 2 or not 2 <= X.shape[1] <= 4 or X.dtype.kind not in "iuf" or not len(X):
+        return False
+    ids = X[:, :2]
+    return bool((ids.max(axis=0) >= _MANY).all() and (ids == np.floor(ids)).all())
 
 
 def _names(X):

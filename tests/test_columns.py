@@ -238,3 +238,13 @@ def test_tables_are_no_matrices():
             use()
     # A matrix in a DataFrame, whose columns are items.
     assert MFRecommender(2, max_iter=1).fit(X.rename(columns=str.upper).set_axis([*"abc"], axis=1))
+
+
+def test_an_array_of_ids_is_no_matrix():
+    ids = np.random.default_rng(0).integers(500, size=(90, 2))
+    with pytest.warns(UserWarning, match=r"X of shape \(90, 2\) is read as a matrix of 90 users"):
+        MFRecommender(2, max_iter=1).fit(ids)
+    for matrix in (ids % 100, ids + 0.5, np.tile(ids, 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            MFRecommender(2, max_iter=1).fit(matrix)
