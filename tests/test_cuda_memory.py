@@ -9,6 +9,7 @@ from sklearn.base import clone
 from test_resume import Killed, Killing, assert_same, learned
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender, backends
+from freqfm.backbones import LightGCN
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.memory import DeviceTrainer, Mirror
@@ -25,6 +26,7 @@ MODELS = {
     "temperatures": MFRecommender(**MF, temperature="adap_tau"),
     "margins": MFRecommender(3, loss="mawu", batch_size=30, random_state=0),
     "drawn": MFRecommender(**MF, negative_sampler="midx_uniform"),
+    "propagated": MFRecommender(**MF, backbone=LightGCN()),
     # Its default rates fall over max_iter.
     "vae": FastVAERecommender(
         3,
@@ -90,13 +92,17 @@ def test_weights_are_not_moved_in_each_epoch(fit_on, name):
     tables = [model.factors_] if hasattr(model, "factors_") else model._tables().values()
     # What looks at the items' vectors in each epoch gets them, but not the optimizer's state.
     n_bytes = sum(table.nbytes for table in tables)
-    assert 0 < copied[1] - copied[0] < n_bytes * (3 if name in ("temperatures", "drawn") else 1)
+    looks = {"temperatures": 3, "drawn": 3, "propagated": 6}.get(name, 1)
+    assert 0 < copied[1] - copied[0] < n_bytes * looks
 
 
 @pytest.mark.parametrize(
     "name",
     ["fm", "classes", "mf", "temperatures"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("margins", "drawn", "vae")],
+    + [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("margins", "drawn", "propagated", "vae")
+    ],
 )
 def test_an_interrupt_at_any_launch_leaves_the_last_epoch(fit_on, name):
     model, data = clone(MODELS[name]).set_params(max_iter=3, warm_start=True), data_of(name)

@@ -19,7 +19,7 @@ from test_numpy_backend import (
 )
 
 from freqfm import FastVAERecommender, MFRecommender, backends
-from freqfm.backbones import Features
+from freqfm.backbones import Features, LightGCN
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda import ranking_trainer, vae_trainer
 from freqfm.backends.cuda.backend import CUDABackend
@@ -245,6 +245,16 @@ def test_losses_of_the_cpu_are_named(fit_on, loss):
     with pytest.raises(CPUOnlyError, match="the losses PSL and SL@K run on the CPU only; set dev"):
         fit_on(on_gpu(), model)
     assert model.set_params(device="auto").fit(histories()).n_iter_ == 1
+
+
+@pytest.mark.parametrize("params", [{}, {"loss": "bpr"}], ids=str)
+def test_vectors_propagated_after_each_epoch_agree(fit_on, params):
+    model = small(backbone=LightGCN(), **params).set_params(max_iter=3)
+    found = fit_on(on_gpu(), model)
+    expected = clone(model).set_params(device="cpu").fit(histories())
+    for name in ("user_factors", "item_factors"):
+        for tables in (lambda model: model._tables(), lambda model: model.backbone_tables_):
+            assert_allclose(tables(found)[name], tables(expected)[name], rtol=0, atol=1e-5)
 
 
 def test_backbones_run_on_the_cpu(fit_on):

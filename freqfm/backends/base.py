@@ -328,9 +328,9 @@ class Trainer:
 
     A trainer on hardware with a memory of its own may keep the arrays there while its context is
     open. The caller's arrays are then out of date from the first epoch on, until the context ends
-    or the caller asks for some by :meth:`pull`. It writes into them outside of the context only, or
-    before the first epoch. The methods here are those of a trainer that trains the caller's arrays
-    themselves.
+    or the caller asks for some by :meth:`pull`. It writes into them outside of the context or
+    before the first epoch; else it calls :meth:`push` afterwards. The methods here are those of a
+    trainer that trains the caller's arrays themselves.
     """
 
     def __enter__(self):
@@ -341,6 +341,9 @@ class Trainer:
 
     def pull(self, arrays=None):
         """Bring some of the caller's arrays up to date; None is all."""
+
+    def push(self, arrays):
+        """Take over some of the caller's arrays, pulled and then written to between two epochs."""
 
     def snapshot(self, arrays):
         """Return a Snapshot of arrays of the caller: the trained ones, and any others."""

@@ -132,6 +132,13 @@ class Mirror:
                 part.push(self.device)
         self.is_held = True
 
+    def written(self, arrays):
+        """Write the copies of arrays that the caller has written to."""
+        for part in self.parts:
+            if self.is_held and _overlap(part.arrays, arrays):
+                part.push(self.device)
+                part.here = True
+
     def changed(self):
         """Remember that an epoch has changed the copies."""
         for part in self.parts:
@@ -265,6 +272,10 @@ class DeviceTrainer(Trainer):
     def pull(self, arrays=None):
         """Bring some of the caller's arrays up to date, see ``Trainer``."""
         self._mirror.pull(arrays)
+
+    def push(self, arrays):
+        """Take over arrays that the caller has written to, see ``Trainer``."""
+        self._mirror.written(arrays)
 
     def snapshot(self, arrays):
         """Return a snapshot of arrays, see ``Trainer``."""

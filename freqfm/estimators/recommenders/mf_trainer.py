@@ -272,11 +272,15 @@ class EpochwiseTrainer(MFTrainer):
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
+        arrays = list(self._vectors().values())
+        self._trainer.pull(arrays)
         before = {name: vectors.copy() for name, vectors in self._vectors().items()}
         loss = super().run_epoch(epoch)
+        self._trainer.pull(arrays)
         for name, vectors in self._vectors().items():
             self.model.backbone_tables_[name] += vectors - before[name]
         self.model._refresh_vectors(self.components.backbone)
+        self._trainer.push(arrays)
         return loss
 
     def weights(self):
