@@ -1,5 +1,7 @@
 """Weights stay on an emulated GPU between epochs, and come back whenever somebody looks."""
 
+import traceback
+
 import numpy as np
 import pytest
 from emulated_gpu import EmulatedDevice
@@ -131,6 +133,64 @@ def test_an_interrupted_warm_start_leaves_the_model_before(fit_on):
         with pytest.raises(KeyboardInterrupt):
             fit_on(Interrupting(launch), fitted, X, y)
         assert_same_learned(fitted, before)
+
+
+class Failing(EmulatedDevice):
+    """A device that fails: by its memory, when snapshots are made, or for good."""
+
+    def __init__(self, left=None, is_full=False):
+        super().__init__()
+        self.left, self.is_full, self.is_lost = left, is_full, False
+
+    def empty(self, shape, dtype):
+        """Return an array, unless a snapshot asks for it."""
+        callers = {frame.name for frame in traceback.extract_stack()}
+        if self.is_full and {"_keep_best", "save"} <= callers:
+            raise MemoryError("no memory is left")
+        return super().empty(shape, dtype)
+
+    def run(self, *args, **options):
+        """Run phases until the device is lost."""
+        if self.left is not None:
+            self.is_lost = self.left == 0
+            self.left -= 1
+        self._check()
+        super().run(*args, **options)
+
+    def copy(self, *args):
+        """Copy from array to array on the device."""
+        self._check()
+        super().copy(*args)
+
+    def to_host(self, *args):
+        """Copy from the device."""
+        self._check()
+        return super().to_host(*args)
+
+    def _check(self):
+        if self.is_lost:
+            raise RuntimeError("an illegal memory access was encountered")
+
+
+def test_a_best_epoch_without_room_for_a_copy_is_undone(fit_on):
+    X, y = data_of("fm")
+    model = clone(MODELS["fm"]).set_params(max_iter=1, warm_start=True, early_stopping=True)
+    before = fit_on(EmulatedDevice(), clone(model), X, y, X_val=X, y_val=y)
+    fitted = fit_on(EmulatedDevice(), clone(model), X, y, X_val=X, y_val=y)
+    with pytest.raises(MemoryError, match="no memory is left"):
+        fit_on(Failing(is_full=True), fitted, X, y, X_val=X, y_val=y)
+    assert_same_learned(fitted, before)
+
+
+@pytest.mark.parametrize("name", ["fm", "mf"])
+def test_a_device_that_is_lost_leaves_no_model(fit_on, name):
+    counting = Failing(10_000)
+    fit_on(counting, clone(MODELS[name]).set_params(max_iter=3), *data_of(name))
+    for launches in (0, (10_000 - counting.left) // 2, 10_000 - counting.left - 1):
+        model = clone(MODELS[name]).set_params(max_iter=3)
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            fit_on(Failing(launches), model, *data_of(name))
+        assert not hasattr(model, "n_iter_")
 
 
 def test_divergence_is_found_on_the_device(fit_on):

@@ -1,7 +1,9 @@
 """The parameter ``device``: what runs where, messages, models that change machines."""
 
 import builtins
+import functools
 import importlib.util
+import os
 import pickle
 from pathlib import Path
 
@@ -228,3 +230,22 @@ def test_launches_and_memory_in_the_simulator():
     done = python(source, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("compiling score_batch for the GPU (once)") == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only systems with fork")
+def test_a_forked_process_does_not_use_the_gpu_of_its_parent(monkeypatch):
+    monkeypatch.setattr(cuda, "open_device", lambda number: "a GPU")
+    monkeypatch.setattr(backends, "_cuda", functools.cache(backends._cuda.__wrapped__))
+    assert backends.get("cuda") == "a GPU"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            backends.get("cuda")
+        except backends.DeviceUnavailableError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    message = os.read(reader, 1000).decode()
+    assert "device='cuda' cannot be used: this process was forked from one that" in message
+    assert backends.get("cuda") == "a GPU"

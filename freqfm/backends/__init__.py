@@ -1,6 +1,7 @@
 """Backends, which run the models' loops over data; one folder for each kind of hardware."""
 
 import functools
+import os
 
 from freqfm.backends.base import CPUOnlyError, DeviceUnavailableError
 
@@ -33,6 +34,11 @@ def get(device="cpu"):
         return _cpu()
     if name in ("cuda", "auto") or (kind == "cuda" and number.isdecimal()):
         try:
+            if _forked:
+                raise DeviceUnavailableError(
+                    "this process was forked from one that had used the GPU, which CUDA does not "
+                    "support. Start processes by 'spawn', or by joblib's default backend."
+                )
             return _cuda(int(number or 0))
         except DeviceUnavailableError as error:
             if name == "auto":
@@ -51,10 +57,16 @@ def _cpu():
     return CPUBackend()
 
 
+# Whether a parent of this process had opened a GPU when it was forked.
+_forked = []
+
+
 @functools.cache
 def _cuda(number):
     from freqfm.backends.cuda import open_device
 
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _forked.append(True))
     return open_device(number)
 
 

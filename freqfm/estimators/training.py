@@ -113,6 +113,19 @@ def attempt(estimator):
             raise
 
 
+@contextlib.contextmanager
+def _discarding(trial):
+    """If the block fails, discard what the call has trained.
+
+    Trained arrays cannot be read from the memory of a GPU that has failed.
+    """
+    try:
+        yield
+    except BaseException:
+        trial.kept = False
+        raise
+
+
 class Phase(NamedTuple):
     """How long to train, and when to stop early."""
 
@@ -182,9 +195,11 @@ class EpochLoop:
         last_epoch = self._first_epoch + self.phase.n_epochs
         with shown_progress(self.estimator.verbose, self.epoch, last_epoch) as show:
             self._train(trial, callbacks, show)
-        if self._best is not None and self._best_epoch >= 0:
-            self._best.restore()
-            self.estimator.best_iter_ = self._best_epoch
+        with _discarding(trial):
+            if self._best is not None and self._best_epoch >= 0:
+                self._best.restore()
+                self.estimator.best_iter_ = self._best_epoch
+            self.task.pull()
 
     def _train(self, trial, callbacks, show):
         last = self.task.snapshot() if self.phase.restores else Snapshot([])
@@ -198,8 +213,10 @@ class EpochLoop:
                     loss = self.task.run_epoch(self.epoch)
                     self._check_finite(loss)
                     score = self.task.validation_score() if self.phase.score_name else None
+                self._keep_best(score)
             except BaseException:
-                last.restore()
+                with _discarding(trial):
+                    last.restore()
                 raise
             self._record(loss, score)
             trial.kept = True
@@ -252,6 +269,12 @@ class EpochLoop:
                 ConvergenceWarning,
             )
 
+    def _keep_best(self, score):
+        """Copy the model of the epoch that has just ended if its score is the best so far."""
+        if score is not None and (score > self._best_score or self._best_epoch < 0):
+            self._best.save()
+            self._best_score, self._best_epoch = score, self.epoch + 1
+
     def _record(self, loss, score):
         self.epoch += 1
         estimator, value = self.estimator, -loss
@@ -259,9 +282,6 @@ class EpochLoop:
         if score is not None:
             estimator.validation_scores_ = np.append(estimator.validation_scores_, score)
             value = score
-            if score > self._best_score or self._best_epoch < 0:
-                self._best_score, self._best_epoch = score, self.epoch
-                self._best.save()
         if value > self._to_beat:
             self._to_beat = value + estimator.tol
             self._since_best = 0

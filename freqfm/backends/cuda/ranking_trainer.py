@@ -477,6 +477,11 @@ def _refuse(problem):
     advice = "set device='cpu', or device='auto'."
     if problem.rule.step_code == codes.STEP_STORE:
         raise CPUOnlyError(f"backbones are trained on the CPU only; {advice}")
+    if len(problem.known[1]) > np.iinfo(np.int32).max:
+        raise CPUOnlyError(
+            f"X has {len(problem.known[1])} interactions; more than {np.iinfo(np.int32).max} are "
+            f"trained on the CPU only; {advice}"
+        )
     if problem.family not in FAMILIES:
         raise CPUOnlyError(f"losses of the family {problem.family!r} run on the CPU only; {advice}")
     if problem.constants.get("pairs") or len(problem.constants.get("thresholds", ())):
