@@ -8,10 +8,11 @@ from fake_recommender import Counting
 from helpers import each
 from numpy.testing import assert_array_equal
 from purchases import COLUMNS, FRAMES, MATRIX, frame
+from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
 import freqfm._interactions
-from freqfm import InteractionRecommender, MFRecommender
+from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
 from freqfm.model_selection import (
     GlobalTimeSplit,
     LeaveLastOut,
@@ -248,3 +249,13 @@ def test_an_array_of_ids_is_no_matrix():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             MFRecommender(2, max_iter=1).fit(matrix)
+
+
+@pytest.mark.parametrize("model", [MFRecommender(2, max_iter=1), ALSRecommender(2, max_iter=1)])
+def test_a_transposed_matrix_is_refused(model):
+    X = sparse.random(30, 20, 0.2, format="csr", dtype=np.float32, random_state=0)
+    model.fit(X)
+    for use in (model.partial_fit, model.recommend, model.transform, model.predict):
+        for given in (X.T, X.T.toarray()):
+            with pytest.raises(ValueError, match=r"X of shape \(20, 30\) looks transposed"):
+                use(given)

@@ -365,6 +365,8 @@ class BaseRecommender(
 
     def _validate_interactions(self, X, reset, partial):
         shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
+        if not reset:
+            self._refuse_transposed(shape)
         grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
         before = getattr(self, "feature_names_in_", None)
         X = self._validate_history(X, reset=reset or grown)
@@ -469,8 +471,20 @@ class BaseRecommender(
 
     # Predictions.
 
+    def _refuse_transposed(self, shape):
+        """Raise if a matrix has the model's numbers of users and items in the other order."""
+        n_users, n_items = self._history.n_users, self.n_features_in_
+        if n_users != n_items and tuple(shape) == (n_items, n_users):
+            raise ValueError(
+                f"X of shape {tuple(shape)} looks transposed: its rows are users and its columns "
+                f"items, of which the model has {n_users} and {n_items}. Pass X.T; if it is "
+                f"right, add an empty row."
+            )
+
     def _validate_history(self, X, reset=False):
         refuse_table(X)
+        if not reset and hasattr(self, "_history"):
+            self._refuse_transposed(getattr(X, "shape", ()))
         X, _ = validate_rows(self, X, reset=reset)
         if X.nnz and X.data.min() < 0:
             raise ValueError(
