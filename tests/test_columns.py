@@ -259,3 +259,7 @@ def test_a_transposed_matrix_is_refused(model):
         for given in (X.T, X.T.toarray()):
             with pytest.raises(ValueError, match=r"X of shape \(20, 30\) looks transposed"):
                 use(given)
+    # Of a model with fewer users than items.
+    wide = MFRecommender(2, max_iter=1).fit(X.T)
+    with pytest.raises(ValueError, match=r"X of shape \(30, 20\) looks transposed"):
+        wide.partial_fit(X)

@@ -365,9 +365,9 @@ class BaseRecommender(
 
     def _validate_interactions(self, X, reset, partial):
         shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
-        if not reset:
-            self._refuse_transposed(shape)
         grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
+        if grown:
+            self._refuse_transposed(shape)
         before = getattr(self, "feature_names_in_", None)
         X = self._validate_history(X, reset=reset or grown)
         if grown:
