@@ -164,8 +164,9 @@ class KernelCache(FunctionCache):
             _warn_once("written", error)
 
 
-# Modules of which numba has its own implementation. What they hold does not change.
-_LIBRARIES = {"cmath", "math", "numba", "numpy"}
+def is_of_library(module):
+    """Return whether numba has its own implementation of what a module, by its name, holds."""
+    return module.partition(".")[0] in ("cmath", "math", "numba", "numpy")
 
 
 def _names_in(function):
@@ -227,11 +228,9 @@ class Fingerprint:
         self._seen.add(function)
         self._write("function", function.__module__, function.__qualname__, function.__defaults__)
         self._add_code(function.__code__)
+        names = sorted(_names_in(function))
         for name, value in sorted(names_used(function).items()):
-            self._write("name", name)
-            self.add(value)
-            if isinstance(value, types.ModuleType):
-                self._add_attributes(value, _names_in(function))
+            self._add_used(name, value, names)
 
     def _add_code(self, code):
         self._write("code", code.co_code, code.co_names, code.co_varnames, code.co_freevars)
@@ -241,18 +240,16 @@ class Fingerprint:
             else:
                 self._write("constant", repr(value))
 
-    def _add_attributes(self, module, names):
-        """Add what may be used from a user's module: functions, numbers, and modules in it."""
-        if module.__name__.partition(".")[0] in _LIBRARIES:
+    def _add_used(self, name, value, names):
+        """Add what a function uses; of a user's module, all that has one of these names."""
+        self._write("name", name)
+        self.add(value)
+        if not isinstance(value, types.ModuleType) or is_of_library(value.__name__):
             return
-        for name in sorted(names):
-            if hasattr(module, name) and (module, name) not in self._seen:
-                self._seen.add((module, name))
-                value = getattr(module, name)
-                self._write("attribute", name)
-                self.add(value)
-                if isinstance(value, types.ModuleType):
-                    self._add_attributes(value, names)
+        for attribute in names:
+            if hasattr(value, attribute) and (value, attribute) not in self._seen:
+                self._seen.add((value, attribute))
+                self._add_used(attribute, getattr(value, attribute), names)
 
     def _write(self, *parts):
         self._digest.update(repr(parts).encode())

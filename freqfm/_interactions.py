@@ -418,7 +418,10 @@ def _refuse_matrix(X):
 
 
 def refuse_table(X):
-    """Raise if a DataFrame is a table of interactions where a users x items matrix is expected."""
+    """Raise if a table of interactions is given where a users x items matrix is expected.
+
+    A DataFrame tells by its names; of an array that looks like ids it is only warned.
+    """
     names = list(_names(X)) if is_dataframe(X) else []
     if not only_numbered(names) and {"user", "item"} <= set(map(role_of, names)):
         raise ValueError(

@@ -20,7 +20,13 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
-from freqfm._code_cache import Fingerprint, KernelCache, cache_directory, names_used
+from freqfm._code_cache import (
+    Fingerprint,
+    KernelCache,
+    cache_directory,
+    is_of_library,
+    names_used,
+)
 
 try:
     from freqfm._compiler import InnerCompiler, KernelCompiler, RolledCompiler
@@ -256,7 +262,7 @@ class _Variant:
 
     def _compilable(self, value):
         """Return the version of a value, used by a replacement, to compile."""
-        if _ours(value) or not _is_function(value) or _is_library(value):
+        if _ours(value) or not _is_function(value) or is_of_library(value.__module__):
             return value
         if value not in self._rebuilt:
             self._rebuilt[value] = value
@@ -320,7 +326,7 @@ class _Translation:
 
     def of_users(self, value):
         """Return the translation of a function that may be a user's."""
-        if _ours(value) or not _is_function(value) or _is_library(value):
+        if _ours(value) or not _is_function(value) or is_of_library(value.__module__):
             return self.of(value)
         if value not in self._made:
             self._made[value] = self._translate(python_function(value))
@@ -348,11 +354,6 @@ def _copied(function, changed, suffix):
 
 def _ours(value):
     return _is_function(value) and value in _DECORATED
-
-
-def _is_library(value):
-    """Return whether numba has its own implementation of a function."""
-    return value.__module__.split(".")[0] in ("numpy", "numba")
 
 
 def _is_function(value):

@@ -48,7 +48,7 @@ from freqfm.losses import (
     Poisson,
     Quantile,
 )
-from freqfm.optimizers import FASGD, Adagrad, Adam, Optimizer
+from freqfm.optimizers import FASGD, Adagrad, Adam
 from freqfm.samplers import Popularity, Uniform
 
 rng = np.random.default_rng(0)
@@ -433,15 +433,8 @@ class OneNumber(Loss):
         return (score - target) ** 2
 
 
-class LosesState(Optimizer):
-    def __init__(self, learning_rate=0.1):
-        self.learning_rate = learning_rate
-
-    @staticmethod
-    @njit
-    def step(parameter, gradient, velocity, unused, rate):
-        velocity = 0.9 * velocity + gradient
-        return parameter - rate * velocity, velocity, unused
+class LosesState(Momentum):
+    n_states = 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def as_triple(chunk):
 class StreamSurvey(NamedTuple):
     """What a pass over a stream has counted."""
 
-    n_read: int
+    n_read: int  #: all rows
     n_rows: int  #: of positive weight
     n_chunks: int
     weight: float  #: of all rows

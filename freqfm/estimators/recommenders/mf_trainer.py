@@ -272,12 +272,13 @@ class EpochwiseTrainer(MFTrainer):
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
-        arrays = list(self._vectors().values())
+        tables = self._vectors()
+        arrays = list(tables.values())
         self._trainer.pull(arrays)
-        before = {name: vectors.copy() for name, vectors in self._vectors().items()}
+        before = {name: vectors.copy() for name, vectors in tables.items()}
         loss = super().run_epoch(epoch)
         self._trainer.pull(arrays)
-        for name, vectors in self._vectors().items():
+        for name, vectors in tables.items():
             self.model.backbone_tables_[name] += vectors - before[name]
         self.model._refresh_vectors(self.components.backbone)
         self._trainer.push(arrays)
