@@ -1,13 +1,36 @@
-"""The package's version, and those of its environment."""
+"""The package's version: in files of models, and beside those of its environment."""
 
 import platform
 import sys
 from importlib import metadata
 
+from freqfm._warnings import warn_user
+
 __version__ = "0.1.0"
+
+# The item of an estimator's stored state that holds the version which stored it.
+_STAMP = "_freqfm_version"
 
 _DEPENDENCIES = ("numpy", "scipy", "scikit-learn", "numba", "joblib", "threadpoolctl")
 _OPTIONAL = ("matplotlib", "skops", "pandas", "polars", "dask", "distributed", "numba-cuda")
+
+
+class VersionStamp:
+    """Mixin: the stored state of an estimator holds the version, and loading warns of another."""
+
+    def __getstate__(self):
+        return {**super().__getstate__(), _STAMP: __version__}
+
+    def __setstate__(self, state):
+        state = dict(state)
+        stored = state.pop(_STAMP, __version__)
+        if stored != __version__:
+            warn_user(
+                f"This {type(self).__name__} was stored by freqfm {stored} and is loaded by "
+                f"freqfm {__version__}, which may predict differently or fail. Load it with "
+                f"freqfm {stored}, or fit it again."
+            )
+        super().__setstate__(state)
 
 
 def show_versions() -> None:

@@ -10,11 +10,12 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from freqfm._ids import check_present, natural
+from freqfm._versions import VersionStamp
 
 __all__ = ["IncrementalOneHotEncoder"]
 
 
-class IncrementalOneHotEncoder(TransformerMixin, BaseEstimator):
+class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     """One-hot encoder of categories that adds a column for each new category.
 
     ``partial_fit`` adds the categories of a chunk; columns keep their numbers, and new ones follow:

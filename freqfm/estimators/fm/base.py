@@ -32,12 +32,14 @@ from freqfm._validation import (
     warn_of_large_values,
     widen,
 )
+from freqfm._versions import VersionStamp
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
+from freqfm.estimators.tables import OptimizerStateMixin
 from freqfm.estimators.training import (
     Attempt,
     CallbackSupportMixin,
@@ -71,7 +73,7 @@ _CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
 _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
-class BaseFM(CallbackSupportMixin, BaseEstimator):
+class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
 
     An estimator adds two mixins, one for the factors (``PlainFactors``, ``RankedFactors``) and one
@@ -756,6 +758,7 @@ class BaseFM(CallbackSupportMixin, BaseEstimator):
     def _check_state(self, optimizer):
         """Raise unless kernels can continue training with the optimizer state."""
         learned = self._check_learned()
+        self._check_has_state()
         check_progress(learned)
         check_steps(learned)
         learned.array("token_counts_", (self.n_features_in_,))

@@ -25,6 +25,7 @@ from freqfm._validation import (
     validate_ids,
     validate_rows,
 )
+from freqfm._versions import VersionStamp
 from freqfm.estimators.recommenders.histories import InteractionHistory, pad_rows, unit_rows
 from freqfm.estimators.training import (
     CallbackSupportMixin,
@@ -73,7 +74,11 @@ class WantedItems(NamedTuple):
 
 
 class BaseRecommender(
-    CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    VersionStamp,
+    CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 

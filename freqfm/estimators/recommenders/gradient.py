@@ -6,13 +6,13 @@ import numpy as np
 
 from freqfm._validation import LearnedArrays
 from freqfm.estimators.recommenders.base import BaseRecommender
-from freqfm.estimators.tables import check_states, state_arrays
+from freqfm.estimators.tables import OptimizerStateMixin, check_states, state_arrays
 from freqfm.estimators.training import check_steps
 
 __all__ = ["GradientRecommender"]
 
 
-class GradientRecommender(BaseRecommender):
+class GradientRecommender(OptimizerStateMixin, BaseRecommender):
     """A recommender trained by an optimizer, in batches.
 
     Its components, see ``_resolve_components``, have an ``optimizer``.
@@ -49,6 +49,7 @@ class GradientRecommender(BaseRecommender):
 
     def _check_trainable(self):
         super()._check_trainable()
+        self._check_has_state()
         learned = LearnedArrays(self)
         n_rows = len(self._inverse_temperatures)
         for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):

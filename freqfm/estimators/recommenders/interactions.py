@@ -1,7 +1,7 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._interactions import is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
+from freqfm._versions import VersionStamp
 from freqfm.estimators.recommenders.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
@@ -33,6 +34,7 @@ def _if_estimator_has(name):
 class InteractionRecommender(
     FeatureEncodingMixin,
     InteractionEncodingMixin,
+    VersionStamp,
     CallbackSupportMixin,
     MetaEstimatorMixin,
     BaseEstimator,
@@ -571,6 +573,25 @@ class InteractionRecommender(
             See :meth:`transform`.
         """
         return self.fit(X).transform(X)
+
+    @_if_estimator_has("without_optimizer_state")
+    def without_optimizer_state(self):
+        """Return a copy of the model that recommends the same, but cannot be trained further.
+
+        Its file is smaller: by the optimizer's arrays. The copy shares the arrays of this model.
+
+        Returns
+        -------
+        model : InteractionRecommender
+
+        See Also
+        --------
+        freqfm.MFRecommender.without_optimizer_state : What the copy cannot do.
+        """
+        check_is_fitted(self)
+        model = copy(self)
+        model.estimator_ = self.estimator_.without_optimizer_state()
+        return model
 
     @_if_estimator_has("export_vectors")
     def export_vectors(self):

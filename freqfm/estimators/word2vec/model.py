@@ -28,8 +28,15 @@ from freqfm._validation import (
     count_threads,
     draw_seed,
 )
+from freqfm._versions import VersionStamp
 from freqfm.backends.base import Histories
-from freqfm.estimators.tables import check_states, grow_state, new_state, state_arrays
+from freqfm.estimators.tables import (
+    OptimizerStateMixin,
+    check_states,
+    grow_state,
+    new_state,
+    state_arrays,
+)
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -67,6 +74,8 @@ _LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
 
 class Word2Vec(
     TokenSimilarity,
+    VersionStamp,
+    OptimizerStateMixin,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -574,6 +583,7 @@ class Word2Vec(
 
     def _check_trainable(self, optimizer):
         """Raise unless the model can be trained further by an optimizer."""
+        self._check_has_state()
         learned = self._check_outputs()
         in_order = list(self.vocabulary_.values()) == list(range(len(self.vocabulary_)))
         learned.require(in_order, "vocabulary_", "does not number its tokens from 0 on")
