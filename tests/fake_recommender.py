@@ -60,7 +60,9 @@ class Counting(BaseEstimator):
             scores[exclude.toarray() != 0] = -np.inf
         elif exclude is not None:
             scores[:, exclude] = -np.inf
-        if candidates is not None:
+        if sparse.issparse(candidates):
+            scores[candidates.toarray() == 0] = -np.inf
+        elif candidates is not None:
             others = np.setdiff1d(np.arange(scores.shape[1]), candidates)
             scores[:, others] = -np.inf
         return best(scores, n_recommendations)
@@ -71,14 +73,20 @@ class Counting(BaseEstimator):
     def predict_pairs(self, users, items):
         return self._scores(self.seen_)[users, items]
 
-    def similar_items(self, items, n_recommendations=10):
+    def similar_items(self, items, n_recommendations=10, *, candidates=None, exclude=None):
         scores = self.together_[items]
-        scores[np.arange(len(items)), items] = -np.inf
-        return best(scores, n_recommendations)
+        return self._similar(items, scores, n_recommendations, candidates, exclude)
 
-    def similar_users(self, users, n_recommendations=10):
+    def similar_users(self, users, n_recommendations=10, *, candidates=None, exclude=None):
         scores = self.seen_[users] @ self.seen_.T
-        scores[np.arange(len(users)), users] = -np.inf
+        return self._similar(users, scores, n_recommendations, candidates, exclude)
+
+    def _similar(self, queries, scores, n_recommendations, candidates, exclude):
+        scores[np.arange(len(queries)), queries] = -np.inf
+        if candidates is not None:
+            scores[:, np.setdiff1d(np.arange(scores.shape[1]), candidates)] = -np.inf
+        if exclude is not None:
+            scores[:, exclude] = -np.inf
         return best(scores, n_recommendations)
 
     def explain(self, user, item):

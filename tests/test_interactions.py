@@ -83,6 +83,11 @@ def test_similar_and_explain(model):
     assert users.tolist() == [["joe"]]
     assert model.similar_users("eve", n_recommendations=1)[0].tolist() == ["joe"]
     assert model.similar_items("tea", n_recommendations=1)[1].tolist() == [2]
+    some = {"candidates": ["joe", "ann", "nobody"], "exclude": ["joe", "nobody"]}
+    found = model.similar_users(["eve", "joe"], n_recommendations=2, **some)[0]
+    assert found.tolist() == [["ann", None], ["ann", None]]
+    found = model.similar_items("tea", 2, candidates=["gin", "tea"], exclude={"jam"})[0]
+    assert found.tolist() == ["gin", None]
     explanation = model.explain("ann", "egg")
     assert explanation.history.tolist() == ["jam", "tea"]
     assert explanation.contributions.tolist() == [1, 1] and explanation.score == 2

@@ -111,11 +111,36 @@ def test_exclusions_of_histories(counting):
     assert "jam" not in items[0] and items[1, 0] == "jam"
 
 
+@pytest.mark.parametrize("users", [None, ["ann", "zoe", "bob"], ["zoe"], "ann", "zoe"])
+def test_every_user_has_own_candidates(model, users):
+    plain, _ = model.recommend(users, n_recommendations=5)
+    plain = np.atleast_2d(plain)
+    own = [
+        ["fig", *(item for item in (row[i % 2], row[2]) if item is not None)]
+        for i, row in enumerate(plain)
+    ]
+    items, scores = model.recommend(users, n_recommendations=5, candidates=own)
+    for i, (row, before) in enumerate(zip(np.atleast_2d(items), plain, strict=True)):
+        left = [before[place] for place in (i % 2, 2) if before[place] is not None]
+        assert row[: len(left)].tolist() == left and set(row[len(left) :]) <= {None}
+    assert (np.isfinite(scores) == (items != np.array(None))).all()
+
+
+def test_candidates_of_histories(counting):
+    items, _ = counting.recommend(history=[["tea"], ["tea"]], candidates=[["gin"], ["jam", "tea"]])
+    assert items[:, 0].tolist() == ["gin", "jam"] and set(items[:, 1:].ravel()) == {None}
+    items, _ = counting.recommend(history=["tea"], candidates=[["gin"]])
+    assert items[0] == "gin"
+    with pytest.raises(ValueError, match="candidates holds no item that fit has seen"):
+        counting.recommend(history=["tea"], candidates=[["fig"]])
+
+
 def test_one_list_of_exclusions_for_each_user(model):
-    with pytest.raises(ValueError, match="exclude holds 3 lists of ids, but there are 2 users"):
-        model.recommend(["ann", "bob"], exclude=[["tea"], [], []])
-    with pytest.raises(ValueError, match="exclude holds ids beside lists"):
-        model.recommend(["ann", "bob"], exclude=["tea", ["jam"]])
+    for name in ("exclude", "candidates"):
+        with pytest.raises(ValueError, match=f"{name} holds 3 lists of ids, but there are 2 users"):
+            model.recommend(["ann", "bob"], **{name: [["tea"], [], []]})
+        with pytest.raises(ValueError, match=f"{name} holds ids beside lists"):
+            model.recommend(["ann", "bob"], **{name: ["tea", ["jam"]]})
 
 
 # Embeddings and explanations.

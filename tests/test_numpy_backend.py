@@ -23,7 +23,7 @@ from freqfm import (
     backends,
 )
 from freqfm.backbones import MLP, Features, LightGCN
-from freqfm.backends.base import Exclusions, FoldInProblem, Histories, Stream
+from freqfm.backends.base import Candidates, Exclusions, FoldInProblem, Histories, Stream
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
@@ -446,6 +446,24 @@ def test_top_k_agrees(unit_columns):
     )
     results = [
         backend.top_k(queries, items, 8, excluded, unit_columns, 1)
+        for backend in (CPU, NumpyBackend())
+    ]
+    assert_array_equal(results[0][0], results[1][0])
+    assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("unit_columns", [0, 2])
+def test_top_k_of_candidates_agrees(unit_columns):
+    generator = np.random.default_rng(0)
+    queries, items = (generator.normal(size=(n, 3)).astype(np.float32) for n in (5, 9))
+    items[4], items[6] = items[2], np.nan
+    candidates = sparse.csr_array(generator.random((5, 9)) < [[0.7], [0.7], [0], [1], [0.3]])
+    candidates = Candidates(candidates.indptr.astype(np.int64), candidates.indices)
+    excluded = Exclusions(
+        np.array([0, 2, 2, 3, 3, 3]), np.array([1, 8, 0], dtype=np.int32), np.array([5], np.int32)
+    )
+    results = [
+        backend.top_k_of_candidates(queries, items, 7, candidates, excluded, unit_columns, 1)
         for backend in (CPU, NumpyBackend())
     ]
     assert_array_equal(results[0][0], results[1][0])

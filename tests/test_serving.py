@@ -158,11 +158,97 @@ def test_only_candidates_are_looked_at(model, log):
     # Rows of other items may hold anything: they are not even read.
     candidates = [2, 11, 30, 31]
     expected = model.recommend(users=[4], candidates=candidates, exclude_seen=False)
+    of_each = sparse.csr_array((np.ones(4), candidates, [0, 4]), shape=(1, 40))
+    expected_of_each = model.recommend(users=[4], candidates=of_each, exclude_seen=False)
     others = np.setdiff1d(np.arange(40), candidates)
     model.item_factors_[others] = np.nan
     got = model.recommend(users=[4], candidates=candidates, exclude_seen=False)
-    for one, other in zip(got, expected, strict=True):
+    got_of_each = model.recommend(users=[4], candidates=of_each, exclude_seen=False)
+    for one, other in zip((*got, *got_of_each), (*expected, *expected_of_each), strict=True):
         assert_array_equal(one, other)
+
+
+@each("exclude_seen", [True, False])
+@each("exclude", [None, "all", "each"])
+def test_candidates_of_each_user(model, log, exclude_seen, exclude):
+    rng = np.random.default_rng(0)
+    allowed = rng.random((5, 40)) < 0.4
+    allowed[3] = False
+    X = log[:5].tolil()
+    X[4] = 0  # popular items, out of this user's own
+    X = sparse.csr_array(X)
+    hidden = sparse.csr_array((rng.random((5, 40)) < 0.3).astype(float))
+    of_all = {"exclude": [1, 7, 30]} if exclude == "all" else {}
+    options = {"exclude_seen": exclude_seen, "n_recommendations": 9}
+    for query in ({"X": X}, {"users": np.arange(5)}):
+        items, scores = model.recommend(
+            **query, candidates=sparse.csr_array(allowed.astype(int)), **options,
+            **({"exclude": hidden} if exclude == "each" else of_all),
+        )  # fmt: skip
+        assert items.shape == scores.shape == (5, 9)
+        for i in range(5):
+            one = {name: rows[[i]] for name, rows in query.items()}
+            expected, expected_scores = model.recommend(
+                **one, candidates=np.flatnonzero(allowed[i]), **options,
+                **({"exclude": hidden[[i]]} if exclude == "each" else of_all),
+            )  # fmt: skip
+            assert_array_equal(items[[i]], expected)
+            assert_allclose(scores[[i]], expected_scores, rtol=1e-5, atol=1e-6)
+        assert (items[3] == -1).all() and (scores[3] == -np.inf).all()
+
+
+def test_many_candidates_of_each_query():
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((30, 7), dtype=np.float32)
+    items = rng.integers(-2, 3, (90, 7)).astype(np.float32)  # with ties
+    items[3] = np.nan
+    allowed = rng.random((30, 90)) < 0.5
+    listed = sparse.coo_array(allowed.astype(float))
+    for unit_columns in (0, 5, 7):
+        every, scores = top_k(queries, items, 90, unit_columns=unit_columns)
+        some, of_some = top_k(queries, items, 40, candidates=listed, unit_columns=unit_columns)
+        for i in range(30):
+            kept = np.isin(every[i], np.flatnonzero(allowed[i]))
+            n = min(40, np.count_nonzero(kept))
+            assert_array_equal(np.sort(some[i, :n]), np.sort(every[i, kept][:n]))
+            assert_allclose(of_some[i, :n], scores[i, kept][:n], rtol=1e-5, atol=1e-5)
+            assert (some[i, n:] == -1).all()
+    with pytest.raises(ValueError, match="candidates has the shape"):
+        top_k(queries, items, 3, candidates=listed.T)
+
+
+def test_matrix_of_candidates_is_checked(model, log):
+    with pytest.raises(ValueError, match="candidates has shape .* 2 users and 40 items"):
+        model.recommend(log[:2], candidates=sparse.csr_array(np.eye(3, 40)))
+    candidates = sparse.csr_array(np.eye(2, 40))
+    candidates.indptr[1] = 10**9
+    with pytest.raises(ValueError, match="candidates .* indptr"):
+        model.recommend(log[:2], candidates=candidates)
+    nothing = model.recommend(log[:2], candidates=sparse.csr_array((2, 40)))[0]
+    assert (nothing == -1).all()
+
+
+@each("axis", ["items", "users"])
+def test_similar_out_of_candidates(model, axis):
+    similar = getattr(model, f"similar_{axis}")
+    n = 40 if axis == "items" else 60
+    every, cosines = similar([3, 7], n)
+    chosen = [3, 8, 11, 20, 31]
+    for options, kept in (
+        ({"candidates": chosen}, np.isin(every, chosen)),
+        ({"exclude": chosen}, ~np.isin(every, chosen)),
+        ({"candidates": chosen, "exclude": [8, 9]}, np.isin(every, [3, 11, 20, 31])),
+    ):
+        found, scores = similar([3, 7], n, **options)
+        for i in range(2):
+            expected = every[i, kept[i] & (every[i] >= 0)]
+            assert_array_equal(found[i, : len(expected)], expected)
+            assert (found[i, len(expected) :] == -1).all()
+            of_kept = cosines[i, kept[i] & (every[i] >= 0)]
+            assert_allclose(scores[i, : len(expected)], of_kept, rtol=1e-5, atol=1e-6)
+    for name in ("candidates", "exclude"):
+        with pytest.raises(ValueError, match=f"{name} holds 99"):
+            similar(3, **{name: [99]})
 
 
 def test_explanations_take_the_items_they_name(log):

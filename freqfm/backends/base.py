@@ -437,6 +437,13 @@ class Exclusions(NamedTuple):
     for_all: np.ndarray  #: of all queries, int32
 
 
+class Candidates(NamedTuple):
+    """The only items that may be returned for each query, in increasing order; all exist."""
+
+    indptr: np.ndarray  #: (n_queries + 1,), int64
+    indices: np.ndarray  #: (n,), int32
+
+
 class AutoencoderProblem(NamedTuple):
     """What an autoencoder trains, and the largest batch; a user has ``n_samples`` queries."""
 
@@ -872,6 +879,13 @@ class Backend(ABC):
             Best first, equal scores in the order of items; -1 where there is no further item.
         scores : ndarray of shape (n_queries, k), float32
             -inf where there is no item. Items whose score is NaN or -inf are never found.
+        """
+
+    @abstractmethod
+    def top_k_of_candidates(self, queries, items, k, candidates, excluded, unit_columns, n_threads):
+        """Return the best of each query's candidates, by dot products.
+
+        Parameters and results are those of :meth:`top_k`; ``candidates`` is a Candidates.
         """
 
     # Random numbers.

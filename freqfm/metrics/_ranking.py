@@ -14,7 +14,7 @@ from freqfm._validation import (
     check_structure,
     is_canonical,
 )
-from freqfm.backends.base import Exclusions
+from freqfm.backends.base import Candidates, Exclusions
 from freqfm.metrics._hits import as_csr
 
 __all__ = ["top_k"]
@@ -47,9 +47,11 @@ def top_k(
         Items that must not be found for a query: all entries that are not zero.
     exclude_for_all : array-like of int, default=None
         Items that must not be found for any query.
-    candidates : array-like of int, or of bool and shape (n_items,), default=None
-        Items that may be found, as a set of indices or as a mask; all if None. With few candidates
-        the time does not depend on the number of items.
+    candidates : array-like of int, array-like of bool of shape (n_items,), or sparse matrix of \
+            shape (n_queries, n_items), default=None
+        Items that may be found: for all queries, as a set of indices or as a mask; or for each
+        query, all entries that are not zero. None is all items. With few candidates the time does
+        not depend on the number of items. Those of each query are scored by the CPU.
     unit_columns : int, default=0
         This many leading columns of ``items`` are normalised to unit length: if these are all
         columns and queries have unit length, scores are cosines. ``items`` is not copied for this.
@@ -105,6 +107,19 @@ def top_k(
     banned = np.zeros(0, dtype=np.int32)
     if exclude_for_all is not None:
         banned = _indices("exclude_for_all", exclude_for_all, shape[1])
+    if sparse.issparse(candidates):
+        candidates = _csr_of("candidates", candidates, shape)
+        n_kept = min(k, int(np.diff(candidates.indptr).max(initial=0)))
+        best = backends.get("cpu").top_k_of_candidates(
+            queries,
+            items,
+            n_kept,
+            Candidates(candidates.indptr, candidates.indices),
+            Exclusions(indptr, indices, banned.astype(np.int32)),
+            unit_columns,
+            n_threads,
+        )
+        return _with_empty_places(*best, k)
     if candidates is not None:
         candidates = np.setdiff1d(_candidate_items(candidates, shape[1]), banned, True)
         banned = banned[:0]
@@ -164,25 +179,31 @@ def _excluded(exclude, shape):
     """Return indptr and indices of the excluded items."""
     if exclude is None:
         return np.zeros(shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    if not _is_for_kernels(exclude):
-        exclude = as_csr("exclude", exclude)
-    if exclude.shape != shape:
-        hint = " It looks transposed." if exclude.shape == shape[::-1] else ""
-        raise ValueError(
-            f"exclude has the shape {exclude.shape}; for these queries and items it must have "
-            f"{shape}, (n_queries, n_items).{hint}"
-        )
+    exclude = _csr_of("exclude", exclude, shape)
     return exclude.indptr, exclude.indices
 
 
-def _is_for_kernels(X):
+def _csr_of(name, matrix, shape):
+    """Return items of each query as canonical CSR."""
+    if not _is_for_kernels(name, matrix):
+        matrix = as_csr(name, matrix)
+    if matrix.shape != shape:
+        hint = " It looks transposed." if matrix.shape == shape[::-1] else ""
+        raise ValueError(
+            f"{name} has the shape {matrix.shape}; for these queries and items it must have "
+            f"{shape}, (n_queries, n_items).{hint}"
+        )
+    return matrix
+
+
+def _is_for_kernels(name, X):
     """Return whether a matrix is canonical CSR as kernels expect it; converting takes longer."""
     if not isinstance(X, sparse.csr_array) or X.dtype != np.float32:
         return False
     types = X.indices.dtype, X.indptr.dtype
     if types != (np.int32, np.int64) or not X.indices.flags.c_contiguous:
         return False
-    check_structure(X, "exclude")
+    check_structure(X, name)
     return X.indptr[-1] == len(X.indices) and is_canonical(X)
 
 

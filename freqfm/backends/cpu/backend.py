@@ -24,7 +24,7 @@ from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking import CPURankingTrainer
 from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
 from freqfm.backends.cpu.team import Team
-from freqfm.backends.cpu.topk import top_k
+from freqfm.backends.cpu.topk import top_k, top_k_of_candidates
 from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.word2vec import Word2VecTrainer
 
@@ -121,6 +121,7 @@ class CPUBackend(Backend):
     draw_lists = staticmethod(draw_lists)
     alias_tables = staticmethod(alias_tables)
     top_k = staticmethod(top_k)
+    top_k_of_candidates = staticmethod(top_k_of_candidates)
 
     # Random numbers.
 

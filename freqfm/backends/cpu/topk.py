@@ -403,6 +403,73 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
         _rank_part(rank, part, scores, excluded, parts, scratch, best)
 
 
+@inlined
+def _pass_smaller(cursor, end, indices, item):
+    """Return the place of the first of sorted indices, from ``cursor`` on, not below the item."""
+    while cursor < end and indices[np.uint64(cursor)] < item:
+        cursor += 1
+    return cursor
+
+
+@inlined
+def _rank_candidates(q, scores, candidates, excluded, best):
+    """Write the best of one query's candidates."""
+    query = scores.queries[q]
+    row = np.uint64(q)
+    for place in range(best.items.shape[1]):
+        best.scores[row, place] = _NOTHING
+        best.items[row, place] = -1
+    threshold = _NOTHING
+    hidden, end, banned = excluded.indptr[q], excluded.indptr[q + 1], 0
+    n_banned = excluded.for_all.shape[0]
+    for e in range(candidates.indptr[q], candidates.indptr[q + 1]):
+        item = candidates.indices[np.uint64(e)]
+        hidden = _pass_smaller(hidden, end, excluded.indices, item)
+        banned = _pass_smaller(banned, n_banned, excluded.for_all, item)
+        if hidden < end and excluded.indices[np.uint64(hidden)] == item:
+            continue
+        if banned < n_banned and excluded.for_all[np.uint64(banned)] == item:
+            continue
+        score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
+        if score > threshold:
+            _sink(row, best.items.shape[1], score, item, best.scores, best.items)
+            threshold = best.scores[row, 0]
+    _sort(row, best.scores, best.items)
+
+
+@rolled_kernel
+def rank_candidates(rank, size, barrier, scores, candidates, excluded, best):
+    """Write the ``k`` best of every query's candidates, best first.
+
+    The scores are those that a query alone has in :func:`rank_items`, bit by bit.
+
+    Parameters
+    ----------
+    scores : Scores
+    candidates : Candidates
+    excluded : Exclusions
+    best : Best
+    """
+    for q in range(rank, scores.queries.shape[0], size):
+        _rank_candidates(q, scores, candidates, excluded, best)
+
+
+def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n_threads):
+    """Return the best of each query's candidates, see ``Backend.top_k_of_candidates``."""
+    best = Best(
+        np.empty((len(queries), k), dtype=np.int32), np.empty((len(queries), k), dtype=np.float32)
+    )
+    if k == 0:
+        return best
+    n_threads = min(n_threads, len(queries))
+    if len(candidates.indices) * items.shape[1] < _WORTH_A_TEAM:
+        n_threads = 1
+    with Team(n_threads) as team:
+        scores = Scores(queries, items, int(unit_columns), False)
+        team.run(rank_candidates, scores, candidates, excluded, best)
+    return best
+
+
 def top_k(queries, items, k, excluded, unit_columns, n_threads):
     """Return the best items of every query and their scores, see ``Backend.top_k``."""
     n, d = queries.shape

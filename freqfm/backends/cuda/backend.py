@@ -83,6 +83,7 @@ class CUDABackend(Backend):
     alias_tables = _cpu_only("Alias tables are made")
     draw = _cpu_only("Items are drawn for queries")
     draw_lists = _cpu_only("Lists of items are drawn")
+    top_k_of_candidates = _cpu_only("Candidates of each query are ranked")
     permutation = _cpu_only("Permutations are drawn")
     uniform = _cpu_only("Uniform numbers are drawn")
     standard_normal = _cpu_only("Normal numbers are drawn")

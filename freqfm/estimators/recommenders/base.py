@@ -577,8 +577,8 @@ class BaseRecommender(
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items of a user's history.
-        candidates : array-like of int, default=None
-            Items that may be recommended; None allows all.
+        candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+            Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
 
@@ -643,6 +643,8 @@ class BaseRecommender(
             share = self._popularity(counts)
             ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
+            if sparse.issparse(candidates):
+                options["candidates"] = take_rows(candidates, cold)
             items[cold], scores[cold] = top_k(
                 ones, share[:, None], k, exclude=cold_hidden, exclude_for_all=for_all, **options
             )
@@ -650,31 +652,21 @@ class BaseRecommender(
 
     def _checked_items(self, wanted, history):
         """Return the items hidden from each user, and from all, and the candidates; or None."""
-        n_items = history.shape[1]
         hidden = history if check_flag("exclude_seen", wanted.exclude_seen) else None
-        for_all, candidates = None, wanted.candidates
-        if sparse.issparse(wanted.exclude):
-            hidden = self._with_excluded(hidden, wanted.exclude, history.shape)
-        elif wanted.exclude is not None:
-            for_all = validate_ids("exclude", wanted.exclude, n_items)
-        if candidates is not None:
-            candidates = validate_ids("candidates", candidates, n_items)
-        return hidden, for_all, candidates
-
-    @staticmethod
-    def _with_excluded(hidden, exclude, shape):
-        """Return the items hidden from each user, plus those that a sparse matrix excludes."""
-        exclude = as_csr("exclude", exclude)
-        if exclude.shape != shape:
-            raise ValueError(
-                f"exclude has shape {exclude.shape}, but there are {shape[0]} users and {shape[1]} "
-                f"items."
-            )
-        return exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
+        for_all = None
+        exclude = _some_items("exclude", wanted.exclude, history.shape)
+        if sparse.issparse(exclude):
+            both = hidden is not None
+            hidden = canonical_csr((hidden != 0) + (exclude != 0)) if both else exclude
+        else:
+            for_all = exclude
+        return hidden, for_all, _some_items("candidates", wanted.candidates, history.shape)
 
     def _check_finite(self, queries, targets, candidates):
         """Raise if users lack items because scores are not finite."""
         rows = slice(None) if candidates is None else candidates
+        if sparse.issparse(candidates):
+            rows = np.unique(candidates.indices)
         if not (np.isfinite(queries).all() and np.isfinite(targets[rows]).all()):
             raise ValueError(
                 f"the vectors of this {type(self).__name__} hold NaN or infinity, so nothing can "
@@ -817,7 +809,7 @@ class BaseRecommender(
         self._check_learned()
         return self._user_vectors(np.arange(self._n_users)), np.array(self._item_vectors())
 
-    def similar_items(self, items, n_recommendations=10):
+    def similar_items(self, items, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the items most similar to given items, by the cosine of their vectors.
 
         Parameters
@@ -826,6 +818,10 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; an item is not counted as similar to itself. Items without interactions
             are not similar to any.
+        candidates : array-like of int, default=None
+            Items that may be returned; None allows all.
+        exclude : array-like of int, default=None
+            Items that may not be returned.
 
         Returns
         -------
@@ -834,9 +830,9 @@ class BaseRecommender(
         cosines : ndarray of the same shape, float32
             -inf where there is no item.
         """
-        return self._similar("items", items, n_recommendations)
+        return self._similar("items", items, n_recommendations, candidates, exclude)
 
-    def similar_users(self, users, n_recommendations=10):
+    def similar_users(self, users, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the users most similar to given users seen in fit, by the cosine of their vectors.
 
         Parameters
@@ -845,6 +841,10 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; a user is not counted as similar to itself. Users without interactions
             are not similar to any.
+        candidates : array-like of int, default=None
+            Users that may be returned; None allows all.
+        exclude : array-like of int, default=None
+            Users that may not be returned.
 
         Returns
         -------
@@ -853,14 +853,21 @@ class BaseRecommender(
         cosines : ndarray of the same shape, float32
             -inf where there is no user.
         """
-        return self._similar("users", users, n_recommendations)
+        return self._similar("users", users, n_recommendations, candidates, exclude)
 
-    def _similar(self, axis, ids, n_recommendations):
+    def _similar(self, axis, ids, n_recommendations, candidates, exclude):
         self._check_learned()
         k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
         learned = self._is_learned(axis)
+        allowed = learned.copy()
+        if candidates is not None:
+            allowed[:] = False
+            candidates = validate_ids("candidates", candidates, len(table))
+            allowed[candidates] = learned[candidates]
+        if exclude is not None:
+            allowed[validate_ids("exclude", exclude, len(table))] = False
         itself = _csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
@@ -875,7 +882,7 @@ class BaseRecommender(
             table,
             k,
             exclude=itself,
-            candidates=None if learned.all() else learned,
+            candidates=None if allowed.all() else allowed,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
             device=self.device,
@@ -904,6 +911,18 @@ def split_interactions(X, fraction, seed):
     """Return the kept and the held-out interactions of a canonical matrix, as such matrices."""
     train, held_out = holdout_interactions(X, fraction, random_state=seed)
     return canonical_csr(train), canonical_csr(held_out)
+
+
+def _some_items(name, items, shape):
+    """Return items given by indices, for all users, or by a sparse matrix, for each; or None."""
+    if not sparse.issparse(items):
+        return None if items is None else validate_ids(name, items, shape[1])
+    items = as_csr(name, items)
+    if items.shape != shape:
+        raise ValueError(
+            f"{name} has shape {items.shape}, but there are {shape[0]} users and {shape[1]} items."
+        )
+    return items
 
 
 def _is_vector_of_int(X):

@@ -296,11 +296,12 @@ class InteractionRecommender(
             How many items for each user.
         exclude_seen : bool, default=True
             Whether to exclude the items that a user had in fit, or that are in ``history``.
-        candidates : array-like of shape (n_candidates,), default=None
-            Ids of the only items to recommend; those that fit has not seen are skipped.
+        candidates : array-like of shape (n_candidates,), or list of n_users such lists, \
+                default=None
+            Ids of the only items to recommend, to all users, or to each user in the order of
+            ``users``, ``history`` or ``user_features``. Those that fit has not seen are skipped.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
-            Ids of items to exclude, for all users, or for each user in the order of ``users`` or
-            ``history``. Those that fit has not seen are skipped.
+            Ids of items to exclude, as for ``candidates``.
         user_features : DataFrame, default=None
             Features of users that are not in the model, by id, in place of ``users``. Needs a model
             with features of users.
@@ -319,8 +320,8 @@ class InteractionRecommender(
         ------
         ValueError, TypeError
             If ids are of another kind than those of fit, no candidate is known, two of ``users``,
-            ``history`` and ``user_features`` are given, there is not one list of ``exclude`` for
-            each user, or features are of ids that the model knows.
+            ``history`` and ``user_features`` are given, there is not one list of ``candidates`` or
+            ``exclude`` for each user, or features are of ids that the model knows.
 
         Examples
         --------
@@ -343,27 +344,21 @@ class InteractionRecommender(
         model = self
         if item_features is not None:
             model, options["item_features"] = self._with_new_items(item_features)
-        if candidates is not None:
-            options["candidates"] = model._known_items("candidates", candidates)
-            if not len(options["candidates"]):
-                raise ValueError(
-                    "candidates holds no item that fit has seen; give ids out of item_ids_."
-                )
+        chosen = {"candidates": candidates, "exclude": exclude}
         if user_features is not None:
-            _, options["user_features"] = self._encoded("user", user_features)
-            n_users = options["user_features"].shape[0]
-            found, scores = self.estimator_.recommend(
-                **options, **model._excluded(exclude, n_users)
-            )
-            return model._named("item", found), scores
-        if history is None:
-            return model._recommend_to(users, exclude, options)
-        histories = self._histories("history", history)
-        options |= model._excluded(exclude, histories.shape[0])
-        found, scores = self.estimator_.recommend(histories, **options)
-        return _match_query(_is_nested("history", history), model._named("item", found), scores)
+            _, query = self._encoded("user", user_features)
+            options |= {"user_features": query, **model._chosen_items(chosen, query.shape[0])}
+            many = True
+        elif history is not None:
+            query = self._histories("history", history)
+            options |= {"X": query, **model._chosen_items(chosen, query.shape[0])}
+            many = _is_nested("history", history)
+        else:
+            return model._recommend_to(users, chosen, options)
+        found, scores = self.estimator_.recommend(**options)
+        return _match_query(many, model._named("item", found), scores)
 
-    def _recommend_to(self, users, exclude, options):
+    def _recommend_to(self, users, chosen, options):
         """Recommend to users by their ids, or to all."""
         if users is None:
             codes = np.arange(len(self.user_ids_))
@@ -372,36 +367,46 @@ class InteractionRecommender(
         shape = len(codes), options["n_recommendations"]
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
-        excluded = self._excluded(exclude, len(codes))
+        chosen = self._chosen_items(chosen, len(codes))
         for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
             if not len(rows):
                 continue
-            exclude_here = excluded
-            if sparse.issparse(excluded.get("exclude")):
-                exclude_here = {"exclude": excluded["exclude"][rows]}
+            chosen_here = {
+                name: items_of[rows] if sparse.issparse(items_of) else items_of
+                for name, items_of in chosen.items()
+            }
             # All unknown users have the same, empty history.
             query = {"users": codes[rows]}
             if not known:
                 shape = len(rows), len(self.item_ids_) - _n_new_items(options)
                 query = {"X": sparse.csr_array(shape, dtype=np.float32)}
-            items[rows], scores[rows] = self.estimator_.recommend(
-                **query, **exclude_here, **options
-            )
+            items[rows], scores[rows] = self.estimator_.recommend(**query, **chosen_here, **options)
         many = users is None or np.ndim(users) > 0
         return _match_query(many, self._named("item", items), scores)
 
-    def _excluded(self, exclude, n_users):
-        """Return the recommender's option for excluded items, if there are any."""
-        if exclude is None:
-            return {}
-        if not _is_nested("exclude", exclude):
-            return {"exclude": self._known_items("exclude", exclude)}
-        if len(exclude) != n_users:
+    def _chosen_items(self, chosen, n_users):
+        """Return the recommender's options for items to recommend or to exclude, by ids or None.
+
+        Those for all users are vectors, those for each user matrices.
+        """
+        found = {}
+        for name, ids in chosen.items():
+            if ids is None:
+                continue
+            if not _is_nested(name, ids):
+                found[name] = self._known("item", ids, name)
+            elif len(ids) != n_users:
+                raise ValueError(
+                    f"{name} holds {len(ids)} lists of ids, but there are {n_users} users; give "
+                    f"one list for each of them, or one list of ids for all."
+                )
+            else:
+                found[name] = self._histories(name, ids)
+        if "candidates" in found and not found["candidates"].size:
             raise ValueError(
-                f"exclude holds {len(exclude)} lists of ids, but there are {n_users} users; give "
-                f"one list for each of them, or one list of ids for all."
+                "candidates holds no item that fit has seen; give ids out of item_ids_."
             )
-        return {"exclude": self._histories("exclude", exclude)}
+        return found
 
     def _histories(self, name, lists):
         """Return lists of ids of items, or a single one, as rows of a matrix."""
@@ -415,8 +420,9 @@ class InteractionRecommender(
         shape = len(lists), len(self.item_ids_)
         return sparse.csr_array((ones, (rows[known], codes[known])), shape=shape)
 
-    def _known_items(self, name, ids):
-        codes = self._find("item", ids, name, unknown="-1")
+    def _known(self, kind, ids, name):
+        """Return the numbers of the users or items that the model knows."""
+        codes = self._find(kind, ids, name, unknown="-1")
         return np.unique(codes[codes >= 0])
 
     def predict(self, X):
@@ -468,7 +474,7 @@ class InteractionRecommender(
             )
         return self.estimator_.predict_pairs(users, items)
 
-    def similar_items(self, items, n_recommendations=10):
+    def similar_items(self, items, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the items most similar to given ones.
 
         Parameters
@@ -477,6 +483,10 @@ class InteractionRecommender(
             Ids of items.
         n_recommendations : int, default=10
             How many for each.
+        candidates : array-like, default=None
+            Ids of the only items that may be returned; those that fit has not seen are skipped.
+        exclude : array-like, default=None
+            Ids of items that may not be returned; those that fit has not seen are skipped.
 
         Returns
         -------
@@ -486,13 +496,9 @@ class InteractionRecommender(
         scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
-        check_is_fitted(self)
-        k = check_count("n_recommendations", n_recommendations)
-        codes = self._find("item", items, "items")
-        found, scores = self.estimator_.similar_items(codes, k)
-        return _match_query(np.ndim(items) > 0, self._named("item", found), scores)
+        return self._similar("item", items, n_recommendations, candidates, exclude)
 
-    def similar_users(self, users, n_recommendations=10):
+    def similar_users(self, users, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the users most similar to given ones.
 
         Parameters
@@ -501,6 +507,10 @@ class InteractionRecommender(
             Ids of users.
         n_recommendations : int, default=10
             How many for each.
+        candidates : array-like, default=None
+            Ids of the only users that may be returned; those that fit has not seen are skipped.
+        exclude : array-like, default=None
+            Ids of users that may not be returned; those that fit has not seen are skipped.
 
         Returns
         -------
@@ -510,11 +520,20 @@ class InteractionRecommender(
         scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
+        return self._similar("user", users, n_recommendations, candidates, exclude)
+
+    def _similar(self, kind, ids, n_recommendations, candidates, exclude):
         check_is_fitted(self)
         k = check_count("n_recommendations", n_recommendations)
-        codes = self._find("user", users, "users")
-        found, scores = self.estimator_.similar_users(codes, k)
-        return _match_query(np.ndim(users) > 0, self._named("user", found), scores)
+        codes = self._find(kind, ids, f"{kind}s")
+        lists = {"candidates": candidates, "exclude": exclude}
+        lists = {
+            name: self._known(kind, given, name)
+            for name, given in lists.items()
+            if given is not None
+        }
+        found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
+        return _match_query(np.ndim(ids) > 0, self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
     def transform(self, X=None, *, history=None):

@@ -678,8 +678,8 @@ class MFRecommender(GradientRecommender):
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items of a user's history.
-        candidates : array-like of int, default=None
-            Items that may be recommended; None allows all.
+        candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+            Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
         user_features : {array-like, sparse matrix} of shape (n_users, n_user_features), \

@@ -139,6 +139,17 @@ class NumpyBackend(Backend):
         order[best == -np.inf] = -1
         return order, best
 
+    def top_k_of_candidates(self, queries, items, k, candidates, excluded, unit_columns, n_threads):
+        """Return the best of each query's candidates: all other items are excluded."""
+        hidden = np.ones((len(queries), len(items)), dtype=bool)
+        rows = np.repeat(np.arange(len(queries)), np.diff(candidates.indptr))
+        hidden[rows, candidates.indices] = False
+        rows = np.repeat(np.arange(len(queries)), np.diff(excluded.indptr))
+        hidden[rows, excluded.indices] = True
+        indptr = np.append(0, np.cumsum(hidden.sum(axis=1)))
+        excluded = Exclusions(indptr, np.nonzero(hidden)[1], excluded.for_all)
+        return self.top_k(queries, items, k, excluded, unit_columns, n_threads)
+
     # Random numbers.
 
     def permutation(self, stream, n):
