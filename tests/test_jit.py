@@ -153,7 +153,7 @@ def use_recommenders():
         ).set_params(**way)
         model.fit([X, X.toarray(), X.tocsc()][i % 3])
         model.partial_fit(X).recommend(X)
-        model.recommend(users=[0, 1])
+        model.recommend(users=[0, 1], candidates=[None, X[:2]][i % 2])
     for i, optimizer in enumerate(OPTIMIZERS):
         scope = ["full", "batch"][i % 2]
         model = MFRecommender(4, backbone=CustomLinear(), optimizer=optimizer, max_iter=1)

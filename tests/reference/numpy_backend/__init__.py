@@ -8,7 +8,7 @@ negatives drawn as by any other backend.
 
 import numpy as np
 
-from freqfm.backends.base import Backend
+from freqfm.backends.base import Backend, Exclusions
 
 from . import deepfm, streams
 from .autoencoder import AutoencoderEpochs
