@@ -177,6 +177,8 @@ def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
     model = fdask.MFRecommender(n_shards=1, **params, n_jobs=1).fit(X)
     names = ["user_factors_", "item_factors_", "loss_curve_", "validation_scores_"]
     assert_same(plain, model, names)
+    with pytest.raises(ValueError, match="X_val is not supported on a cluster"):
+        fdask.MFRecommender(**params).fit(X, X_val=X)
     local = model.to_local()
     assert type(local) is freqfm.MFRecommender
     assert_array_equal(local.recommend(users=[3])[0], plain.recommend(users=[3])[0])

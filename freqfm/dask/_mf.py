@@ -316,11 +316,16 @@ class MFRecommender(OnCluster, mf.MFRecommender):
             )
         return components
 
-    def _callbacks(self, X, n_epochs, unfinished):
+    def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {}
         if unfinished or getattr(self, "_skl_callbacks", ()):
             hashed["X"] = X.cluster.gather(X.of_shards(_users.hash_interactions))
         return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
+
+    def _given_validation(self, X, X_val):
+        raise ValueError(
+            "X_val is not supported on a cluster; leave it out, and a part of X is held out."
+        )
 
     def _split(self, X):
         return X.split(self.validation_fraction, self._seed)

@@ -76,7 +76,8 @@ class ALSRecommender(BaseRecommender):
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
         Whether to hold out interactions, to find the number of epochs with the best NDCG on them,
-        and then to train on all interactions for as many epochs.
+        and then to train on all interactions for as many epochs. With ``X_val`` in ``fit`` those
+        interactions are used instead, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=5

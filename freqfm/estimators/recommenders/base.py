@@ -242,7 +242,7 @@ class BaseRecommender(
     # Fitting.
 
     @with_callbacks
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, *, X_val=None):
         """Fit the model.
 
         Parameters
@@ -250,6 +250,10 @@ class BaseRecommender(
         X : {array-like, sparse matrix} of shape (n_users, n_items)
             Interactions; values are their weights. Rows and columns may be empty.
         y : Ignored
+        X_val : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Held-out interactions of the same users, for early stopping in place of a random part of
+            ``X``: later ones, for instance. They are not trained on. Those of users without
+            interactions in ``X`` are left out, and so are those that ``X`` holds too.
 
         Returns
         -------
@@ -265,7 +269,7 @@ class BaseRecommender(
         """
         self._validate_params()
         reset = not (self.warm_start and hasattr(self, "item_factors_"))
-        return self._train(X, reset)
+        return self._train(X, reset, X_val=X_val)
 
     def partial_fit(self, X, y=None):
         """Train one epoch on more interactions; users and items may be new.
@@ -288,7 +292,7 @@ class BaseRecommender(
         self._validate_params()
         return self._train(X, not hasattr(self, "item_factors_"), partial=True)
 
-    def _train(self, X, reset, partial=False):
+    def _train(self, X, reset, partial=False, X_val=None):
         """Train a new model or the current one; ``partial`` for one epoch, adding X to its history.
 
         An unfinished fit from a checkpoint continues in ``fit``; ``partial_fit`` discards it.
@@ -299,7 +303,7 @@ class BaseRecommender(
             reset = reset and unfinished is None
             with release_signals():
                 X, components = self._prepare(X, reset, partial, unfinished)
-                train_part, held_out = (X, None) if partial else self._hold_out(X)
+                train_part, held_out = (X, None) if partial else self._hold_out(X, X_val)
                 if reset:
                     self._init_model(train_part, components)
                 elif unfinished is None:
@@ -311,17 +315,19 @@ class BaseRecommender(
                 # Held-out interactions are known too, and must not be recommended.
                 self._remember(X, more=partial and not reset)
                 known = train_part
+                n_known = self._history.n_interactions - (X.nnz - train_part.nnz)
                 if partial and not reset:
                     known = self._known_interactions(X.shape[1])
                     train_part = self._rows_to_train(train_part)
                 self._keep_settings(components, known)
                 trainer = None
                 if unfinished is None or unfinished["phase"] == 0:
-                    trainer = self._trainer_of(components, train_part, held_out)
+                    trainer = self._trainer_of(components, train_part, held_out, n_known)
                 n_epochs = 1 if partial else components.max_iter
                 callbacks = None
                 if not partial:
-                    callbacks = self._callbacks(X, n_epochs, unfinished)
+                    given = None if X_val is None else held_out
+                    callbacks = self._callbacks(X, given, n_epochs, unfinished)
             phase = Phase(n_epochs)
             if held_out is not None:
                 phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
@@ -331,7 +337,7 @@ class BaseRecommender(
             # Free the memory of this task before the next one trains.
             del trainer
             # With a warm start, held-out interactions are not trained on until the next call.
-            if self._refits and held_out is not None and not self.warm_start:
+            if self._refits and known.nnz < X.nnz and not self.warm_start:
                 least = min(n_epochs, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, resumed, least)
             if callbacks:
@@ -339,18 +345,18 @@ class BaseRecommender(
                     callbacks.end_fit()
         return self
 
-    def _callbacks(self, X, n_epochs, unfinished):
-        return FitCallbacks(self, {"X": X, "y": None}, {"X": X}, n_epochs, unfinished)
+    def _callbacks(self, X, X_val, n_epochs, unfinished):
+        hashed = {"X": X, "X_val": X_val}
+        return FitCallbacks(self, {"X": X, "y": None}, hashed, n_epochs, unfinished)
 
     def _begin_refit(self, X, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
         components = self._resolve_components(X)
         if reset:
             self._init_model(X, components)
-        return self._trainer_of(components, X, None)
+        return self._trainer_of(components, X, None, self._history.n_interactions)
 
-    def _trainer_of(self, components, X, held_out):
-        n_known = self._history.n_interactions - (0 if held_out is None else held_out.nnz)
+    def _trainer_of(self, components, X, held_out, n_known):
         score = None if held_out is None else self._scorer(X, held_out)
         return self._make_trainer(components, X, score, n_known)
 
@@ -400,9 +406,16 @@ class BaseRecommender(
         """Return all interactions of the model, with the row of each user."""
         return self._history.matrix((self._n_users, n_items))
 
-    def _hold_out(self, X):
+    def _hold_out(self, X, X_val):
         """Return the training interactions, and those for early stopping or None."""
         wanted = self.early_stopping
+        if X_val is not None:
+            if not wanted:
+                raise ValueError(
+                    "fit was given X_val, but early_stopping=False would ignore it; set "
+                    "early_stopping=True, or leave X_val out."
+                )
+            return X, self._given_validation(X, X_val)
         if wanted == "auto":
             wanted = X.nnz < _AUTO_EARLY_STOPPING
         if not wanted:
@@ -416,6 +429,28 @@ class BaseRecommender(
             f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
             f"out nothing: no user has enough interactions. Set early_stopping=False."
         )
+
+    def _given_validation(self, X, X_val):
+        """Return those held-out interactions given to ``fit`` that a model of ``X`` can find."""
+        try:
+            refuse_table(X_val)
+            X_val, _ = validate_rows(self, X_val, reset=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set X_val: {error}") from None
+        if X_val.shape != X.shape:
+            raise ValueError(
+                f"X_val has {X_val.shape[0]} rows, but X has {X.shape[0]}; give held-out "
+                f"interactions of the same users, in the same order."
+            )
+        known_users = (np.diff(X.indptr) > 0).astype(np.float32)
+        held_out = (X_val - X_val.multiply(X != 0)).multiply(known_users[:, None])
+        held_out = canonical_csr(sparse.csr_array(held_out))
+        if not held_out.nnz:
+            raise ValueError(
+                "X_val holds no interaction of a user who has others in X; there is nothing to "
+                "find. Set early_stopping=False, or give later interactions of the same users."
+            )
+        return held_out
 
     def _split(self, X):
         """Return the interactions to train on, and those held out."""

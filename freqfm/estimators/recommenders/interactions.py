@@ -171,7 +171,7 @@ class InteractionRecommender(
         tags.transformer_tags = TransformerTags(preserves_dtype=[])
         return tags
 
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, *, X_val=None):
         """Fit the recommender to interactions.
 
         Parameters
@@ -183,6 +183,11 @@ class InteractionRecommender(
             twice: it may be larger than memory, if the matrix is not.
         y : object
             Ignored.
+        X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
+            Held-out interactions, with the columns of ``X``, for a recommender with
+            ``early_stopping``, which measures NDCG on them in place of a random part of ``X``:
+            later ones, for instance. They are not trained on. Users and items that are not in ``X``
+            are left out.
 
         Returns
         -------
@@ -199,7 +204,7 @@ class InteractionRecommender(
             last finite model is kept.
         """
         self._validate_params()
-        return self._train(X, "fit", reset=True)
+        return self._train(X, "fit", reset=True, X_val=X_val)
 
     @_if_estimator_has("partial_fit")
     def partial_fit(self, X, y=None):
@@ -220,7 +225,7 @@ class InteractionRecommender(
         self._validate_params()
         return self._train(X, "partial_fit", reset=not hasattr(self, "estimator_"))
 
-    def _train(self, X, method, reset):
+    def _train(self, X, method, reset, X_val=None):
         """Number the ids and call a method of the recommender with the matrix.
 
         The recommender's learned attributes are kept even if training is interrupted.
@@ -233,11 +238,12 @@ class InteractionRecommender(
                 self._pass_features(reset)
                 # Features may name users and items without interactions.
                 X.resize(len(self.user_ids_), len(self.item_ids_))
+                options = {} if X_val is None else {"X_val": self._held_out(X_val, "X_val")}
             recommender = self.estimator_
             n_before = getattr(recommender, "n_iter_", 0)
             try:
                 with release_signals(), _callbacks_of(self, recommender):
-                    getattr(recommender, method)(X)
+                    getattr(recommender, method)(X, **options)
             except BaseException as error:
                 # Without a count of epochs, only the error shows whether a model was kept.
                 counts = hasattr(recommender, "n_iter_")
@@ -688,19 +694,24 @@ class InteractionRecommender(
     def _find_held_out(self, X):
         """Return the rows of the users in held-out interactions, and their relevant items."""
         check_is_fitted(self)
+        relevant = self._held_out(X, "X")
+        present = np.flatnonzero(np.diff(relevant.indptr))
+        return present, relevant[present]
+
+    def _held_out(self, X, name):
+        """Return the matrix of held-out interactions, without unknown users and items."""
         users, items, values = self._read(X, reset=False)
-        users = self._find("user", users, "X's column of users", unknown="-1")
-        items = self._find("item", items, "X's column of items", unknown="-1")
+        users = self._find("user", users, f"{name}'s column of users", unknown="-1")
+        items = self._find("item", items, f"{name}'s column of items", unknown="-1")
         known = (users >= 0) & (items >= 0)
         if not known.any():
             raise ValueError(
-                f"X holds {len(users)} interaction(s), but none of a user and an item that fit has "
-                f"both seen; split interactions with WarmStartKFold, for instance."
+                f"{name} holds {len(users)} interaction(s), but none of a user and an item that "
+                f"fit has both seen; split interactions with WarmStartKFold, for instance."
             )
         relevant = self._matrix(users[known], items[known], values[known])
         relevant.eliminate_zeros()
-        present = np.flatnonzero(np.diff(relevant.indptr))
-        return present, relevant[present]
+        return relevant
 
 
 def _n_new_items(options):

@@ -125,7 +125,8 @@ class MFRecommender(GradientRecommender):
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
         Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
-        model of the best epoch. Otherwise all interactions are trained on.
+        model of the best epoch. Otherwise all interactions are trained on. With ``X_val`` in
+        ``fit`` those interactions are used instead of held-out ones.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10

@@ -144,7 +144,8 @@ class FastVAERecommender(GradientRecommender):
         Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
-        interactions, where autoencoders overfit after few epochs.
+        interactions, where autoencoders overfit after few epochs. With ``X_val`` in ``fit`` those
+        interactions are used instead of held-out ones, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int, default=10
