@@ -5,7 +5,7 @@ is folded in by ``recommend(X)``, then learned by ``partial_fit``. The table has
 hidden items: of the most popular items, folded in, after ``partial_fit`` by ``users=``, the ratio
 of the latter two, and folded in again after it.
 
-    python benchmarks/new_users.py --data DIR [--models bsl bpr] [--seeds 3]
+    python benchmarks/new_users.py --data DIR [--models bsl lightgcn] [--seeds 3]
 """
 
 import json
@@ -20,7 +20,9 @@ from freqfm.model_selection import holdout_interactions
 
 K = 10
 N_NEW = 150
-MODELS = ("bsl", "softmax", "bpr", "directau", "mawu", "vae")
+LOSSES = ("bsl", "softmax", "bpr", "directau", "mawu")
+BACKBONES = ("lightgcn", "mlp")  # with the default loss
+MODELS = (*LOSSES, *BACKBONES, "vae")
 
 
 def load(data):
@@ -35,8 +37,12 @@ def measure(name, X, seed):
     order = np.random.default_rng(seed).permutation(X.shape[0])
     known, history = X[np.sort(order[N_NEW:])], X[np.sort(order[:N_NEW])]
     history, hidden = holdout_interactions(history, 0.2, random_state=seed)
-    model = MFRecommender(loss=name, random_state=seed) if name != "vae" else None
-    model = (model or FastVAERecommender(random_state=seed)).fit(known)
+    if name == "vae":
+        model = FastVAERecommender(random_state=seed)
+    else:
+        axis = "loss" if name in LOSSES else "backbone"
+        model = MFRecommender(random_state=seed).set_params(**{axis: name})
+    model.fit(known)
 
     def ndcg(*args, **options):
         return ndcg_at_k(hidden, model.recommend(*args, n_recommendations=K, **options)[0])

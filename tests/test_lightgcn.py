@@ -165,6 +165,29 @@ def test_new_users_are_recommended_by_their_history(graph, sampler):
     assert ndcg_at_k(relevant, found) > 1.1 * ndcg_at_k(relevant, by_count)
 
 
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_new_users_start_at_the_result_of_folding_in(graph, n_layers):
+    X = sparse.csr_array(graph[0])
+    backbone = LightGCN(n_layers)
+    model = MFRecommender(8, backbone=backbone, loss="bpr", max_iter=20, random_state=0).fit(X)
+    later = sparse.lil_array((403, 152), dtype=np.float32)
+    later[400, [0, 2, 4]] = 1
+    later[401, [1, 3, 5, 150]] = 1
+    later[402, 151] = 1  # nothing to fold in
+    later = later.tocsr()
+    folded = model.transform(later[400:402, :150])
+    model.set_params(learning_rate=1e-12).partial_fit(later)
+    assert model.user_factors_.shape == (403, 8) and model.item_factors_.shape == (152, 8)
+    started = model.user_factors_[400:402]
+    cosines = np.sum(started * folded, axis=1) / np.linalg.norm(started, axis=1)
+    # With two layers a user's row reaches the user's vector by the items, too.
+    assert (cosines / np.linalg.norm(folded, axis=1)).min() > (0.9999 if n_layers == 1 else 0.9)
+    whole = later.toarray()
+    whole[:400, :150] = X.toarray()
+    vectors = matrix_of(whole, n_layers) @ np.concatenate(list(model.backbone_tables_.values()))
+    assert_allclose(np.concatenate([model.user_factors_, model.item_factors_]), vectors, atol=1e-5)
+
+
 @pytest.mark.parametrize("propagate", ["epoch", "batch"])
 def test_training_goes_on_with_the_whole_graph(graph, propagate):
     X = sparse.csr_array(graph[0])
@@ -176,7 +199,5 @@ def test_training_goes_on_with_the_whole_graph(graph, propagate):
     P = matrix_of(second.toarray(), 1)
     vectors = P @ np.concatenate(list(model.backbone_tables_.values()))
     assert_allclose(model.user_factors_, vectors[:400], atol=1e-5)
-    with pytest.raises(ValueError, match=r"backbone=LightGCN\(n_layers=1.*\) takes no new ones"):
-        model.partial_fit(sparse.vstack([X, X[:1]], format="csr"))
     with pytest.raises(ValueError, match="The 'n_layers' parameter of LightGCN must be an int"):
         MFRecommender(backbone=LightGCN(-1)).fit(X)

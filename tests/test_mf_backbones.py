@@ -18,7 +18,7 @@ from test_mf_kernels import (
 )
 
 from freqfm import MFRecommender
-from freqfm.backbones import BACKBONES, MLP, Features, Linear
+from freqfm.backbones import BACKBONES, MLP, Backbone, Features, Linear
 from freqfm.datasets import make_interactions
 from freqfm.losses import MAWU, RANKING_LOSSES, DirectAU
 from freqfm.optimizers import SGD, Adam
@@ -198,8 +198,35 @@ def test_backbones_train_by_every_loss(name, loss):
     assert_array_equal(one.user_factors_, two.user_factors_)
     assert (one.recommend(X[:5], n_recommendations=3)[0] >= 0).all()
     assert_array_equal(clone(one).fit(X).item_factors_, one.item_factors_)
-    with pytest.raises(ValueError, match=f"backbone='{name}' takes no new ones"):
-        one.partial_fit(sparse.vstack([X, X[:1]], format="csr"))
+    one.partial_fit(sparse.vstack([X, X[:1]], format="csr"))
+    assert np.isfinite(one.user_factors_).all() and one.user_factors_.shape == (61, 8)
+
+
+class Fixed(CustomLinear):
+    new_rows = Backbone.new_rows
+
+
+def test_a_backbone_need_not_take_new_rows(data):  # noqa: F811
+    model = MFRecommender(WIDTH, backbone=Fixed(), max_iter=1).fit(data[0])
+    with pytest.raises(ValueError, match=r"backbone=Fixed\(\) takes no new ones; call fit"):
+        model.partial_fit(sparse.vstack([data[0], data[0][:1]], format="csr"))
+
+
+def test_new_users_of_dense_layers_start_as_similar_ones():
+    X = make_interactions(60, 40, 500, random_state=0)
+    model = MFRecommender(8, backbone=MLP((8,)), max_iter=5, optimizer="adam", random_state=0)
+    rows = model.fit(X).backbone_tables_["user_factors"]
+    later = sparse.lil_array((62, 41), dtype=np.float32)
+    later[60, [0, 2, 4]] = 1
+    later[61, 40] = 1  # nothing to fold in
+    later = later.tocsr()
+    cosines = model.transform(later[[60], :40]) @ model._user_vectors(np.arange(60)).T
+    model.set_params(learning_rate=1e-12).partial_fit(later)
+    tables = model.backbone_tables_
+    assert tables["user_factors"].shape == (62, 8) and tables["item_factors"].shape == (41, 8)
+    assert_allclose(tables["user_factors"][60], rows[cosines[0].argmax()], atol=1e-6)
+    assert np.abs(rows - tables["user_factors"][61]).max(axis=1).min() > 1e-3
+    assert model.recommend(users=[60, 61])[0].shape == (2, 10)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (2.5,), ("a",)])

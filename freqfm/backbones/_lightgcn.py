@@ -38,6 +38,9 @@ class LightGCN(Backbone):
     Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
     bytes per interaction.
 
+    ``partial_fit`` takes new users and items: their edges join the graph, and vectors of new users
+    start at the result of folding in.
+
     Losses of cosines, such as the default, are better with an even number of layers: an odd number
     removes components in which users and items of a group have opposite signs, see
     :doc:`/auto_examples/plot_lightgcn`. Sums over neighbours are longer for popular items. Rankings
@@ -107,6 +110,21 @@ class LightGCN(Backbone):
     def start(self, n_users, n_items, draw):
         """Return a table of users and one of items, see :class:`Backbone`."""
         return {"user_factors": draw("user"), "item_factors": draw("item")}
+
+    def new_rows(self, tables, known, user_vectors, draw):
+        """Return rows of new users and items, see :class:`Backbone`.
+
+        Users start with rows at which their vectors, the means over layers, are the result of
+        folding in; items start at random.
+        """
+        rows = {"user_factors": draw("user"), "item_factors": draw("item")}
+        placed = user_vectors.any(axis=1)
+        rows["user_factors"][placed] = 0
+        whole = {name: np.concatenate([table, rows[name]]) for name, table in tables.items()}
+        users = known[0] + np.flatnonzero(placed)
+        vectors, _, _ = self.forward(whole, users, np.zeros(0, dtype=np.int64))
+        rows["user_factors"][placed] = (self.n_layers + 1) * (user_vectors[placed] - vectors)
+        return rows
 
     def forward(self, tables, users, items):
         """Return means over layers, see :class:`Backbone`."""

@@ -6,11 +6,14 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
+from freqfm import backends
 from freqfm._dense import ACTIVATIONS, apply_layer, layer_gradients
-from freqfm._threads import single_threaded_blas
+from freqfm._threads import available_threads, single_threaded_blas
 from freqfm.backbones._base import Backbone
+from freqfm.backends.base import Exclusions
 
 _SIDES = "user", "item"
+_NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class MLP(Backbone):
@@ -103,6 +106,20 @@ class MLP(Backbone):
                 context.append((rows, values))
         return *vectors, context
 
+    def new_rows(self, tables, known, user_vectors, draw):
+        """Return rows of new users and items, see :class:`Backbone`.
+
+        Users start at the row of the user whose vector is most similar to the result of folding
+        in; items start at random.
+        """
+        rows = {f"{side}_factors": draw(side) for side in _SIDES}
+        placed = user_vectors.any(axis=1)
+        if placed.any():
+            vectors, _, _ = self.forward(tables, np.arange(known[0]), _NOBODY)
+            nearest = _most_similar(user_vectors[placed], vectors)
+            rows["user_factors"][placed] = tables["user_factors"][nearest]
+        return rows
+
     def backward(self, tables, context, user_gradients, item_gradients):
         """Return the gradients by rows and by layers, see :class:`Backbone`."""
         _, derivative = ACTIVATIONS[self.activation]
@@ -119,3 +136,13 @@ class MLP(Backbone):
                         gradient = gradient * derivative(values[k])
                 found[f"{side}_factors"] = rows, gradient
         return found
+
+
+def _most_similar(queries, vectors):
+    """Return the vector with the largest cosine for each query, by its index."""
+    nothing = np.zeros(0, dtype=np.int32)
+    excluded = Exclusions(np.zeros(len(queries) + 1, dtype=np.int64), nothing, nothing)
+    found, _ = backends.get().top_k(
+        queries, vectors, 1, excluded, vectors.shape[1], available_threads()
+    )
+    return found[:, 0]
