@@ -68,6 +68,19 @@ CHANGES = {
     "lightgcn, 20 epochs": {"backbone": "lightgcn", "max_iter": 20},
     "lightgcn, 40 epochs": {"backbone": "lightgcn", "max_iter": 40},
     "lightgcn, 3 layers, 40 epochs": {"backbone": LightGCN(3), "max_iter": 40},
+    **{
+        f"softmax, {sampler}, {n} epochs": {
+            "loss": "softmax",
+            "negative_sampler": sampler,
+            "max_iter": n,
+        }
+        for n in (4, 8)
+        for sampler in ("uniform", "midx_uniform", "midx_popularity")
+    },
+    **{
+        f"bpr, {sampler}, 8 epochs": {"loss": "bpr", "negative_sampler": sampler, "max_iter": 8}
+        for sampler in ("uniform", "dns")
+    },
     **{f"before, propagation, {w}": {**BEFORE, "propagation": w} for w in (0.05, 0.1, 0.2, 0.4)},
 }
 
