@@ -12,7 +12,10 @@ __version__ = "0.1.0"
 _STAMP = "_freqfm_version"
 
 _DEPENDENCIES = ("numpy", "scipy", "scikit-learn", "numba", "joblib", "threadpoolctl")
-_OPTIONAL = ("matplotlib", "skops", "pandas", "polars", "dask", "distributed", "numba-cuda")
+_OPTIONAL = (
+    *("matplotlib", "rich", "skops", "narwhals", "pandas", "polars", "pyarrow"),
+    *("dask", "distributed", "numba-cuda"),
+)
 
 
 class VersionStamp:
@@ -34,7 +37,7 @@ class VersionStamp:
 
 
 def show_versions() -> None:
-    """Print what a bug report needs: system, versions, threads and where compiled code is kept.
+    """Print what a bug report needs: system, versions, threads, GPU, and where compiled code is.
 
     Examples
     --------
@@ -43,6 +46,7 @@ def show_versions() -> None:
     freqfm 0.1.0
     ...
     """
+    from freqfm import backends
     from freqfm._jit import JIT_DISABLED, cache_directory
     from freqfm._threads import available_threads
 
@@ -55,4 +59,8 @@ def show_versions() -> None:
             if name in _DEPENDENCIES:
                 print(f"{name} is missing")
     print(f"threads {available_threads()}")
+    try:
+        print(f"GPU {backends.get('cuda').name}")
+    except backends.DeviceUnavailableError as error:
+        print(f"no GPU: {error}")
     print(f"compiled code {'off' if JIT_DISABLED else cache_directory() or 'is not cached'}")

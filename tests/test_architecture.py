@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "_compiler": set(),
     "_jit": {"_code_cache", "_compiler"},
     "_components": {"_jit"},
-    "_versions": {"_jit", "_threads", "_warnings"},
+    "_versions": {"_jit", "_threads", "_warnings", "backends"},
     "_validation": {"_rows", "_threads", "_warnings", "exceptions"},
     "datasets": {"_columns", "_ids", "_rows", "_versions", "exceptions"},
     "formulas": {"_jit"},

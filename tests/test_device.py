@@ -27,6 +27,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
     backends,
+    show_versions,
 )
 from freqfm.backends import cuda
 from freqfm.backends.base import CPUOnlyError, DeviceUnavailableError
@@ -249,3 +250,13 @@ def test_a_forked_process_does_not_use_the_gpu_of_its_parent(monkeypatch):
     message = os.read(reader, 1000).decode()
     assert "device='cuda' cannot be used: this process was forked from one that" in message
     assert backends.get("cuda") == "a GPU"
+
+
+def test_a_bug_report_names_the_gpu(gpu, capsys):
+    show_versions()
+    assert f"GPU {gpu.name}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_bug_report_says_why_there_is_no_gpu(no_gpu, capsys):
+    show_versions()
+    assert "no GPU: device='cuda' cannot be used: no usable NVIDIA" in capsys.readouterr().out
