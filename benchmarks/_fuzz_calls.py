@@ -194,9 +194,9 @@ def fm_use(rng):
 def _recommender_fit(rng, name):
     cls, partial = getattr(freqfm, name), rng.random() < 0.3
 
-    def run(X, params):
+    def run(X, params, **options):
         model = cls(**params)
-        model = model.partial_fit(X) if partial else model.fit(X)
+        model = model.partial_fit(X) if partial else model.fit(X, **options)
         return [*model.recommend(users=[0], n_recommendations=4), *model.similar_items([0], 2)]
 
     def check(answer, intact):
@@ -206,8 +206,11 @@ def _recommender_fit(rng, name):
     options = {"cls": cls, "fixed": ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]}
     args = {
         "X": (HISTORIES, faults.matrix, {"columns": False, "positive": True}),
-        "params": (RECOMMENDERS[name], faults.params, options),
+        "params": (dict(RECOMMENDERS[name]), faults.params, options),
     }
+    if not partial and rng.random() < 0.3:
+        args["X_val"] = (HELD_OUT, faults.matrix, {"rows": True})
+        args["params"][0].update(early_stopping=True)
     return Call(run, args, check, (*cls().get_params(), *OF_COMPONENTS))
 
 
@@ -270,10 +273,13 @@ def recommend(rng):
         "candidates": (np.array([1, 4, 8, 2]), faults.ids, items),
         "exclude": (np.array([4, 0]), faults.ids, items),
     }
+    of_each = {"rows": True, "sparse_only": True, "largest": 1e308}
     if rng.random() < 0.5:
-        excluded = sparse.csr_array(HELD_OUT[users])
-        options = {"rows": True, "sparse_only": True, "largest": 1e308}
-        some["exclude"] = (excluded, faults.matrix, options)
+        some["exclude"] = (sparse.csr_array(HELD_OUT[users]), faults.matrix, of_each)
+    candidates = np.isin(np.arange(N_ITEMS), [1, 4, 8, 2]) * np.ones((3, 1))
+    if rng.random() < 0.3:
+        candidates *= np.eye(3, N_ITEMS, 2) + np.eye(3, N_ITEMS, 8)[:, ::-1]
+        some["candidates"] = (sparse.csr_array(candidates), faults.matrix, of_each)
     args = {name: arg for name, arg in some.items() if rng.random() < 0.6}
     by_history = rng.random() < 0.5
     if by_history:
@@ -285,7 +291,8 @@ def recommend(rng):
     def check(answer, intact):
         check_items(N_ITEMS, HISTORIES[users])(answer, intact | ({"X", "users", *some} - {*args}))
         if "candidates" in args and "candidates" in intact:
-            require(np.isin(answer[0], [1, 4, 8, 2, -1]).all(), "not a candidate")
+            for row, found in zip(candidates, answer[0], strict=True):
+                require(row[found[found >= 0]].all(), "not a candidate")
 
     if by_history and rng.random() < 0.2:
         pipeline = make_pipeline(FunctionTransformer(), model)
@@ -306,6 +313,7 @@ def recommender_use(rng):
     calls = [
         (model.similar_items, {"items": items, "n_recommendations": n}, of_items),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_items(N_USERS)),
+        (model.similar_items, {"items": items, "candidates": items, "exclude": items}, of_items),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.transform, {"X": X}, check_finite),
         (
@@ -357,11 +365,16 @@ def table_use(rng):
     calls = [
         (model.recommend, some, check_named),
         (model.recommend, {"history": history, "n_recommendations": n}, check_named),
-        (model.recommend, {"users": users, "exclude": lists}, check_named),
+        (
+            model.recommend,
+            {"users": users, pick(rng, ["exclude", "candidates"]): lists},
+            check_named,
+        ),
         (model.transform, {"history": history}, check_finite),
         (model.transform, {"X": (TABLE, faults.lenient(faults.table), {})}, check_finite),
         (model.similar_items, {"items": items, "n_recommendations": n}, check_named),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_named),
+        (model.similar_users, {"users": users, "candidates": users, "exclude": users}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.predict, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
         (model.score, {"X": (TABLE, faults.table, {"positive": False})}, check_finite),
@@ -452,6 +465,9 @@ def ranking_top_k(rng):
         "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
         "n_threads": (1, faults.count, {"optional": True}),
     }
+    if rng.random() < 0.3:
+        of_each = {"rows": True, "sparse_only": True, "largest": 1e308}
+        args["candidates"] = (sparse.csr_array(1 - HELD_OUT[:5]), faults.matrix, of_each)
     return Call(top_k, args, check_items(2 * N_ITEMS))
 
 
