@@ -206,7 +206,9 @@ def matrix_or_table(rng, A):
     objects = getattr(getattr(value, "dtype", None), "kind", "O") in "OUST"
     if sparse.issparse(value) and value.ndim == 2 and 0 in value.shape:
         return value, ANY  # of nothing, nothing is held out
-    return value, ANY if expect is SAME and (table or objects) else expect
+    # In a table, a number beyond those of NumPy is an id.
+    huge = isinstance(value, np.ndarray) and value.dtype == object and 10**400 in value.ravel()
+    return value, ANY if huge or (expect is SAME and (table or objects)) else expect
 
 
 def vector(rng, v, *, positive=False, labels=False, optional=False, largest=3e38):
@@ -387,12 +389,13 @@ def table(rng, rows, *, valued=True, positive=True):
         rng,
         [*forms, frame, shuffled, pl.from_pandas(shuffled), pa.Table.from_pandas(frame)],
         [broken, broken.tolist(), pd.DataFrame(broken, columns=frame.columns)]
-        + [pl.from_pandas(frame).lazy(), frame[:0], frame[["user"]], frame.to_numpy()[None]]
+        + [frame[:0], frame[["user"]], frame.to_numpy()[None]]
         + [iter(rows), frame.to_dict("list"), frame.to_dict("records"), sparse.csr_array(np.eye(3))]
         + [3, "x", [], [()], [[]], {}, object()]
         + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not -(not positive) <= bad < 1e39),
-        [*others, frame[:1], frame[["user", "item"]], mixed, frame.to_numpy().astype(str)]
-        + [mixed.tolist(), mixed.T, frame.to_records(index=False), np.eye(3), ["ab", "cd"]]
+        [*others, pl.from_pandas(frame).lazy(), frame[:1], frame[["user", "item"]], mixed]
+        + [frame.to_numpy().astype(str), mixed.tolist(), mixed.T, frame.to_records(index=False)]
+        + [np.eye(3), ["ab", "cd"]]
         + [_or_none(pick(rng, frames), pick(rng, others))] * 10,
     )  # fmt: skip
 
@@ -405,11 +408,11 @@ def _or_none(function, value):
         return None
 
 
-def ranking(rng, value, *, n):
-    """Rankings: a matrix of items, -1 for none."""
+def ranking(rng, value, *, n, rows=True):
+    """Rankings: a matrix of items, -1 for none; ``rows`` says whether their number is fixed."""
     changed = value.copy()
     changed[0, 0] = bad = pick(rng, [-1, -2, n, 2**40, value[0, 1]])
-    shapes = [value.T, value[0], value[None], value[:, :0], value[1:], [[1], [2, 3]]]
+    shapes = [value[0], value[None], value[:, :0], [[1], [2, 3]], *[value.T, value[1:]] * rows]
     types = [value.astype(t) for t in (float, str, bool, complex)]
     refuse = [*shapes, *types, sparse.csr_array(value), None, {}, "x", 3, object()]
     return choose(

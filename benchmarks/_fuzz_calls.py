@@ -253,14 +253,14 @@ def words_use(rng):
     token, tokens = (("i1", faults.token, {}), (["i1", "i4"], faults.table_ids, {}))
     n = (3, faults.count, {})
     calls = [
-        (model.transform, documents, check_finite),
+        (model.transform, {"X": documents["documents"]}, check_finite),
         (model.score, {"documents": (DOCUMENTS, faults.documents, {})}, check_finite),
         (lambda documents: model.partial_fit(documents).vectors_, documents, check_finite),
         (model.similarity, {"first": token, "second": token}, check_finite),
         (model.doesnt_match, {"tokens": tokens}, None),
         (lambda **a: model.most_similar(**a), {"positive": tokens, "n": n}, None),
     ]
-    return Call(*pick(rng, calls))
+    return Call(*pick(rng, calls), ("documents",))
 
 
 def recommend(rng):
@@ -291,7 +291,8 @@ def recommend(rng):
     def check(answer, intact):
         check_items(N_ITEMS, HISTORIES[users])(answer, intact | ({"X", "users", *some} - {*args}))
         if "candidates" in args and "candidates" in intact:
-            for row, found in zip(candidates, answer[0], strict=True):
+            # Of faulty users there may be fewer.
+            for row, found in zip(candidates, np.atleast_2d(answer[0]), strict=False):
                 require(row[found[found >= 0]].all(), "not a candidate")
 
     if by_history and rng.random() < 0.2:
@@ -429,6 +430,7 @@ def metric(rng):
         "diversity_at_k": {"item_vectors": (HISTORIES.T, faults.matrix, {"columns": False})},
     }
     if name in of_lists:
+        ranked[2]["rows"] = False
         args = {"ranked": ranked, **of_lists[name], "k": k}
         return Call(getattr(metrics, name), args, _in_range(name))
     relevant = {"rows": True, "columns": False, "largest": 1e308}

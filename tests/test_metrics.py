@@ -384,6 +384,13 @@ def test_lists_that_are_too_short():
     assert undefined == {"gini@2", "novelty@2", "diversity@2"}
 
 
+def malformed(n):
+    """Return a sparse matrix with an index out of range, which compiled code would follow."""
+    matrix = sparse.bsr_array(np.eye(n))
+    matrix.indices[0] = 10**6
+    return matrix
+
+
 @pytest.mark.parametrize(
     "call, error, message",
     [
@@ -396,6 +403,7 @@ def test_lists_that_are_too_short():
         (lambda: diversity_at_k(RANKED, np.ones(7)), ValueError, "item_vectors must be a matrix"),
         (lambda: diversity_at_k(RANKED, [["a"]] * 7), TypeError, "item_vectors holds <U1"),
         (lambda: diversity_at_k(RANKED, [[NAN]] * 7), ValueError, "item_vectors holds NaN"),
+        (lambda: diversity_at_k(RANKED, malformed(7)), ValueError, "item_vectors holds the column"),
         (
             lambda: ranking_report(RELEVANT, RANKED, item_vectors=np.eye(8)),
             ValueError,

@@ -171,6 +171,7 @@ def test_transform_is_the_mean_of_known_tokens():
     model = Word2Vec(**FEW).fit(sentences())
     row = [model.vectors_[model.vocabulary_[word]] for word in ("cat", "red", "cat")]
     means = model.transform([["cat", "never", "red", "cat"], [], "never seen"])
+    assert_array_equal(model.transform(X=[["cat", "red", "cat"]]), means[:1])
     assert means.dtype == np.float32
     assert_allclose(means[0], np.mean(row, axis=0), rtol=1e-6)
     assert_array_equal(means[1:], 0)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._validation import as_array, check_count
+from freqfm._validation import as_array, check_count, check_structure
 from freqfm.metrics._formulas import check_item_counts
 from freqfm.metrics._hits import check_ranked
 
@@ -246,7 +246,9 @@ def _mean_of_users(totals, numbers, average, least):
 
 def _unit_vectors(item_vectors):
     """Return vectors divided by their lengths, as a sparse matrix."""
-    if not sparse.issparse(item_vectors):
+    if sparse.issparse(item_vectors):
+        check_structure(item_vectors, "item_vectors")
+    else:
         item_vectors = as_array("item_vectors", item_vectors)
     if item_vectors.ndim != 2 or not item_vectors.shape[0]:
         raise ValueError(

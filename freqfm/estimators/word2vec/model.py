@@ -365,13 +365,13 @@ class Word2Vec(
                 callbacks.end_fit()
         return self
 
-    def fit_transform(self, documents, y=None):
+    def fit_transform(self, X, y=None):
         """Learn the vectors of documents, and return the mean vector of each.
 
         Parameters
         ----------
-        documents : iterable of str, or of sequences of tokens
-            See ``fit``.
+        X : iterable of str, or of sequences of tokens
+            Documents, see ``fit``.
         y : Ignored
 
         Returns
@@ -379,7 +379,7 @@ class Word2Vec(
         X : ndarray of shape (n_documents, n_components), dtype float32
         """
         # They are read twice.
-        documents = list(documents) if isinstance(documents, Iterator) else documents
+        documents = list(X) if isinstance(X, Iterator) else X
         return self.fit(documents, y).transform(documents)
 
     def partial_fit(self, documents, y=None):
@@ -604,13 +604,14 @@ class Word2Vec(
 
     # Predictions.
 
-    def transform(self, documents):
+    def transform(self, X):
         """Return the mean vector of each document.
 
         Parameters
         ----------
-        documents : iterable of str, or of sequences of tokens
-            See ``fit``. Tokens that are not in the vocabulary are skipped.
+        X : iterable of str, or of sequences of tokens
+            Documents, see ``fit``. Tokens that are not in the vocabulary are skipped. The name is
+            that of scikit-learn, whose ``set_output`` relies on it.
 
         Returns
         -------
@@ -618,7 +619,7 @@ class Word2Vec(
             Zeros for a document without a known token.
         """
         self._check_learned()
-        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
+        corpus = Documents.read(X, self.analyzer).corpus(self.vocabulary_)
         known = corpus.tokens[corpus.tokens >= 0]
         starts = corpus.starts - np.arange(len(corpus.starts))
         lengths = np.diff(starts)
