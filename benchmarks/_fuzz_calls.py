@@ -307,6 +307,7 @@ def recommender_use(rng):
     model, n, of_items = fitted(name), (3, faults.count, {}), check_items(N_ITEMS)
     users = (np.array([0, 3, 11]), faults.ids, {"n": N_USERS})
     items = (np.array([8, 0, 4]), faults.ids, {"n": N_ITEMS})
+    some = (items[0], faults.ids, {"n": N_ITEMS, "optional": True})
     X = (HISTORIES, faults.matrix, {"positive": True})
     more = (HISTORIES, faults.matrix, {"positive": True, "columns": False})
     pair = {"user": (3, faults.ids, {"n": N_USERS}), "item": (4, faults.ids, {"n": N_ITEMS})}
@@ -314,7 +315,7 @@ def recommender_use(rng):
     calls = [
         (model.similar_items, {"items": items, "n_recommendations": n}, of_items),
         (model.similar_users, {"users": users, "n_recommendations": n}, check_items(N_USERS)),
-        (model.similar_items, {"items": items, "candidates": items, "exclude": items}, of_items),
+        (model.similar_items, {"items": items, "candidates": some, "exclude": some}, of_items),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.transform, {"X": X}, check_finite),
         (

@@ -48,7 +48,7 @@ def test_matrix_of_a_folder_is_that_of_the_table(folder, reader, value):
         found = getattr(model.estimator_.X, name)
         np.testing.assert_allclose(found, getattr(expected.estimator_.X, name), rtol=1e-6)
     assert model.estimator_.X.dtype == np.float32
-    with pytest.raises(TypeError, match="partial_fit was given .*chunk by chunk"):
+    with pytest.raises(TypeError, match="X is a .*which only fit reads.*chunk by chunk"):
         model.partial_fit(READERS[reader](path))
 
 

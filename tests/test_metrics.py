@@ -401,6 +401,7 @@ def malformed(n):
         (lambda: novelty_at_k(RANKED, np.zeros(7)), ValueError, "item_counts are all 0"),
         (lambda: novelty_at_k(RANKED, np.ones((7, 1))), ValueError, "item_counts must be one-dim"),
         (lambda: diversity_at_k(RANKED, np.ones(7)), ValueError, "item_vectors must be a matrix"),
+        (lambda: diversity_at_k(RANKED, np.ones((7, 0))), ValueError, "of one column or more"),
         (lambda: diversity_at_k(RANKED, [["a"]] * 7), TypeError, "item_vectors holds <U1"),
         (lambda: diversity_at_k(RANKED, [[NAN]] * 7), ValueError, "item_vectors holds NaN"),
         (lambda: diversity_at_k(RANKED, malformed(7)), ValueError, "item_vectors holds the column"),

@@ -250,10 +250,10 @@ def _unit_vectors(item_vectors):
         check_structure(item_vectors, "item_vectors")
     else:
         item_vectors = as_array("item_vectors", item_vectors)
-    if item_vectors.ndim != 2 or not item_vectors.shape[0]:
+    if item_vectors.ndim != 2 or not all(item_vectors.shape):
         raise ValueError(
-            f"item_vectors must be a matrix with a row for each item; got the shape "
-            f"{item_vectors.shape}."
+            f"item_vectors must be a matrix with a row for each item, of one column or more; got "
+            f"the shape {item_vectors.shape}."
         )
     if item_vectors.dtype.kind not in "biuf":
         raise TypeError(f"item_vectors holds {item_vectors.dtype}; give numbers.")

@@ -257,8 +257,8 @@ class InteractionRecommender(
         if is_lazy(X):
             if not reset:
                 raise TypeError(
-                    f"partial_fit was given a {type(X).__name__}; give it interactions in memory, "
-                    f"chunk by chunk if need be."
+                    f"X is a {type(X).__name__}, which only fit reads; give partial_fit "
+                    f"interactions in memory, chunk by chunk if need be."
                 )
             return self._read_lazily(X)
         users, items, values = self._read(X, reset)
