@@ -1,5 +1,6 @@
 """Vectors that dense layers compute from a row for each user and item."""
 
+import copy
 from itertools import pairwise
 from numbers import Integral
 
@@ -8,7 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
 from freqfm._dense import ACTIVATIONS, apply_layer, layer_gradients
-from freqfm._threads import available_threads, single_threaded_blas
+from freqfm._threads import single_threaded_blas
 from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 
@@ -61,6 +62,12 @@ class MLP(Backbone):
     def __init__(self, hidden_layer_sizes=(64, 64), activation: str = "relu"):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+
+    def bind(self, X, n_threads):
+        """Return this backbone, which takes so many threads, see :class:`Backbone`."""
+        bound = copy.copy(self)
+        bound._n_threads = n_threads
+        return bound
 
     def start(self, n_users, n_items, draw):
         """Return a table and dense layers for each side, see :class:`Backbone`."""
@@ -116,7 +123,7 @@ class MLP(Backbone):
         placed = user_vectors.any(axis=1)
         if placed.any():
             vectors, _, _ = self.forward(tables, np.arange(known[0]), _NOBODY)
-            nearest = _most_similar(user_vectors[placed], vectors)
+            nearest = _most_similar(user_vectors[placed], vectors, self._n_threads)
             rows["user_factors"][placed] = tables["user_factors"][nearest]
         return rows
 
@@ -138,11 +145,9 @@ class MLP(Backbone):
         return found
 
 
-def _most_similar(queries, vectors):
+def _most_similar(queries, vectors, n_threads):
     """Return the vector with the largest cosine for each query, by its index."""
     nothing = np.zeros(0, dtype=np.int32)
     excluded = Exclusions(np.zeros(len(queries) + 1, dtype=np.int64), nothing, nothing)
-    found, _ = backends.get().top_k(
-        queries, vectors, 1, excluded, vectors.shape[1], available_threads()
-    )
+    found, _ = backends.get().top_k(queries, vectors, 1, excluded, vectors.shape[1], n_threads)
     return found[:, 0]
