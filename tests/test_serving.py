@@ -10,7 +10,13 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
 
-from freqfm import ALSRecommender, FastVAERecommender, InteractionRecommender, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    InteractionRecommender,
+    MFRecommender,
+    _validation,
+)
 from freqfm._jit import JIT_DISABLED
 from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
@@ -299,6 +305,21 @@ def test_how_many_is_a_positive_integer(model, n):
         with pytest.raises((TypeError, ValueError), match=r"n_recommendations=.* must be"):
             similar([0], n)
     assert model.similar_items(0, np.int8(3))[0].shape == (3,)
+
+
+def test_more_than_fits_into_memory(model, log, monkeypatch):
+    named = InteractionRecommender(MFRecommender(4, max_iter=1)).fit(np.column_stack(log.nonzero()))
+    monkeypatch.setattr(_validation, "physical_memory", lambda: 10**7)
+    for call in (
+        lambda: model.recommend(users=[0], n_recommendations=10**6),
+        lambda: model.recommend(log, n_recommendations=10**6),
+        lambda: model.similar_items([0], 10**6),
+        lambda: named.recommend([1], n_recommendations=10**6),
+        lambda: named.recommend(history=[1], n_recommendations=10**6),
+        lambda: named.similar_users([1], 10**6),
+    ):
+        with pytest.raises(ValueError, match="n_recommendations=10{6} for each of .* memory"):
+            call()
 
 
 def test_indices_of_users_in_place_of_a_matrix(model):

@@ -18,6 +18,7 @@ from freqfm._validation import (
     canonical_csr,
     check_count,
     check_flag,
+    check_memory,
     count_columns,
     count_threads,
     draw_seed,
@@ -45,6 +46,7 @@ from freqfm.model_selection import holdout_by_content, holdout_interactions
 __all__ = [
     "BaseRecommender",
     "WantedItems",
+    "check_recommendations",
     "of_single",
     "refuse_empty",
     "split_interactions",
@@ -643,7 +645,7 @@ class BaseRecommender(
         that follow those of the model.
         """
         k = self.n_recommendations if wanted.n_recommendations is None else wanted.n_recommendations
-        k = check_count("n_recommendations", k)
+        k = check_recommendations(k, len(queries))
         targets, counts = self.item_factors_, self.item_counts_
         if new_items is not None:
             targets = np.concatenate([targets, new_items])
@@ -892,9 +894,9 @@ class BaseRecommender(
 
     def _similar(self, axis, ids, n_recommendations, candidates, exclude):
         self._check_learned()
-        k = check_count("n_recommendations", n_recommendations)
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
+        k = check_recommendations(n_recommendations, len(chosen))
         learned = self._is_learned(axis)
         allowed = learned.copy()
         if candidates is not None:
@@ -926,6 +928,15 @@ class BaseRecommender(
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return of_single(ids, (similar, cosines))
+
+
+def check_recommendations(n_recommendations, n_rows):
+    """Return how many are wanted of each row, if it is a count and the results fit into memory."""
+    k = check_count("n_recommendations", n_recommendations)
+    # 16 bytes for each: an index in two types, and a score.
+    what = f"n_recommendations={k} for each of {n_rows} rows"
+    check_memory(2 * k * n_rows, what, "Ask for fewer, or for fewer rows at a time.")
+    return k
 
 
 def of_single(ids, ranked):

@@ -17,6 +17,7 @@ from freqfm._interactions import is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
 from freqfm._versions import VersionStamp
+from freqfm.estimators.recommenders.base import check_recommendations
 from freqfm.estimators.recommenders.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
@@ -370,7 +371,7 @@ class InteractionRecommender(
             codes = np.arange(len(self.user_ids_))
         else:
             codes = self._find("user", users, "users", unknown="-1")
-        shape = len(codes), options["n_recommendations"]
+        shape = len(codes), check_recommendations(options["n_recommendations"], len(codes))
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
         chosen = self._chosen_items(chosen, len(codes))
