@@ -101,11 +101,11 @@ def test_a_copy_without_optimizer_state_predicts_and_is_not_trained(name):
     expected = getattr(model, method)(data[0])
     for each in (served, pickle.loads(pickle.dumps(served)), served.without_optimizer_state()):
         assert_array_equal(getattr(each, method)(data[0]), expected)
-    with pytest.raises(ValueError, match=r"without_optimizer_state\(\), and only predicts"):
+    with pytest.raises(ValueError, match=r"without_optimizer_state\(\), which only predicts"):
         served.partial_fit(*data)
     assert_array_equal(getattr(served, method)(data[0]), expected)
     if hasattr(served, "warm_start"):
-        with pytest.raises(ValueError, match=r"without_optimizer_state\(\), and only predicts"):
+        with pytest.raises(ValueError, match=r"without_optimizer_state\(\), which only predicts"):
             served.set_params(warm_start=True).fit(*data)
         served.set_params(warm_start=False)
     with warnings.catch_warnings():

@@ -74,11 +74,13 @@ class OptimizerStateMixin:
 
     def _check_has_state(self):
         """Raise if this is a copy without the optimizer's state."""
-        if any(getattr(self, name, ()) is None for name in _STATES):
-            raise ValueError(
-                f"this {type(self).__name__} comes from without_optimizer_state(), and only "
-                f"predicts; train the original model further, or fit a new one."
-            )
+        for name in _STATES:
+            if getattr(self, name, ()) is None:
+                raise ValueError(
+                    f"{name} of this {type(self).__name__} is None: it is a copy by "
+                    f"without_optimizer_state(), which only predicts. Train the original model "
+                    f"further, or fit a new one."
+                )
 
 
 def make_rule(optimizer, weight_decay, scope):
