@@ -8,26 +8,21 @@ items that are recommended to anybody.
 
     python benchmarks/popularity.py --data DIR [--models 'MFRecommender*' --seeds 3]
 
-Reads MovieLens-1M clicks; ``--quick`` draws small data.
+Reads the data sets of ``untuned.py``, by default MovieLens-1M clicks; ``--quick`` draws small data.
 """
 
 import json
-import sys
 from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent / "reproduce"))
-from _data import click_parts, data_parser, require_data
+from _data import data_parser
 from _recommenders import Freqfm, K, contenders
+from untuned import DATA_SETS, data_sets
 
 from freqfm import MFRecommender
 from freqfm._validation import count_threads
-from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
-from freqfm.model_selection import holdout_interactions
 from freqfm.samplers import InBatch
 
 VARIANTS = {
@@ -45,15 +40,6 @@ COLUMNS = {
 }
 
 
-def parts(args):
-    """Return the interactions to train on, and those to find."""
-    if args.quick:
-        X = make_interactions(300, 200, 9000, random_state=0)
-        return holdout_interactions(X, 0.2, random_state=0)
-    train, valid, test = click_parts(require_data(args), "ml1m-implicit")
-    return train + valid, test
-
-
 def measure(make, X, test, seed, n_threads):
     """Return the figures of a model, by the names of ``COLUMNS``."""
     users = np.flatnonzero(np.diff(test.indptr))
@@ -69,23 +55,23 @@ def main():
     parser = data_parser(__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["*"], help="names or patterns")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=["MovieLens-1M"])
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
     args = parser.parse_args()
-    X, test = parts(args)
     makers = contenders()
     makers |= {name: partial(Freqfm, MFRecommender, **params) for name, params in VARIANTS.items()}
-    results = {}
-    print(f"{'means, and the spread of NDCG':58}", *(f"{name:>9}" for name in COLUMNS))
-    for name, make in makers.items():
-        if not any(fnmatch(name, pattern) for pattern in args.models):
-            continue
-        n_threads = count_threads(args.n_jobs)
-        runs = [measure(make, X, test, seed, n_threads) for seed in range(args.seeds)]
-        results[name] = runs
-        mean = [np.mean([run[column] for run in runs]) for column in COLUMNS]
-        spread = np.ptp([run["NDCG"] for run in runs])
-        print(f"{name:58}", *(f"{value:9.4f}" for value in mean), f"  {spread:.4f}", flush=True)
+    makers = {n: m for n, m in makers.items() if any(fnmatch(n, given) for given in args.models)}
+    n_threads, results = count_threads(args.n_jobs), {}
+    for data, (train, valid, test) in data_sets(args):
+        print(f"{data + ', means, and the spread of NDCG':58}", *(f"{name:>9}" for name in COLUMNS))
+        X, results[data] = train + valid, {}
+        for name, make in makers.items():
+            runs = [measure(make, X, test, seed, n_threads) for seed in range(args.seeds)]
+            results[data][name] = runs
+            mean = [np.mean([run[column] for run in runs]) for column in COLUMNS]
+            spread = np.ptp([run["NDCG"] for run in runs])
+            print(f"{name:58}", *(f"{of:9.4f}" for of in mean), f"  {spread:.4f}", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "popularity.json").write_text(json.dumps(results, indent=1))
 

@@ -119,6 +119,8 @@ class LightGCN(Backbone):
         """
         rows = {"user_factors": draw("user"), "item_factors": draw("item")}
         placed = user_vectors.any(axis=1)
+        if not placed.any():
+            return rows
         rows["user_factors"][placed] = 0
         whole = {name: np.concatenate([table, rows[name]]) for name, table in tables.items()}
         users = known[0] + np.flatnonzero(placed)

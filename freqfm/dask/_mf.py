@@ -337,7 +337,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         self._interactions = X
         return _users.RemoteHistory.of(X)
 
-    def _new_rows(self, X, components):
+    def _new_rows(self, X, components, bound):
         # ``fit`` with warm_start takes no new users or items.
         return {}
 

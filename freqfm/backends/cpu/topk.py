@@ -149,6 +149,14 @@ def _keep_best(i, r, first_item, n_scores, tile, slack, scores, best):
 
 
 @inlined
+def _clear(r, best):
+    """Let list ``r`` hold no item."""
+    for place in range(best.items.shape[1]):
+        best.scores[r, place] = _NOTHING
+        best.items[r, place] = -1
+
+
+@inlined
 def _sort(r, scores, items):
     """Turn the heap of row ``r`` into a list sorted from the best item to the worst."""
     for last in range(items.shape[1] - 1, 0, -1):
@@ -347,9 +355,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         if scores.bounded:
             bounds.round_query(queries[i], i, rounded.code_bytes, rounded.scales)
         slacks[i] = _slack(queries[i])
-        for place in range(best.items.shape[1]):
-            best.scores[out + i, place] = _NOTHING
-            best.items[out + i, place] = -1
+        _clear(np.uint64(out + i), best)
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
     for first_item in range(begin, end, TILE_ITEMS):
         last_item = min(first_item + TILE_ITEMS, end)
@@ -404,28 +410,18 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
 
 
 @inlined
-def _pass_smaller(cursor, end, indices, item):
-    """Return the place of the first of sorted indices, from ``cursor`` on, not below the item."""
-    while cursor < end and indices[np.uint64(cursor)] < item:
-        cursor += 1
-    return cursor
-
-
-@inlined
 def _rank_candidates(q, scores, candidates, excluded, best):
     """Write the best of one query's candidates."""
     query = scores.queries[q]
     row = np.uint64(q)
-    for place in range(best.items.shape[1]):
-        best.scores[row, place] = _NOTHING
-        best.items[row, place] = -1
+    _clear(row, best)
     threshold = _NOTHING
     hidden, end, banned = excluded.indptr[q], excluded.indptr[q + 1], 0
     n_banned = excluded.for_all.shape[0]
     for e in range(candidates.indptr[q], candidates.indptr[q + 1]):
         item = candidates.indices[np.uint64(e)]
-        hidden = _pass_smaller(hidden, end, excluded.indices, item)
-        banned = _pass_smaller(banned, n_banned, excluded.for_all, item)
+        hidden = first_above(excluded.indices, hidden, end, item - 1)
+        banned = first_above(excluded.for_all, banned, n_banned, item - 1)
         if hidden < end and excluded.indices[np.uint64(hidden)] == item:
             continue
         if banned < n_banned and excluded.for_all[np.uint64(banned)] == item:

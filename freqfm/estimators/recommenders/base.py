@@ -445,8 +445,8 @@ class BaseRecommender(
                 f"interactions of the same users, in the same order."
             )
         known_users = (np.diff(X.indptr) > 0).astype(np.float32)
-        held_out = (X_val - X_val.multiply(X != 0)).multiply(known_users[:, None])
-        held_out = canonical_csr(sparse.csr_array(held_out))
+        new = X_val - X_val.multiply(X != 0)
+        held_out = canonical_csr(new.multiply(known_users[:, None]))
         if not held_out.nnz:
             raise ValueError(
                 "X_val holds no interaction of a user who has others in X; there is nothing to "
@@ -690,14 +690,12 @@ class BaseRecommender(
     def _checked_items(self, wanted, history):
         """Return the items hidden from each user, and from all, and the candidates; or None."""
         hidden = history if check_flag("exclude_seen", wanted.exclude_seen) else None
-        for_all = None
         exclude = _some_items("exclude", wanted.exclude, history.shape)
         if sparse.issparse(exclude):
-            both = hidden is not None
-            hidden = canonical_csr((hidden != 0) + (exclude != 0)) if both else exclude
-        else:
-            for_all = exclude
-        return hidden, for_all, _some_items("candidates", wanted.candidates, history.shape)
+            if hidden is not None:
+                exclude = canonical_csr((hidden != 0) + (exclude != 0))
+            hidden, exclude = exclude, None
+        return hidden, exclude, _some_items("candidates", wanted.candidates, history.shape)
 
     def _check_finite(self, queries, targets, candidates):
         """Raise if users lack items because scores are not finite."""

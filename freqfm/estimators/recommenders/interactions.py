@@ -533,12 +533,8 @@ class InteractionRecommender(
         check_is_fitted(self)
         k = check_count("n_recommendations", n_recommendations)
         codes = self._find(kind, ids, f"{kind}s")
-        lists = {"candidates": candidates, "exclude": exclude}
-        lists = {
-            name: self._known(kind, given, name)
-            for name, given in lists.items()
-            if given is not None
-        }
+        given = {"candidates": candidates, "exclude": exclude}
+        lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
         found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
         return _match_query(np.ndim(ids) > 0, self._named(kind, found), scores)
 

@@ -494,7 +494,10 @@ class MFRecommender(GradientRecommender):
         super()._check_states(components)
 
     def _grow(self, X, components):
-        new = self._new_rows(X, components)
+        shape = len(self.user_factors_), len(self.item_factors_)
+        grows = hasattr(self, "backbone_tables_") and X.shape != shape
+        bound = self._bound(X, components) if grows else None
+        new = self._new_rows(X, components, bound)
         tables, states = {}, {}
         for name, table in self._tables().items():
             rows, counts = new.get(name, (table[:0], np.zeros(0)))
@@ -504,17 +507,17 @@ class MFRecommender(GradientRecommender):
             states[name] = grow_state(self._states[name], more)
         if hasattr(self, "backbone_tables_"):
             self.backbone_tables_ = {name: tables.pop(name) for name in self.backbone_tables_}
-            self._grow_vectors(X, components)
+            self._grow_vectors(X.shape, bound)
         for name, table in tables.items():
             setattr(self, f"{name}_", table)
         self._states = states
         self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
         self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
 
-    def _grow_vectors(self, X, components):
+    def _grow_vectors(self, shape, bound):
         """Make the vectors that a backbone computes writable, with those of new users and items."""
-        if X.shape != (len(self.user_factors_), len(self.item_factors_)):
-            self._compute_vectors(self._bound(X, components), X.shape)
+        if bound is not None:
+            self._compute_vectors(bound, shape)
             return
         for name in ("user_factors_", "item_factors_"):
             setattr(self, name, as_kernel_array(getattr(self, name)).copy())
@@ -524,8 +527,10 @@ class MFRecommender(GradientRecommender):
         known = self._history.plus(pad_rows(X, self._n_users))
         return components.backbone.bind(known, count_threads(self.n_jobs))
 
-    def _new_rows(self, X, components):
+    def _new_rows(self, X, components, bound):
         """Return rows for new users and items and their numbers of interactions, by table.
+
+        ``bound`` is the backbone for all interactions, if it has tables and there is something new.
 
         Raises
         ------
@@ -534,7 +539,7 @@ class MFRecommender(GradientRecommender):
         """
         shape = len(self.user_factors_), len(self.item_factors_)
         of_backbone = hasattr(self, "backbone_tables_")
-        if of_backbone and X.shape == shape:
+        if of_backbone and bound is None:
             return {}
         counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
         n_known = dict(zip(counts, shape, strict=True))
@@ -545,7 +550,6 @@ class MFRecommender(GradientRecommender):
         # Users without known items keep their random vectors.
         placed = self._place_new_users(X)
         if of_backbone:
-            bound = self._bound(X, components)
             rows = bound.new_rows(self.backbone_tables_, shape, placed, draw)
             if rows is None:
                 raise ValueError(
