@@ -335,17 +335,22 @@ def _check_indices(indices, n, axis, name):
         )
 
 
+def check_columns(X):
+    """Raise if rows have more columns than int32 indices can number."""
+    if X.shape[1] > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"X has {X.shape[1]} features; at most {np.iinfo(np.int32).max} are supported. Hash "
+            f"its ids into fewer columns, for instance with sklearn's FeatureHasher."
+        )
+
+
 def canonical_csr(X, positive=False):
     """Return float32 CSR with int32 indices and int64 indptr: sorted, no duplicates, no zeros.
 
     The input is not changed; it is copied only where necessary. ``positive`` says that its values
     are known to be positive and finite.
     """
-    if X.shape[1] > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"X has {X.shape[1]} features; at most {np.iinfo(np.int32).max} are supported. Hash "
-            f"its ids into fewer columns, for instance with sklearn's FeatureHasher."
-        )
+    check_columns(X)
     if not (sparse.issparse(X) and X.format == "csr"):
         X = sparse.csr_array(X)
     if not is_canonical(X, positive):

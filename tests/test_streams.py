@@ -189,6 +189,18 @@ def test_csr_files(clicks, tmp_path):
         save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
 
 
+def test_save_csr_refuses_columns_that_it_cannot_store(tmp_path):
+    broken = sparse.csr_array(np.eye(3, dtype=np.float32))
+    broken.indices[1] = 3
+    with pytest.raises(ValueError, match="the column index 3, but its shape has room for 3"):
+        save_csr(tmp_path / "broken", broken)
+    with pytest.raises(ValueError, match="the column index 3"):
+        rows_of(RowStream([lambda: iter([(broken, np.ones(3))])]))
+    wide = sparse.csr_array(([1.0], ([0], [3_000_000_000])), shape=(1, 4_000_000_000))
+    with pytest.raises(ValueError, match="4000000000 features; at most 2147483647"):
+        save_csr(tmp_path / "wide", wide)
+
+
 @pytest.mark.parametrize("name", ["rows", "rows.gz", "rows.zst"])
 def test_libfm_files(tmp_path, name):
     lines = [f"{i % 2} {i % 7}:1 {10 + i % 5}:{i}.5\n" for i in range(50)]

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._rows import csr_of
+from freqfm._validation import check_columns, check_structure
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
@@ -20,7 +21,10 @@ _HEADER = "header.json"
 
 def as_csr(X):
     """Return rows as a float32 CSR matrix with int32 indices and int64 indptr."""
-    if not issparse(X):
+    if issparse(X):
+        check_structure(X)
+        check_columns(X)
+    else:
         X = np.asarray(X, dtype=np.float32)
     X = csr_array(X)
     return csr_of(
@@ -57,7 +61,8 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     TypeError
         If targets are not numbers.
     ValueError
-        If ``y`` is given beside a stream, or targets or weights are not one for each row.
+        If ``y`` is given beside a stream, targets or weights are not one for each row, or ``X`` is
+        sparse with indices out of bounds or more than 2^31 - 1 columns.
 
     See Also
     --------

@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -333,12 +334,15 @@ class RowStream:
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
             X = encoder.transform(X)
-        try:
-            X = as_csr(X)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"a block of the stream holds X that are not numbers ({error}); give an encoder."
-            ) from None
+        if not issparse(X):
+            try:
+                X = np.asarray(X, dtype=np.float32)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"a block of the stream holds X that are not numbers ({error}); give an "
+                    f"encoder."
+                ) from None
+        X = as_csr(X)
         if self.n_features is not None:
             if X.shape[1] > self.n_features:
                 raise ValueError(
