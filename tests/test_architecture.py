@@ -69,6 +69,7 @@ MAY_IMPORT = {
         "_versions",
         "_warnings",
         "callbacks",
+        "datasets",
         "metrics",
         "model_selection",
     },

@@ -24,6 +24,7 @@ from freqfm import (
     FMRegressor,
     column_fields,
 )
+from freqfm.datasets import IncrementalOneHotEncoder
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adam, RowwiseAdagrad
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
@@ -275,6 +276,13 @@ def test_fields_of_encoders(encoder, expected):
     encoder.fit(ROWS)
     assert_array_equal(column_fields(encoder), expected)
     assert encoder.transform(ROWS).shape[1] == len(expected)
+
+
+def test_fields_of_columns_that_a_stream_adds():
+    encoder = IncrementalOneHotEncoder().partial_fit(ROWS[:1]).partial_fit(ROWS)
+    assert_array_equal(column_fields(encoder), [0, 1, 2, 0, 0, 1, 2])
+    names = encoder.get_feature_names_out()
+    assert [int(name[1]) for name in names] == list(column_fields(encoder))
 
 
 def test_numbers_are_fields_of_their_own():

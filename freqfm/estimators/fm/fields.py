@@ -10,6 +10,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm.datasets import IncrementalOneHotEncoder
+
 __all__ = ["column_fields"]
 
 
@@ -17,13 +19,15 @@ def column_fields(transformer: Any) -> np.ndarray:
     """Return the field of each column that a fitted encoder makes.
 
     A field is the set of columns that come from one original variable: all categories of a
-    ``OneHotEncoder``'s variable, or all bins of a ``KBinsDiscretizer``'s. Any other column of a
-    ``ColumnTransformer``, such as a number that is passed through, is a field of its own.
+    ``OneHotEncoder``'s or ``IncrementalOneHotEncoder``'s variable, or all bins of a
+    ``KBinsDiscretizer``'s. Any other column of a ``ColumnTransformer``, such as a number that is
+    passed through, is a field of its own.
 
     Parameters
     ----------
-    transformer : OneHotEncoder, KBinsDiscretizer, ColumnTransformer or Pipeline
-        Fitted. A pipeline must end with one of the others.
+    transformer : transformer object
+        A fitted ``OneHotEncoder``, ``IncrementalOneHotEncoder``, ``KBinsDiscretizer`` or
+        ``ColumnTransformer``, or a ``Pipeline`` that ends with one of them.
 
     Returns
     -------
@@ -46,34 +50,29 @@ def column_fields(transformer: Any) -> np.ndarray:
     >>> column_fields(OneHotEncoder().fit(rows))
     array([0, 0, 0, 1, 1])
     """
-    widths = _widths(transformer)
-    if widths is None:
+    fields = _fields(transformer)
+    if fields is None:
         raise TypeError(
-            f"column_fields reads a OneHotEncoder, KBinsDiscretizer or ColumnTransformer, or a "
-            f"pipeline that ends with one of them; got {type(transformer).__name__}. Give fields "
-            f"as an array instead: the field of each column of X."
+            f"column_fields reads a OneHotEncoder, IncrementalOneHotEncoder, KBinsDiscretizer or "
+            f"ColumnTransformer, or a pipeline that ends with one of them; got "
+            f"{type(transformer).__name__}. Give fields as an array instead: the field of each "
+            f"column of X."
         )
-    return np.repeat(np.arange(len(widths)), widths)
+    return fields
 
 
-def _widths(transformer):
-    """Return how many columns each variable has, or None for other transformers."""
+def _fields(transformer):
+    """Return the field of each column, or None for other transformers."""
     if isinstance(transformer, Pipeline):
-        return _widths(transformer.steps[-1][1])
-    if isinstance(transformer, OneHotEncoder):
-        check_is_fitted(transformer)
-        return _one_hot_widths(transformer)
-    if isinstance(transformer, KBinsDiscretizer):
-        check_is_fitted(transformer)
-        return [1 if transformer.encode == "ordinal" else int(n) for n in transformer.n_bins_]
-    if isinstance(transformer, ColumnTransformer):
-        check_is_fitted(transformer)
-        return _widths_of_parts(transformer)
+        return _fields(transformer.steps[-1][1])
+    for known, fields_of in _FIELDS_OF.items():
+        if isinstance(transformer, known):
+            check_is_fitted(transformer)
+            return fields_of(transformer)
     return None
 
 
-def _one_hot_widths(encoder):
-    """Return how many columns a OneHotEncoder makes of each variable."""
+def _of_one_hot_encoder(encoder):
     widths = [len(categories) for categories in encoder.categories_]
     # Infrequent categories share a column.
     for i, rare in enumerate(getattr(encoder, "infrequent_categories_", [None] * len(widths))):
@@ -82,16 +81,37 @@ def _one_hot_widths(encoder):
     if encoder.drop_idx_ is not None:
         dropped = [number is not None for number in encoder.drop_idx_]
         widths = [n - less for n, less in zip(widths, dropped, strict=True)]
-    return widths
+    return np.repeat(np.arange(len(widths)), widths)
 
 
-def _widths_of_parts(transformer):
-    """Return how many columns a ColumnTransformer makes of each variable."""
+def _of_incremental_encoder(encoder):
+    fields = np.empty(encoder.n_features_out_, dtype=np.int64)
+    for field, columns in enumerate(encoder.columns_):
+        fields[list(columns.values())] = field
+    return fields
+
+
+def _of_bins(discretizer):
+    widths = 1 if discretizer.encode == "ordinal" else discretizer.n_bins_
+    return np.repeat(np.arange(len(discretizer.n_bins_)), widths)
+
+
+def _of_column_transformer(transformer):
     parts = {name: part for name, part, _ in transformer.transformers_}
-    widths = []
+    fields, n_fields = [], 0
     places = transformer.output_indices_.items()
     for name, place in sorted(places, key=lambda item: (item[1].start, item[1].stop)):
-        n_columns = place.stop - place.start
-        found = _widths(parts.get(name)) if n_columns else []
-        widths += [1] * n_columns if found is None else found
-    return widths
+        if place.stop > place.start:
+            found = _fields(parts.get(name))
+            found = np.arange(place.stop - place.start) if found is None else found
+            fields.append(found + n_fields)
+            n_fields = fields[-1].max() + 1
+    return np.concatenate(fields) if fields else np.empty(0, dtype=np.int64)
+
+
+_FIELDS_OF = {
+    OneHotEncoder: _of_one_hot_encoder,
+    IncrementalOneHotEncoder: _of_incremental_encoder,
+    KBinsDiscretizer: _of_bins,
+    ColumnTransformer: _of_column_transformer,
+}
