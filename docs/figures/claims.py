@@ -4,10 +4,10 @@
     python docs/figures/claims.py
 
 Files that are named are kept here first, without what is not shown: ``cf_sgd.json``,
-``deepfm.json``, ``word2vec.jsonl``, ``rafm.json``, ``fastvae.jsonl``, ``vae_speed_scale.json``,
-``adap_tau.jsonl`` and ``prism.jsonl``, as the scripts in ``benchmarks`` write them. Runs of JSON
-lines are added to those that are here. Then ``claims.csv`` is written, and the tables of single
-runs. A claim whose runs are not kept here stays as it is in ``claims.csv``.
+``cf_sgd_linear.json``, ``deepfm.json``, ``word2vec.jsonl``, ``rafm.json``, ``fastvae.jsonl``,
+``vae_speed_scale.json``, ``adap_tau.jsonl`` and ``prism.jsonl``, as the scripts in ``benchmarks``
+write them. Runs of JSON lines are added to those that are here. Then ``claims.csv`` is written, and
+the tables of single runs. A claim whose runs are not kept here stays as it is in ``claims.csv``.
 """
 
 import argparse
