@@ -88,6 +88,30 @@ def test_buffers_overflow():
     assert_array_equal(found, [[299, 298, 297, 296, 295]])
 
 
+@pytest.mark.parametrize(
+    "n_queries, n_items, k", [(2000, 3, 2), (40, 600, 600), (3, 20_000, 900)], ids=str
+)
+def test_buffers_take_no_more_memory_than_scores(monkeypatch, n_queries, n_items, k):
+    monkeypatch.setattr(topk, "_SCORES", 1 << 14)
+    sizes = {}
+
+    class Counting(EmulatedDevice):
+        """A device that notes how large arrays are."""
+
+        def empty(self, shape, dtype):
+            """Return an array."""
+            array = super().empty(shape, dtype)
+            sizes[np.dtype(dtype)] = max(sizes.get(np.dtype(dtype), 0), array.nbytes)
+            return array
+
+    queries, items = np.ones((n_queries, 1), np.float32), np.ones((n_items, 1), np.float32)
+    nothing = Exclusions(np.zeros(n_queries + 1, dtype=int), *np.zeros((2, 0), dtype=np.int32))
+    found, _ = CUDABackend(Counting()).top_k(queries, items, k, nothing, 0, 1)
+    assert (found == np.arange(k)).all()
+    # A query takes one buffer at least.
+    assert sizes[np.dtype(np.int64)] <= max(4 * topk._SCORES, 8 * 4 * k)
+
+
 def histories():
     generator = np.random.default_rng(2)
     X = generator.choice([0.5, 1, 2], (12, 9)) * (generator.random((12, 9)) < 0.4)

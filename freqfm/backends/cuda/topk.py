@@ -23,7 +23,7 @@ from freqfm.backends.cuda.team import (
 
 __all__ = ["top_k"]
 
-# Scores in memory at a time: half a gigabyte.
+# Scores in memory at a time: half a gigabyte; buffers take as much at most.
 _SCORES = 1 << 27
 
 # So many slices of scores keep a GPU busy; a slice has at least so many items for each that is
@@ -214,9 +214,10 @@ FIND = (score_part, strike_out, choose, merge)
 def top_k(device, queries, items, k, excluded, unit_columns):
     """Return the best items of every query, and their scores, see ``Backend``."""
     (n, width), n_items = queries.shape, len(items)
-    n_of_part = max(1, min(n, _SCORES // n_items))
-    n_slices = max(1, min(_GROUPS // n_of_part, n_items // max(_SLICE, 2 * k)))
     capacity = 1 << int(k + max(k, 64) - 1).bit_length()
+    n_of_part = max(1, min(n, _SCORES // max(n_items, 2 * capacity)))
+    most_slices = min(_GROUPS, _SCORES // (2 * capacity)) // n_of_part
+    n_slices = max(1, min(most_slices, n_items // max(_SLICE, 2 * k)))
     args = TopKArgs(
         queries=device.to_device(queries),
         items=device.to_device(items),
