@@ -252,6 +252,20 @@ def test_a_forked_process_does_not_use_the_gpu_of_its_parent(monkeypatch):
     assert backends.get("cuda") == "a GPU"
 
 
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="only systems with fork")
+def test_machines_without_a_gpu_remember_nothing_for_forks(monkeypatch):
+    def refuse(number):
+        raise DeviceUnavailableError("none.")
+
+    registered = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **functions: registered.append(functions))
+    monkeypatch.setattr(cuda, "open_device", refuse)
+    monkeypatch.setattr(backends, "_cuda", functools.cache(backends._cuda.__wrapped__))
+    for _ in range(3):
+        assert backends.get("auto") is backends.get("cpu")
+    assert not registered
+
+
 def test_a_bug_report_names_the_gpu(gpu, capsys):
     show_versions()
     assert f"GPU {gpu.name}" in capsys.readouterr().out.splitlines()

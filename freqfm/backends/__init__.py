@@ -65,9 +65,10 @@ _forked = []
 def _cuda(number):
     from freqfm.backends.cuda import open_device
 
+    backend = open_device(number)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: _forked.append(True))
-    return open_device(number)
+    return backend
 
 
 def start(device, operation, *args):

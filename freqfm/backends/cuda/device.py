@@ -406,11 +406,12 @@ def open_problem(number):
     n_devices = len(cuda.gpus)
     if number >= n_devices:
         return f"this machine has {n_devices} GPUs, numbered from 0"
-    with cuda.gpus[number]:
-        if cuda.get_current_device().compute_capability < (7, 0):
-            return "the GPU is older than compute capability 7.0"
     try:
-        cuda.compile(lambda: None, (), cc=(7, 5))
+        with cuda.gpus[number]:
+            if cuda.get_current_device().compute_capability < (7, 0):
+                return "the GPU is older than compute capability 7.0"
+            _Kernel(cuda.jit(_nothing), 1).on(1, 32)()
+            cuda.synchronize()
     except Exception as error:
-        return f"the compiler of the CUDA toolkit does not work ({' '.join(str(error).split())})"
+        return f"the GPU does not run what is compiled for it ({' '.join(str(error).split())})"
     return None

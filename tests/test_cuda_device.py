@@ -1,0 +1,141 @@
+"""What ``Device`` asks numba.cuda for, with a driver that only keeps track of contexts."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("numba.cuda")
+
+from freqfm import backends
+from freqfm.backends import cuda
+from freqfm.backends.cuda import device
+
+
+class Gpu:
+    """A GPU whose context is put on a stack of the thread, and taken off."""
+
+    def __init__(self, driver, number):
+        self._driver, self.number = driver, number
+
+    def __enter__(self):
+        if self._driver.error is not None:
+            raise self._driver.error
+        self._driver.stack.append(self.number)
+
+    def __exit__(self, *exception):
+        assert self._driver.stack.pop() == self.number
+
+
+class Gpus(list):
+    """Two GPUs."""
+
+    def __init__(self, driver):
+        super().__init__(Gpu(driver, number) for number in range(2))
+        self._driver = driver
+
+    @property
+    def current(self):
+        """The GPU whose context is current."""
+        return self[self._driver.stack[-1]] if self._driver.stack else None
+
+
+class Driver(threading.local):
+    """Stands for ``numba.cuda``; ``code`` is what it compiles."""
+
+    def __init__(self):
+        self.stack, self.error, self.gpus = [], None, Gpus(self)
+        self.n_compiled, self.code = 0, None
+        self.runtime = SimpleNamespace(get_version=lambda: (13, 0))
+
+    def is_available(self):
+        """Return whether there is a driver."""
+        return True
+
+    def get_current_device(self):
+        """Return the GPU whose context is current."""
+        assert self.stack
+        return SimpleNamespace(name=f"GPU {self.stack[-1]}", compute_capability=(9, 0))
+
+    def current_context(self):
+        """Return the current context."""
+        assert self.stack
+        info = SimpleNamespace(free=8, total=8)
+        return SimpleNamespace(get_memory_info=lambda: info)
+
+    def to_device(self, array):
+        """Return an array of a GPU."""
+        assert self.stack
+        return array
+
+    def synchronize(self):
+        """Wait for a kernel."""
+        assert self.stack
+
+    def jit(self, function, **options):
+        """Return what compiles a kernel, and starts it."""
+        self.n_compiled += 1
+        return Compiled(self.code)
+
+
+class Compiled:
+    """A kernel of some code."""
+
+    def __init__(self, code):
+        self.overloads = {} if code is None else {code.argument_types: code}
+
+    def specialize(self, *args):
+        """Compile the kernel for some arguments."""
+        return self
+
+    def __getitem__(self, shape):
+        (code,) = self.overloads.values()
+        return code
+
+
+class Code:
+    """Compiled code."""
+
+    argument_types, cooperative = (), False
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def bind(self):
+        """Load the code into a GPU."""
+        if self.error is not None:
+            raise self.error
+
+    def max_cooperative_grid_blocks(self, n_threads):
+        """Return the most blocks of a grid."""
+        return 132
+
+    def __call__(self, *args):
+        self.bind()
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver = Driver()
+    driver.code = Code()
+    monkeypatch.setattr(device, "cuda", driver)
+    return driver
+
+
+REFUSED = RuntimeError("GPU compute capability 7.0 is not\nsupported")
+
+
+@pytest.mark.parametrize("of_context", [False, True])
+def test_a_gpu_that_runs_nothing_is_not_used(driver, monkeypatch, of_context):
+    monkeypatch.setattr(backends, "_cuda", cuda.open_device)
+    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: name)
+    if of_context:
+        driver.error = REFUSED
+    else:
+        driver.code.error = REFUSED
+    with pytest.raises(backends.DeviceUnavailableError, match=r"\(GPU compute .* not supported\)"):
+        backends.get("cuda")
+    assert backends.get("auto") is backends.get("cpu")
+    assert not driver.stack
+    driver.error = driver.code.error = None
+    assert backends.get("auto").name == "cuda:0 (GPU 0)"
