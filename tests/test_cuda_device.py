@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba.cuda")
@@ -10,6 +11,7 @@ pytest.importorskip("numba.cuda")
 from freqfm import backends
 from freqfm.backends import cuda
 from freqfm.backends.cuda import device
+from freqfm.backends.cuda.fm import SCORE, TRAIN
 
 
 class Gpu:
@@ -119,7 +121,20 @@ def driver(monkeypatch):
     driver = Driver()
     driver.code = Code()
     monkeypatch.setattr(device, "cuda", driver)
+    monkeypatch.setattr(device, "kernel_of", lambda *args: None)
+    monkeypatch.setattr(device.kernel_files, "save", lambda *args: None)
+    monkeypatch.setattr(device.kernel_files, "load", lambda name: None)
     return driver
+
+
+@pytest.mark.parametrize("phases", [SCORE, TRAIN])
+def test_code_on_disk_that_the_gpu_refuses_is_compiled_again(driver, monkeypatch, phases):
+    for error, n_compiled in ((None, 1), (RuntimeError("no kernel image"), 2)):
+        driver.n_compiled = 0
+        monkeypatch.setattr(device.kernel_files, "load", lambda name, error=error: Code(error))
+        device.Device(0).run(phases, (np.float32(1),), 32, 10)
+        # Code is launched by a kernel that is compiled for nothing.
+        assert driver.n_compiled == n_compiled
 
 
 REFUSED = RuntimeError("GPU compute capability 7.0 is not\nsupported")

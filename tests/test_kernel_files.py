@@ -13,10 +13,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_names_depend_on_all_that_is_compiled():
-    kinds = [(TRAIN, ("float32", 1), (9, 0)), (TRAIN, ("float32", 2), (9, 0))]
-    kinds += [(SCORE, ("float32", 1), (9, 0)), (TRAIN, ("float32", 1), (8, 0))]
+    kinds = [(TRAIN, ("float32", 1), (9, 0, 13, 0)), (TRAIN, ("float32", 2), (9, 0, 13, 0))]
+    kinds += [(SCORE, ("float32", 1), (9, 0, 13, 0)), (TRAIN, ("float32", 1), (8, 0, 13, 0))]
+    kinds += [(TRAIN, ("float32", 1), (9, 0, 12, 9))]
     names = [kernel_files.name_of(*kind) for kind in kinds]
-    assert len(set(names)) == 4
+    assert len(set(names)) == 5
     assert names[0] == kernel_files.name_of(*kinds[0])
     assert names[0].startswith("freqfm.backends.cuda.fm.score_batch-")
 
@@ -47,6 +48,6 @@ def test_nothing_is_left_of_what_cannot_be_put_in_place(folder):
 
 def test_without_a_folder(monkeypatch):
     monkeypatch.setattr(kernel_files, "cache_directory", lambda: None)
-    assert kernel_files.name_of(TRAIN, (), (9, 0)) is None
+    assert kernel_files.name_of(TRAIN, (), (9, 0, 13, 0)) is None
     kernel_files.save(None, 3)
     assert kernel_files.load(None) is None

@@ -353,10 +353,10 @@ class Device:
         name = None
         if not formulas:
             capability = cuda.get_current_device().compute_capability
-            name = kernel_files.name_of(phases, kind_of(args), capability)
-        if name is not None:
-            code = kernel_files.load(name)
-            if code is not None:
+            target = *capability, *cuda.runtime.get_version()
+            name = kernel_files.name_of(phases, kind_of(args), target)
+            code = None if name is None else kernel_files.load(name)
+            if code is not None and _is_usable(code):
                 return code
         with compiling(f"{phases[0].__name__} for the GPU"):
             dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
@@ -365,6 +365,15 @@ class Device:
         if name is not None:
             kernel_files.save(name, code)
         return code
+
+
+def _is_usable(code):
+    """Return whether the GPU takes code from disk, which another driver may have linked."""
+    try:
+        code.bind()
+    except Exception:
+        return False
+    return True
 
 
 def _nothing():

@@ -19,7 +19,7 @@ from freqfm._jit import cache_directory
 __all__ = ["load", "name_of", "save"]
 
 
-def name_of(phases, kind, capability):
+def name_of(phases, kind, target):
     """Return the name of a kernel's file, or None if there is no folder for it.
 
     Parameters
@@ -27,8 +27,8 @@ def name_of(phases, kind, capability):
     phases : tuple of function
     kind : object
         What ``constants.kind_of`` returns.
-    capability : tuple of int
-        Of the GPU.
+    target : tuple of int
+        The compute capability of the GPU, and the version of the CUDA toolkit.
     """
     if cache_directory() is None:
         return None
@@ -36,7 +36,7 @@ def name_of(phases, kind, capability):
     with contextlib.suppress(metadata.PackageNotFoundError):
         versions.append(metadata.version("numba-cuda"))
     names = [f"{phase.__module__}.{phase.__name__}" for phase in phases]
-    key = repr((names, kind, tuple(capability), versions))
+    key = repr((names, kind, target, versions))
     return f"{names[0]}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.kernel"
 
 
