@@ -4,6 +4,7 @@ It runs one block, and knows nothing of warps; groups therefore have one lane.
 """
 
 import os
+import threading
 
 os.environ.update(NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
 
@@ -25,7 +26,7 @@ class SimulatedDevice(device.Device):
     most_blocks = 1
 
     def __init__(self):
-        self._gpu = device.cuda.gpus[0]
+        self._gpu, self._turn = device.cuda.gpus[0], threading.RLock()
         self._kernels, self._kept, self._arrived = {}, [], None
 
     def _compiled(self, phases, formulas, args):

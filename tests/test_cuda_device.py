@@ -1,6 +1,7 @@
 """What ``Device`` asks numba.cuda for, with a driver that only keeps track of contexts."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,6 +126,54 @@ def driver(monkeypatch):
     monkeypatch.setattr(device.kernel_files, "save", lambda *args: None)
     monkeypatch.setattr(device.kernel_files, "load", lambda name: None)
     return driver
+
+
+def test_a_thread_keeps_the_context_of_its_gpu(driver):
+    second = device.Device(1)
+    assert second.name == "cuda:1 (GPU 1)"
+    # Between the calls arrays are indexed and freed.
+    assert driver.stack == [1]
+    second.free_memory()
+    assert driver.stack == [1]
+    seen = []
+
+    def run_thread():
+        second.free_memory()
+        seen.append(list(driver.stack))
+
+    thread = threading.Thread(target=run_thread)
+    thread.start()
+    thread.join()
+    assert seen == [[1]]
+
+
+def test_a_context_of_others_stays(driver):
+    driver.stack = [0]
+    device.Device(1).free_memory()
+    assert driver.stack == [0]
+
+
+def test_launches_of_threads_take_turns(driver):
+    running, most = [], []
+
+    class Slow(Code):
+        """Code that runs for a while."""
+
+        def __call__(self, *args):
+            running.append(self)
+            most.append(len(running))
+            time.sleep(0.01)
+            running.pop()
+
+    # The fake is not shared by threads, the GPU is.
+    gpu = device.Device(0)
+    gpu._kernel = lambda *args: device._Kernel(Compiled(Slow()), 132)
+    threads = [threading.Thread(target=gpu.run, args=(TRAIN, (), 32, 10)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4
 
 
 @pytest.mark.parametrize("phases", [SCORE, TRAIN])

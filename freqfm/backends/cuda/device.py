@@ -1,5 +1,6 @@
 """A GPU: its memory, and launches of phases. The only file that imports ``numba.cuda``."""
 
+import threading
 import warnings
 
 import numpy as np
@@ -218,17 +219,26 @@ class Device:
 
     def __init__(self, number):
         self._gpu = cuda.gpus[number]
-        with self._gpu:
+        with self._active():
             kind = cuda.get_current_device().name
         kind = kind.decode() if isinstance(kind, bytes) else kind
         self.name = f"cuda:{number} ({kind})"
         self.most_blocks = None
         self._kernels, self._kept = {}, []
-        self._arrived = None
+        self._arrived, self._turn = None, threading.RLock()
+
+    def _active(self):
+        """Return the context manager of the GPU; from now on this thread has some context.
+
+        Without one numba cannot free memory, and to index an array it opens the first GPU.
+        """
+        if cuda.gpus.current is None:
+            self._gpu.__enter__()
+        return self._gpu
 
     def attributes(self):
         """Return what a benchmark needs to know of the card."""
-        with self._gpu:
+        with self._active():
             card = cuda.get_current_device()
             return {
                 "compute_capability": tuple(card.compute_capability),
@@ -240,13 +250,13 @@ class Device:
 
     def free_memory(self):
         """Return how many bytes of the GPU's memory are free."""
-        with self._gpu:
+        with self._active():
             return int(cuda.current_context().get_memory_info().free)
 
     def empty(self, shape, dtype):
         """Return an array of meaningless values; raise MemoryError if there is no room."""
         shape = tuple(map(int, np.atleast_1d(shape)))
-        with self._gpu:
+        with self._active():
             try:
                 if len(shape) < 2:
                     return cuda.device_array(shape, dtype)
@@ -272,12 +282,12 @@ class Device:
     def write(self, array, copy):
         """Copy a NumPy array to one of the device."""
         if array.size:
-            with self._gpu:
+            with self._active():
                 copy.copy_to_device(np.ascontiguousarray(array))
 
     def copy(self, source, target):
         """Copy an array of the device to another one of its shape."""
-        with self._gpu:
+        with self._active():
             target.copy_to_device(source)
 
     def fill(self, array, value):
@@ -288,7 +298,7 @@ class Device:
     def to_host(self, array, out):
         """Copy an array of the device to a NumPy array, and return that."""
         if out.size:
-            with self._gpu:
+            with self._active():
                 if out.flags.c_contiguous:
                     array.copy_to_host(out)
                 else:
@@ -315,7 +325,8 @@ class Device:
         formulas : dict, default=None
             Custom formulas, see ``freqfm._jit.specialised``.
         """
-        with self._gpu:
+        # The barrier counts the blocks of one kernel; with a stream for each thread two might run.
+        with self._active(), self._turn:
             kernel = self._kernel(phases, formulas or {}, args)
             most_blocks = min(kernel.most_blocks, self.most_blocks or kernel.most_blocks)
             launch = kernel.on(*_shape_of_grid(n_items * n_lanes, most_blocks))
