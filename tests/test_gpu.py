@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from custom_components import CustomAdam, CustomLogLoss
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import python
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
@@ -27,9 +28,11 @@ from freqfm import (
     RaFMClassifier,
     backends,
 )
+from freqfm.backbones import LightGCN
 from freqfm.backends.base import DeviceUnavailableError, FoldInProblem, Histories
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.exceptions import DivergenceError
+from freqfm.optimizers import Adam
 
 try:
     GPU = backends.get("cuda")
@@ -137,6 +140,8 @@ RECOMMENDERS = {
     "bpr": MFRecommender(32, loss="bpr"),
     "directau": MFRecommender(32, loss="directau"),
     "mawu": MFRecommender(32, loss="mawu"),
+    # Rows catch up on more steps than are made one by one.
+    "steps": MFRecommender(16, loss="mawu", optimizer=Adam(0.01, lazy=False), batch_size=16),
     "vae": FastVAERecommender(32, negative_sampler="full", early_stopping=False),
     "vae midx": FastVAERecommender(32, negative_sampler="midx_uniform", early_stopping=False),
 }
@@ -152,6 +157,16 @@ def test_recommenders_agree_with_the_cpu(name):
     for array, expected in zip(one._tables().values(), other._tables().values(), strict=True):
         assert np.linalg.norm(array - expected) < limit * np.linalg.norm(expected)
     assert_allclose(one.loss_curve_, other.loss_curve_, rtol=limit)
+
+
+def test_vectors_propagated_after_each_epoch_agree():
+    X = make_interactions(500, 300, 8000, random_state=0)
+    model = MFRecommender(16, backbone=LightGCN(), max_iter=3, random_state=0)
+    one, other = (clone(model).set_params(device=at).fit(X) for at in ("cuda", "cpu"))
+    for tables in (lambda model: model._tables(), lambda model: model.backbone_tables_):
+        for name in ("user_factors", "item_factors"):
+            expected = tables(other)[name]
+            assert np.linalg.norm(tables(one)[name] - expected) < 1e-3 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("name", list(RECOMMENDERS))
@@ -248,6 +263,101 @@ def test_memory_is_given_back():
         clone(model).fit(X, y).predict(X)
         free.append(GPU.device.free_memory())
     assert free[2] > free[0] - 10_000_000
+
+
+PREDICTING = """
+import gc
+import pickle
+import sys
+import threading
+
+from freqfm import backends
+
+with open(sys.argv[1], "rb") as file:
+    model, X = pickle.load(file)
+device = backends.get("cuda").device
+
+def predict():
+    for _ in range(30):
+        model.predict(X)
+
+def predict_in_a_thread():
+    thread = threading.Thread(target=predict)
+    thread.start()
+    thread.join()
+
+predict_in_a_thread()
+predict()
+free = device.free_memory()
+for _ in range(5):
+    predict_in_a_thread()
+    predict()
+gc.collect()
+print(free - device.free_memory())
+"""
+
+
+def test_processes_and_threads_that_only_predict_give_memory_back(tmp_path):
+    # Training may leave a context behind, without which memory cannot be freed.
+    X, y = make_clicks(50_000, (3000, 100), random_state=0)
+    model = FMRegressor(64, max_iter=1, early_stopping=False, device="cuda").fit(X, y)
+    path = tmp_path / "model"
+    path.write_bytes(pickle.dumps((model, X)))
+    done = python(PREDICTING, path)
+    assert done.returncode == 0 and "Exception" not in done.stderr, done.stderr
+    assert int(done.stdout) < 50_000_000
+
+
+ON_THE_SECOND = """
+from cuda.bindings import driver
+
+from freqfm import MFRecommender
+from freqfm.datasets import make_interactions
+
+X = make_interactions(500, 300, 8000, random_state=0)
+model = MFRecommender(8, n_negatives=64, max_iter=2, random_state=0, device="cuda:1").fit(X)
+model.recommend(X)
+print(driver.cuDevicePrimaryCtxGetState(0)[2])
+"""
+
+
+def test_the_second_gpu_leaves_the_first_alone():
+    try:
+        backends.get("cuda:1")
+    except DeviceUnavailableError as error:
+        pytest.skip(str(error))
+    done = python(ON_THE_SECOND)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0"]
+
+
+IN_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+
+from numpy.testing import assert_array_equal
+
+from freqfm import FMClassifier
+from freqfm.datasets import make_clicks
+
+X, y = make_clicks(20_000, (3000, 100, 10), random_state=0)
+
+def fit(seed):
+    params = {"max_iter": 5, "batch_size": 1000, "early_stopping": False, "n_iter_no_change": None}
+    return FMClassifier(16, random_state=seed, device="cuda", **params).fit(X, y).factors_
+
+alone = [fit(seed) for seed in range(4)]
+with ThreadPoolExecutor(4) as threads:
+    together = list(threads.map(fit, range(4)))
+for one, other in zip(alone, together):
+    assert_array_equal(one, other)
+"""
+
+
+@pytest.mark.parametrize("of_thread", ["0", "1"])
+def test_threads_train_at_once(of_thread):
+    # Each thread may have a default stream of its own.
+    done = python(IN_THREADS, timeout=300, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM=of_thread)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_room_is_a_memory_error():
