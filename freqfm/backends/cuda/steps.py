@@ -26,11 +26,11 @@ def rate_of_row(team, rule, per_row, k, n_seen, curvature):
 @inlined
 def root_of_row(team, rule, first, place, squares, width):
     """Add the lanes' squares of a gradient to the state of row-wise Adagrad; return its root."""
-    total = first[place] + group_sum(team, squares) / np.float32(width)
-    # All lanes have read the state before the first one writes it.
-    total = first_of_lanes(team, total)
+    squares, total = group_sum(team, squares), ZERO
     if team.lane == 0:
+        total = first[place] + squares / np.float32(width)
         first[place] = total
+    total = first_of_lanes(team, total)
     return np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
 
 
