@@ -515,6 +515,20 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
     assert_allclose(model.item_factors_, items, atol=3e-4)
 
 
+@pytest.mark.parametrize("beta_1", [0.9, 0.99])
+def test_momentum_of_rows_that_are_not_in_batches(beta_1):
+    X = sparse.csr_array(np.tile(np.eye(20, dtype=np.float32), (25, 1)))
+    params = {
+        "loss": "softmax", "n_negatives": 4, "batch_size": 1, "max_iter": 1,
+        "early_stopping": False, "user_dropout": 0, "random_state": 0,
+        "optimizer": Adam(0.01, beta_1=beta_1, lazy=False),
+    }  # fmt: skip
+    model = MFRecommender(4, **params).fit(X)
+    # With a decay, however small, every missed step is made in full.
+    reference = MFRecommender(4, weight_decay=1e-30, **params).fit(X)
+    assert_allclose(model.user_factors_, reference.user_factors_, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "params",
     [

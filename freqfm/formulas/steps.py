@@ -29,6 +29,7 @@ from freqfm.formulas.codes import (
 )
 
 _TWO = np.float32(2.0)
+_LOG_VANISHED = np.float32(math.log(1e-9))
 
 
 class AdamConstants(NamedTuple):
@@ -90,6 +91,18 @@ def adam_step_without_gradient(parameter, mean, root, adam):
     mean *= adam.beta_1
     root *= adam.root_beta_2
     return parameter - adam.rate * mean / (root + adam.epsilon), mean, root
+
+
+@inlined
+def momentum_steps(beta_1):
+    """Return after how many steps without a gradient Adam's momentum no longer moves a row.
+
+    By then it has decayed to 1e-9 of what it was.
+    """
+    beta_1 = np.float32(beta_1)
+    if beta_1 <= np.float32(0.9):
+        return 200
+    return int(_LOG_VANISHED / np.float32(math.log(beta_1)))
 
 
 @inlined

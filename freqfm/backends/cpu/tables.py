@@ -29,6 +29,7 @@ from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.steps import (
     adam_constants,
     adam_step_without_gradient,
+    momentum_steps,
     present_rate,
     row_rate,
     step_row,
@@ -257,9 +258,6 @@ def through_dropout(gradient, dropout, mask, j):
 # This many rows before it is moved, a row is prefetched.
 _ROWS_AHEAD = 8
 
-# After this many steps without a gradient, Adam's momentum has decayed to 1e-9 by default.
-_MOST_REPLAYED = 200
-
 
 @inlined
 def through_normalisation(gradient, vectors, k, n, squares, length):
@@ -301,7 +299,7 @@ def _replay_without_gradient(k, missed, rate, table, step, roots):
     """
     weights, mean, square = table.weights[k], table.first[k], table.second[k]
     hyper, width = step.rule.hyper, len(table.weights[k])
-    n_replayed = min(missed, _MOST_REPLAYED)
+    n_replayed = min(missed, momentum_steps(hyper[BETA_1]))
     for f in range(width):
         roots[f] = math.sqrt(square[f])
     for s in range(n_replayed):

@@ -26,7 +26,7 @@ from freqfm.formulas.codes import (
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.steps import present_rate
+from freqfm.formulas.steps import momentum_steps, present_rate
 
 __all__ = [
     "CATCH_UP_ALL",
@@ -46,9 +46,6 @@ __all__ = [
 
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)
-
-# After this many steps without a gradient, Adam's momentum has decayed to 1e-9 by default.
-_MOST_REPLAYED = 200
 
 
 class Table(NamedTuple):
@@ -234,7 +231,7 @@ def _catch_up_row(team, k, number, side, step):
         return
     n_replayed = missed
     if rule.step_code == STEP_ADAM and rule.idle_decay == ZERO:
-        n_replayed = min(missed, _MOST_REPLAYED)
+        n_replayed = min(missed, momentum_steps(rule.hyper[BETA_1]))
     for s in range(n_replayed):
         _step_row(team, side, _Move(k, rate, number - missed + s, -1, rule.idle_decay), step)
     if n_replayed < missed:
