@@ -176,6 +176,29 @@ def test_launches_of_threads_take_turns(driver):
     assert most == [1] * 4
 
 
+@pytest.mark.parametrize("seconds_of_batch", [1e-5, 0.001, 0.05, 3.0])
+def test_launches_are_short(driver, monkeypatch, seconds_of_batch):
+    now, launches = [0.0], []
+
+    class Timed(Code):
+        """Code that takes so long for a batch."""
+
+        def __call__(self, first, last, *args):
+            launches.append((first, last))
+            now[0] += seconds_of_batch * (last - first)
+
+    gpu, kernel = device.Device(0), device._Kernel(Compiled(Timed()), 132)
+    gpu._kernel = lambda *args: kernel
+    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    gpu.run(TRAIN, (), 32, 10, (3, 1000))
+    assert [first for first, _ in launches] == [3, *(last for _, last in launches[:-1])]
+    assert launches[-1][1] == 1000
+    seconds = [seconds_of_batch * (last - first) for first, last in launches]
+    assert max(seconds) <= max(0.2001, seconds_of_batch)
+    # Launches grow until they take that long.
+    assert len(launches) <= 5 + sum(seconds) / min(0.1, seconds_of_batch * 996)
+
+
 @pytest.mark.parametrize("phases", [SCORE, TRAIN])
 def test_code_on_disk_that_the_gpu_refuses_is_compiled_again(driver, monkeypatch, phases):
     for error, n_compiled in ((None, 1), (RuntimeError("no kernel image"), 2)):

@@ -74,7 +74,6 @@ def test_parts_of_queries_and_items_do_not_matter(monkeypatch):
     whole = CUDABackend(EmulatedDevice()).top_k(queries, items, 9, exclusions(7, 400), 0, 1)
     monkeypatch.setattr(topk, "_SCORES", 1200)
     monkeypatch.setattr(topk, "_SLICE", 50)
-    monkeypatch.setattr(topk, "_PRODUCTS_PER_LAUNCH", 10_000)
     parts = assert_agree("top_k", queries, items, 9, exclusions(7, 400), 0, 1)
     for one, other in zip(parts, whole, strict=True):
         assert_array_equal(one, other)

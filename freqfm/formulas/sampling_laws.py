@@ -70,6 +70,9 @@ class Proposal(NamedTuple):
     - PROPOSAL_BEST: 1, of ``n_candidates`` draws the best-scored; log_q is set to zero;
     - PROPOSAL_WEIGHTED: 1, and log_q is minus the log of the draw's weight, n times
       softmax(<q, v_i> / temperature) among the n draws.
+
+    Arrays do not change: for other draws a sampler returns another proposal. A backend keeps what
+    it has prepared for one.
     """
 
     #: (n_items,), float32: the part of log(n_items Q(item | query)) that does not depend on the

@@ -9,10 +9,11 @@ How the parts fit:
     ordinary code, which tests run on a CPU, with groups in random order.
 ``device``
     The only file that imports ``numba.cuda``. ``Device`` holds arrays and runs tuples of phases:
-    ``device.run(PHASES, args, n_lanes, n_items, (first, last))`` is one launch, which loops over
-    batches, and in each over the phases, with a barrier of the whole grid after each. It compiles
-    the phases with everything that they call, formulas of ``freqfm.formulas`` too, and replaces
-    the functions of ``team`` by those of a warp, and formulas by custom ones.
+    ``device.run(PHASES, args, n_lanes, n_items, (first, last))`` loops over batches, and in each
+    over the phases, with a barrier of the whole grid after each. A launch has as many batches as
+    take a fifth of a second. It compiles the phases with everything that they call, formulas of
+    ``freqfm.formulas`` too, and replaces the functions of ``team`` by those of a warp, and
+    formulas by custom ones.
 ``constants``
     The codes and switches that a kernel is compiled for, so that it holds one optimizer and loss.
 ``kernel_files``

@@ -1,6 +1,7 @@
 """A GPU: its memory, and launches of phases. The only file that imports ``numba.cuda``."""
 
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -15,6 +16,10 @@ __all__ = ["Device", "kernel_of", "open_problem"]
 # Most threads of a block, of which several groups share one, and most registers of a thread: with
 # these one block fills a multiprocessor. Barriers are faster with few blocks.
 _BLOCK, _SMALLEST_BLOCK, _MOST_REGISTERS = 512, 128, 128
+
+# A launch takes about so many seconds: interrupts wait for its end, and the driver of a GPU that
+# also draws a screen ends longer ones. It has at most so many times the batches of the one before.
+_SECONDS, _GROWTH = 0.2, 8
 
 # Grids without barriers may have so many blocks.
 _MOST_BLOCKS = 1 << 16
@@ -330,9 +335,14 @@ class Device:
             kernel = self._kernel(phases, formulas or {}, args)
             most_blocks = min(kernel.most_blocks, self.most_blocks or kernel.most_blocks)
             launch = kernel.on(*_shape_of_grid(n_items * n_lanes, most_blocks))
-            launch(*map(int, span), int(n_lanes), self._arrived, args)
-            # An interrupt by the user arrives between launches.
-            cuda.synchronize()
+            first, last = map(int, span)
+            while first < last:
+                end, begin = min(first + kernel.n_batches, last), time.perf_counter()
+                launch(first, end, int(n_lanes), self._arrived, args)
+                # An interrupt by the user arrives between launches.
+                cuda.synchronize()
+                kernel.took(end - first, time.perf_counter() - begin)
+                first = end
 
     def _kernel(self, phases, formulas, args):
         """Return the _Kernel of phases, compiled for what it is given."""
@@ -392,10 +402,15 @@ def _nothing():
 
 
 class _Kernel:
-    """A compiled kernel, and how many blocks it may have."""
+    """A compiled kernel, how many blocks it may have, and of how many batches a launch is."""
 
     def __init__(self, compiled, most_blocks):
         self.most_blocks, self._compiled, self._launches = most_blocks, compiled, {}
+        self.n_batches = 1
+
+    def took(self, n_batches, seconds):
+        """Set the length of the next launch by how long the last one took."""
+        self.n_batches = max(1, min(_GROWTH * n_batches, int(n_batches * _SECONDS / seconds)))
 
     def on(self, *shape):
         """Return what launches the kernel on a grid of so many blocks of so many threads."""

@@ -35,10 +35,6 @@ from freqfm.formulas.steps import adam_corrections
 
 __all__ = ["DeviceRows", "FMEpochs", "fm_scores"]
 
-# A launch trains about so many weights, a few tenths of a second's work, before Python may look
-# whether the user has interrupted.
-_WEIGHTS_PER_LAUNCH = 10_000_000_000
-
 # So many entries are scored at a time, to save memory.
 _ENTRIES_SCORED = 1 << 28
 
@@ -265,8 +261,6 @@ class FMEpochs(DeviceTrainer):
         ]
         lengths = np.sort(np.diff(X.indptr))
         self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()), width)
-        per_batch = max(1, X.nnz // self._n_batches) * (width + 8)
-        self._batches_per_launch = max(1, _WEIGHTS_PER_LAUNCH // per_batch)
         self._n_items = max(problem.batch_size, X.nnz // self._n_batches)
 
     def _make_scratch(self, most_entries, width):
@@ -310,10 +304,8 @@ class FMEpochs(DeviceTrainer):
             ranked = self._levels is not None
             args = rafm.RaFMArgs(*args, self._levels) if ranked else FMArgs(*args)
             phases = rafm.TRAIN if ranked else fm.TRAIN
-            for first in range(0, self._n_batches, self._batches_per_launch):
-                last = min(first + self._batches_per_launch, self._n_batches)
-                span, formulas = (first, last), self._problem.formulas
-                device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
+            span, formulas = (0, self._n_batches), self._problem.formulas
+            device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
             self._mirror.changed()
             loss += self._sum_losses()
         return loss

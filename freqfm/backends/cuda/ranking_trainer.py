@@ -47,9 +47,8 @@ from freqfm.formulas.sampling_laws import PROPOSAL_CELLS
 
 __all__ = ["CUDARankingTrainer"]
 
-# A launch does about so many multiplications, some tenths of a second's work, and sorts at most so
-# many occurrences.
-_WORK_PER_LAUNCH, _OCCURRENCES = 200_000_000_000, 1 << 24
+# A call sorts at most so many occurrences, to save memory.
+_OCCURRENCES = 1 << 24
 
 # Up to this many scores (512 MB) a batch is scored at once, else in panels of rows.
 _SCORES = 1 << 27
@@ -76,8 +75,6 @@ class SoftmaxFamily:
         The most negatives of a batch.
     n_panels : int
         How often the phases run for a batch.
-    work : int
-        Multiplications of a batch.
     lists_code : int
         How the negatives of a batch are listed, see ``formulas.codes``; -1 for none.
     """
@@ -88,7 +85,6 @@ class SoftmaxFamily:
         self._separate = problem.negatives_code in _SEPARATE_LISTS
         self._n_pairs, width = n_pairs, self._list_length(n_pairs)
         self.n_listed = n_pairs * width if self._separate else width
-        self.work = 3 * problem.batch_size * width * problem.width
         height = n_pairs if self._separate else max(1, min(n_pairs, _SCORES // width))
         self.n_panels = -(-n_pairs // height)
         self._scratch = self._make_scratch(height, width)
@@ -197,7 +193,6 @@ class PairwiseFamily:
     def __init__(self, device, problem, n_pairs):
         self._problem = problem
         self.n_listed = n_pairs * problem.n_negatives
-        self.work = 6 * problem.batch_size * (1 + problem.n_negatives) * problem.width
         shape = n_pairs, problem.width
         self._scratch = PairwiseScratch(
             sources=device.empty(shape, np.float32),
@@ -241,7 +236,6 @@ class AlignmentFamily:
             return device.empty(shape, np.float32)
 
         self._problem, n, d = problem, n_pairs, problem.width
-        self.work = 8 * problem.batch_size**2 * d
         height = max(1, min(n, _SCORES // (2 * n)))
         self.n_panels = -(-n // height)
         self._scratch = AlignmentScratch(
@@ -343,9 +337,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._family = family(device, problem, n_pairs)
         n_occurrences = n_pairs + self._family.n_listed
         drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-        self.batches_per_call = 1 if drawn else max(
-            1, min(_WORK_PER_LAUNCH // self._family.work, _OCCURRENCES // n_occurrences)
-        )  # fmt: skip
+        self.batches_per_call = 1 if drawn else max(1, _OCCURRENCES // n_occurrences)
         self.tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
         self._item_sort = KeySort(device, problem.n_items)
         self._user_sort = KeySort(device, len(degrees))

@@ -30,9 +30,6 @@ _SCORES = 1 << 27
 # kept, and at least ``_SLICE``.
 _GROUPS, _SLICE = 4096, 4096
 
-# Queries of a launch, after which Python may look whether the user has interrupted.
-_PRODUCTS_PER_LAUNCH = 1_000_000_000_000
-
 _NOTHING = np.float32(-np.inf)
 
 #: The number of no item.
@@ -233,10 +230,7 @@ def top_k(device, queries, items, k, excluded, unit_columns):
         best=device.empty((n, k), np.float32),
     )
     device.run(SCALE, args, 32, n_items)
-    per_launch = max(1, _PRODUCTS_PER_LAUNCH // (n_of_part * n_items * width))
-    n_parts = -(-n // n_of_part)
-    for first in range(0, n_parts, per_launch):
-        span = first, min(first + per_launch, n_parts)
-        device.run(FIND, args, 32, max(n_of_part * n_slices, n_of_part * n_items // 512), span)
+    n_groups = max(n_of_part * n_slices, n_of_part * n_items // 512)
+    device.run(FIND, args, 32, n_groups, (0, -(-n // n_of_part)))
     found, best = np.empty((n, k), dtype=np.int32), np.empty((n, k), dtype=np.float32)
     return device.to_host(args.found, found), device.to_host(args.best, best)
