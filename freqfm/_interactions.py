@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 
 from freqfm._columns import is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
-from freqfm._warnings import warn_user
+from freqfm._warnings import warn_once
 
 # Default positions of the columns in tables without names.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
@@ -25,9 +25,6 @@ _MANY = 100
 
 # Rows of a lazy table that are read at a time.
 _ROWS_OF_CHUNK = 1 << 18
-
-# Warnings already given in this process; a search would repeat them in every fit.
-_warned_of = set()
 
 
 class Table:
@@ -224,13 +221,13 @@ class Table:
                 if place not in places.values() and role_of(name) != "time"
             ]
             if ignored:
-                _warn_once(
+                warn_once(
                     f"X is read with {read}: every interaction counts as 1, and columns are "
                     f"ignored, {shorten(ignored)}. Pass value= the column of weights if there is "
                     f"one, value=None to ignore these silently."
                 )
         elif self.names is not None and is_rating(names[place]):
-            _warn_once(
+            warn_once(
                 f"X is read with {read}: ratings are weights, so that low ones count as interest "
                 f"too. Pass value=None to count every interaction as 1 (having dropped the low "
                 f"ratings, for instance), value={names[place]!r} to use ratings silently."
@@ -430,7 +427,7 @@ def refuse_table(X):
             f"matrix pass X.to_numpy()."
         )
     if isinstance(X, np.ndarray) and _looks_like_ids(X):
-        _warn_once(
+        warn_once(
             f"X of shape {X.shape} is read as a matrix of {X.shape[0]} users and {X.shape[1]} "
             f"items, but its first columns look like ids. If they are, fit an "
             f"InteractionRecommender, which takes tables; if not, pass a sparse matrix."
@@ -447,14 +444,6 @@ def _looks_like_ids(X):
 
 def _names(X):
     return X.column_names if hasattr(type(X), "column_names") else X.columns
-
-
-def _warn_once(message):
-    """Warn the caller of the package, once per message."""
-    if message in _warned_of:
-        return
-    warn_user(message)
-    _warned_of.add(message)
 
 
 def _open_dataframe(X):

@@ -1,7 +1,6 @@
 """Checks of user input, and its conversion to what kernels read."""
 
 import contextlib
-import functools
 import os
 from numbers import Integral
 
@@ -13,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._rows import csr_of, take_rows
 from freqfm._threads import available_threads, cores
-from freqfm._warnings import warn_user
+from freqfm._warnings import warn_once, warn_user
 
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
@@ -498,7 +497,10 @@ def count_threads(n_jobs):
         )
     n_cores = cores()
     if n_jobs > n_cores:
-        _warn_of_crowd(int(n_jobs), n_cores)
+        warn_once(
+            f"n_jobs={int(n_jobs)} is more than the {n_cores} cores that this process may use; "
+            f"{n_cores} threads are used. The result is the same."
+        )
         return n_cores
     return int(n_jobs) if n_jobs > 0 else min(joblib.effective_n_jobs(n_jobs), n_cores)
 
@@ -519,15 +521,6 @@ def warn_of_large_values(estimator, X):
             f"{type(estimator).__name__} learns badly from such. Scale them, for instance with "
             f"sklearn's StandardScaler, or MaxAbsScaler for sparse columns."
         )
-
-
-@functools.cache
-def _warn_of_crowd(n_jobs, n_cores):
-    """Warn, once per process, of more threads than cores."""
-    warn_user(
-        f"n_jobs={n_jobs} is more than the {n_cores} cores that this process may use; {n_cores} "
-        f"threads are used. The result is the same."
-    )
 
 
 def check_count(name, value):

@@ -1,5 +1,6 @@
 """Warnings that point at the user's line, however deep in the package they are raised."""
 
+import functools
 import sys
 import warnings
 
@@ -13,3 +14,12 @@ def warn_user(message, category=UserWarning):
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INNER:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level + 1)
+
+
+@functools.cache
+def warn_once(message):
+    """Warn as :func:`warn_user` does, once per process for each message.
+
+    A search would repeat the warnings of its data in every fit.
+    """
+    warn_user(message)

@@ -11,8 +11,8 @@ from purchases import COLUMNS, FRAMES, MATRIX, frame
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
-import freqfm._interactions
 from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
+from freqfm._warnings import warn_once
 from freqfm.model_selection import (
     GlobalTimeSplit,
     LeaveLastOut,
@@ -26,8 +26,8 @@ ONES = np.where(MATRIX == 2.5, 2, MATRIX != 0)
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned(monkeypatch):
-    monkeypatch.setattr(freqfm._interactions, "_warned_of", set())
+def nothing_warned():
+    warn_once.cache_clear()
 
 
 def fit(X, **columns):

@@ -32,6 +32,7 @@ from freqfm import (
 )
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
 from freqfm._validation import count_threads
+from freqfm._warnings import warn_once
 from freqfm.backends.cpu import team as team_module
 from freqfm.backends.cpu.fm import fm_train
 from freqfm.backends.cpu.team import Team, wait
@@ -573,7 +574,7 @@ def test_cores_by_affinity_and_quota(monkeypatch):
 @pytest.mark.parametrize("n_jobs", [3, 100_000, 2**40])
 def test_more_threads_than_cores(n_jobs, monkeypatch):
     monkeypatch.setattr(_validation, "cores", lambda: 2)
-    _validation._warn_of_crowd.cache_clear()
+    warn_once.cache_clear()
     with pytest.warns(UserWarning, match=f"n_jobs={n_jobs} .* 2 cores .* 2 threads") as told:
         assert count_threads(n_jobs) == 2
     assert told[0].filename == __file__
@@ -586,7 +587,7 @@ def test_more_threads_than_cores(n_jobs, monkeypatch):
 
 def test_fit_with_more_threads_than_cores(rows, monkeypatch):
     monkeypatch.setattr(_validation, "cores", lambda: 2)
-    _validation._warn_of_crowd.cache_clear()
+    warn_once.cache_clear()
     with pytest.warns(UserWarning, match="n_jobs=100000"):
         scores = fitted_scores(rows, 100_000)
     assert_array_equal(scores, fitted_scores(rows, 1))

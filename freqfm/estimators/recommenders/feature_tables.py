@@ -10,7 +10,8 @@ from sklearn.feature_extraction import DictVectorizer
 
 from freqfm._columns import role_of, shorten
 from freqfm._ids import as_ids, unique_codes
-from freqfm._interactions import Table, _warn_once, is_dataframe
+from freqfm._interactions import Table, is_dataframe
+from freqfm._warnings import warn_once
 
 __all__ = ["FeatureTable", "encode", "new_encoder", "place_rows"]
 
@@ -103,7 +104,7 @@ class FeatureTable:
             if isinstance(value, Number) and found and not is_category:
                 largest = max(largest, abs(value))
         if largest > _LARGE:
-            _warn_once(
+            warn_once(
                 f"column {column!r} of {self.name} holds numbers up to {largest:g}, by which the "
                 f"vector of a single feature is multiplied: scale them, or make categories of them "
                 f"by astype(str)."
@@ -168,7 +169,7 @@ def encode(encoder, table):
                 f"{table.name} has no feature that fit has seen; it has {some}, and fit has seen "
                 f"{shorten(sorted(known), 5)}."
             )
-        _warn_once(f"{table.name} has features that fit has not seen, which are left out: {some}.")
+        warn_once(f"{table.name} has features that fit has not seen, which are left out: {some}.")
     return sparse.csr_array(encoder.transform(table.rows))
 
 
@@ -181,7 +182,7 @@ def place_rows(table, matrix, codes, ids):
     without[codes] = False
     if without.any():
         some = shorten(ids[without][:5].tolist(), 5)
-        _warn_once(
+        warn_once(
             f"{table.name} has no row for {np.count_nonzero(without)} of {len(ids)} {table.role}s, "
             f"such as {some}; they have no features."
         )
