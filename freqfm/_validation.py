@@ -542,6 +542,19 @@ def check_count(name, value):
     return int(value)
 
 
+def check_integer(name, number, least):
+    """Return an integer as an int.
+
+    Raises
+    ------
+    ValueError
+        If it is not an integer, a bool for instance, or less than ``least``.
+    """
+    if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
+        raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
+    return int(number)
+
+
 def physical_memory():
     """Return the machine's memory in bytes, swap included; None if it is unknown."""
     try:

@@ -9,7 +9,7 @@ import os
 import zlib
 from http.client import HTTPException
 from itertools import compress, islice
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -20,6 +20,7 @@ from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
 from .interaction_files import _lists_shape, _lists_to_csr, _read_lists
+from .synthetic import is_real
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 
@@ -217,7 +218,7 @@ def fetch_movielens(
     """
     if variant not in MOVIELENS:
         raise ValueError(f"variant is {variant!r}; pass one of {tuple(MOVIELENS)}.")
-    if min_rating is not None and not (_is_real(min_rating) and np.isfinite(min_rating)):
+    if min_rating is not None and not (is_real(min_rating) and np.isfinite(min_rating)):
         raise ValueError(f"min_rating is {min_rating!r}; pass a finite number or None.")
     folder, sha256, layout = MOVIELENS[variant]
     (path,) = _fetch(
@@ -343,7 +344,7 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
     """Return the paths of the files, each with its SHA-256 checksum verified."""
     if not isinstance(n_retries, Integral) or isinstance(n_retries, bool) or n_retries < 0:
         raise ValueError(f"n_retries is {n_retries!r}; pass an integer >= 0.")
-    if not (_is_real(delay) and 0 <= delay < np.inf):
+    if not (is_real(delay) and 0 <= delay < np.inf):
         raise ValueError(f"delay is {delay!r}; pass a finite number >= 0.")
     paths = []
     for filename, sha256 in checksums.items():
@@ -430,7 +431,3 @@ def _rating_matrix(users, items, ratings, min_rating, shape):
     X = csr_array((ratings, (users, items)), shape=shape)
     X.sort_indices()
     return X
-
-
-def _is_real(value):
-    return isinstance(value, Real) and not isinstance(value, bool)

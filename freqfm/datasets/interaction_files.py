@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 from scipy.sparse import csr_array, load_npz
@@ -12,6 +12,7 @@ from scipy.sparse import csr_array, load_npz
 from ._lines import at_line, read_lines
 from ._ratings import MAX_ID, guess_format, outside, read_ratings
 from .libfm import _canonical
+from .synthetic import is_real
 
 FORMATS = ("auto", "npz", "lists", "ratings")
 
@@ -127,7 +128,7 @@ def load_interactions(
     if format == "auto":
         format = "npz" if path.endswith(".npz") else guess_format(path)
     if min_rating is not None:
-        if not isinstance(min_rating, Real) or isinstance(min_rating, bool):
+        if not is_real(min_rating):
             raise ValueError(f"min_rating is {min_rating!r}; pass a number or None.")
         if format != "ratings" or not np.isfinite(min_rating):
             raise ValueError(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm.datasets.synthetic import as_random_state
+from freqfm.datasets.synthetic import as_random_state, check_integer, is_real
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20
@@ -111,14 +110,13 @@ def make_interactions(
         ("n_clusters", n_clusters),
         ("min_interactions", min_interactions),
     ):
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} is {value!r}; pass an integer >= 1.")
+        check_integer(name, value)
     for name, value, most in (
         ("popularity_exponent", popularity_exponent, 2),
         ("activity_exponent", activity_exponent, 2),
         ("noise", noise, 1),
     ):
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value <= most:
+        if not (is_real(value) and 0 <= value <= most):
             raise ValueError(f"{name} is {value!r}; pass a number from 0 to {most}.")
     _check_sizes(n_users, n_items, n_interactions, n_clusters)
 

@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from freqfm._rows import stack_rows, take_rows
+from freqfm._validation import check_integer
 
 from . import stream_sources
 from .csr_files import as_csr, load_csr, slice_csr
@@ -300,9 +300,9 @@ class RowStream:
                     f"all; give a function that returns a new iterator of blocks (X, y)."
                 )
         for name in ("chunk_size", "buffer_size", "n_features", "prefetch"):
-            value, least = getattr(self, name), 0 if name == "prefetch" else 1
-            if value is not None and (not isinstance(value, Integral) or value < least):
-                raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
+            value = getattr(self, name)
+            if value is not None:
+                check_integer(name, value, 0 if name == "prefetch" else 1)
 
     def _chunks(self, number, learn):
         """Yield the chunks."""

@@ -117,8 +117,8 @@ def make_clicks(
     [0, 50, 70]
     """
     sizes = _check_n_tokens(n_tokens)
-    _check_integer("n_samples", n_samples)
-    _check_integer("n_components", n_components)
+    check_integer("n_samples", n_samples)
+    check_integer("n_components", n_components)
     _check_numbers(
         click_rate,
         tail_exponent=tail_exponent,
@@ -176,9 +176,9 @@ def as_random_state(random_state):
 def _check_numbers(click_rate, **scales):
     """Raise unless a number is a rate, and the others are finite and not negative."""
     for name, value in scales.items():
-        if not (_is_real(value) and 0 <= value < np.inf):
+        if not (is_real(value) and 0 <= value < np.inf):
             raise ValueError(f"{name} is {value!r}; pass a finite number >= 0.")
-    if not (_is_real(click_rate) and 0 < click_rate < 1):
+    if not (is_real(click_rate) and 0 < click_rate < 1):
         raise ValueError(f"click_rate is {click_rate!r}; pass a number strictly between 0 and 1.")
 
 
@@ -248,14 +248,16 @@ def _check_n_tokens(n_tokens):
             "field, such as (1000, 100)."
         )
     for size in sizes:
-        _check_integer("an entry of n_tokens", size)
+        check_integer("an entry of n_tokens", size)
     return [int(size) for size in sizes]
 
 
-def _check_integer(name, value):
+def check_integer(name, value):
+    """Raise unless a number is an integer of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}; pass an integer >= 1.")
 
 
-def _is_real(value):
+def is_real(value):
+    """Return whether a value is a number, which True and False are not."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,7 +1,5 @@
 """The best items of every query, for recommenders."""
 
-from numbers import Integral
-
 import numpy as np
 from scipy import sparse
 
@@ -11,6 +9,7 @@ from freqfm._validation import (
     as_array,
     as_kernel_array,
     check_count,
+    check_integer,
     check_structure,
     is_canonical,
 )
@@ -101,7 +100,9 @@ def top_k(
             f"the same number of components, at least one."
         )
     k = check_count("k", k)
-    n_threads = available_threads() if n_threads is None else _check_threads(n_threads)
+    if n_threads is None:
+        n_threads = available_threads()
+    n_threads = check_integer("n_threads", n_threads, 1)
     shape = len(queries), len(items)
     indptr, indices = _excluded(exclude, shape)
     banned = np.zeros(0, dtype=np.int32)
@@ -166,13 +167,6 @@ def _as_matrix(name, array):
         )
     # NumPy allows any stride for a single row, but BLAS relies on it.
     return array.copy() if len(array) == 1 else array
-
-
-def _check_threads(n_threads):
-    """Return ``n_threads`` as an int if it is an integer of at least 1."""
-    if not isinstance(n_threads, Integral) or isinstance(n_threads, bool) or n_threads < 1:
-        raise ValueError(f"n_threads={n_threads!r} must be an integer of at least 1, or None.")
-    return int(n_threads)
 
 
 def _excluded(exclude, shape):

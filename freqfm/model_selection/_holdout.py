@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 
 from freqfm._interactions import Table, is_dataframe
 from freqfm._rows import with_one_index_type
-from freqfm._validation import check_structure, draw_seed
+from freqfm._validation import check_integer, check_structure, draw_seed
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 
@@ -86,8 +86,7 @@ def holdout_interactions(
     >>> held_out
     [('ann', 'tea'), ('bob', 'tea')]
     """
-    if not isinstance(min_history, Integral) or isinstance(min_history, bool) or min_history < 0:
-        raise ValueError(f"min_history={min_history!r} must be an integer of at least 0.")
+    check_integer("min_history", min_history, 0)
     source = _open(X, user, item)
     generator = np.random.default_rng(draw_seed(random_state))
     keys = generator.integers(2**64, size=source.histories.nnz, dtype=np.uint64)
@@ -147,8 +146,7 @@ def holdout_by_content(
     >>> bool((held_out[[0]] != held_out[[2]]).nnz)
     False
     """
-    if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise ValueError(f"seed={seed!r} must be an integer.")
+    check_seed(seed)
     source = _open(X, user, item)
     X = source.histories
     salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
@@ -167,6 +165,13 @@ def check_fraction(name, fraction):
     if not isinstance(fraction, Real) or not 0 < fraction < 1:
         raise ValueError(f"{name}={fraction!r} must be a number above 0 and below 1.")
     return float(fraction)
+
+
+def check_seed(seed):
+    """Return the seed as an int if it is an integer."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise ValueError(f"seed={seed!r} must be an integer.")
+    return int(seed)
 
 
 def _open(X, user, item):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from numbers import Integral
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +13,7 @@ from freqfm import metrics
 from freqfm._interactions import refuse_table
 from freqfm._validation import check_count, check_structure, take_rows
 from freqfm.metrics._hits import as_csr
-from freqfm.model_selection._holdout import check_fraction, holdout_by_content
+from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
 
 __all__ = ["make_ranking_scorer"]
@@ -90,11 +89,8 @@ def make_ranking_scorer(
             f"metric={metric!r} is not known; did you mean {' or '.join(map(repr, near))}? "
             f"Known names: {', '.join(map(repr, sorted(METRICS)))}."
         )
-    if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise ValueError(f"seed={seed!r} must be an integer.")
-    return _RankingScorer(
-        metric, check_count("k", k), check_fraction("fraction", fraction), int(seed)
-    )
+    seed = check_seed(seed)
+    return _RankingScorer(metric, check_count("k", k), check_fraction("fraction", fraction), seed)
 
 
 class _RankingScorer:

@@ -1,13 +1,12 @@
 """Splitters of interactions for cross-validation and searches."""
 
 from itertools import pairwise
-from numbers import Integral
 
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
 from freqfm._interactions import Table
-from freqfm._validation import check_flag, draw_seed
+from freqfm._validation import check_flag, check_integer, draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
 __all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]
@@ -107,7 +106,7 @@ class WarmStartKFold(_InteractionSplitter):
         -------
         n_splits : int
         """
-        return _check_count("n_splits", self.n_splits, 2)
+        return check_integer("n_splits", self.n_splits, 2)
 
     def _masks(self, table):
         shuffle = check_flag("shuffle", self.shuffle)
@@ -221,7 +220,7 @@ class LeaveLastOut(_InteractionSplitter):
         return 1
 
     def _masks(self, table):
-        n = _check_count("n", self.n, 1)
+        n = check_integer("n", self.n, 1)
         drop_repeated = check_flag("drop_repeated", self.drop_repeated)
         (users, items), places = self._codes(table, time=self.time)
         order = np.lexsort((_times(table, places), users))
@@ -310,7 +309,7 @@ class GlobalTimeSplit(_InteractionSplitter):
         -------
         n_splits : int
         """
-        return _check_count("n_splits", self.n_splits, 1)
+        return check_integer("n_splits", self.n_splits, 1)
 
     def _masks(self, table):
         n_splits = self.get_n_splits()
@@ -360,9 +359,3 @@ def _times(table, places):
     """Return the ranks of the rows in time."""
     place = places["time"]
     return np.arange(table.shape[0]) if place is None else table.ranks(place)
-
-
-def _check_count(name, number, least):
-    if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
-        raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
-    return int(number)
