@@ -431,5 +431,5 @@ def test_criteo_rejects_arguments(tmp_path):
         load_criteo_tsv(path, encoder="x")
     with pytest.raises(ValueError, match="with no rows"):
         load_criteo_tsv(empty)
-    with pytest.raises(ValueError, match=r"path is \[\], with no rows"):
+    with pytest.raises(ValueError, match=r"path is \[\]; pass a path"):
         load_criteo_tsv([])

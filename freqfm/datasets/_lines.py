@@ -36,6 +36,20 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
 
 
+def as_paths(path):
+    """Return the paths of a loader's argument: a path, or a list or tuple of paths.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not paths:
+        raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
+    return paths
+
+
 def read_lines(path):
     """Yield the number and the bytes of each line, without a byte order mark.
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
-from ._lines import at_line, read_lines
+from ._lines import as_paths, at_line, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
 CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
@@ -93,9 +93,8 @@ def load_criteo_tsv(
             f"encoder is {encoder!r}, which was not fitted on {len(FEATURE_NAMES)} fields; "
             "pass the encoder of an earlier call of load_criteo_tsv."
         )
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     labels, rows = [], []
-    for one in paths:
+    for one in as_paths(path):
         for label, tokens in read_rows(one):
             labels.append(label)
             rows.append(tokens)

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._rows import csr_of
-from freqfm._validation import check_columns, check_structure
+from freqfm._validation import check_columns, check_structure, is_stream
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
@@ -80,7 +80,7 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     >>> bunch.data.shape, bunch.target.shape
     ((100, 30), (100,))
     """
-    if hasattr(X, "epoch"):
+    if is_stream(X):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight are part of a stream; leave them out.")
         chunks = X.epoch(0)

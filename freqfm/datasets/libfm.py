@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_file, load_svmlight_files
 
-from ._lines import at_line, read_lines
+from ._lines import as_paths, at_line, read_lines
 
 _ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
 
@@ -82,11 +82,7 @@ def load_libfm(
     >>> y.tolist()
     [1.0, -1.0]
     """
-    one = isinstance(path, str | os.PathLike)
-    paths = [path] if one else list(path)
-    if not paths:
-        raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
-    files = [_Lines(path) for path in paths]
+    files = [_Lines(one) for one in as_paths(path)]
     try:
         loaded = load_svmlight_files(
             files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype)
@@ -101,7 +97,7 @@ def load_libfm(
         X, y = loaded[position : position + 2]
         _check_rows(file.path, X, y)
         loaded[position] = _canonical(X)
-    return (loaded[0], loaded[1]) if one else loaded
+    return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
 
 def read_block(path, lines, n_rows, zero_based):

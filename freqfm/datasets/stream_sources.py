@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._lines import read_lines
+from ._lines import as_paths, read_lines
 from .criteo import FEATURE_NAMES, read_rows
 from .libfm import read_block
 
@@ -96,8 +96,7 @@ def open_parquet(path):
         ) from None
     if isinstance(path, pyarrow.dataset.Dataset):
         return path
-    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    paths = [os.fspath(one) for one in paths]
+    paths = [os.fspath(one) for one in as_paths(path)]
     for one in paths:
         if not os.path.exists(one):
             raise FileNotFoundError(f"there is no file or folder {one!r}.")
@@ -147,10 +146,8 @@ def _polars_parts(frame, columns, n_rows):
     return [part(begin) for begin in range(0, total, n_rows)], columns.features, total
 
 
-def _paths(path):
-    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not paths:
-        raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
+def _existing_paths(path):
+    paths = as_paths(path)
     for one in paths:
         if not os.path.exists(one):
             raise FileNotFoundError(f"there is no file {os.fspath(one)!r}.")
@@ -173,7 +170,7 @@ def libfm_parts(path, zero_based, n_rows):
 
         return read
 
-    return [part(one) for one in _paths(path)]
+    return [part(one) for one in _existing_paths(path)]
 
 
 def criteo_parts(path, n_rows):
@@ -188,7 +185,7 @@ def criteo_parts(path, n_rows):
 
         return read
 
-    return [part(one) for one in _paths(path)], list(FEATURE_NAMES)
+    return [part(one) for one in _existing_paths(path)], list(FEATURE_NAMES)
 
 
 def as_strings(X, names):

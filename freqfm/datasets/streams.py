@@ -22,6 +22,9 @@ from .csr_files import as_csr, load_csr, slice_csr
 
 __all__ = ["RowStream"]
 
+# Default number of rows of a chunk.
+_CHUNK_SIZE = 32_768
+
 # Progress is printed after so many seconds.
 _SECONDS = 5.0
 
@@ -103,7 +106,7 @@ class RowStream:
         *,
         encoder: Any = None,
         n_features: int | None = None,
-        chunk_size: int = 32_768,
+        chunk_size: int = _CHUNK_SIZE,
         shuffle: bool = False,
         buffer_size: int | None = None,
         prefetch: int = 2,
@@ -159,7 +162,7 @@ class RowStream:
         ValueError
             If a column does not exist.
         """
-        size = options.get("chunk_size", 32_768)
+        size = options.get("chunk_size", _CHUNK_SIZE)
         encoded = options.get("encoder") is not None
         columns = stream_sources.Columns(target, features, sample_weight, encoded)
         parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
@@ -187,7 +190,7 @@ class RowStream:
         -------
         stream : RowStream
         """
-        parts = stream_sources.libfm_parts(path, zero_based, options.get("chunk_size", 32_768))
+        parts = stream_sources.libfm_parts(path, zero_based, options.get("chunk_size", _CHUNK_SIZE))
         return cls(parts, **options)
 
     @classmethod
@@ -213,7 +216,7 @@ class RowStream:
         """
         if encoder is None:
             encoder = FeatureHasher(input_type="string", alternate_sign=False, dtype=np.float32)
-        parts, names = stream_sources.criteo_parts(path, options.get("chunk_size", 32_768))
+        parts, names = stream_sources.criteo_parts(path, options.get("chunk_size", _CHUNK_SIZE))
         stream = cls(parts, encoder=encoder, **options)
         stream._names = names
         return stream
@@ -248,7 +251,7 @@ class RowStream:
         for array in arrays:
             if len(array) != X.shape[0]:
                 raise ValueError(f"X has {X.shape[0]} rows, but y or sample_weight {len(array)}.")
-        size = options.get("chunk_size", 32_768)
+        size = options.get("chunk_size", _CHUNK_SIZE)
 
         def part(begin):
             end = min(begin + size, X.shape[0])
