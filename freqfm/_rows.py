@@ -7,6 +7,14 @@ from scipy import sparse
 _ENTRIES = 1 << 18
 
 
+def concatenated_ranges(starts, lengths):
+    """Return the integers of several ranges, by where each starts and how many it has."""
+    ends = np.cumsum(lengths)
+    integers = np.arange(ends[-1] if len(ends) else 0)
+    integers += np.repeat(starts - ends + lengths, lengths)
+    return integers
+
+
 def gather_rows_of(X, rows, ends, indices, data):
     """Copy some rows of a CSR matrix, part by part.
 
@@ -25,11 +33,9 @@ def gather_rows_of(X, rows, ends, indices, data):
         chunk = rows[first : first + step]
         starts = X.indptr[chunk]
         lengths = X.indptr[chunk + 1] - starts
-        chunk_ends = begin + np.cumsum(lengths)
-        ends[first : first + step] = chunk_ends
-        part = slice(begin, chunk_ends[-1])
-        at = np.arange(part.start, part.stop)
-        at += np.repeat(starts - chunk_ends + lengths, lengths)
+        at = concatenated_ranges(starts, lengths)
+        part = slice(begin, begin + len(at))
+        ends[first : first + step] = begin + np.cumsum(lengths)
         indices[part], data[part] = X.indices[at], X.data[at]
         begin = part.stop
 

@@ -360,11 +360,11 @@ def canonical_csr(X, positive=False):
         X.eliminate_zeros()
         if not np.isfinite(X.data).all():
             raise ValueError("X holds infinity once its duplicate entries are summed in float32.")
-    return _csr(X.data, X.indices, X.indptr, X.shape)
+    return kernel_csr(X.data, X.indices, X.indptr, X.shape)
 
 
-def _csr(data, indices, indptr, shape):
-    """Build a matrix from arrays, in the types that kernels are compiled for."""
+def kernel_csr(data, indices, indptr, shape):
+    """Return the CSR matrix of arrays, in the types that kernels are compiled for."""
     n_stored = indptr[-1]
     return csr_of(
         as_kernel_array(data[:n_stored], np.float32),

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "formulas": {"_jit"},
     "backends": {"_jit", "_memory", "_rows", "_signals", "_threads", "_warnings", "formulas"},
     **{axis: BELOW_AXES for axis in AXES},
-    "backbones": {*BELOW_AXES, "_validation", "_warnings"},
+    "backbones": {*BELOW_AXES, "_rows", "_validation", "_warnings"},
     "samplers": {*BELOW_AXES, "_validation"},
     "metrics": {*BELOW_AXES, "_validation"},
     "_columns": set(),

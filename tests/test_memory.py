@@ -20,7 +20,8 @@ from freqfm import (
 )
 from freqfm import _validation as validation
 from freqfm._memory import aligned_zeros, as_aligned
-from freqfm._validation import canonical_csr, count_columns, take_rows, validate_weights
+from freqfm._rows import take_rows
+from freqfm._validation import canonical_csr, count_columns, validate_weights
 from freqfm.backends.cpu import packing
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training

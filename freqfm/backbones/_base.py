@@ -5,6 +5,7 @@ from abc import abstractmethod
 import numpy as np
 
 from freqfm._components import Component
+from freqfm._validation import as_kernel_array
 
 # Names of tables that the estimator itself trains, beside those of a backbone.
 _TAKEN = {"user_margins", "item_margins"}
@@ -229,7 +230,7 @@ def _numbers(call, name, values, shape=None):
             f"{call} must return {expected} for {name!r}; got shape {values.shape} and type "
             f"{values.dtype}."
         )
-    return np.require(values, np.float32, ["C", "A", "W"])
+    return as_kernel_array(values)
 
 
 def forward(backbone, tables, users, items, user_vectors, item_vectors):

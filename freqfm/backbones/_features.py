@@ -7,7 +7,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._validation import canonical_csr, check_structure, count_columns, take_rows
+from freqfm._rows import take_rows
+from freqfm._validation import canonical_csr, check_structure, count_columns
 from freqfm._warnings import warn_user
 from freqfm.backbones._base import Backbone
 

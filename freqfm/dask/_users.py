@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import _csr, count_columns, take_rows
+from freqfm._rows import take_rows
+from freqfm._validation import count_columns, kernel_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
 from freqfm.dask._shards import matrix_of, stack
@@ -226,7 +227,7 @@ def _parts_of_users(X, n_parts, seed):
         lengths = np.where(part_of == number, np.diff(X.indptr), 0)
         part = take_rows(X, np.flatnonzero(part_of == number))
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        found.append(_csr(part.data, part.indices, indptr, X.shape))
+        found.append(kernel_csr(part.data, part.indices, indptr, X.shape))
     return found
 
 

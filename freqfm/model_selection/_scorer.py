@@ -11,7 +11,8 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._interactions import refuse_table
-from freqfm._validation import check_count, check_structure, take_rows
+from freqfm._rows import take_rows
+from freqfm._validation import check_count, check_structure
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform

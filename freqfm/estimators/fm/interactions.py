@@ -4,7 +4,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import Bunch
 
-from freqfm._validation import as_array, check_count, validate_rows
+from freqfm._rows import concatenated_ranges
+from freqfm._validation import as_array, check_count, kernel_csr, validate_rows
 
 __all__ = ["strongest_interactions"]
 
@@ -65,8 +66,7 @@ def _all_pairs(n_features):
     for begin in range(0, n_features, step):
         first = np.arange(begin, min(begin + step, n_features))
         n_others = n_features - 1 - first
-        starts = np.cumsum(n_others) - n_others
-        second = np.arange(n_others.sum()) - np.repeat(starts - first - 1, n_others)
+        second = concatenated_ranges(first + 1, n_others)
         pairs = np.column_stack([np.repeat(first, n_others), second])
         yield pairs, np.ones(len(pairs))
 
@@ -83,27 +83,19 @@ def _pairs_of_rows(X):
 def _alone(model):
     """Return the scores of rows of one feature each, less the score of a row of none."""
     n = model.n_features_in_
-    rows = sparse.csr_array((np.ones(n), np.arange(n), np.append(np.arange(n + 1), n)), (n + 1, n))
-    scores = model._score_rows(_as_kernel_rows(rows)).T.astype(np.float64)
+    rows = kernel_csr(np.ones(n), np.arange(n), np.append(np.arange(n + 1), n), (n + 1, n))
+    scores = model._score_rows(rows).T.astype(np.float64)
     return scores[:-1] - scores[-1], scores[-1]
 
 
 def _strengths(model, pairs, alone):
     """Return what two features add to the score together, beyond what each adds alone."""
-    n_rows = len(pairs)
-    shape = (n_rows, model.n_features_in_)
-    rows = (np.ones(2 * n_rows), pairs.ravel(), np.arange(0, 2 * n_rows + 1, 2))
-    scores = model._score_rows(_as_kernel_rows(sparse.csr_array(rows, shape)))
+    n_rows, n_features = len(pairs), model.n_features_in_
+    indptr = np.arange(0, 2 * n_rows + 1, 2)
+    rows = kernel_csr(np.ones(2 * n_rows), pairs.ravel(), indptr, (n_rows, n_features))
+    scores = model._score_rows(rows)
     single, empty = alone
     return scores.T - empty - single[pairs[:, 0]] - single[pairs[:, 1]]
-
-
-def _as_kernel_rows(rows):
-    """Return rows whose columns ascend already in the types that kernels take."""
-    indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
-    converted = sparse.csr_array(rows.shape, dtype=np.float32)
-    converted.data, converted.indices, converted.indptr = np.float32(rows.data), indices, indptr
-    return converted
 
 
 def _keep_largest(best, new, n):

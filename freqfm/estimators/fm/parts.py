@@ -12,7 +12,8 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._memory import aligned_copy, aligned_empty
-from freqfm._validation import count_columns, csr_of
+from freqfm._rows import csr_of
+from freqfm._validation import count_columns
 from freqfm.estimators.fm.trainer import TrainingRows
 
 __all__ = ["LabelledRows", "ModelPart", "WholeModel", "weight_of_tokens"]

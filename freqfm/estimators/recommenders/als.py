@@ -12,12 +12,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._memory import as_aligned
+from freqfm._rows import take_rows
 from freqfm._validation import (
     as_kernel_array,
     canonical_csr,
     check_memory,
     count_threads,
-    take_rows,
     validate_id,
 )
 from freqfm.backends.base import Histories

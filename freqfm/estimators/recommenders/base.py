@@ -10,10 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._interactions import refuse_table
+from freqfm._rows import take_rows
 from freqfm._signals import release_signals
 from freqfm._validation import (
     LearnedArrays,
-    _csr,
     as_array,
     canonical_csr,
     check_count,
@@ -22,7 +22,7 @@ from freqfm._validation import (
     count_columns,
     count_threads,
     draw_seed,
-    take_rows,
+    kernel_csr,
     validate_ids,
     validate_rows,
 )
@@ -650,7 +650,7 @@ class BaseRecommender(
         if new_items is not None:
             targets = np.concatenate([targets, new_items])
             counts = np.concatenate([counts, np.zeros(len(new_items), counts.dtype)])
-            history = _csr(
+            history = kernel_csr(
                 history.data, history.indices, history.indptr, (len(queries), len(counts))
             )
         hidden, for_all, candidates = self._checked_items(wanted, history)
@@ -903,7 +903,7 @@ class BaseRecommender(
             allowed[candidates] = learned[candidates]
         if exclude is not None:
             allowed[validate_ids("exclude", exclude, len(table))] = False
-        itself = _csr(
+        itself = kernel_csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
             np.arange(len(chosen) + 1),
@@ -982,7 +982,7 @@ def _to_be_found(y, shape):
     n_users, n_items = shape
     if y.shape != shape and y.shape in ((n_users,), (n_users, 1)) and not sparse.issparse(y):
         items = validate_ids("y", y.ravel(), n_items)
-        return _csr(np.ones(n_users), items, np.arange(n_users + 1), shape)
+        return kernel_csr(np.ones(n_users), items, np.arange(n_users + 1), shape)
     if y.shape != shape:
         raise ValueError(
             f"y has shape {y.shape}; it must hold the items to be found, with X's shape {shape} "

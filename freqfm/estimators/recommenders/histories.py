@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._rows import csr_of, with_one_index_type
-from freqfm._validation import _csr, canonical_csr
+from freqfm._rows import concatenated_ranges, csr_of, with_one_index_type
+from freqfm._validation import canonical_csr, kernel_csr
 
 __all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
 
@@ -59,7 +59,7 @@ class InteractionHistory(NamedTuple):
         weights = self.weights
         if not len(weights):
             weights = np.ones(self.n_interactions, dtype=np.float32)
-        known = _csr(weights, self.indices, self.indptr, (self.n_users, shape[1]))
+        known = kernel_csr(weights, self.indices, self.indptr, (self.n_users, shape[1]))
         return pad_rows(known, shape[0])
 
     def plus(self, X):
@@ -83,13 +83,13 @@ class InteractionHistory(NamedTuple):
         fits = fits and (starts <= ends).all()
         learned.require(fits, "_history.indptr", f"does not rise from 0 to {self.n_interactions}")
         indptr = np.concatenate([[0], np.cumsum(ends - starts)])
-        places = np.repeat(starts - indptr[:-1], ends - starts) + np.arange(indptr[-1])
+        places = concatenated_ranges(starts, ends - starts)
         items = self.indices[places]
         learned.indices("_history.indices", items, n_items)
         weights = np.ones(len(items), dtype=np.float32)
         if len(self.weights):
             weights = self.weights[places]
-        return _csr(weights, items, indptr, (len(users), n_items))
+        return kernel_csr(weights, items, indptr, (len(users), n_items))
 
     def check(self, learned):
         """Raise if the arrays do not belong together; indices are checked when they are used."""

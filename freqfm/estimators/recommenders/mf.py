@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._memory import as_aligned
+from freqfm._rows import take_rows
 from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
@@ -19,7 +20,6 @@ from freqfm._validation import (
     check_memory,
     count_columns,
     count_threads,
-    take_rows,
     validate_id,
 )
 from freqfm.backbones import BACKBONES, Backbone

@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm import backends
+from freqfm._rows import concatenated_ranges
 from freqfm.backbones._base import backward, forward, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows
@@ -143,10 +144,8 @@ class MFTrainer(RecommenderTrainer):
             users = np.flatnonzero(lengths)
             order = users[permutation(stream, len(users))]
             begins, lengths = X.indptr[order], lengths[order]
-            ends = np.cumsum(lengths)
-            row_starts = np.append(ends - lengths, n_pairs)
-            pairs = np.repeat(begins - row_starts[:-1], lengths)
-            pairs += np.arange(n_pairs)
+            row_starts = np.append(0, np.cumsum(lengths))
+            pairs = concatenated_ranges(begins, lengths)
             users, items, weights = (column[pairs] for column in columns)
         else:
             order = permutation(stream, -(-n_pairs // block))

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._dense import ACTIVATIONS
+from freqfm._rows import take_rows
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
     as_kernel_array,
@@ -20,7 +21,6 @@ from freqfm._validation import (
     count_columns,
     count_threads,
     layer_sizes,
-    take_rows,
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender

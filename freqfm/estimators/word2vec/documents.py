@@ -10,6 +10,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
+from freqfm._rows import concatenated_ranges
+
 __all__ = ["Corpus", "Documents"]
 
 
@@ -35,11 +37,7 @@ class Corpus(NamedTuple):
 
     def in_order(self, order):
         """Return the indices into ``tokens`` of all documents in another order."""
-        lengths = np.diff(self.starts)[order]
-        ends = np.cumsum(lengths)
-        indices = np.repeat(self.starts[order] - (ends - lengths), lengths)
-        indices += np.arange(len(indices))
-        return indices
+        return concatenated_ranges(self.starts[order], np.diff(self.starts)[order])
 
 
 class Documents(NamedTuple):
