@@ -6,13 +6,28 @@ compute in the precision of their arguments.
 
 import numpy as np
 
-__all__ = ["ACTIVATIONS", "apply_layer", "layer_gradients"]
+__all__ = [
+    "ACTIVATIONS",
+    "apply_hidden",
+    "apply_layer",
+    "draw_layer",
+    "hidden_gradients",
+    "layer_gradients",
+]
 
 # Each entry is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
     "tanh": (np.tanh, lambda value: 1 - value * value),
     "relu": (lambda x: np.maximum(x, 0), lambda value: (value > 0).astype(value.dtype)),
 }
+
+
+def draw_layer(generator, n_inputs, n_outputs):
+    """Return a layer with weights drawn by Glorot's uniform rule, and biases of zero."""
+    bound = np.sqrt(6 / (n_inputs + n_outputs))
+    layer = np.zeros((n_inputs + 1, n_outputs), dtype=np.float32)
+    layer[:-1] = generator.uniform(-bound, bound, (n_inputs, n_outputs))
+    return layer
 
 
 def apply_layer(layer, x):
@@ -26,3 +41,25 @@ def layer_gradients(layer, x, gradient):
     by_layer[:-1] = x.T @ gradient
     by_layer[-1] = gradient.sum(axis=0)
     return by_layer, gradient @ layer[:-1].T
+
+
+def apply_hidden(layers, x, activation):
+    """Return the values of hidden layers for rows of inputs, which come first."""
+    function, _ = ACTIVATIONS[activation]
+    values = [x]
+    for layer in layers:
+        values.append(function(apply_layer(layer, values[-1])))
+    return values
+
+
+def hidden_gradients(layers, values, gradient, activation):
+    """Return the gradients with respect to hidden layers and to their inputs.
+
+    ``values`` are those of :func:`apply_hidden`, ``gradient`` is that with respect to the last.
+    """
+    _, derivative = ACTIVATIONS[activation]
+    by_layers = []
+    for layer, value, before in zip(layers[::-1], values[:0:-1], values[-2::-1], strict=True):
+        by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
+        by_layers.insert(0, by_layer)
+    return by_layers, gradient

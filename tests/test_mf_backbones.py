@@ -231,7 +231,7 @@ def test_new_users_of_dense_layers_start_as_similar_ones():
 
 @pytest.mark.parametrize("sizes", [(0,), (2.5,), ("a",)])
 def test_invalid_layers_are_refused(data, sizes):  # noqa: F811
-    with pytest.raises(ValueError, match="hidden_layer_sizes of MLP must be positive integers"):
+    with pytest.raises(ValueError, match="hidden_layer_sizes=.* a list of positive whole numbers"):
         MFRecommender(backbone=MLP(sizes)).fit(data[0])
 
 

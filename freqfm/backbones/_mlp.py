@@ -2,14 +2,21 @@
 
 import copy
 from itertools import pairwise
-from numbers import Integral
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
-from freqfm._dense import ACTIVATIONS, apply_layer, layer_gradients
+from freqfm._dense import (
+    ACTIVATIONS,
+    apply_hidden,
+    apply_layer,
+    draw_layer,
+    hidden_gradients,
+    layer_gradients,
+)
 from freqfm._threads import single_threaded_blas
+from freqfm._validation import layer_sizes
 from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 
@@ -71,7 +78,7 @@ class MLP(Backbone):
 
     def start(self, n_users, n_items, draw):
         """Return a table and dense layers for each side, see :class:`Backbone`."""
-        sizes = self._sizes()
+        sizes = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
         tables = {}
         for side in _SIDES:
             rows = draw(side)
@@ -79,36 +86,20 @@ class MLP(Backbone):
             # The bits of a random row are the seed, so that layers differ if rows do.
             generator = np.random.default_rng(np.frombuffer(rows[0].tobytes(), dtype=np.uint32))
             widths = [rows.shape[1], *sizes, rows.shape[1]]
-            for k, (n_inputs, n_outputs) in enumerate(pairwise(widths)):
-                bound = np.sqrt(6 / (n_inputs + n_outputs))
-                layer = np.zeros((n_inputs + 1, n_outputs), dtype=np.float32)
-                layer[:-1] = generator.uniform(-bound, bound, (n_inputs, n_outputs))
-                tables[f"{side}_layer_{k}"] = layer
+            for k, shape in enumerate(pairwise(widths)):
+                tables[f"{side}_layer_{k}"] = draw_layer(generator, *shape)
         return tables
-
-    def _sizes(self):
-        """Return the widths of the hidden layers; raise if these are not positive integers."""
-        sizes = list(self.hidden_layer_sizes)
-        if not all(isinstance(size, Integral) and size > 0 for size in sizes):
-            raise ValueError(
-                f"hidden_layer_sizes of MLP must be positive integers; got "
-                f"{self.hidden_layer_sizes!r}."
-            )
-        return [int(size) for size in sizes]
 
     def _layers(self, tables, side):
         return [tables[f"{side}_layer_{k}"] for k in range(len(self.hidden_layer_sizes) + 1)]
 
     def forward(self, tables, users, items):
         """Return the outputs of the last layers, see :class:`Backbone`."""
-        function, _ = ACTIVATIONS[self.activation]
         vectors, context = [], []
         with single_threaded_blas():
             for side, rows in zip(_SIDES, (users, items), strict=True):
-                values = [tables[f"{side}_factors"][rows]]
                 *hidden, last = self._layers(tables, side)
-                for layer in hidden:
-                    values.append(function(apply_layer(layer, values[-1])))
+                values = apply_hidden(hidden, tables[f"{side}_factors"][rows], self.activation)
                 vectors.append(apply_layer(last, values[-1]))
                 context.append((rows, values))
         return *vectors, context
@@ -129,18 +120,16 @@ class MLP(Backbone):
 
     def backward(self, tables, context, user_gradients, item_gradients):
         """Return the gradients by rows and by layers, see :class:`Backbone`."""
-        _, derivative = ACTIVATIONS[self.activation]
         found = {}
         with single_threaded_blas():
             for side, (rows, values), gradient in zip(
                 _SIDES, context, (user_gradients, item_gradients), strict=True
             ):
-                layers = self._layers(tables, side)
-                for k in range(len(layers) - 1, -1, -1):
-                    by_layer, gradient = layer_gradients(layers[k], values[k], gradient)
+                *hidden, last = self._layers(tables, side)
+                by_last, gradient = layer_gradients(last, values[-1], gradient)
+                by_hidden, gradient = hidden_gradients(hidden, values, gradient, self.activation)
+                for k, by_layer in enumerate([*by_hidden, by_last]):
                     found[f"{side}_layer_{k}"] = np.arange(len(by_layer)), by_layer
-                    if k > 0:
-                        gradient = gradient * derivative(values[k])
                 found[f"{side}_factors"] = rows, gradient
         return found
 

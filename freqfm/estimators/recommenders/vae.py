@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._dense import ACTIVATIONS
+from freqfm._dense import ACTIVATIONS, draw_layer
 from freqfm._rows import take_rows
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
@@ -434,13 +434,9 @@ class FastVAERecommender(GradientRecommender):
         generator = np.random.default_rng([self._seed, 2])
         d = int(self.n_components)
         self._n_hidden = len(hidden)
-        layers = [np.zeros((1, hidden[0]), dtype=np.float32)]
-        for n_in, n_out in [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]:
-            bound = np.sqrt(6 / (n_in + n_out))
-            layer = np.zeros((n_in + 1, n_out), dtype=np.float32)
-            layer[:-1] = generator.uniform(-bound, bound, (n_in, n_out))
-            layers.append(layer)
-        self.layers_ = layers
+        shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
+        first = np.zeros((1, hidden[0]), dtype=np.float32)
+        self.layers_ = [first, *(draw_layer(generator, *shape) for shape in shapes)]
         n_users = np.count_nonzero(np.diff(X.indptr))
         self._states = {
             name: new_state(

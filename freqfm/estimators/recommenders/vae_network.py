@@ -7,10 +7,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._dense import ACTIVATIONS, apply_layer, layer_gradients
+from freqfm._dense import (
+    ACTIVATIONS,
+    apply_hidden,
+    apply_layer,
+    hidden_gradients,
+    layer_gradients,
+)
 
-__all__ = ["Layers", "Posterior", "as_layers", "decode", "decode_backward", "encode"]
-__all__ += ["encode_backward", "kl_divergence", "kl_gradients", "normalise", "normalise_backward"]
+__all__ = [
+    "Layers",
+    "Posterior",
+    "as_layers",
+    "decode",
+    "decode_backward",
+    "encode",
+    "encode_backward",
+    "kl_divergence",
+    "kl_gradients",
+    "normalise",
+    "normalise_backward",
+]
 
 
 class Layers(NamedTuple):
@@ -39,9 +56,7 @@ class Posterior(NamedTuple):
 def encode(layers, pooled, activation):
     """Return the Posterior of users from the sums of their histories, (B, h)."""
     function, _ = ACTIVATIONS[activation]
-    values = [function(pooled + layers.first)]
-    for layer in layers.hidden:
-        values.append(function(apply_layer(layer, values[-1])))
+    values = apply_hidden(layers.hidden, function(pooled + layers.first), activation)
     mean, log_variance = np.split(apply_layer(layers.posterior, values[-1]), 2, axis=1)
     return Posterior(mean, log_variance, values)
 
@@ -52,35 +67,20 @@ def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
     gradient = np.concatenate([by_mean, by_log_variance], axis=1)
     values = posterior.values
     by_posterior, gradient = layer_gradients(layers.posterior, values[-1], gradient)
-    by_hidden = []
-    for layer, value, before in zip(
-        layers.hidden[::-1], values[:0:-1], values[-2::-1], strict=True
-    ):
-        by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
-        by_hidden.insert(0, by_layer)
+    by_hidden, gradient = hidden_gradients(layers.hidden, values, gradient, activation)
     gradient = gradient * derivative(values[0])
     return [gradient.sum(axis=0, keepdims=True), *by_hidden, by_posterior], gradient
 
 
 def decode(layers, z, activation):
     """Return the queries of latent vectors, (B, D), and the values of all layers."""
-    function, _ = ACTIVATIONS[activation]
-    values = [z]
-    for layer in layers.decoder:
-        values.append(function(apply_layer(layer, values[-1])))
+    values = apply_hidden(layers.decoder, z, activation)
     return values[-1], values
 
 
 def decode_backward(layers, values, by_queries, activation):
     """Return the gradients with respect to the decoder's layers and the latent vectors."""
-    _, derivative = ACTIVATIONS[activation]
-    gradient, by_decoder = by_queries, []
-    for layer, value, before in zip(
-        layers.decoder[::-1], values[:0:-1], values[-2::-1], strict=True
-    ):
-        by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
-        by_decoder.insert(0, by_layer)
-    return by_decoder, gradient
+    return hidden_gradients(layers.decoder, values, by_queries, activation)
 
 
 # Avoids division by zero; a zero row stays zero.
