@@ -61,6 +61,7 @@ __all__ = [
     "check_finite",
     "check_progress",
     "check_steps",
+    "check_unchanged",
     "refit",
     "train",
     "with_callbacks",
@@ -478,6 +479,26 @@ def check_steps(learned):
     """
     learned.array("_n_steps", (1,), "iu")
     learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
+
+
+def check_unchanged(model, parameter, same, before):
+    """Raise if a parameter differs from that of the model to continue.
+
+    Parameters
+    ----------
+    model : estimator
+    parameter : str
+    same : bool
+        Whether it is the same.
+    before : str
+        What the model was trained with.
+    """
+    if not same:
+        new = "a new model with warm_start=False" if hasattr(model, "warm_start") else "a new model"
+        raise ValueError(
+            f"{parameter}={getattr(model, parameter)!r} differs from {before} of the model to "
+            f"continue; set it back, or fit {new}."
+        )
 
 
 def train(task, phase, trial, callbacks=None, number=0):

@@ -48,6 +48,7 @@ from freqfm.estimators.training import (
     attempt,
     check_progress,
     check_steps,
+    check_unchanged,
     refit,
     train,
     with_callbacks,
@@ -698,16 +699,10 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _prepare_to_continue(self, optimizer):
         """Prepare the model to be trained further; raise if a parameter has changed too much."""
-        if type(optimizer).__name__ != self._optimizer_name:
-            raise ValueError(
-                f"optimizer={self.optimizer!r} differs from {self._optimizer_name}, whose state "
-                f"the model to continue carries; set it back, or fit anew with warm_start=False."
-            )
-        if type(self._loss).__name__ != self._loss_name:
-            raise ValueError(
-                f"loss={self.loss!r} differs from {self._loss_name}, which the model to continue "
-                f"was trained by; set it back, or fit anew with warm_start=False."
-            )
+        same = type(optimizer).__name__ == self._optimizer_name
+        check_unchanged(self, "optimizer", same, self._optimizer_name)
+        same = type(self._loss).__name__ == self._loss_name
+        check_unchanged(self, "loss", same, self._loss_name)
         self._check_state(optimizer)
         # Arrays of a model loaded from a memory map may be read-only; they are copied.
         for name in self._weight_names:

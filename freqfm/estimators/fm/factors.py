@@ -9,6 +9,7 @@ from sklearn.utils._param_validation import Interval
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm._validation import as_kernel_array
 from freqfm.backends.base import FMWeights
+from freqfm.estimators.training import check_unchanged
 
 __all__ = ["FACTOR_STATES", "PlainFactors", "squeeze_outputs"]
 
@@ -86,11 +87,8 @@ class PlainFactors:
         return optimizer.state_shapes(self.n_features_in_, self.factors_.shape[-1])
 
     def _check_same_shape(self):
-        if self.factors_.shape[-1] != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {self.factors_.shape[-1]} of "
-                f"the model to continue; set it back, or fit a new model with warm_start=False."
-            )
+        width = self.factors_.shape[-1]
+        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
 
     def _fewest_factors(self):
         return int(self.n_components)

@@ -21,6 +21,7 @@ from freqfm._validation import (
 from freqfm.backends.base import Tower, TowerTraining
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.trainer import FMTrainer
+from freqfm.estimators.training import check_unchanged
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
 from freqfm.optimizers import OPTIMIZERS, Optimizer
@@ -219,13 +220,9 @@ class FactorsWithTower(PlainFactors):
             )
 
     def _prepare_to_continue(self, optimizer):
-        name = type(self._checked_layer_optimizer()).__name__
-        if name != self._layer_optimizer_name:
-            raise ValueError(
-                f"layer_optimizer={self.layer_optimizer!r} differs from "
-                f"{self._layer_optimizer_name}, whose state the model to continue carries; set it "
-                f"back, or fit anew with warm_start=False."
-            )
+        name = self._layer_optimizer_name
+        same = type(self._checked_layer_optimizer()).__name__ == name
+        check_unchanged(self, "layer_optimizer", same, name)
         super()._prepare_to_continue(optimizer)
         self._tower = as_kernel_array(self._tower)
         self._tower_state = {n: as_kernel_array(a) for n, a in self._tower_state.items()}

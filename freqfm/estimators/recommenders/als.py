@@ -6,23 +6,20 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._memory import as_aligned
 from freqfm._rows import take_rows
 from freqfm._validation import (
     as_kernel_array,
     canonical_csr,
-    check_memory,
     count_threads,
-    validate_id,
 )
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.als_trainer import ALSTrainer, Objective
 from freqfm.estimators.recommenders.base import BaseRecommender
+from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.histories import pad_rows
 
 __all__ = ["ALSRecommender"]
@@ -42,7 +39,7 @@ class Components(NamedTuple):
     n_steps: int  #: of conjugate gradients; 0 for the exact solution
 
 
-class ALSRecommender(BaseRecommender):
+class ALSRecommender(FactorsMixin, BaseRecommender):
     """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
 
     Each user and item has a vector; scores are dot products of these. Observed interactions should
@@ -280,13 +277,6 @@ class ALSRecommender(BaseRecommender):
         # Least squares cannot step on a part of the data: an epoch is over all of it.
         return self._history.plus(pad_rows(X, self._n_users))
 
-    def _check_size(self, shape):
-        check_memory(
-            sum(shape) * int(self.n_components),
-            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
-            "Take fewer components, or number users and items without gaps.",
-        )
-
     def _resolve_components(self, X):
         return Components(
             max_iter=int(self.max_iter),
@@ -305,19 +295,6 @@ class ALSRecommender(BaseRecommender):
         self.user_factors_ = self._draw("user", X.shape[0])
         self.item_factors_ = self._draw("item", X.shape[1])
         self._init_curves()
-
-    def _check_continues(self, X, components, partial):
-        super()._check_continues(X, components, partial)
-        if self.user_factors_.shape[1] != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
-                f"of the model to continue; set it back, or fit a new model with warm_start=False."
-            )
-        if not partial and X.shape[0] != len(self.user_factors_):
-            raise ValueError(
-                f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
-                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
-            )
 
     def _grow(self, X, components):
         n_users, n_items = len(self.user_factors_), len(self.item_factors_)
@@ -341,16 +318,13 @@ class ALSRecommender(BaseRecommender):
         self._objective = components.objective
 
     def _make_trainer(self, components, X, score, n_known):
-        for name in ("user_factors_", "item_factors_"):
-            setattr(self, name, as_aligned(getattr(self, name)))
+        self._align_factors()
         return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
 
     # Vectors.
 
     def _check_vectors(self, learned):
-        _, width = learned.array("item_factors_", (self.n_features_in_, None))
-        learned.require(width > 0, "item_factors_", "holds no numbers")
-        learned.array("user_factors_", (self._n_users, width))
+        super()._check_vectors(learned)
         self._objective.check(learned)
 
     @property
@@ -362,16 +336,6 @@ class ALSRecommender(BaseRecommender):
 
     def _user_vectors(self, users):
         return self.user_factors_[users]
-
-    def _vectors_in_training(self, users, X):
-        return self.user_factors_[users]
-
-    def _embed(self, users):
-        return self._user_vectors(users)
-
-    def _similarity_table(self, axis):
-        table = self.user_factors_ if axis == "users" else self.item_factors_
-        return table, table.shape[1]
 
     # Users by their histories.
 
@@ -410,21 +374,9 @@ class ALSRecommender(BaseRecommender):
             part of the score by which the user's vector differs from the exact solution, zero up
             to rounding with ``X``; and ``score``, the sum of both.
         """
-        queries, history = self._queries(X, [user] if X is None else None)
-        row = 0 if X is None else validate_id("user", user, len(queries))
-        item = validate_id("item", item, self.n_features_in_)
-        history = take_rows(history, [row])
-        score = float(queries[row] @ self.item_factors_[item])
-        contributions = self._contributions(history, item)
-        order = np.argsort(-contributions, kind="stable")
-        return Bunch(
-            history=history.indices[order].astype(np.int64),
-            contributions=contributions[order],
-            rest=score - float(contributions.sum()),
-            score=score,
-        )
+        return self._explain(user, item, X)
 
-    def _contributions(self, history, item):
+    def _contributions(self, query, history, item):
         """Return the contributions of a history's items to the score of an item, float64."""
         if not history.nnz:
             return np.zeros(0)

@@ -7,7 +7,7 @@ import numpy as np
 from freqfm._validation import LearnedArrays
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.tables import OptimizerStateMixin, check_states, state_arrays
-from freqfm.estimators.training import check_steps
+from freqfm.estimators.training import check_steps, check_unchanged
 
 __all__ = ["GradientRecommender"]
 
@@ -34,14 +34,8 @@ class GradientRecommender(OptimizerStateMixin, BaseRecommender):
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
-        self._refuse_another("optimizer", components.optimizer, self._optimizer_name)
-
-    def _refuse_another(self, parameter, component, name):
-        if type(component).__name__ != name:
-            raise ValueError(
-                f"{parameter}={getattr(self, parameter)!r} differs from {name} of the model "
-                f"to continue; set it back, or fit a new model with warm_start=False."
-            )
+        same = type(components.optimizer).__name__ == self._optimizer_name
+        check_unchanged(self, "optimizer", same, self._optimizer_name)
 
     def _remember(self, X, more):
         super()._remember(X, more)

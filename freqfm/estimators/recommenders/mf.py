@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,11 +19,11 @@ from freqfm._validation import (
     check_memory,
     count_columns,
     count_threads,
-    validate_id,
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
 from freqfm.estimators.recommenders.base import WantedItems, of_single
+from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
@@ -35,6 +34,7 @@ from freqfm.estimators.recommenders.mf_trainer import (
     MFTrainer,
 )
 from freqfm.estimators.tables import grow_state, new_state
+from freqfm.estimators.training import check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
@@ -50,7 +50,7 @@ _WORTH_SEVERAL_THREADS = 20_000
 _N_TYPICAL = 4096
 
 
-class MFRecommender(GradientRecommender):
+class MFRecommender(FactorsMixin, GradientRecommender):
     """Matrix factorization for implicit feedback, by default with the loss BSL.
 
     Each user and item has a vector; scores are cosines or dot products of these. The default loss,
@@ -366,13 +366,6 @@ class MFRecommender(GradientRecommender):
         # Every user has a row, even without new interactions.
         return pad_rows(X, self._n_users) if partial and not reset else X
 
-    def _check_size(self, shape):
-        check_memory(
-            sum(shape) * int(self.n_components),
-            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
-            "Take fewer components, or number users and items without gaps.",
-        )
-
     def _resolve_components(self, X):
         return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
 
@@ -462,23 +455,11 @@ class MFRecommender(GradientRecommender):
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
-        self._refuse_another("loss", components.loss, self._loss_name)
-        self._refuse_another("backbone", components.backbone, self._backbone_name)
-        if components.cosine != self._fold_in.cosine:
-            raise ValueError(
-                f"similarity={self.similarity!r} differs from that of the model to continue; set "
-                f"it back, or fit a new model with warm_start=False."
-            )
-        if self.user_factors_.shape[1] != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {self.user_factors_.shape[1]} "
-                f"of the model to continue; set it back, or fit a new model with warm_start=False."
-            )
-        if not partial and X.shape[0] != len(self.user_factors_):
-            raise ValueError(
-                f"X has {X.shape[0]} rows, but the model to continue has {len(self.user_factors_)} "
-                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
-            )
+        for parameter in ("loss", "backbone"):
+            name = getattr(self, f"_{parameter}_name")
+            same = type(getattr(components, parameter)).__name__ == name
+            check_unchanged(self, parameter, same, name)
+        check_unchanged(self, "similarity", components.cosine == self._fold_in.cosine, "that")
 
     def _check_trainable(self):
         super()._check_trainable()
@@ -606,8 +587,7 @@ class MFRecommender(GradientRecommender):
 
     def _align_tables(self):
         """Align vectors and the optimizer's state with cache lines: training is faster."""
-        for name in ("user_factors_", "item_factors_"):
-            setattr(self, name, as_aligned(getattr(self, name)))
+        self._align_factors()
         self._states = {
             name: {key: as_aligned(array) for key, array in state.items()}
             for name, state in self._states.items()
@@ -616,10 +596,8 @@ class MFRecommender(GradientRecommender):
     # Vectors.
 
     def _check_vectors(self, learned):
+        super()._check_vectors(learned)
         n_users, n_items = self._n_users, self.n_features_in_
-        _, width = learned.array("item_factors_", (n_items, None))
-        learned.require(width > 0, "item_factors_", "holds no numbers")
-        learned.array("user_factors_", (n_users, width))
         learned.array("_inverse_temperatures", (n_users, 2))
         if self._described is not None:
             fits = isinstance(self._described, tuple) and len(self._described) == 2
@@ -639,16 +617,6 @@ class MFRecommender(GradientRecommender):
     def _user_vectors(self, users):
         vectors = self.user_factors_[users]
         return unit_rows(vectors) if self._rank_by_cosine else vectors
-
-    def _vectors_in_training(self, users, X):
-        return self._user_vectors(users)
-
-    def _embed(self, users):
-        return self._user_vectors(users)
-
-    def _similarity_table(self, axis):
-        table = self.user_factors_ if axis == "users" else self.item_factors_
-        return table, table.shape[1]
 
     def _is_learned(self, axis):
         learned = super()._is_learned(axis)
@@ -826,30 +794,18 @@ class MFRecommender(GradientRecommender):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, the
             part that is not due to single items; and ``score``, the sum of both.
         """
-        queries, history = self._queries(X, [user] if X is None else None)
-        row = 0 if X is None else validate_id("user", user, len(queries))
-        item = validate_id("item", item, self.n_features_in_)
-        return self._explain(queries[row], take_rows(history, [row]), item)
+        return self._explain(user, item, X)
 
-    def _explain(self, query, history, item):
-        """Split the score of an item into the contributions of the user's items, and a rest."""
-        (target,) = self._item_vectors([item])
-        score = float(query @ target)
-        contributions = np.zeros(0)
-        if history.nnz:
-            length = np.linalg.norm(query)
-            weights = scale_rows(history.indptr, history.data)
-            vectors = self._compared_items(history.indices)
-            pulls, push = self._user_loss().pulls_and_push(
-                query / (length if length > 0 else 1), vectors, weights / weights.sum()
-            )
-            # At the minimum the user's vector has the direction of the negative gradient.
-            scale = length / max(float(np.linalg.norm(pulls @ vectors - push)), 1e-12)
-            contributions = scale * pulls * (vectors @ target)
-        order = np.argsort(-contributions, kind="stable")
-        return Bunch(
-            history=history.indices[order].astype(np.int64),
-            contributions=contributions[order].astype(np.float64),
-            rest=score - float(contributions.sum()),
-            score=score,
+    def _contributions(self, query, history, item):
+        """Return the contributions of a history's items to the score of an item."""
+        if not history.nnz:
+            return np.zeros(0)
+        length = np.linalg.norm(query)
+        weights = scale_rows(history.indptr, history.data)
+        vectors = self._compared_items(history.indices)
+        pulls, push = self._user_loss().pulls_and_push(
+            query / (length if length > 0 else 1), vectors, weights / weights.sum()
         )
+        # At the minimum the user's vector has the direction of the negative gradient.
+        scale = length / max(float(np.linalg.norm(pulls @ vectors - push)), 1e-12)
+        return scale * pulls * (vectors @ self._item_vectors([item])[0])

@@ -29,6 +29,7 @@ from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
 from freqfm.estimators.tables import grow_state, new_state
+from freqfm.estimators.training import check_unchanged
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature
@@ -450,16 +451,9 @@ class FastVAERecommender(GradientRecommender):
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
-        if components.cosine != self._cosine:
-            raise ValueError(
-                f"similarity={self.similarity!r} differs from that of the model to continue; set "
-                f"it back, or fit a new model with warm_start=False."
-            )
-        if self.activation != self._activation:
-            raise ValueError(
-                f"activation={self.activation!r} differs from {self._activation!r} of the model to "
-                f"continue; set it back, or fit a new model with warm_start=False."
-            )
+        check_unchanged(self, "similarity", components.cosine == self._cosine, "that")
+        same = self.activation == self._activation
+        check_unchanged(self, "activation", same, repr(self._activation))
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
         if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:

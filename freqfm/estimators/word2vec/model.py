@@ -44,6 +44,7 @@ from freqfm.estimators.training import (
     attempt,
     check_progress,
     check_steps,
+    check_unchanged,
     train,
     with_callbacks,
 )
@@ -587,17 +588,10 @@ class Word2Vec(
         learned = self._check_outputs()
         in_order = list(self.vocabulary_.values()) == list(range(len(self.vocabulary_)))
         learned.require(in_order, "vocabulary_", "does not number its tokens from 0 on")
-        if type(optimizer).__name__ != self._optimizer_name:
-            raise ValueError(
-                f"optimizer={self.optimizer!r} differs from {self._optimizer_name} of the model to "
-                f"continue; set it back, or fit a new model."
-            )
+        same = type(optimizer).__name__ == self._optimizer_name
+        check_unchanged(self, "optimizer", same, self._optimizer_name)
         width = self.vectors_.shape[1]
-        if width != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the {width} of the model to "
-                f"continue; set it back, or fit a new model."
-            )
+        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
         check_progress(learned)
         check_steps(learned)
         check_states(learned, self._tables(), optimizer)
