@@ -38,7 +38,7 @@ def check_present(values, name):
     elif values.dtype.kind == "M":
         bad = np.isnat(values)
     elif values.dtype.kind == "O" and set(map(type, values.tolist())) != {str}:
-        bad = np.array([_is_missing(value) for value in values.tolist()], dtype=bool)
+        bad = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
     else:
         return
     if bad.any():
@@ -49,7 +49,8 @@ def check_present(values, name):
         )
 
 
-def _is_missing(value):
+def is_missing(value):
+    """Return whether a value is None, NaN, or what stands for either in NumPy or pandas."""
     # pandas' NA cannot be compared; its NaT is unequal to itself, as NaN and NumPy's NaT are.
     if value is None or type(value).__name__ == "NAType":
         return True

@@ -39,6 +39,8 @@ class Table:
     shape : tuple of int
     given : array or DataFrame
         What it was made from.
+    column : callable
+        Returns the column at a position, as an array.
     names : list or None
         Names of a DataFrame's columns; None for an array, and for a DataFrame whose names only
         number the columns.
@@ -53,7 +55,7 @@ class Table:
     def __init__(self, X):
         self.names, self.given = None, X
         if is_dataframe(X):
-            names, self._columns, n_rows = _open_dataframe(X)
+            names, self.column, n_rows = _open_dataframe(X)
             self.shape = n_rows, len(names)
             if not only_numbered(names):
                 self.names = names
@@ -76,7 +78,7 @@ class Table:
                 input_name="X",
             )
             self.shape = X.shape
-            self._columns = X.T
+            self.column = X.T.__getitem__
         if self.shape[0] == 0:
             raise ValueError(
                 f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
@@ -198,7 +200,7 @@ class Table:
 
     def _has_times(self, place):
         """Return whether a column holds integers in the range of times."""
-        values = self._columns[place]
+        values = self.column(place)
         try:
             numbers = values.astype(np.float64)
         except (TypeError, ValueError):
@@ -243,7 +245,7 @@ class Table:
 
     def ids(self, role, place):
         """Return a column of ids; see :func:`as_ids`."""
-        return as_ids(self._columns[place], f"X's column of {role}s")
+        return as_ids(self.column(place), f"X's column of {role}s")
 
     def codes(self, places):
         """Return, for users and for items, the distinct ids and the codes of the rows."""
@@ -260,7 +262,7 @@ class Table:
         ValueError
             If it holds anything but finite numbers.
         """
-        values = self._columns[place]
+        values = self.column(place)
         try:
             if values.dtype.kind in "mM":
                 raise TypeError(f"found {values.dtype}")
@@ -287,7 +289,7 @@ class Table:
             If a time is missing, or if times cannot be compared with each other.
         """
         name = "X's column of times"
-        values = natural(self._columns[place])
+        values = natural(self.column(place))
         check_present(values, name)
         codes = _ordered_codes(self.given, place)
         if codes is not None:
@@ -447,7 +449,7 @@ def _names(X):
 
 
 def _open_dataframe(X):
-    """Return the names, a mapping from positions to columns, and the number of rows."""
+    """Return the names, a function that returns the column at a position, the number of rows."""
     if hasattr(X, "iloc") or hasattr(X, "column_names"):
         counts = Counter(map(str, _names(X)))
         twice = [name for name, count in counts.items() if count > 1]
@@ -461,7 +463,7 @@ def _open_dataframe(X):
                 f"X is a {type(X).__module__.split('.')[0]} {type(X).__name__}; reading it takes "
                 f"narwhals: pip install 'freqfm[frames]', or give an array or a list."
             ) from None
-        return list(X.columns), _Lazily(lambda place: np.asarray(X.iloc[:, place])), X.shape[0]
+        return list(X.columns), lambda place: np.asarray(X.iloc[:, place]), X.shape[0]
     try:
         frame = narwhals.from_native(X, eager_only=True)
     except TypeError as error:
@@ -484,14 +486,4 @@ def _open_dataframe(X):
             values[missing] = None
         return values
 
-    return names, _Lazily(column), frame.shape[0]
-
-
-class _Lazily:
-    """Index access to a function's results."""
-
-    def __init__(self, function):
-        self._function = function
-
-    def __getitem__(self, place):
-        return self._function(place)
+    return names, column, frame.shape[0]

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.feature_extraction import DictVectorizer
 
 from freqfm._columns import role_of, shorten
-from freqfm._ids import as_ids, unique_codes
+from freqfm._ids import as_ids, is_missing, unique_codes
 from freqfm._interactions import Table, is_dataframe
 from freqfm._warnings import warn_once
 
@@ -57,7 +57,7 @@ class FeatureTable:
         table = Table(frame)
         names = [str(name) for name in (table.names or range(table.shape[1]))]
         place = self._place_of_ids(frame, names, column)
-        ids = frame.index.to_numpy() if place is None else table._columns[place]
+        ids = frame.index.to_numpy() if place is None else table.column(place)
         self.ids = as_ids(ids, f"the ids of {self.name}")
         distinct, codes = unique_codes(self.ids, f"the ids of {self.name}")
         if len(distinct) < len(codes):
@@ -69,7 +69,7 @@ class FeatureTable:
         self.rows = [{} for _ in codes]
         for k, of_column in enumerate(names):
             if k != place:
-                self._add(of_column, table._columns[k], _is_category(frame, k))
+                self._add(of_column, table.column(k), _is_category(frame, k))
 
     def _place_of_ids(self, frame, names, column):
         """Return the position of the column of ids; None if they are in the index."""
@@ -114,13 +114,13 @@ class FeatureTable:
 def _features_of(column, value, is_category):
     """Return the features of a cell by name; None if it cannot be encoded."""
     if isinstance(value, Mapping):
-        found = {key: number for key, number in value.items() if not _is_missing(number)}
+        found = {key: number for key, number in value.items() if not is_missing(number)}
         if not all(map(_is_finite, found.values())):
             return None
         return {f"{column}={key}": float(number) for key, number in found.items()}
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
-        return {f"{column}={item}": 1.0 for item in value if not _is_missing(item)}
-    if _is_missing(value):
+        return {f"{column}={item}": 1.0 for item in value if not is_missing(item)}
+    if is_missing(value):
         return {}
     if is_category and isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas makes floats of integers where some are missing
@@ -129,10 +129,6 @@ def _features_of(column, value, is_category):
     if _is_finite(value):
         return {column: float(value)} if value else {}
     return None
-
-
-def _is_missing(value):
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
 def _is_finite(value):
