@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-from freqfm._jit import as_python
+from freqfm._jit import as_python, python_function
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
@@ -163,7 +163,7 @@ def _check_formulas(axis, component, required):
             continue
         if isinstance(formula, Real):
             continue
-        function = getattr(formula, "py_func", formula)
+        function = python_function(formula)
         if not inspect.isfunction(function):
             raise TypeError(
                 f"{name} of {cls} is {formula!r}, but has to be {wanted}: a static method, or a "

@@ -273,9 +273,9 @@ class LearnedArrays:
                 name, f"holds {indices.min()} to {indices.max()}, outside [0, {n - 1}]"
             )
 
-    def require(self, true, name, found):
-        """Raise unless ``true``."""
-        if not true:
+    def require(self, condition, name, found):
+        """Raise unless a condition holds; ``found`` says what is wrong with the attribute."""
+        if not condition:
             raise self._error(name, found)
 
     def _error(self, name, found):

@@ -463,9 +463,8 @@ class AutoencoderProblem(NamedTuple):
 class WordProblem(NamedTuple):
     """What a trainer of word vectors needs to know before the first epoch."""
 
-    cbow: (
-        bool  #: whether the mean of a window predicts its token, or each of its tokens (skip-gram)
-    )
+    #: Whether the mean of a window predicts its token, or each of its tokens (skip-gram).
+    cbow: bool
     window: int  #: largest distance between a position and its inputs
     shrink_windows: bool  #: whether the distance is drawn from 1 to ``window``, for each position
     n_negatives: int

@@ -113,7 +113,7 @@ def digest(value, name):
 
     Raises
     ------
-        If the value cannot be stored in a file.
+    TypeError
         If a file could not hold the value.
     """
     arrays = []

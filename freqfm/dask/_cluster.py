@@ -55,7 +55,7 @@ def is_frame(collection):
     return (
         dask.is_dask_collection(collection)
         and hasattr(collection, "map_partitions")
-        and (hasattr(collection, "divisions"))
+        and hasattr(collection, "divisions")
     )
 
 

@@ -324,8 +324,8 @@ class StratifiedNDCGDisplay:
 
 def _rank_correlation(one, other):
     """Return Spearman's coefficient, without a warning where it is undefined."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
-    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
+    return float(spearmanr(one, other).statistic)

@@ -3,12 +3,6 @@
 import numpy as np
 
 
-def softmax_law(query, items):
-    """Return softmax(<q, v>)."""
-    weights = np.exp([float(np.dot(query, v)) for v in items])
-    return weights / weights.sum()
-
-
 def midx_law(query, items, codebooks, codes, variant, pop=None):
     """Return P1(k1) P2(k2 | k1) P3(i | k1, k2) of an inverted multi-index with two codebooks."""
     first, second = codebooks

@@ -70,13 +70,13 @@ class RankedFactors:
         model.n_parameters_ = len(self.intercept_) * (layout.n_weights + len(layout.levels))
         model._state_layout = self._state_layout[: len(model.ranks_)]
         starts, widths = model._state_layout[-1, ::2], model._state_layout[-1, 1::2]
-        first, second = starts + widths * layout.n_rows[-1]
+        sizes = starts + widths * layout.n_rows[-1]
         model._optimizer_state = [
             {name: array.copy() for name, array in state.items()} for state in self._optimizer_state
         ]
         for state in model._optimizer_state:
-            state["factors_first"] = state["factors_first"][:first].copy()
-            state["factors_second"] = state["factors_second"][:second].copy()
+            for name, size in zip(FACTOR_STATES, sizes, strict=True):
+                state[name] = state[name][:size].copy()
         if len(model.ranks_) == 1:
             model._become_plain(widths)
         model.optimizer_state_nbytes_ = sum(state.nbytes for state in model._optimizer_states())
@@ -88,7 +88,7 @@ class RankedFactors:
         tables = self._factors.reshape(len(self.intercept_), n_features, -1)[:, rows]
         self._factors = squeeze_outputs(tables.reshape(len(tables), -1))
         for state in self._optimizer_state:
-            for name, width in zip(("factors_first", "factors_second"), state_widths, strict=True):
+            for name, width in zip(FACTOR_STATES, state_widths, strict=True):
                 state[name] = state[name].reshape(n_features, width)[rows]
         self.factor_rows_ = np.arange(n_features, dtype=np.int32)
 

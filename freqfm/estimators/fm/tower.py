@@ -171,7 +171,6 @@ class FactorsWithTower(PlainFactors):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
-        layer_optimizer = self._checked_layer_optimizer()
         self.fields_ = self._encoded_fields()
         self._layer_widths = self._widths(self.fields_)
         n_weights = _count_weights(self._layer_widths)
@@ -184,14 +183,16 @@ class FactorsWithTower(PlainFactors):
         if self._has_tower:
             for weights in self._tower:
                 _draw_layers(self._layer_widths, weights, generator)
-        self._layer_optimizer_name = type(layer_optimizer).__name__
-        self._tower_state = {
-            name: aligned_zeros((n_outputs, width))
-            for name, width in zip(
-                ("first", "second"), layer_optimizer.state_widths(n_weights), strict=True
-            )
-        }
+        self._layer_optimizer_name = type(self._checked_layer_optimizer()).__name__
+        shapes = self._tower_state_shapes()
+        self._tower_state = {name: aligned_zeros(shape) for name, shape in shapes.items()}
         return states
+
+    def _tower_state_shapes(self):
+        """Return the shapes of the arrays in the optimizer state of the layers, by name."""
+        n_outputs, n_weights = self._tower.shape
+        first, second = self._checked_layer_optimizer().state_widths(n_weights)
+        return {"first": (n_outputs, first), "second": (n_outputs, second)}
 
     def _towers(self):
         """Return the Tower of every output, as views of the model's weights."""
@@ -252,16 +253,7 @@ class FactorsWithTower(PlainFactors):
 
     def _check_state(self, optimizer):
         super()._check_state(optimizer)
-        n_outputs, n_weights = self._tower.shape
-        shapes = {
-            name: (n_outputs, width)
-            for name, width in zip(
-                ("first", "second"),
-                self._checked_layer_optimizer().state_widths(n_weights),
-                strict=True,
-            )
-        }
-        LearnedArrays(self).arrays("_tower_state", self._tower_state, shapes)
+        LearnedArrays(self).arrays("_tower_state", self._tower_state, self._tower_state_shapes())
 
 
 def _count_weights(widths):

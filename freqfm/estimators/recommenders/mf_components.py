@@ -252,7 +252,7 @@ def _sampler(model, loss):
                 f"got {value!r}."
             )
         return None
-    if isinstance(value, str) and value == "auto":
+    if is_named(value, "auto"):
         return Uniform()
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
     if not loss.weights_negatives and not _draws_without_weights(sampler):
@@ -268,7 +268,7 @@ def _sampler(model, loss):
             f"n_negatives={model.n_negatives} is not used with negative_sampler={value!r}, which "
             f"takes all items; leave it at None."
         )
-    _refuse_ignored_draws(sampler)
+    refuse_ignored_draws(sampler)
     return sampler
 
 
@@ -279,7 +279,7 @@ def _draws_without_weights(sampler):
     return isinstance(sampler, Uniform)
 
 
-def _refuse_ignored_draws(sampler):
+def refuse_ignored_draws(sampler):
     """Raise if a custom sampler defines ``draw`` where it would not be called."""
     axis, name = "negative_sampler", type(sampler).__name__
     if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):

@@ -4,8 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, refuse_names, resolve
-from freqfm.estimators.recommenders.mf_components import resolve_temperature
+from freqfm._components import is_named, resolve
+from freqfm.estimators.recommenders.mf_components import (
+    refuse_ignored_draws,
+    resolve_temperature,
+)
 from freqfm.formulas import codes
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import MIDX, SAMPLERS, InBatch, Sampler
@@ -134,7 +137,7 @@ def _optimizer(model, rate, full):
 
 def _sampler(model, n_items):
     wanted = model.negative_sampler
-    if isinstance(wanted, str) and wanted == "auto":
+    if is_named(wanted, "auto"):
         wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
     midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
     n_codewords = model.n_codewords if midx else None
@@ -147,9 +150,7 @@ def _sampler(model, n_items):
         SAMPLERS,
         [("n_codewords", "n_codewords", n_codewords)],
     )
-    if sampler.negatives_code not in (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE):
-        reason = "negatives of this kind are drawn by compiled code"
-        refuse_names("negative_sampler", sampler, ["draw"], reason)
+    refuse_ignored_draws(sampler)
     if isinstance(sampler, InBatch):
         raise ValueError(
             f"negative_sampler={model.negative_sampler!r} is not supported here, where a batch "

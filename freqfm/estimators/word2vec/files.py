@@ -93,5 +93,5 @@ def _read_binary(file, width):
 def _error(path, found):
     return ValueError(
         f"{os.fspath(path)} {found}; it is not a file of word vectors in the format of word2vec, "
-        f"or binary={True} and {False} are mixed up."
+        f"or it was written with the other value of binary."
     )
