@@ -146,7 +146,7 @@ def test_gradient_is_zero_at_the_solution(X):
 @pytest.mark.parametrize("n_steps", [3, 0])
 def test_rows_do_not_depend_on_threads_tiles_or_calls(n_steps, monkeypatch):
     X = make_interactions(150, 70, 2500, random_state=0)
-    monkeypatch.setattr(kernels, "_WORTH_A_TEAM", 0)
+    monkeypatch.setattr(kernels, "_WORTH_SEVERAL_THREADS", 0)
     solver = {"solver": "cg" if n_steps else "cholesky", "cg_steps": max(n_steps, 1)}
     models = [make(n_jobs=n, n_components=20, **solver).fit(X) for n in (1, 2, 3)]
     monkeypatch.setattr(kernels, "_PER_CALL", 20_000)

@@ -101,7 +101,7 @@ def serve(what):
         return
     problem = FoldInProblem(table, table, True, 1.0, 1.0, 1.0, 1.0, 2)
     for formulas in ({}, CustomBPR().replacements()):
-        backend.fold_in(problem, (starts, numbers, table[:, 0]), 1, formulas)
+        backend.fold_in(problem, Histories(starts, numbers, table[:, 0]), 1, formulas)
     backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)
 
 

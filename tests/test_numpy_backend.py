@@ -430,7 +430,7 @@ def test_folding_in_agrees(pairwise):
         items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
     )
     results = [
-        backend.fold_in(problem, (X.indptr.astype(np.int64), X.indices, X.data), 1)
+        backend.fold_in(problem, Histories(X.indptr.astype(np.int64), X.indices, X.data), 1)
         for backend in (CPU, NumpyBackend())
     ]
     assert_near(results[1], results[0], "vectors")

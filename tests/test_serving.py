@@ -97,7 +97,7 @@ def test_items_excluded_for_all():
 def test_few_queries_share_the_items(monkeypatch, n_queries, unit_columns):
     teams = []
     monkeypatch.setattr(topk, "Team", lambda size: teams.append(size) or Team(size))
-    monkeypatch.setattr(topk, "_WORTH_A_TEAM", 0)
+    monkeypatch.setattr(topk, "_WORTH_SEVERAL_THREADS", 0)
     rng = np.random.default_rng(0)
     queries = rng.standard_normal((n_queries, 5), dtype=np.float32)
     items = rng.integers(-2, 3, (5 * TILE_ITEMS + 1, 5)).astype(np.float32)  # with ties

@@ -702,8 +702,8 @@ class Backend(ABC):
         Parameters
         ----------
         problem : FoldInProblem
-        histories : tuple
-            (indptr, indices, values) of the users' items; indices are rows of ``problem.items``.
+        histories : Histories
+            Items are rows of ``problem.items``.
         n_threads : int
         formulas : dict, default=None
             Custom formulas, as in FMProblem.

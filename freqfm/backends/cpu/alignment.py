@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.blas import add_product, product_with_transposed
-from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
+from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Side,
@@ -257,13 +258,13 @@ class AlignmentFamily(Family):
         super().__init__(problem, n_pairs, size)
         d = problem.width
         self._scratch = AlignmentScratch(
-            masks=floats(n_pairs, d),
-            lengths=floats(n_pairs),
-            units=floats(2, n_pairs, d),
-            gradients=floats(2, n_pairs, d),
-            cosines=floats(size, TILE_ROWS, n_pairs),
+            masks=aligned_zeros((n_pairs, d)),
+            lengths=aligned_zeros(n_pairs),
+            units=aligned_zeros((2, n_pairs, d)),
+            gradients=aligned_zeros((2, n_pairs, d)),
+            cosines=aligned_zeros((size, TILE_ROWS, n_pairs)),
             **numbers_of_rows(("losses", "user_totals", "item_totals"), n_pairs),
-            margin_gradients=floats(n_pairs, 1),
+            margin_gradients=aligned_zeros((n_pairs, 1)),
         )
 
     def _work_of_batch(self):

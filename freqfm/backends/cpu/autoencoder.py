@@ -37,10 +37,6 @@ def sum_histories(histories, table, n_threads):
     return out
 
 
-def _floats(*shape):
-    return aligned_zeros(shape)
-
-
 class AutoencoderTrainer(TableTrainer):
     """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``."""
 
@@ -55,17 +51,17 @@ class AutoencoderTrainer(TableTrainer):
     def _full_scratch(self):
         size, n = self.n_threads, self._problem.n_queries
         width = self._problem.item_width
-        scores = _floats(size, n, TILE)
+        scores = aligned_zeros((size, n, TILE))
         return FullScratch(
             scores=scores,
             bits=scores.view(np.int32),
             chunk_sums=aligned_zeros((N_CHUNKS, n, 2), np.float64),
-            log_sums=_floats(n),
-            scaled=_floats(n, width),
-            chunk_gradients=_floats(N_CHUNKS, n, width),
+            log_sums=aligned_zeros(n),
+            scaled=aligned_zeros((n, width)),
+            chunk_gradients=aligned_zeros((N_CHUNKS, n, width)),
             chunk_scores=aligned_zeros((N_CHUNKS, n), np.float64),
-            units=_floats(size, TILE if self._problem.n_unit else 0, width),
-            tile_gradients=_floats(size, TILE, width),
+            units=aligned_zeros((size, TILE if self._problem.n_unit else 0, width)),
+            tile_gradients=aligned_zeros((size, TILE, width)),
             cursors=np.zeros((size, n), dtype=np.int64),
         )
 
@@ -80,11 +76,11 @@ class AutoencoderTrainer(TableTrainer):
         return SampledScratch(
             occurrences=empty_occurrences(n_positives + n_queries * n, width, size),
             ids=np.zeros((n_queries, n), dtype=np.int32),
-            log_q=_floats(n_queries, n),
-            positive_log_q=_floats(n_positives),
-            vectors=_floats(size * (n + 1), width),
-            scores=_floats(size, n),
-            multiples=_floats(size, n),
+            log_q=aligned_zeros((n_queries, n)),
+            positive_log_q=aligned_zeros(n_positives),
+            vectors=aligned_zeros((size * (n + 1), width)),
+            scores=aligned_zeros((size, n)),
+            multiples=aligned_zeros((size, n)),
             numbers=numbers,
             sums=sums,
         )

@@ -45,13 +45,10 @@ class CPUBackend(Backend):
     take_rows = staticmethod(take_rows)
     put_rows = staticmethod(put_rows)
 
-    def fm_trainer(self, problem, n_threads):
-        """Return a trainer of whole epochs, see ``Backend``."""
-        return FMEpochs(problem, n_threads)
-
-    def fm_scores(self, X, weights, n_threads):
-        """Return the scores of rows under every output, see ``Backend``."""
-        return fm_scores(X, weights, n_threads)
+    fm_trainer = staticmethod(FMEpochs)
+    fm_scores = staticmethod(fm_scores)
+    deepfm_trainer = staticmethod(DeepFMEpochs)
+    deepfm_scores = staticmethod(deepfm_scores)
 
     def fm_forward(self, X, weights, n_threads):
         """Return the scores of a batch and the sums of x v, see ``Backend``."""
@@ -84,14 +81,6 @@ class CPUBackend(Backend):
         with Team(n_threads) as team:
             team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
         return gradient
-
-    def deepfm_trainer(self, problem, training, n_threads):
-        """Return a trainer of machines with towers, see ``Backend``."""
-        return DeepFMEpochs(problem, training, n_threads)
-
-    def deepfm_scores(self, X, weights, towers, n_threads):
-        """Return the scores of rows under every output, see ``Backend``."""
-        return deepfm_scores(X, weights, towers, n_threads)
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores predict, see ``Backend``."""

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.drawing import Draws, draw_for_pairs
 from freqfm.backends.cpu.tables import Span
 from freqfm.formulas import codes
@@ -17,11 +16,6 @@ _WORK_PER_CALL = 5_000_000_000
 
 # At most this many negatives are drawn at a time.
 _DRAWS = 1 << 23
-
-
-def floats(*shape):
-    """Return zeros, float32, that begin with a cache line."""
-    return aligned_zeros(shape)
 
 
 def numbers_of_rows(names, n):

@@ -15,18 +15,10 @@ from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
 
 # Below this number of multiplications in a call, starting threads costs more than it saves.
-_WORTH_A_TEAM = 1_000_000
+_WORTH_SEVERAL_THREADS = 1_000_000
 
 # Padding between the scratch of two threads, in floats, so that they share no cache line.
 _PADDING = 32
-
-
-class Histories(NamedTuple):
-    """The items of the users to fold in."""
-
-    indptr: np.ndarray  #: (n + 1,)
-    indices: np.ndarray  #: rows of the problem's items
-    values: np.ndarray  #: weights, float32
 
 
 class FoldInScratch(NamedTuple):
@@ -88,12 +80,12 @@ def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
     for j in range(n):
         pushes[j] = ZERO
     for p in range(begin, end):
-        k = np.uint64(histories.indices[p])
+        k = np.uint64(histories.items[p])
         score = ZERO
         for f in range(width):
             score += user[f] * items[k, f]
         score *= inverse
-        share = histories.values[p] / (weight * np.float32(n))
+        share = histories.weights[p] / (weight * np.float32(n))
         pull = ZERO
         for j in range(n):
             by_positive, by_negative = pair_gradient(share, score, scores[j])
@@ -115,10 +107,10 @@ def _sum_history(begin, end, items, histories, user):
     for f in range(width):
         user[f] = ZERO
     for p in range(begin, end):
-        k = np.uint64(histories.indices[p])
-        weight += histories.values[p]
+        k = np.uint64(histories.items[p])
+        weight += histories.weights[p]
         for f in range(width):
-            user[f] += histories.values[p] * items[k, f]
+            user[f] += histories.weights[p] * items[k, f]
     return weight
 
 
@@ -136,8 +128,8 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     gradient = scratch.gradients[rank]
     for r in range(rank, out.shape[0], size):
         user = out[r]
-        begin = histories.indptr[r]
-        end = histories.indptr[r + 1]
+        begin = histories.starts[r]
+        end = histories.starts[r + 1]
         weight = _sum_history(begin, end, items, histories, user)
         if not _normalise(user):
             continue
@@ -149,8 +141,8 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
                 _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
             else:
                 for p in range(begin, end):
-                    k = np.uint64(histories.indices[p])
-                    x = problem.positive * histories.values[p] / weight
+                    k = np.uint64(histories.items[p])
+                    x = problem.positive * histories.weights[p] / weight
                     for f in range(width):
                         gradient[f] += x * items[k, f]
                 strength = problem.constant * problem.inverse
@@ -163,10 +155,9 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
 
 def fold_in(problem, histories, n_threads, formulas=None):
     """Return unit vectors of users by their histories; see ``Backend.fold_in``."""
-    histories = Histories(*histories)
-    n, (n_others, width) = len(histories.indptr) - 1, problem.others.shape
+    n, (n_others, width) = len(histories.starts) - 1, problem.others.shape
     n_threads = max(1, min(n_threads, n))
-    if n * problem.n_steps * problem.others.size < _WORTH_A_TEAM:
+    if n * problem.n_steps * problem.others.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     numbers = {
         name: np.float32(getattr(problem, name))

@@ -32,7 +32,7 @@ _GATHERED = 128
 
 # Multiplications below which starting threads costs more than it saves, and about how many of them
 # are made in a call of a kernel: signals can only arrive between calls.
-_WORTH_A_TEAM, _PER_CALL = 1_000_000, 1_000_000_000
+_WORTH_SEVERAL_THREADS, _PER_CALL = 1_000_000, 1_000_000_000
 
 # A row whose residual has this squared length is solved; smaller ones would leave float32.
 _SOLVED = np.float32(1e-30)
@@ -384,7 +384,7 @@ def least_squares(problem, histories, rows, n_threads):
     n, width = rows.shape
     losses = np.zeros(n)
     work = 2 * len(histories.items) * width * (width if problem.n_steps == 0 else 4)
-    n_threads = n_threads if work >= _WORTH_A_TEAM else 1
+    n_threads = n_threads if work >= _WORTH_SEVERAL_THREADS else 1
     sums, gram = aligned_zeros((_N_SUMS, width, width)), aligned_zeros((width, width))
     systems = Systems(gram, problem.factors, problem.penalties, int(problem.n_steps), *histories)
     solver = conjugate_gradients if problem.n_steps else solve_exactly

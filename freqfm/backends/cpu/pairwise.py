@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
-from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
+from freqfm._memory import aligned_zeros
+from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
 from freqfm.backends.cpu.prefetch import LINE, prefetch_element, prefetch_row
 from freqfm.backends.cpu.tables import (
@@ -343,9 +344,9 @@ class PairwiseFamily(Family):
         super().__init__(problem, n_pairs, size)
         self.n_listed = n_pairs * problem.n_negatives
         self._scratch = PairwiseScratch(
-            masks=floats(n_pairs, problem.width),
-            units=floats(n_pairs, problem.width),
-            gradients=floats(n_pairs, problem.width),
+            masks=aligned_zeros((n_pairs, problem.width)),
+            units=aligned_zeros((n_pairs, problem.width)),
+            gradients=aligned_zeros((n_pairs, problem.width)),
             **numbers_of_rows(("losses", "weights"), n_pairs),
             lanes=_empty_lanes(size),
         )

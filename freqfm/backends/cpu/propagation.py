@@ -20,7 +20,7 @@ from freqfm.formulas.search import first_above
 _AHEAD = 8
 
 # Below this number of multiplications in a call, starting threads costs more than it saves.
-_WORTH_A_TEAM = 1_000_000
+_WORTH_SEVERAL_THREADS = 1_000_000
 
 _NO_MASK = np.zeros(0, dtype=np.bool_)
 
@@ -132,7 +132,7 @@ class Propagation:
         totals = row_scratch(width, self._n_threads)
         work = 2 * len(self._neighbours[0].indices) * n_layers * width
         tables = base
-        with Team(self._n_threads if work >= _WORTH_A_TEAM else 1) as team:
+        with Team(self._n_threads if work >= _WORTH_SEVERAL_THREADS else 1) as team:
             for k in range(n_layers):
                 last = k == n_layers - 1
                 layers = tuple(

@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import RankingTrainer
 from freqfm.backends.cpu.alignment import AlignmentFamily
 from freqfm.backends.cpu.drawing import Draws
-from freqfm.backends.cpu.family import Call, floats
+from freqfm.backends.cpu.family import Call
 from freqfm.backends.cpu.pairwise import PairwiseFamily
 from freqfm.backends.cpu.softmax import SoftmaxFamily
 from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
@@ -73,7 +74,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     def _draws_from(self, proposal):
         """Return Draws from a proposal; their working memory is reused."""
         if self._draws is None or self._draws.proposal is not proposal:
-            log_q = floats(self.n_threads, self._problem.n_negatives)
+            log_q = aligned_zeros((self.n_threads, self._problem.n_negatives))
             self._draws = Draws(proposal, *draw_scratch(proposal, self.n_threads), log_q)
         return self._draws
 

@@ -14,9 +14,10 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 import numpy as np
 
 from freqfm._jit import ONE, ZERO, inlined, kernel, python_function
+from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.blas import add_product_of_transposed, tile_height
 from freqfm.backends.cpu.drawing import draw_for_rows
-from freqfm.backends.cpu.family import Family, floats, numbers_of_rows
+from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.softmax_rows import (
     FIRST,
     Softmax,
@@ -210,15 +211,15 @@ class SoftmaxFamily(Family):
         self.n_listed = n_pairs * width if separate else width
         n_units = size * width if separate else width
         self._scratch = SoftmaxScratch(
-            masks=floats(n_pairs, d),
-            lengths=floats(n_pairs),
-            scaled=floats(n_pairs, d),
-            user_gradients=floats(n_pairs, d),
-            sources=floats(n_pairs + (0 if separate else width), d),
-            negative_units=floats(n_units, d),
-            negative_corrections=floats(n_units),
-            scores=floats(panel, width),
-            terms=floats(panel if problem.constants["pairs"] else 0, width),
+            masks=aligned_zeros((n_pairs, d)),
+            lengths=aligned_zeros(n_pairs),
+            scaled=aligned_zeros((n_pairs, d)),
+            user_gradients=aligned_zeros((n_pairs, d)),
+            sources=aligned_zeros((n_pairs + (0 if separate else width), d)),
+            negative_units=aligned_zeros((n_units, d)),
+            negative_corrections=aligned_zeros(n_units),
+            scores=aligned_zeros((panel, width)),
+            terms=aligned_zeros((panel if problem.constants["pairs"] else 0, width)),
             **numbers_of_rows(SoftmaxScratch._fields[9:], n_pairs),
         )
 

@@ -41,7 +41,7 @@ _MANY_QUERIES, _MANY_WITH_BOUNDS = 8192, 2048
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
 # Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
-_WORTH_A_TEAM = 20_000_000
+_WORTH_SEVERAL_THREADS = 20_000_000
 
 # So many queries and columns are worth the rounding of a tile's items.
 _QUERIES_WORTH_BOUNDS, _COLUMNS_WORTH_BOUNDS = 64, 32
@@ -458,7 +458,7 @@ def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n
     if k == 0:
         return best
     n_threads = min(n_threads, len(queries))
-    if len(candidates.indices) * items.shape[1] < _WORTH_A_TEAM:
+    if len(candidates.indices) * items.shape[1] < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     with Team(n_threads) as team:
         scores = Scores(queries, items, int(unit_columns), False)
@@ -472,7 +472,7 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     bounded = _bounds_pay(queries, items)
     many = _MANY_WITH_BOUNDS if bounded else _MANY_QUERIES
     n_rows = _ROWS_OF_MANY if n >= many else _ROWS_OF_FEW
-    if n * items.size < _WORTH_A_TEAM:
+    if n * items.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
     # If there are fewer groups of queries than threads, the items are divided too.

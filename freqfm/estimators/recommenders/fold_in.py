@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm import backends
-from freqfm.backends.base import FoldInProblem
+from freqfm.backends.base import FoldInProblem, Histories
 from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.losses import PairwiseLoss
 
@@ -152,5 +152,5 @@ def fold_in_rows(loss, X, items, indices, n_threads, device="cpu"):
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
     problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
-    histories = X.indptr, indices, scale_rows(X.indptr, X.data)
+    histories = Histories(X.indptr, indices, scale_rows(X.indptr, X.data))
     return backends.serve(device, "fold_in", problem, histories, n_threads, formulas)
