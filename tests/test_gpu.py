@@ -209,7 +209,9 @@ def test_folding_in_agrees(pairwise):
     problem = FoldInProblem(
         items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
     )
-    found, expected = (b.fold_in(problem, histories(), 1) for b in (GPU, NumpyBackend()))
+    found, expected = (
+        b.fold_in(problem, Histories(*histories()), 1) for b in (GPU, NumpyBackend())
+    )
     assert_allclose(found, expected, atol=1e-5)
     sums = [b.sum_histories(Histories(*histories()), items, 1) for b in (GPU, NumpyBackend())]
     assert_allclose(*sums, atol=1e-5)

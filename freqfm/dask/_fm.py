@@ -9,7 +9,7 @@ from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, collected, groups
 from freqfm.dask._cluster import Cluster, aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows, ShardedTowerTrainer
 from freqfm.estimators.fm import deepfm, plain, rafm
-from freqfm.estimators.fm.base import _AUTO_EARLY_STOPPING, _CROSS_VALIDATED_BELOW
+from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.training import FitCallbacks
 
@@ -109,12 +109,12 @@ class ShardedFM(OnCluster):
         n_rows, early_stopping, share = sum(rows.sizes), self.early_stopping, None
         if len(rows.shards) > 1:
             if early_stopping == "auto":
-                early_stopping = n_rows >= _AUTO_EARLY_STOPPING
+                early_stopping = n_rows >= AUTO_EARLY_STOPPING
             if not early_stopping:
                 return [rows]
             share = self.validation_fraction
             if share == "auto":
-                share = 0.1 if n_rows >= _CROSS_VALIDATED_BELOW else 0.2
+                share = 0.1 if n_rows >= CROSS_VALIDATED_BELOW else 0.2
         split = rows._replace(shards=rows.of_shards(_shards.Shard.split, share))
         facts = rows.cluster.gather(split.of_shards(_shards.Shard.facts))
         folds = []

@@ -14,7 +14,7 @@ from freqfm._validation import check_structure
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score
-from freqfm.estimators.fm.targets import _check_labels
+from freqfm.estimators.fm.targets import check_labels
 
 __all__ = ["Shard", "ShardTrainer", "collect", "describe", "predicted", "score", "train"]
 
@@ -101,7 +101,7 @@ def describe(raw, of_classes):
     """Return what the client needs to know of a shard before training: small numbers."""
     facts = {"n_rows": raw.X.shape[0], "n_weighted": n_weighted(raw), "classes": None}
     if of_classes and facts["n_rows"]:
-        y = _check_labels("y", column_or_1d(raw.y))
+        y = check_labels("y", column_or_1d(raw.y))
         classes, codes = np.unique(y, return_inverse=True)
         weight = None if raw.sample_weight is None else np.asarray(raw.sample_weight)
         facts["classes"] = classes, np.bincount(codes.ravel(), weight)

@@ -1,14 +1,14 @@
 """Data sets with frequent and rare tokens: synthetic data, loaders of files and downloads."""
 
-from .criteo import load_criteo_tsv
-from .csr_files import load_csr, save_csr
-from .fetch import fetch_gowalla, fetch_movielens
-from .interaction_files import load_interactions
-from .interactions import make_interactions
-from .libfm import load_libfm
-from .one_hot import IncrementalOneHotEncoder
-from .streams import RowStream
-from .synthetic import make_clicks
+from freqfm.datasets.criteo import load_criteo_tsv
+from freqfm.datasets.csr_files import load_csr, save_csr
+from freqfm.datasets.fetch import fetch_gowalla, fetch_movielens
+from freqfm.datasets.interaction_files import load_interactions
+from freqfm.datasets.interactions import make_interactions
+from freqfm.datasets.libfm import load_libfm
+from freqfm.datasets.one_hot import IncrementalOneHotEncoder
+from freqfm.datasets.streams import RowStream
+from freqfm.datasets.synthetic import make_clicks
 
 __all__ = [
     "IncrementalOneHotEncoder",

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._columns import role_of, shorten
-
-from ._lines import at_line, read_lines
+from freqfm.datasets._lines import at_line, read_lines
 
 # The largest id for which the matrix has a shape within int32.
 MAX_ID = np.iinfo(np.int32).max - 1

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
-from ._lines import as_paths, at_line, read_lines
+from freqfm.datasets._lines import as_paths, at_line, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
 CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]

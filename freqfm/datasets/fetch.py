@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
-from .interaction_files import _lists_shape, _lists_to_csr, _read_lists
-from .synthetic import is_real
+from freqfm.datasets.interaction_files import lists_shape, lists_to_csr, read_lists
+from freqfm.datasets.synthetic import is_real
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 
@@ -329,10 +329,10 @@ def fetch_gowalla(
         n_retries,
         delay,
     )
-    lists = {path.stem: _read_lists(str(path)) for path in paths}
+    lists = {path.stem: read_lists(str(path)) for path in paths}
     # The two parts need the same shape, but the last user or item may be in only one of them.
-    shape = tuple(np.max([_lists_shape(users, items) for users, _, items in lists.values()], 0))
-    parts = {name: _lists_to_csr(*part, shape) for name, part in lists.items()}
+    shape = tuple(np.max([lists_shape(users, items) for users, _, items in lists.values()], 0))
+    parts = {name: lists_to_csr(*part, shape) for name, part in lists.items()}
     return Bunch(**parts, DESCR=GOWALLA_DESCR)
 
 

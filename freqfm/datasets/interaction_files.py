@@ -9,10 +9,10 @@ from numbers import Integral
 import numpy as np
 from scipy.sparse import csr_array, load_npz
 
-from ._lines import at_line, read_lines
-from ._ratings import MAX_ID, guess_format, outside, read_ratings
-from .libfm import _canonical
-from .synthetic import is_real
+from freqfm.datasets._lines import at_line, read_lines
+from freqfm.datasets._ratings import MAX_ID, guess_format, outside, read_ratings
+from freqfm.datasets.libfm import as_canonical
+from freqfm.datasets.synthetic import is_real
 
 FORMATS = ("auto", "npz", "lists", "ratings")
 
@@ -160,7 +160,7 @@ def _load_npz(path, shape):
                 X = X.astype(np.float32)
             if not np.isfinite(X.data).all():
                 raise ValueError("it holds NaN, infinity or values beyond float32")
-            X = _canonical(X)
+            X = as_canonical(X)
         # The exception raised for a damaged file depends on the damage, and is hardly documented.
         except Exception as error:
             raise ValueError(
@@ -238,7 +238,7 @@ def _load_ratings(path, shape, min_rating):
         users, items, values = users[kept], items[kept], np.ones(np.count_nonzero(kept))
     X = csr_array((values, (users, items)), shape=shape)
     with np.errstate(over="ignore"):
-        X = _canonical(X.astype(np.float32))
+        X = as_canonical(X.astype(np.float32))
     if min_rating is not None:
         X.data[:] = 1
     if not np.isfinite(X.data).all():
@@ -248,13 +248,13 @@ def _load_ratings(path, shape, min_rating):
 
 def _load_lists(path, shape):
     """Return the matrix in a file of lists of items."""
-    users, counts, items = _read_lists(path, shape)
+    users, counts, items = read_lists(path, shape)
     if not len(users) and shape is None:
         raise ValueError(f"{path} has no user; pass a file with at least one user, or a shape.")
-    return _lists_to_csr(users, counts, items, shape or _lists_shape(users, items))
+    return lists_to_csr(users, counts, items, shape or lists_shape(users, items))
 
 
-def _read_lists(path, shape=None):
+def read_lists(path, shape=None):
     """Return the user of each line, the number of its items, and the items of all lines."""
     users, counts, items = array("i"), array("q"), array("i")
     most_user, most_item = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
@@ -300,15 +300,15 @@ def _parse_line(path, number, line):
     )
 
 
-def _lists_shape(users, items):
+def lists_shape(users, items):
     """Return the smallest shape that holds these ids."""
     return int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
 
 
-def _lists_to_csr(users, counts, items, shape):
+def lists_to_csr(users, counts, items, shape):
     """Return a canonical csr_array with a 1 for every pair, however often it occurs."""
     data = np.ones(len(items), dtype=np.float32)
-    X = _canonical(csr_array((data, (np.repeat(users, counts), items)), shape=shape))
+    X = as_canonical(csr_array((data, (np.repeat(users, counts), items)), shape=shape))
     X.data[:] = 1
     return X
 

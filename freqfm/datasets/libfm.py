@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_file, load_svmlight_files
 
-from ._lines import as_paths, at_line, read_lines
+from freqfm.datasets._lines import as_paths, at_line, read_lines
 
 _ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
 
@@ -96,7 +96,7 @@ def load_libfm(
     for position, file in zip(range(0, len(loaded), 2), files, strict=True):
         X, y = loaded[position : position + 2]
         _check_rows(file.path, X, y)
-        loaded[position] = _canonical(X)
+        loaded[position] = as_canonical(X)
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
 
@@ -137,7 +137,7 @@ def read_block(path, lines, n_rows, zero_based):
             place = int(np.flatnonzero(~np.isfinite(values))[0])
             problem = f"found {values[place]} as {kind}; give finite numbers only."
             raise at_line(path, numbers[row_of(place)], problem)
-    return _canonical(X), y
+    return as_canonical(X), y
 
 
 class _Block:
@@ -196,7 +196,7 @@ def _line_of_row(path, row):
     return next(number for place, number in enumerate(filled) if place == row)
 
 
-def _canonical(X):
+def as_canonical(X):
     """Return X as a csr_array with sorted int32 indices and no stored zeros."""
     X = csr_array(X)
     X.sum_duplicates()

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._lines import as_paths, read_lines
-from .criteo import FEATURE_NAMES, read_rows
-from .libfm import read_block
+from freqfm.datasets._lines import as_paths, read_lines
+from freqfm.datasets.criteo import FEATURE_NAMES, read_rows
+from freqfm.datasets.libfm import read_block
 
 __all__ = ["Columns", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
 

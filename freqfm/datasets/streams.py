@@ -16,9 +16,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from freqfm._rows import stack_rows, take_rows
 from freqfm._validation import check_integer
-
-from . import stream_sources
-from .csr_files import as_csr, load_csr, slice_csr
+from freqfm.datasets import stream_sources
+from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
 
 __all__ = ["RowStream"]
 

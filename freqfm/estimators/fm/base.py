@@ -60,14 +60,14 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
 __all__ = ["BaseFM"]
 
 # early_stopping="auto" holds out validation rows if there are at least this many rows.
-_AUTO_EARLY_STOPPING = 300
+AUTO_EARLY_STOPPING = 300
 
 # FASGD's default rate for numbers: squared errors have four times the curvature of log losses.
 _RATE_OF_NUMBERS = 0.75
 
 # validation_fraction="auto" is a tenth. With fewer rows than this, a tenth is too few to tell one
 # epoch from another; they are cross-validated instead, the fewest by ten folds, others by five.
-_CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
+CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
 
 # n_iter_no_change="auto" is this number of epochs, and with validation rows at least this number of
 # steps: where an epoch is a step or two, factors need many epochs to grow from their small start.
@@ -640,7 +640,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         enough = rarest * min(share, 1 - share) >= 2
         early_stopping = self.early_stopping
         if early_stopping == "auto":
-            early_stopping = n_rows >= _AUTO_EARLY_STOPPING and enough
+            early_stopping = n_rows >= AUTO_EARLY_STOPPING and enough
         if not early_stopping:
             return [rows]
         if not enough:
@@ -665,7 +665,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """Return the number of folds and the share of the rows that each holds out."""
         if self.validation_fraction != "auto":
             return 1, self.validation_fraction
-        if n_rows >= _CROSS_VALIDATED_BELOW:
+        if n_rows >= CROSS_VALIDATED_BELOW:
             return 1, 0.1
         if self.warm_start:
             # Every call must hold out the same rows.

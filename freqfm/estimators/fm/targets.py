@@ -80,7 +80,7 @@ class ClassTargets(ClassifierMixin):
         self.classes_ = known
 
     def _checked_labels(self, y):
-        return _check_labels("y", y)
+        return check_labels("y", y)
 
     def _factors_of_classes(self, labels):
         """Return by what ``class_weight`` multiplies the weights of rows with some labels."""
@@ -100,9 +100,9 @@ class ClassTargets(ClassifierMixin):
     def _encode_target(self, y, classes, reset):
         if reset or y.dtype.kind not in "biu":
             # Integers can only be labels, and unknown ones are found below.
-            y = _check_labels("y", y)
+            y = check_labels("y", y)
         if classes is not None:
-            classes = _check_labels("classes", column_or_1d(classes))
+            classes = check_labels("classes", column_or_1d(classes))
         if reset:
             self._set_classes(np.unique(y if classes is None else classes))
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
@@ -235,7 +235,7 @@ def balanced_weights(totals):
     return np.divide(mean, totals, out=np.zeros(len(totals)), where=found)
 
 
-def _check_labels(name, labels):
+def check_labels(name, labels):
     """Return class labels, if they are of one type that can be sorted."""
     if labels.dtype.kind == "O":
         check_present(labels, name)
