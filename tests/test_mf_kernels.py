@@ -74,7 +74,7 @@ def data():
 
 
 def one_step(data, **params):
-    """Return (pairs in the order of training, user step, item step, model) of one big batch."""
+    """Return the step of users and that of items in one big batch, and the model."""
     X, U, V = data
     model = MFRecommender(
         WIDTH,
@@ -91,6 +91,14 @@ def one_step(data, **params):
         },
     ).fit(X)
     return U - model.user_factors_, V - model.item_factors_, model
+
+
+def assert_agrees(one_step, loss, U, V, atol=2e-5):
+    """Compare the result of ``one_step`` with a loss and its gradient by finite differences."""
+    *steps, model = one_step
+    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
+    for step, gradient in zip(steps, reference.mf.gradients(loss, U, V), strict=True):
+        assert_allclose(step, gradient, atol=atol)
 
 
 def pairs_of(X):
@@ -129,7 +137,7 @@ SIMILARITIES = pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_softmax_gradient(data, similarity, inside, sampler, shared):
     X, U, V = data
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data,
         loss=Softmax(include_positive=inside),
         similarity=similarity,
@@ -150,17 +158,14 @@ def test_softmax_gradient(data, similarity, inside, sampler, shared):
             log_q=log_q,
         )  # fmt: skip
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 @SIMILARITIES
 @pytest.mark.parametrize("sampler", ["in_batch", InBatch(corrected=False), "full"], ids=str)
 def test_softmax_over_batch_and_all_items(data, similarity, sampler):
     X, U, V = data
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data, similarity=similarity, temperature=PerUser(), negative_sampler=sampler
     )
     log_q = None
@@ -175,10 +180,7 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
             U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE, log_q=log_q
         )
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 def test_in_batch_negatives_of_batches_of_unequal_size(data):
@@ -221,7 +223,7 @@ def test_in_batch_negatives_of_batches_of_unequal_size(data):
 
 def test_bsl_weighs_the_logarithm(data):
     _X, U, V = data
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data, loss=BSL(1.5), temperature=PerUser(), negative_sampler=GivenNegatives(), n_negatives=4
     )
     lists = [range(4)] * len(pairs)
@@ -231,10 +233,7 @@ def test_bsl_weighs_the_logarithm(data):
             U, V, pairs, lists, cosine=True, inverse=INVERSE, constant=1.5
         )
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "atan", "relu"])
@@ -256,7 +255,7 @@ def test_psl_gradient(data, sampler):
     X, U, V = data
     separate = getattr(sampler, "shared", True) is False
     n_negatives = {} if sampler == "full" else {"n_negatives": 7}
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data, loss=PSL(), temperature=PerUser(), negative_sampler=sampler, **n_negatives
     )
     lists = [range(N_ITEMS)] * len(pairs)
@@ -279,10 +278,7 @@ def test_psl_gradient(data, sampler):
             surrogate=reference.mf.SURROGATES["tanh"],
         )
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 def test_psl_compares_cosines(data):
@@ -295,7 +291,7 @@ def test_psl_compares_cosines(data):
 @SIMILARITIES
 def test_slatk_gradient(data, similarity):
     _, U, V = data
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data,
         loss=SLatK(k=3, weight_temperature=0.4),
         similarity=similarity,
@@ -313,10 +309,7 @@ def test_slatk_gradient(data, similarity):
             temperature=0.4,
         )  # fmt: skip
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 def test_the_weights_of_slatk_are_more_equal_on_denser_data():
@@ -351,7 +344,7 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
         return
     temperature = PerUser() if cls.has_temperature else None
     inverse = INVERSE if cls.has_temperature else np.ones(INVERSE.shape)
-    pairs, (du, dv, model) = known_pairs(
+    pairs, step = known_pairs(
         data,
         loss=name,
         similarity=similarity,
@@ -369,23 +362,17 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
         )  # fmt: skip
 
     assert any(known[u, j] for (u, _, _), row in zip(pairs, lists, strict=True) for j in row)
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 def test_directau_gradient(data):
     _, U, V = data
-    pairs, (du, dv, model) = known_pairs(data, loss=DirectAU(gamma=1.5))
+    pairs, step = known_pairs(data, loss=DirectAU(gamma=1.5))
 
     def loss(U, V):
         return reference.mf.directau_loss(U, V, pairs, gamma=1.5)
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees(step, loss, U, V)
 
 
 @pytest.mark.parametrize("margins", [True, False])

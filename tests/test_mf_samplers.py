@@ -6,7 +6,7 @@ import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import ParameterGrid
-from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, one_step
+from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, one_step
 
 from freqfm import MFRecommender
 from freqfm.backends.cpu.drawing import DRAWS
@@ -98,10 +98,7 @@ def test_softmax_gradient(data, similarity, inside, name):
             log_q=log_q,
         )  # fmt: skip
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=3e-5)
-    assert_allclose(dv, gv, atol=3e-5)
+    assert_agrees((du, dv, model), loss, U, V, atol=3e-5)
 
 
 @pytest.mark.parametrize("n_negatives", [1, 3])
@@ -123,10 +120,7 @@ def test_bpr_gradient(data, n_negatives):
             U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2)), known=X.toarray() > 0
         )
 
-    assert_allclose(model.loss_curve_[0], loss(U, V), rtol=1e-5)
-    gu, gv = reference.mf.gradients(loss, U, V)
-    assert_allclose(du, gu, atol=2e-5)
-    assert_allclose(dv, gv, atol=2e-5)
+    assert_agrees((du, dv, model), loss, U, V)
 
 
 def test_exact_proposal_gives_the_full_softmax(data):
