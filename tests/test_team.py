@@ -1,4 +1,4 @@
-"""Teams of threads: meetings, exceptions, and fits in threads, forks and worker processes."""
+"""Teams of threads: barriers, exceptions, and fits in threads, forks and worker processes."""
 
 import faulthandler
 import multiprocessing
@@ -390,8 +390,8 @@ def test_bitwise_reproducible_when_a_team_changes_its_size(rows, name, monkeypat
         return found
 
     expected = arrays(ESTIMATORS[name](1))
-    monkeypatch.setattr(team_module, "_believed", {})
-    monkeypatch.setattr(team_module, "_BELIEVED", 0)
+    monkeypatch.setattr(team_module, "_cache", {})
+    monkeypatch.setattr(team_module, "_FREE_SECONDS", 0)
     monkeypatch.setattr(team_module, "free_cores", free)
     monkeypatch.setattr(
         Team,
@@ -433,7 +433,7 @@ def test_busy_cores_are_left_to_others(monkeypatch):
 
 
 def test_one_thread_works_if_no_core_is_free(monkeypatch):
-    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "_cache", {})
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: 0)
     sizes = []
     with Team(3) as team:
@@ -443,7 +443,7 @@ def test_one_thread_works_if_no_core_is_free(monkeypatch):
 
 @pytest.mark.parametrize("sharing, far, size", [(True, 0, 1), (True, np.inf, 2), (False, 0, 2)])
 def test_threads_that_share_much_leave_a_far_core_alone(monkeypatch, sharing, far, size):
-    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "_cache", {})
     monkeypatch.setattr(team_module, "_FAR", far)
     with Team(2, sharing=sharing) as team:
         for _ in range(2):
@@ -465,7 +465,7 @@ def test_calls_with_work_take_the_number_of_threads_that_is_faster(monkeypatch, 
             sizes.append(size)
         return rank
 
-    monkeypatch.setattr(team_module, "_lately", lambda key, find: 2)
+    monkeypatch.setattr(team_module, "_cached", lambda key, find: 2)
     with Team(2, sharing=True) as team:
         settled = []
         for i in range(200):
@@ -485,11 +485,11 @@ def test_calls_with_work_take_the_number_of_threads_that_is_faster(monkeypatch, 
 
 
 def test_a_team_that_lacks_a_core_is_not_settled(monkeypatch):
-    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "_cache", {})
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: 1)
     with Team(2) as team:
         assert not team.is_settled()
-    monkeypatch.setattr(team_module, "_believed", {})
+    monkeypatch.setattr(team_module, "_cache", {})
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: wanted)
     with Team(2) as team:
         assert team.is_settled()
@@ -554,7 +554,7 @@ def test_no_thread_works_after_an_interrupt(n_signals, interrupts):
                     team.run(keep_step, slots, 500)
             except KeyboardInterrupt:
                 n_interrupts += 1
-            at_work = team._barrier[team_module._AT_WORK :].any()
+            at_work = team._barrier[team_module._RUNNING :].any()
             sender.join()
             assert not at_work
         # Where cores are busy, all signals may arrive before the team runs.

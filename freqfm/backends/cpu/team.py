@@ -1,8 +1,8 @@
 """A team of threads that run one compiled kernel together.
 
-Every thread calls the same kernel with its rank; ``wait`` is the only meeting point. Compared
-with ``numba.prange`` the machine code is the same for one thread and for many, which is what
-makes results independent of ``n_jobs`` to the bit, a meeting costs 0.1 microseconds where a
+Every thread calls the same kernel with its rank; ``wait``, a barrier, is the only synchronization.
+Compared with ``numba.prange`` the machine code is the same for one thread and for many, which is
+what makes results independent of ``n_jobs`` to the bit, a barrier costs 0.1 microseconds where a
 parallel region costs 1 (OpenMP) to 100 (workqueue), nothing is compiled twice, and neither a
 fork nor two Python threads that train at once can abort the process.
 """
@@ -29,37 +29,37 @@ from freqfm._signals import hold_signals
 from freqfm._threads import available_threads
 from freqfm._warnings import warn_user
 
-# Slots of the barrier array, cache lines apart: threads that have arrived, the number of the
-# meeting, and whether the team was called off, beside how often to look before sleeping. Then, for
-# each rank, whether its thread is at work.
-_ARRIVED, _MEETING, _CALLED_OFF, _PATIENCE, _AT_WORK, _LINE = 0, 8, 16, 17, 24, 8
+# Slots of the barrier array, cache lines apart: threads that have arrived, the barrier's
+# generation, and whether the call was aborted, beside how often to spin before sleeping. Then, for
+# each rank, whether its thread is running.
+_ARRIVED, _GENERATION, _ABORTED, _MAX_SPINS, _RUNNING, _LINE = 0, 8, 16, 17, 24, 8
 
-# A thread looks so often, some 100 microseconds, before it leaves its core to others. Where all
-# cores are free, meetings are over by then. Where they are not, the thread waited for may be one
-# that does not run, and it gets its turn only if this one sleeps: ``sched_yield`` would not do. Who
-# yields gives up a whole slice of time, each time, and fits were 10 to 100 times as slow. In a team
-# that is larger than the machine somebody always waits for a core.
-_LOOKS, _LOOKS_OF_A_CROWD = 4_000, 40
+# A thread spins so often, some 100 microseconds, before it sleeps. Where all cores are free, the
+# others have arrived by then. Where they are not, the thread waited for may not be scheduled, and
+# gets a core only if this one sleeps: ``sched_yield`` would not do. A thread that yields gives up
+# a whole slice of time, each time, and fits were 10 to 100 times as slow. In a team with more
+# threads than cores some thread always waits for a core.
+_SPINS, _SPINS_OVERSUBSCRIBED = 4_000, 40
 
-# How often to look before cores are taken for busy, and for how many seconds it is believed that
-# they are free, and that they are busy.
-_LOOKS_AT_THE_MACHINE, _BELIEVED, _BELIEVED_BUSY = 3, 0.005, 0.001
+# How often the load is read before cores count as busy, and for how many seconds a result is
+# cached: that they are free, and that they are busy.
+_N_READS, _FREE_SECONDS, _BUSY_SECONDS = 3, 0.005, 0.001
 
-# By the number of cores that a team wants: how many are free, and until when it is believed. By
+# By the number of cores that a team wants: how many are free, and until when that is cached. By
 # "near": whether two cores are near each other.
-_believed = {}
+_cache = {}
 
-# Two cores are far from each other if a meeting of their threads takes so many seconds, measured
-# over so many meetings and believed for so long. On a cloud machine it takes 0.1 or 0.4
+# Two cores are far from each other if a barrier of their threads takes so many seconds, measured
+# over so many barriers and cached for so long. On a cloud machine it takes 0.1 or 0.4
 # microseconds, which changes every few seconds or minutes. Waking a thread, some 100, counts too.
-_FAR, _MEETINGS, _BELIEVED_NEAR = 0.25e-6, 4000, 0.3
+_FAR, _N_BARRIERS, _NEAR_SECONDS = 0.25e-6, 4000, 0.3
 
 # How many threads the first calls take of a team of two that compares one with two; the very first
 # may have to compile. Later the one that was slower has a call after so many times its duration.
 _FIRST_SIZES, _CALLS_BETWEEN = (2, 2, 1), 30
 
-# For how long it sleeps: microseconds; on Windows 0, to let others run, as sleep there is long.
-_NAP = np.uint32(0 if sys.platform == "win32" else 20)
+# For how long a thread sleeps: microseconds; on Windows 0, as sleep there is long.
+_MICROSECONDS = np.uint32(0 if sys.platform == "win32" else 20)
 
 
 def _publish_sleep():
@@ -123,26 +123,26 @@ def _pause(typing_context):
 
 @inlined
 def wait(barrier, size):
-    """Return once all ``size`` threads have called this, or once the team is called off."""
+    """Return once all ``size`` threads have called this, or once the call is aborted."""
     if size == 1:
         return
-    meeting = _atomic_load(barrier, _MEETING)
+    generation = _atomic_load(barrier, _GENERATION)
     if _atomic_add(barrier, _ARRIVED, 1) == size - 1:
         _atomic_add(barrier, _ARRIVED, -size)
-        _atomic_add(barrier, _MEETING, 1)
+        _atomic_add(barrier, _GENERATION, 1)
         return
-    looks = 0
-    while _atomic_load(barrier, _MEETING) == meeting and _atomic_load(barrier, _CALLED_OFF) == 0:
-        looks = _look_again(looks, barrier)
+    spins = 0
+    while _atomic_load(barrier, _GENERATION) == generation and _atomic_load(barrier, _ABORTED) == 0:
+        spins = _spin(spins, barrier)
 
 
 @inlined
-def _look_again(looks, barrier):
-    """Sleep a little if that many looks were in vain; return the number of looks."""
-    if looks >= barrier[_PATIENCE]:
-        _sleep(_NAP)
+def _spin(spins, barrier):
+    """Pause, after many spins by sleeping; return the number of spins."""
+    if spins >= barrier[_MAX_SPINS]:
+        _sleep(_MICROSECONDS)
     _pause()
-    return looks + 1
+    return spins + 1
 
 
 class Member(NamedTuple):
@@ -166,19 +166,19 @@ def part(member, n):
 
 
 @kernel
-def _meet(rank, size, barrier, n):
-    """Meet so many times, and do nothing else."""
+def _synchronize_only(rank, size, barrier, n):
+    """Wait at the barrier so many times, and do nothing else."""
     for _ in range(n):
         wait(barrier, size)
 
 
 @kernel
 def _wait_until_idle(barrier, size):
-    """Return once no member is at work."""
+    """Return once no other thread is running."""
     for rank in range(1, size):
-        looks = 0
-        while _atomic_load(barrier, _AT_WORK + rank * _LINE) != 0:
-            looks = _look_again(looks, barrier)
+        spins = 0
+        while _atomic_load(barrier, _RUNNING + rank * _LINE) != 0:
+            spins = _spin(spins, barrier)
 
 
 def free_cores(wanted):
@@ -189,8 +189,8 @@ def free_cores(wanted):
     n_cores = os.cpu_count() or 1
     most = 0
     try:
-        # Who runs for a moment only is not busy.
-        for _ in range(_LOOKS_AT_THE_MACHINE):
+        # A thread that runs for a moment only does not count.
+        for _ in range(_N_READS):
             most = max(most, n_cores + 1 - _running_threads())
             if most >= wanted:
                 break
@@ -200,9 +200,9 @@ def free_cores(wanted):
 
 
 def _find_free_cores(wanted):
-    """Return how many cores are free, see ``_lately``."""
+    """Return how many cores are free, and for how long that is cached, see ``_cached``."""
     found = free_cores(wanted)
-    return found, _BELIEVED if found == wanted else min(_BELIEVED, _BELIEVED_BUSY)
+    return found, _FREE_SECONDS if found == wanted else min(_FREE_SECONDS, _BUSY_SECONDS)
 
 
 def _find_current_core():
@@ -221,15 +221,15 @@ def _other_cores():
     return os.sched_getaffinity(0) - {_current_core()} if _current_core else set()
 
 
-def _lately(key, find):
-    """Return what was found lately, or is found now.
+def _cached(key, find):
+    """Return what ``find`` returns, from the cache if that has not expired.
 
-    ``find`` returns what it finds, and for how many seconds that is believed.
+    ``find`` returns a value, and for how many seconds it is cached.
     """
-    found, until = _believed.get(key, (None, -np.inf))
+    found, until = _cache.get(key, (None, -np.inf))
     if time.perf_counter() >= until:
         found, seconds = find()
-        _believed[key] = found, time.perf_counter() + seconds
+        _cache[key] = found, time.perf_counter() + seconds
     return found
 
 
@@ -245,8 +245,8 @@ def _running_threads():
 class Team:
     """A team of threads, to be used as a context manager.
 
-    As many of them take part in a call as there are free cores: on a busy machine every meeting
-    would cost a turn of the scheduler, and one thread alone be faster than two.
+    As many of them take part in a call as there are free cores: on a busy machine every barrier
+    would cost a time slice of the scheduler, and one thread alone be faster than two.
 
     Parameters
     ----------
@@ -263,9 +263,9 @@ class Team:
     def __init__(self, size, replacements=None, sharing=False):
         self._variant = functools.cache(lambda kernel: specialised(kernel, replacements))
         self.size = 1 if JIT_DISABLED else size
-        self._barrier = np.zeros(_AT_WORK + self.size * _LINE, dtype=np.int64)
-        crowded = size > available_threads()
-        self._barrier[_PATIENCE] = _LOOKS_OF_A_CROWD if crowded else _LOOKS
+        self._barrier = np.zeros(_RUNNING + self.size * _LINE, dtype=np.int64)
+        oversubscribed = size > available_threads()
+        self._barrier[_MAX_SPINS] = _SPINS_OVERSUBSCRIBED if oversubscribed else _SPINS
         self._workers = []
         self._sharing = sharing
         self._pace = _Pace()
@@ -276,7 +276,7 @@ class Team:
         try:
             with hold_signals():
                 while len(self._workers) < self.size - 1:
-                    self._workers.append(_hire())
+                    self._workers.append(_acquire_worker())
         except (RuntimeError, MemoryError) as error:
             warn_user(
                 f"Only {1 + len(self._workers)} of {self.size} threads could be started ({error}). "
@@ -297,7 +297,7 @@ class Team:
     def run(self, kernel, *args, work=None):
         """Call ``kernel(rank, size, barrier, *args)`` in every thread; return rank 0's result.
 
-        Nobody is at work any more when it returns or raises; signals are held back meanwhile.
+        No thread is running any more when it returns or raises; signals are held back meanwhile.
         ``work`` is how much there is to do, in any unit that all such calls of the team have.
         """
         kernel = self._variant(kernel)
@@ -317,20 +317,20 @@ class Team:
 
     def _run(self, size, kernel, args):
         barrier, errors = self._barrier, []
-        barrier[[_ARRIVED, _MEETING, _CALLED_OFF]] = 0
+        barrier[[_ARRIVED, _GENERATION, _ABORTED]] = 0
         try:
             others = _other_cores()
             for rank, worker in enumerate(self._workers[: size - 1], 1):
                 worker.stay_on(others)
-                barrier[_AT_WORK + rank * _LINE] = 1
+                barrier[_RUNNING + rank * _LINE] = 1
                 worker.inbox.put((kernel, rank, size, barrier, args, errors))
             result = kernel(0, size, barrier, *args)
         except BaseException:
-            # Nobody may wait for a thread that will not come.
-            barrier[_CALLED_OFF] = 1
+            # No thread may wait for one that will not arrive.
+            barrier[_ABORTED] = 1
             raise
         finally:
-            # Arrays belong to the caller again only once nobody works on them any more.
+            # Arrays belong to the caller again only once no thread works on them any more.
             _wait_until_idle(barrier, size)
         if errors:
             raise errors[0]
@@ -347,23 +347,23 @@ class Team:
         most = 1 + len(self._workers)
         if most == 1:
             return 1
-        return max(1, _lately(most, functools.partial(_find_free_cores, most)))
+        return max(1, _cached(most, functools.partial(_find_free_cores, most)))
 
     def _size_by_distance(self):
         """Return how many of two threads to take: one if their cores are far from each other."""
-        return 2 if _lately("near", self._find_whether_near) else 1
+        return 2 if _cached("near", self._find_whether_near) else 1
 
     def _find_whether_near(self):
-        """Return whether the cores of two threads are near each other, see ``_lately``."""
+        """Return whether the cores of two threads are near each other, see ``_cached``."""
         # Compiled, or loaded, before time is taken.
-        _meet(0, 1, self._barrier, 0)
+        _synchronize_only(0, 1, self._barrier, 0)
         with hold_signals():
-            # The first turn of a new thread takes longer than all these meetings, as it has to move
+            # The first call of a new thread takes longer than all these barriers, as it has to move
             # to another core.
-            self._run(2, _meet, (1,))
+            self._run(2, _synchronize_only, (1,))
             start = time.perf_counter()
-            self._run(2, _meet, (_MEETINGS,))
-        return time.perf_counter() - start < _FAR * _MEETINGS, _BELIEVED_NEAR
+            self._run(2, _synchronize_only, (_N_BARRIERS,))
+        return time.perf_counter() - start < _FAR * _N_BARRIERS, _NEAR_SECONDS
 
 
 class _Pace:
@@ -386,7 +386,7 @@ class _Pace:
     def add(self, size, seconds, work):
         """Take note of a call."""
         if self._n_calls < len(_FIRST_SIZES) or size != self._faster():
-            self._left = max(_BELIEVED_NEAR, _CALLS_BETWEEN * seconds)
+            self._left = max(_NEAR_SECONDS, _CALLS_BETWEEN * seconds)
         else:
             self._left -= seconds
         self._seconds[size] = seconds / work
@@ -407,7 +407,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Worker:
-    """A thread that runs kernels as a member of teams, until none wants it for a while."""
+    """A thread that runs kernels as a member of teams, until it has been idle for a while."""
 
     def __init__(self):
         self.inbox = queue.SimpleQueue()
@@ -434,21 +434,21 @@ class _Worker:
                 try:
                     _idle.remove(self)
                 except ValueError:
-                    # A team has it.
+                    # A team has just taken it.
                     continue
                 return
             try:
                 kernel(rank, size, barrier, *args)
             except BaseException as error:
                 errors.append(error)
-                barrier[_CALLED_OFF] = 1
+                barrier[_ABORTED] = 1
             # The arrays are the caller's again.
             del kernel, args, errors
-            barrier[_AT_WORK + rank * _LINE] = 0
+            barrier[_RUNNING + rank * _LINE] = 0
             del barrier
 
 
-def _hire():
+def _acquire_worker():
     """Return a worker that no other team has. Signals must be held back."""
     try:
         return _idle.pop()
