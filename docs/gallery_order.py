@@ -11,6 +11,8 @@ ORDER = [
     "plot_user_temperatures",
     "plot_als_or_bsl",
     "plot_losses_and_backbones",
+    "plot_lightgcn",
+    "plot_vae_samplers",
     "plot_recommend_named_items",
     "plot_new_items",
     "plot_word2vec_sessions",
@@ -18,8 +20,10 @@ ORDER = [
     "plot_grid_search",
     "plot_prism_alpha",
     "plot_adap_tau",
+    "plot_optimizers",
     "plot_deepfm",
     "plot_rafm",
+    "plot_custom_components",
 ]
 
 

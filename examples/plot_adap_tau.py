@@ -101,8 +101,8 @@ for ax, (name, (models, scores)) in zip(axes, results.items(), strict=True):
 # -----------------------------------
 #
 # ``"adap_tau"`` separates the careless users from the others by their loss alone, and gives
-# them higher temperatures. That is what it is designed for; but here it improves no ranking: not
-# those of the focused users, and hardly those of the careless.
+# them higher temperatures. That is what it is designed for; but here it improves the rankings of
+# neither group.
 
 models, scores = results["some careless users"]
 seen = models["adap_tau"]

@@ -20,8 +20,8 @@ from freqfm.optimizers import SGD, Adam
 
 # %%
 # Users, items and hours; a few users and items have most of the clicks. Every user and every item
-# has one of two tastes, and an hour is at night or by day. By day users click items of their own
-# taste, and by night items of the other: no pair of the three has an effect.
+# has one of two tastes. Before noon users click items of their own taste, later items of the other:
+# no pair of the three has an effect.
 
 rng = np.random.default_rng(0)
 sizes = {"user": 300, "item": 200, "hour": 24}
@@ -92,4 +92,5 @@ plt.show()
 # with fields closest. Without fields, too, the layers can tell from the pooled interactions which
 # combination a row has.
 #
-# Adam reaches a slightly lower log loss than CF-SGD here, with 34 times its state.
+# Adam, with 34 times the state of CF-SGD, reaches a slightly lower log loss here, and so does SGD,
+# which has no state but needs a rate that suits the data.

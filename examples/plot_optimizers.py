@@ -42,7 +42,8 @@ print(f"{X_train.shape[0]} rows train, {X_test.shape[0]} test, {X.shape[1]} toke
 print("test rows by ad: " + ", ".join(f"{name} {rows.mean():.0%}" for name, rows in strata.items()))
 
 # %%
-# The fits. ``early_stopping="auto"`` holds 10 % of the training rows out and keeps the best epoch.
+# The fits. ``early_stopping="auto"`` holds out 10 % of the training rows to find the best number of
+# epochs, and then trains a new model on all of them.
 
 candidates = {"sgd": [1, 3, 10], "adam": [0.001, 0.003, 0.01], "cf_sgd": [0.5, 1, 2]}
 models, seconds, aucs = {}, {}, {}
