@@ -33,7 +33,7 @@ def load_libfm(
     path : str, path-like, or list or tuple of these
         File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed.
     n_features : int, default=None
-        Number of columns. None takes the largest column number found in the files.
+        Number of columns. None is as many as the largest column number found in the files needs.
     zero_based : bool or "auto", default="auto"
         Whether the columns are numbered from 0 (True) or 1 (False). "auto" assumes 1 if column 0
         is in none of the files; pass True where columns start at 0 and the first may be missing
@@ -56,8 +56,8 @@ def load_libfm(
     ValueError
         If there is no path, if a line cannot be read or holds NaN or infinity, if the column
         numbers of a line are not in increasing order or beyond int32, if a file cannot be
-        decompressed, or if `n_features` is less than the largest column number found. The message
-        names the file and the line.
+        decompressed, or if `n_features` is too small for the largest column number found. The
+        message names the file and the line.
 
     See Also
     --------

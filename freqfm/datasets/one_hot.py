@@ -64,7 +64,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_fields)
-        y : object
+        y : object, default=None
             Ignored.
 
         Returns
@@ -83,7 +83,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         ----------
         X : array-like of shape (n_samples, n_fields)
             Strings or numbers, none of them missing.
-        y : object
+        y : object, default=None
             Ignored.
 
         Returns

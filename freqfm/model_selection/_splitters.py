@@ -22,9 +22,9 @@ class _InteractionSplitter(BaseCrossValidator):
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             Users, items and other columns that the splitter reads, one interaction per row.
-        y : object
+        y : object, default=None
             Ignored.
-        groups : object
+        groups : object, default=None
             Ignored.
 
         Yields

@@ -63,7 +63,9 @@ class DensityTemperature(Temperature):
     Parameters
     ----------
     offset : float, default=3.4
+        1 / tau, before the last factor, where the logarithm is zero.
     slope : float, default=0.9
+        How much 1 / tau grows with the logarithm.
     shrinkage : float, default=20_000
         Number of interactions at which noise is as strong as the signal; 0 turns the factor off.
     power : float, default=0.5

@@ -182,7 +182,7 @@ class InteractionRecommender(
             columns of users, items and maybe values; parameters say which is which. A pyarrow
             Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk,
             twice: it may be larger than memory, if the matrix is not.
-        y : object
+        y : object, default=None
             Ignored.
         X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
             Held-out interactions, with the columns of ``X``, for a recommender with
@@ -216,7 +216,7 @@ class InteractionRecommender(
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             Interactions, with the columns of ``fit``. Ids that are new are appended to
             ``user_ids_`` and ``item_ids_``.
-        y : object
+        y : object, default=None
             Ignored.
 
         Returns
@@ -586,7 +586,7 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-        y : object
+        y : object, default=None
             Ignored.
 
         Returns
@@ -668,7 +668,7 @@ class InteractionRecommender(
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             Held-out interactions, with the columns of ``fit``.
-        y : object
+        y : object, default=None
             Ignored.
 
         Returns
