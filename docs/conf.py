@@ -11,7 +11,7 @@ from docutils.utils.math import latex2mathml, pick_math_environment
 import freqfm
 
 sys.path.insert(0, str(Path(__file__).parent))
-# Examples that would download data use what is there, or made data.
+# Examples that would download data use what is there, or synthetic data.
 os.environ["FREQFM_OFFLINE"] = "1"
 
 project = "freqfm"

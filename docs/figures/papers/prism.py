@@ -111,7 +111,8 @@ def against_decay(summaries):
         epochs.append(f"{ours['epoch']:.0f} to the best, {name} {best['epoch']:.0f} ({text})")
     yield Claim(
         "Replaces a tuned weight decay", "mean +0.12 % NDCG", SCRIPT,
-        "; ".join(["on made data yes", *quality]) if quality else "", graded(ratios, 0.99, 0.95),
+        "; ".join(["on synthetic data yes", *quality]) if quality else "",
+        graded(ratios, 0.99, 0.95),
     )  # fmt: skip
     yield Claim(
         "Fewer epochs than with weight decay", "-38.5 %", SCRIPT,
