@@ -345,9 +345,16 @@ class LazyTable:
         schema = X.collect_schema().names() if hasattr(X, "collect_schema") else X.schema.names
         self.names = list(schema)
 
+    def first_rows(self):
+        """Return a ``Table`` of the first rows, with all columns; None if there are none."""
+        if hasattr(self._X, "collect"):
+            rows = self._X.head(_ROWS_OF_CHUNK).collect()
+            return Table(rows) if rows.shape[0] else None
+        return next(self.chunks(), None)
+
     def chunks(self, columns=None):
         """Yield a ``Table`` for each chunk that has rows, of some columns by name or of all."""
-        frames = self._slices(columns) if hasattr(self._X, "collect") else self._batches(columns)
+        frames = self._collected(columns) if hasattr(self._X, "collect") else self._batches(columns)
         for frame in frames:
             if frame.shape[0]:
                 yield Table(frame)
@@ -361,13 +368,13 @@ class LazyTable:
             for batch in fragment.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **schema):
                 yield pyarrow.Table.from_batches([batch])
 
-    def _slices(self, columns):
-        import polars
-
+    def _collected(self, columns):
+        # A query is run once for each pass: its rows may come in another order every time.
         X = self._X if columns is None else self._X.select(columns)
-        n_rows = X.select(polars.len()).collect().item()
-        for begin in range(0, n_rows, _ROWS_OF_CHUNK):
-            yield X.slice(begin, _ROWS_OF_CHUNK).collect()
+        if hasattr(X, "collect_batches"):
+            yield from X.collect_batches(chunk_size=_ROWS_OF_CHUNK)
+        else:
+            yield from X.collect().iter_slices(_ROWS_OF_CHUNK)
 
 
 def _fragments_of(data):

@@ -65,6 +65,39 @@ def test_columns_may_be_named_or_found(folder, named):
     np.testing.assert_allclose(difference.toarray(), 0, atol=1e-6)
 
 
+def test_a_query_is_run_once_for_each_pass(folder):
+    _, frame = folder
+    rng, n_runs = np.random.default_rng(0), []
+
+    def in_any_order(rows):
+        n_runs.append(len(rows))
+        return rows[rng.permutation(len(rows))]
+
+    query = frame.lazy().map_batches(in_any_order, streamable=False)
+    model = InteractionRecommender(Seeing()).fit(query)
+    expected = InteractionRecommender(Seeing()).fit(frame)
+    np.testing.assert_allclose(model.estimator_.X.toarray(), expected.estimator_.X.toarray())
+    assert len(n_runs) <= 3
+
+
+@pytest.mark.parametrize("change", ["more", "less", "other"])
+def test_rows_must_be_the_same_in_both_passes(folder, change):
+    _, frame = folder
+    frame, n_runs = frame.drop("count"), []
+    columns = frame.columns
+
+    def changing(rows):
+        n_runs.append(1)
+        if len(n_runs) < 3:
+            return rows
+        if change == "other":
+            return rows.with_columns(polars.lit(-5).cast(rows.dtypes[1]).alias(columns[1]))
+        return rows[:-1] if change == "less" else polars.concat([rows, rows[:1]])
+
+    with pytest.raises(ValueError, match="other rows when it is read a second time"):
+        InteractionRecommender(Seeing(), value=None).fit(frame.lazy().map_batches(changing))
+
+
 def test_partitions_and_filters_of_a_dataset(folder):
     path, frame = folder
     table = frame.select("user_id", "item_id").to_arrow()

@@ -140,7 +140,10 @@ class RowStream:
         ----------
         path : str, path-like, list of these, pyarrow Dataset or polars LazyFrame
             A file, a folder, several of them, or an opened data set. Paths and Datasets are
-            read by pyarrow, row group by row group; a ``polars.scan_parquet(...)`` by Polars.
+            read by pyarrow, row group by row group; a ``polars.scan_parquet(...)`` by Polars, a
+            slice for each chunk. A query that joins, groups or sorts would run for every chunk, and
+            may return rows in another order each time: write its result to a file first
+            (``sink_parquet``).
         target : str
             Column of the targets.
         features : list of str, default=None

@@ -10,6 +10,11 @@ from freqfm._validation import LearnedArrays
 
 __all__ = ["InteractionEncodingMixin"]
 
+_OTHER_ROWS = (
+    "X has other rows when it is read a second time. If it is a LazyFrame whose query keeps some "
+    "rows at random, such as unique() of some columns, collect it first."
+)
+
 
 class InteractionEncodingMixin:
     """Reads tables by the parameters ``user``, ``item`` and ``value``, and stores ids.
@@ -82,7 +87,7 @@ class InteractionEncodingMixin:
         to where they belong: what grows with the table is the matrix alone.
         """
         table = LazyTable(X)
-        first = next(table.chunks(), None)
+        first = table.first_rows()
         if first is None:
             raise ValueError("X has 0 rows; give at least one interaction.")
         validate_data(self, first.given, reset=True, skip_check_array=True)
@@ -93,14 +98,27 @@ class InteractionEncodingMixin:
         del first
         lengths = self._learn_ids_lazily(table, wanted)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
+        indices, values = self._fill_lazily(table, wanted, indptr)
+        shape = len(self.user_ids_), len(self.item_ids_)
+        matrix = sparse.csr_array((values, indices, indptr), shape=shape)
+        matrix.sum_duplicates()
+        return _as_float32(matrix)
+
+    def _fill_lazily(self, table, wanted, indptr):
+        """Return the items and the values of the interactions of each user."""
         indices = np.empty(indptr[-1], dtype=np.int32)
         values = np.ones(indptr[-1], dtype=np.float64 if "value" in wanted else np.float32)
-        free = indptr[:-1].copy()
+        free, ends = indptr[:-1].copy(), indptr[1:]
         for chunk in table.chunks(list(wanted.values())):
             users, items = (
-                self._find(role, chunk.ids(role, place), f"X's column of {role}s")
+                self._find(role, chunk.ids(role, place), f"X's column of {role}s", "-1")
                 for place, role in enumerate(("user", "item"))
             )
+            if min(users.min(), items.min()) < 0:
+                raise ValueError(_OTHER_ROWS)
+            counts = np.bincount(users, minlength=len(free))
+            if (free + counts > ends).any():
+                raise ValueError(_OTHER_ROWS)
             order = np.argsort(users, kind="stable")
             users = users[order]
             # Where in the chunk the interactions of each user begin.
@@ -109,11 +127,10 @@ class InteractionEncodingMixin:
             indices[at] = items[order]
             if "value" in wanted:
                 values[at] = chunk.numbers("value", 2)[order]
-            free += np.bincount(users, minlength=len(free))
-        shape = len(self.user_ids_), len(self.item_ids_)
-        matrix = sparse.csr_array((values, indices, indptr), shape=shape)
-        matrix.sum_duplicates()
-        return _as_float32(matrix)
+            free += counts
+        if (free < ends).any():
+            raise ValueError(_OTHER_ROWS)
+        return indices, values
 
     def _learn_ids_lazily(self, table, wanted):
         """Learn the ids, sorted; return how many interactions each user has."""
