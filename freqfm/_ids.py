@@ -4,9 +4,6 @@ from numbers import Integral, Number
 
 import numpy as np
 
-# From here on floats are rounded to even numbers.
-_ROUNDED = 2.0**53
-
 
 def natural(values):
     """Return an object array as numbers if all are numbers and none is rounded; else unchanged."""
@@ -103,12 +100,14 @@ def as_ids(values, name):
 
 def _check_exact(values, name):
     """Raise if a floating-point number may be a rounded integer."""
-    large = (abs(values) >= _ROUNDED) & np.isfinite(values)
+    # From here on floats are rounded to even numbers.
+    bits = np.finfo(values.dtype).nmant + 1
+    large = (abs(values) >= 2.0**bits) & np.isfinite(values)
     if large.any():
         row = int(np.argmax(large))
         raise ValueError(
-            f"{name} holds {values[row]:g} at row {row}; floating-point numbers of 2**53 and more "
-            f"are rounded, so that different ids become one: give integers or strings."
+            f"{name} holds {values[row]:g} at row {row}; {values.dtype} numbers of 2**{bits} and "
+            f"more are rounded, so that different ids become one: give integers or strings."
         )
 
 
@@ -166,7 +165,12 @@ def find_codes(known, order, values, name):
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
-    values, inverse = unique_codes(match_kind(known, values, name), name)
+    values = match_kind(known, values, name)
+    if 8 * len(values) > len(known) and _are_of_one_type(known, values):
+        # Faster than sorting the values, which are many.
+        code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
+        return np.array([code_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
+    values, inverse = unique_codes(values, name)
     try:
         places = np.searchsorted(known, values, sorter=order)
     except TypeError:
@@ -174,6 +178,14 @@ def find_codes(known, order, values, name):
     codes = order[np.minimum(places, len(known) - 1)]
     codes = np.where(known[codes] == values, codes, -1)
     return codes[inverse]
+
+
+def _are_of_one_type(*arrays):
+    """Return whether all are strings, or objects of the same type, so that they have an order."""
+    kinds = {array.dtype.kind for array in arrays}
+    if kinds != {"O"}:
+        return len(kinds) == 1 and kinds <= {"U", "S"}
+    return len(set().union(*(map(type, array.tolist()) for array in arrays))) == 1
 
 
 def match_kind(known, values, name):

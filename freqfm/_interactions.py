@@ -17,7 +17,7 @@ from freqfm._warnings import warn_once
 # Default positions of the columns in tables without names.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 
-# Integers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
+# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
 # Weights of interactions are rarely integers of this size, ids are.
@@ -199,15 +199,14 @@ class Table:
         return None
 
     def _has_times(self, place):
-        """Return whether a column holds integers in the range of times."""
+        """Return whether most numbers of a column are in the range of times."""
         values = self.column(place)
         try:
             numbers = values.astype(np.float64)
         except (TypeError, ValueError):
             return False
         least, most = _TIMES
-        whole = (numbers >= least) & (numbers < most) & (numbers == np.floor(numbers))
-        return bool(whole.all())
+        return 2 * np.count_nonzero((numbers >= least) & (numbers < most)) > len(numbers)
 
     def _warn_about_values(self, places):
         """Warn if ratings are used as weights, or if ignored columns might be weights."""

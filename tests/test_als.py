@@ -280,15 +280,15 @@ def test_settings_of_the_fit_place_users(model, X):
 
 
 def test_scores_are_explained(model, X):
-    for user, item in ((0, 4), (12, 7), (3, 2)):
+    for user, item in ((0, 4), (12, 8), (3, 4)):
         known, new = model.explain(user, item), model.explain(user, item, X)
         # User 3 has no history, and is recommended popular items.
-        score = model.predict_pairs([user], [item])[0] if user != 3 else 0
-        assert_allclose(known.score, score, atol=1e-6)
+        assert_allclose(known.score, model.predict_pairs([user], [item])[0], atol=1e-6)
         assert_allclose(known.rest + known.contributions.sum(), known.score, atol=1e-6)
-        assert abs(new.rest) < 1e-5
+        assert_allclose(new.rest, new.score if user == 3 else 0, atol=1e-5)
         assert (np.diff(known.contributions) <= 0).all()
         assert_array_equal(np.sort(known.history), np.sort(X[[user]].indices))
+    assert model.explain(0, 7).score == model.predict_pairs([0], [7])[0] == -np.inf
     # A contribution is what the score loses if the item has no pull, with the same matrix.
     (_, items), user = model.export_vectors(), 0
     row, vectors = X[[user]].toarray()[0].astype(np.float64), items.astype(np.float64)

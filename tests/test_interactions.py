@@ -109,9 +109,7 @@ def test_unknown_ids(model, use):
         use(model)
 
 
-@pytest.mark.parametrize(
-    "ids", [[3], [3.5], [None], [[["ann"]]], [b"ann"], np.array(["NaT"], "M8")]
-)
+@pytest.mark.parametrize("ids", [[3], [3.5], [[["ann"]]], [b"ann"], np.array(["NaT"], "M8")])
 def test_ids_of_another_kind(model, ids):
     for use in (
         lambda: model.recommend(ids),
@@ -162,12 +160,14 @@ def test_ids_that_cannot_be_compared(known, asked):
 def test_floats_that_may_be_rounded_integers_are_no_ids():
     snowflakes = 2**60 + np.arange(3)
     X = np.column_stack([snowflakes, [0, 1, 2], [0.5, 1, 2]])
-    message = r"column of users holds 1\.15292e\+18 at row 0; floating-point numbers of 2\*\*53"
+    message = r"column of users holds 1\.15292e\+18 at row 0; float64 numbers of 2\*\*53"
     with pytest.raises(ValueError, match=message):
         InteractionRecommender(Counting()).fit(X)
     model = InteractionRecommender(Counting()).fit(list(zip(*X[:, 1:].T, strict=True)))
     with pytest.raises(ValueError, match="users holds 1.15292e"):
         model.recommend(snowflakes.astype(float))
+    with pytest.raises(ValueError, match=r"float32 numbers of 2\*\*24"):
+        model.recommend(np.float32([1, 2**24]))
 
 
 @each(

@@ -102,6 +102,14 @@ def test_users_and_items_out_of_the_model_are_recommended():
     assert set(found[0, :2]) == {"i24", "i27"}
     found, _ = model.recommend(history=["i00", "i03"], item_features=new, candidates=ITEMS[24:])
     assert set(found[:2]) == {"i24", "i27"}
+    for exclude in (None, ["i26"], [["i26"], ["i27"]]):
+        histories = [["i00", "i25"], ["i03", "i29"]]
+        found, _ = model.recommend(
+            history=histories, item_features=new, candidates=ITEMS[24:], exclude=exclude
+        )
+        for ids, history, other in zip(found.tolist(), histories, ["i26", "i27"], strict=True):
+            left_out = {history[1], *([other] if np.ndim(exclude) == 2 else exclude or [])}
+            assert set(ids) == {*ITEMS[24:], None} - left_out
     unknown, _ = model.recommend(["somebody"], item_features=new, n_recommendations=30)
     assert {*unknown[0]} == set(ITEMS)
 

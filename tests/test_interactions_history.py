@@ -5,10 +5,17 @@ import pytest
 from fake_recommender import Counting
 from numpy.testing import assert_allclose, assert_array_equal
 from purchases import ITEMS, ROWS, USERS
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from freqfm import FastVAERecommender, InteractionRecommender, MFRecommender, recommend
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    InteractionRecommender,
+    MFRecommender,
+    recommend,
+)
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.model_selection import WarmStartKFold
@@ -131,8 +138,57 @@ def test_candidates_of_histories(counting):
     assert items[:, 0].tolist() == ["gin", "jam"] and set(items[:, 1:].ravel()) == {None}
     items, _ = counting.recommend(history=["tea"], candidates=[["gin"]])
     assert items[0] == "gin"
+    for none in ([["fig"]], [[]], []):
+        items, scores = counting.recommend(history=["tea"], candidates=none)
+        assert set(items) == {None} and (scores == -np.inf).all()
     with pytest.raises(ValueError, match="candidates holds no item that fit has seen"):
-        counting.recommend(history=["tea"], candidates=[["fig"]])
+        counting.recommend(history=["tea"], candidates=["fig"])
+
+
+@pytest.mark.parametrize("scale", [1, 0.02, 300])
+def test_items_of_a_history_have_the_usual_weight(scale):
+    rng = np.random.default_rng(0)
+    rows = [(u, i) for u in range(30) for i in rng.choice(20, 5, replace=False).tolist()]
+    als = ALSRecommender(4, max_iter=5, random_state=0)
+    model = InteractionRecommender(als).fit([(*row, scale) for row in rows])
+    history = [i for u, i in rows if u == 3]
+    expected = InteractionRecommender(als).fit(rows).recommend(history=history)
+    found = model.recommend(history=history)
+    assert_array_equal(found[0], expected[0])
+    assert_allclose(found[1], expected[1], rtol=1e-3)
+
+
+def test_recommendations_may_be_excluded(counting):
+    first, _ = counting.recommend(["ann", "bob"], n_recommendations=4)
+    assert None in first
+    second, _ = counting.recommend(["ann", "bob"], exclude=first)
+    assert set(second.ravel()) == {None}
+    again, _ = counting.recommend(["ann", "bob"], candidates=first, n_recommendations=4)
+    assert_array_equal(again, first)
+    with pytest.raises(ValueError, match="None"):
+        counting.recommend(["ann", None])
+
+
+def test_sets_views_and_iterators_are_lists(counting):
+    users = dict.fromkeys(["ann", "bob"])
+    expected = counting.recommend(list(users), candidates=["gin", "jam"], exclude=["jam"])
+    for as_other in (set, dict.keys, iter, lambda users: (user for user in users)):
+        found = counting.recommend(
+            as_other(users), candidates={"gin", "jam"}, exclude=iter(["jam"])
+        )
+        order = np.argsort(list(as_other(users)))
+        assert_array_equal(found[0][order], expected[0])
+    assert counting.similar_items({"tea", "gin"}, 2)[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["history", "candidates", "exclude"])
+def test_frames_and_matrices_are_no_lists(counting, name):
+    rows = [["tea", "jam"], ["gin", "tea"]]
+    users = {} if name == "history" else {"users": ["ann", "bob"]}
+    others = [pytest.importorskip(module).DataFrame(rows) for module in ("pandas", "polars")]
+    for given in (*others, sparse.csr_array((2, 2))):
+        with pytest.raises(TypeError, match=f"{name} is a .*; give a list of ids"):
+            counting.recommend(**users, **{name: given})
 
 
 def test_one_list_of_exclusions_for_each_user(model):

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from purchases import ITEMS, MATRIX, ROWS, USERS
 from sklearn.base import BaseEstimator
 
-from freqfm import InteractionRecommender
+from freqfm import InteractionRecommender, MFRecommender
 from freqfm.exceptions import DivergenceError
 
 
@@ -30,6 +30,20 @@ def test_partial_fit_keeps_codes_and_appends_new_ids(model):
     one, other = model.recommend(whole.user_ids_), whole.recommend()
     assert_allclose(one[1], other[1])
     assert_array_equal(model.predict(more), whole.predict(more))
+
+
+def test_parameters_may_change_between_calls():
+    one, other = (
+        InteractionRecommender(MFRecommender(3, max_iter=2, random_state=0)).fit(ROWS)
+        for _ in range(2)
+    )
+    factors = one.estimator_.item_factors_.copy()
+    one.set_params(estimator__learning_rate=1e-9, estimator__n_jobs=1).partial_fit(ROWS)
+    other.partial_fit(ROWS)
+    assert_allclose(one.estimator_.item_factors_, factors, atol=1e-6)
+    assert not np.allclose(other.estimator_.item_factors_, factors, atol=1e-3)
+    with pytest.raises(ValueError, match="n_components=5"):
+        one.set_params(estimator__n_components=5).partial_fit(ROWS)
 
 
 def test_partial_fit_first_and_without_news():

@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import (
+    ALSRecommender,
     DivergenceError,
     FastVAERecommender,
     InteractionRecommender,
@@ -181,6 +182,20 @@ def test_cold_users_and_items(log):
     items, scores = model.recommend(users=[302])
     assert_array_equal(items[0], np.argsort(-model.item_counts_, kind="stable")[:10])
     assert_allclose(scores[0], model.item_counts_[items[0]] / 305, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [FastVAERecommender, MFRecommender, ALSRecommender])
+def test_items_without_interactions_are_for_nobody(log, cls):
+    X = log.toarray()
+    X[5], X[:, [9, 119]] = 0, 0
+    model = cls(6, max_iter=1, random_state=0).fit(X)
+    users = [0, 5]
+    items, scores = model.recommend(users=users, n_recommendations=120, exclude_seen=False)
+    assert (items[:, -2:] == -1).all() and not np.isin(items, [9, 119]).any()
+    for row, user in enumerate(users):
+        found = model.predict_pairs(np.full(118, user), items[row, :-2])
+        assert_allclose(found, scores[row, :-2], atol=1e-6)
+        assert (model.predict_pairs([user, user], [9, 119]) == -np.inf).all()
 
 
 @pytest.mark.parametrize("cls", [FastVAERecommender, MFRecommender])

@@ -373,13 +373,14 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, the
             part of the score by which the user's vector differs from the exact solution, zero up
             to rounding with ``X``; and ``score``, the sum of both.
+            As in ``predict_pairs``, the score of a user without history is the share
+            of users that have the item, and that of an item which nobody has is -inf; it is all
+            rest.
         """
         return self._explain(user, item, X)
 
     def _contributions(self, query, history, item):
         """Return the contributions of a history's items to the score of an item, float64."""
-        if not history.nnz:
-            return np.zeros(0)
         items = as_kernel_array(self.item_factors_, np.float64)
         rows, weights = items[history.indices], history.data.astype(np.float64)
         (penalty,) = self._objective.penalties(weights.sum(keepdims=True), len(items))

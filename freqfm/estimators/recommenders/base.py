@@ -570,7 +570,7 @@ class BaseRecommender(
         """Return which users have a learned vector, or one by their history, as ``_queries``."""
         learned = np.diff(history.indptr) > 0
         if users is not None:
-            learned |= self._is_learned("users")[validate_ids("users", users, self._n_users)]
+            learned |= self._is_learned("users", validate_ids("users", users, self._n_users))
         return learned
 
     def _histories_of(self, users):
@@ -585,12 +585,13 @@ class BaseRecommender(
     def _n_users(self):
         return self._history.n_users
 
-    def _is_learned(self, axis):
-        """Return which "users" or "items" have a vector that training has moved.
+    def _is_learned(self, axis, rows):
+        """Return which of some "users" or "items" have a vector that training has moved.
 
         Without interactions a vector keeps its random initial values.
         """
-        return (self.item_counts_ if axis == "items" else self._history.counts) > 0
+        counts = self.item_counts_[rows] if axis == "items" else self._history.counts_of(rows)
+        return counts > 0
 
     def recommend(
         self,
@@ -660,15 +661,15 @@ class BaseRecommender(
             "device": self.device,
         }
         # The vector of an item without interactions and features is random.
-        unlearned, no_vectors = np.flatnonzero(~self._is_learned("items")), for_all
+        unlearned = np.flatnonzero(~self._is_learned("items", np.arange(self.n_features_in_)))
         if len(unlearned):
-            no_vectors = unlearned if for_all is None else np.union1d(for_all, unlearned)
+            for_all = unlearned if for_all is None else np.union1d(for_all, unlearned)
         items, scores = top_k(
             queries,
             targets,
             k,
             exclude=hidden,
-            exclude_for_all=no_vectors,
+            exclude_for_all=for_all,
             unit_columns=self._unit_columns,
             **options,
         )
@@ -788,7 +789,8 @@ class BaseRecommender(
         -------
         scores : ndarray of shape (n_pairs,), float32
             The scores that ``recommend`` ranks by: for users without history and features the
-            share of users that have the item.
+            share of users that have the item. -inf for items without interactions and features,
+            which are not recommended.
         """
         self._check_learned()
         users = validate_ids("users", users, self._n_users)
@@ -805,8 +807,9 @@ class BaseRecommender(
             self._user_vectors(some_users)[user_at],
             self._item_vectors(some_items)[item_at],
         ).astype(np.float32)
-        cold = ~self._is_learned("users")[users]
+        cold = ~self._is_learned("users", users)
         scores[cold] = self._popularity(self.item_counts_[items[cold]])
+        scores[~self._is_learned("items", items)] = -np.inf
         return scores
 
     def _popularity(self, counts):
@@ -895,7 +898,7 @@ class BaseRecommender(
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
         k = check_recommendations(n_recommendations, len(chosen))
-        learned = self._is_learned(axis)
+        learned = self._is_learned(axis, np.arange(len(table)))
         allowed = learned.copy()
         if candidates is not None:
             allowed[:] = False

@@ -60,8 +60,14 @@ class FactorsMixin:
         row = 0 if X is None else validate_id("user", user, len(queries))
         item = validate_id("item", item, self.n_features_in_)
         query, history = queries[row], take_rows(history, [row])
-        score = float(query @ self._item_vectors([item])[0])
-        contributions = self._contributions(query, history, item)
+        if self._have_vectors([user] if X is None else None, history)[0]:
+            score = float(query @ self._item_vectors([item])[0])
+            contributions = self._contributions(query, history, item)
+        else:
+            score = float(self._popularity(self.item_counts_[item]))
+            contributions = np.zeros(0)
+        if not self._is_learned("items", np.array([item]))[0]:
+            score = -np.inf
         order = np.argsort(-contributions, kind="stable")
         return Bunch(
             history=history.indices[order].astype(np.int64),

@@ -49,6 +49,10 @@ class InteractionHistory(NamedTuple):
         """The number of items of each user."""
         return np.diff(self.indptr)
 
+    def counts_of(self, users):
+        """Return the number of items of some users, an array of int."""
+        return self.indptr[users + 1] - self.indptr[users]
+
     @property
     def n_active_users(self):
         """The number of users who have items."""

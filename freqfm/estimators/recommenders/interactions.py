@@ -1,8 +1,9 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
+from collections.abc import Iterator, Set, ValuesView
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._interactions import is_lazy
+from freqfm._interactions import is_dataframe, is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
 from freqfm._versions import VersionStamp
@@ -236,6 +237,10 @@ class InteractionRecommender(
                 X = self._numbered(X, reset)
                 if reset:
                     self.estimator_ = self._new_recommender()
+                    self._usual_weight = _usual_weight(X.data)
+                elif self.estimator is not None:
+                    # Its parameters may have been changed since.
+                    self.estimator_.set_params(**clone(self.estimator).get_params(deep=False))
                 self._pass_features(reset)
                 # Features may name users and items without interactions.
                 X.resize(len(self.user_ids_), len(self.item_ids_))
@@ -297,8 +302,9 @@ class InteractionRecommender(
             seen, the recommender is given an empty history.
         history : list of ids, or list of such lists, default=None
             Items of users who are not in the model: a list of ids for one user, or a list of such
-            lists for several. They are folded in, and do not change the model. Items that fit has
-            not seen are skipped; items that occur twice count twice.
+            lists for several. They are folded in, and do not change the model. Each item has the
+            median weight of the interactions in ``fit``; items that occur twice count twice. Items
+            that fit has not seen are skipped.
         n_recommendations : int, default=10
             How many items for each user.
         exclude_seen : bool, default=True
@@ -306,7 +312,8 @@ class InteractionRecommender(
         candidates : array-like of shape (n_candidates,), or list of n_users such lists, \
                 default=None
             Ids of the only items to recommend, to all users, or to each user in the order of
-            ``users``, ``history`` or ``user_features``. Those that fit has not seen are skipped.
+            ``users``, ``history`` or ``user_features``. Those that fit has not seen are skipped,
+            and None.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
             Ids of items to exclude, as for ``candidates``.
         user_features : DataFrame, default=None
@@ -326,9 +333,10 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If ids are of another kind than those of fit, no candidate is known, two of ``users``,
-            ``history`` and ``user_features`` are given, there is not one list of ``candidates`` or
-            ``exclude`` for each user, or features are of ids that the model knows.
+            If ids are of another kind than those of fit, no candidate for all users is known, two
+            of ``users``, ``history`` and ``user_features`` are given, there is not one list of
+            ``candidates`` or ``exclude`` for each user, or features are of ids that the model
+            knows.
 
         Examples
         --------
@@ -348,6 +356,7 @@ class InteractionRecommender(
         named = [name for name, value in named.items() if value is not None]
         if len(named) > 1:
             raise ValueError(f"recommend takes either {' or '.join(named)}; both were given.")
+        users, history, candidates, exclude = map(_as_list, (users, history, candidates, exclude))
         model = self
         if item_features is not None:
             model, options["item_features"] = self._with_new_items(item_features)
@@ -357,8 +366,12 @@ class InteractionRecommender(
             options |= {"user_features": query, **model._chosen_items(chosen, query.shape[0])}
             many = True
         elif history is not None:
-            query = self._histories("history", history)
-            options |= {"X": query, **model._chosen_items(chosen, query.shape[0])}
+            query = model._histories("history", history)
+            options |= model._chosen_items(chosen, query.shape[0])
+            n_known = len(self.item_ids_)
+            if options["exclude_seen"] and query.shape[1] > n_known:
+                options["exclude"] = _and_new_items(options.get("exclude"), query, n_known)
+            options["X"] = query[:, :n_known]
             many = _is_nested("history", history)
         else:
             return model._recommend_to(users, chosen, options)
@@ -388,7 +401,7 @@ class InteractionRecommender(
                 shape = len(rows), len(self.item_ids_) - _n_new_items(options)
                 query = {"X": sparse.csr_array(shape, dtype=np.float32)}
             items[rows], scores[rows] = self.estimator_.recommend(**query, **chosen_here, **options)
-        many = users is None or np.ndim(users) > 0
+        many = users is None or _is_list(users)
         return _match_query(many, self._named("item", items), scores)
 
     def _chosen_items(self, chosen, n_users):
@@ -402,17 +415,17 @@ class InteractionRecommender(
                 continue
             if not _is_nested(name, ids):
                 found[name] = self._known("item", ids, name)
+                if name == "candidates" and len(ids) and not found[name].size:
+                    raise ValueError(
+                        "candidates holds no item that fit has seen; give ids out of item_ids_."
+                    )
             elif len(ids) != n_users:
                 raise ValueError(
                     f"{name} holds {len(ids)} lists of ids, but there are {n_users} users; give "
                     f"one list for each of them, or one list of ids for all."
                 )
             else:
-                found[name] = self._histories(name, ids)
-        if "candidates" in found and not found["candidates"].size:
-            raise ValueError(
-                "candidates holds no item that fit has seen; give ids out of item_ids_."
-            )
+                found[name] = self._histories(name, [_without_none(of) for of in ids])
         return found
 
     def _histories(self, name, lists):
@@ -423,14 +436,15 @@ class InteractionRecommender(
         codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
-        ones = np.ones(np.count_nonzero(known), dtype=np.float32)
+        weight = getattr(self, "_usual_weight", 1.0) if name == "history" else 1.0
+        weights = np.full(np.count_nonzero(known), weight, dtype=np.float32)
         shape = len(lists), len(self.item_ids_)
-        return sparse.csr_array((ones, (rows[known], codes[known])), shape=shape)
+        return sparse.csr_array((weights, (rows[known], codes[known])), shape=shape)
 
     def _known(self, kind, ids, name):
         """Return the numbers of the users or items that the model knows."""
-        codes = self._find(kind, ids, name, unknown="-1")
-        return np.unique(codes[codes >= 0])
+        codes = self._find(kind, _without_none(ids), name, unknown="-1")
+        return codes[codes >= 0]
 
     def predict(self, X):
         """Return the scores of interactions.
@@ -532,11 +546,12 @@ class InteractionRecommender(
     def _similar(self, kind, ids, n_recommendations, candidates, exclude):
         check_is_fitted(self)
         k = check_count("n_recommendations", n_recommendations)
+        ids = _as_list(ids)
         codes = self._find(kind, ids, f"{kind}s")
-        given = {"candidates": candidates, "exclude": exclude}
+        given = {"candidates": _as_list(candidates), "exclude": _as_list(exclude)}
         lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
         found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
-        return _match_query(np.ndim(ids) > 0, self._named(kind, found), scores)
+        return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
     def transform(self, X=None, *, history=None):
@@ -570,6 +585,7 @@ class InteractionRecommender(
                 "transform takes either X, interactions, or history, items of users; "
                 + ("neither was given." if X is None else "both were given.")
             )
+        history = _as_list(history)
         if history is not None:
             embeddings = self.estimator_.transform(self._histories("history", history))
             return embeddings if _is_nested("history", history) else embeddings[0]
@@ -711,9 +727,31 @@ class InteractionRecommender(
         return relevant
 
 
+def _usual_weight(values):
+    """Return the median weight of interactions, of at most half a million of them."""
+    some = values[:: max(1, len(values) >> 18)]
+    some = some[some > 0]
+    return float(np.median(some)) if len(some) else 1.0
+
+
 def _n_new_items(options):
     """Return how many items are not part of the model."""
     return options["item_features"].shape[0] if "item_features" in options else 0
+
+
+def _and_new_items(exclude, histories, n_known):
+    """Return exclusions of each user with the items of histories that are not part of the model."""
+    items = histories.tocoo()
+    new = items.col >= n_known
+    shape = histories.shape
+    seen = sparse.csr_array((items.data[new], (items.row[new], items.col[new])), shape=shape)
+    if exclude is None or sparse.issparse(exclude):
+        return seen if exclude is None else exclude + seen
+    for_all = np.zeros(shape[1], dtype=np.float32)
+    for_all[exclude] = 1
+    return seen + sparse.csr_array(np.ones((shape[0], 1), np.float32)) @ sparse.csr_array(
+        for_all[None]
+    )
 
 
 def _match_query(many, ids, scores):
@@ -721,20 +759,37 @@ def _match_query(many, ids, scores):
     return (ids, scores) if many else (ids[0], scores[0])
 
 
+def _as_list(value):
+    """Return sets, views of dicts and iterators as lists, and anything else as it is."""
+    return list(value) if isinstance(value, (Set, ValuesView, Iterator)) else value
+
+
 def _is_list(value):
-    return isinstance(value, (list, tuple, set, frozenset)) or np.ndim(value) > 0
+    return isinstance(value, (list, tuple, Set)) or np.ndim(value) > 0
 
 
 def _is_nested(name, lists):
     """Return whether these are lists of ids, one for each user, rather than ids."""
+    if is_dataframe(lists) or sparse.issparse(lists):
+        raise TypeError(
+            f"{name} is a {type(lists).__name__}; give a list of ids, or a list of such lists."
+        )
     if not _is_list(lists):
         return False
     if isinstance(lists, np.ndarray) and lists.dtype.kind != "O":
         return lists.ndim > 1
-    nested = [_is_list(one) for one in lists]
+    # NumPy takes long to tell of each id that it is none.
+    plain = {t for t in set(map(type, lists)) if issubclass(t, (str, bytes, Number))}
+    nested = [type(one) not in plain and _is_list(one) for one in lists]
     if any(nested) and not all(nested):
         raise ValueError(f"{name} holds ids beside lists of ids; give either, or [[...], [...]].")
     return any(nested)
+
+
+def _without_none(ids):
+    """Return ids without None, which ``recommend`` returns where there is nothing more."""
+    is_vector = isinstance(ids, (list, tuple, Set)) or getattr(ids, "dtype", "") == "O"
+    return [one for one in ids if one is not None] if is_vector else ids
 
 
 @contextmanager

@@ -618,11 +618,11 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         vectors = self.user_factors_[users]
         return unit_rows(vectors) if self._rank_by_cosine else vectors
 
-    def _is_learned(self, axis):
-        learned = super()._is_learned(axis)
+    def _is_learned(self, axis, rows):
+        learned = super()._is_learned(axis, rows)
         if self._described is None:
             return learned
-        return learned | self._described[0 if axis == "users" else 1]
+        return learned | self._described[0 if axis == "users" else 1][rows]
 
     # Users and items by their features.
 
@@ -793,6 +793,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         explanation : Bunch
             ``history``, the user's items in descending order of ``contributions``; ``rest``, the
             part that is not due to single items; and ``score``, the sum of both.
+            As in ``predict_pairs``, the score of a user without history and features is the share
+            of users that have the item, and that of an item which nobody has is -inf; it is all
+            rest.
         """
         return self._explain(user, item, X)
 
