@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from freqfm import ALSRecommender, DivergenceError, InteractionRecommender, recommend
 from freqfm.backends.cpu import least_squares as kernels
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders import als_trainer
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -227,6 +228,34 @@ def test_defaults_follow_the_data(X):
     # The unit of the weights makes no difference.
     scaled = make(**auto).fit(8 * X)
     assert_array_equal(scaled.item_factors_, one.item_factors_)
+
+
+@pytest.mark.parametrize("exponent", [0, 0.5, 1])
+@pytest.mark.parametrize("scale", [1, 0.01, 1e6])
+def test_vectors_do_not_vanish_on_small_data(exponent, scale):
+    rng = np.random.default_rng(0)
+    groups = np.kron(np.eye(4), np.ones((6, 5)))
+    X = sparse.csr_array(scale * groups * (rng.random(groups.shape) < 0.4))
+    model = ALSRecommender(4, regularization_exponent=exponent, random_state=0).fit(X)
+    items, scores = model.recommend(users=np.arange(24), n_recommendations=1)
+    assert (items[:, 0] // 5 == np.arange(24) // 6).mean() > 0.8
+    assert scores.max() > 0.1
+    assert model.loss_curve_[-1] < 0.99
+
+
+def test_largest_regularization():
+    X = sparse.csr_array(sparse.random(30, 20, 0.2, format="csr", random_state=0))
+    for unobserved, exponent in ((0.3, 1.0), (0.3, 0.0), (0.1, 0.5)):
+        penalties = [
+            (X.sum(axis=axis) + unobserved * n) ** exponent for axis, n in ((1, 20), (0, 30))
+        ]
+        scaled = X.toarray() / np.sqrt(np.outer(*penalties))
+        expected = np.linalg.svd(scaled)[1][0] / 1.5
+        found = als_trainer._largest_regularization(X, unobserved, exponent, np.inf)
+        assert_allclose(found, expected, rtol=1e-4)
+        assert als_trainer._largest_regularization(X, unobserved, exponent, expected / 2) > (
+            expected / 2
+        )
 
 
 def test_rows_without_interactions_are_zeros(model):

@@ -58,7 +58,8 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         these values times the square root of the density of ``X``, the share of pairs observed.
     regularization : float, default=None
         The L2 penalty lambda of vectors, before it is scaled by frequencies. None gives a user of
-        average total weight a penalty of five times the mean of the values of ``X``.
+        average total weight a penalty of five times the mean of the values of ``X``, or less on
+        small or very sparse data, where so high a penalty would make all vectors vanish.
     regularization_exponent : float, default=1.0
         The exponent nu of the scaling: a penalty is multiplied by the total weight of the pairs of
         its user or item, to this power. 0 penalises all vectors equally.

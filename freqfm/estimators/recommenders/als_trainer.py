@@ -15,6 +15,11 @@ __all__ = ["ALSTrainer", "Objective"]
 # The default regularization gives an average user this penalty, in units of an average weight.
 _PENALTY = 5.0
 
+# It is smaller where the largest singular value of the weights, over the penalties, would be less
+# than this: vectors of zero have the lowest loss if it is below 1.
+_LEAST_SINGULAR_VALUE = 1.5
+_POWER_STEPS = 30
+
 
 class Objective(NamedTuple):
     """The numbers of the squared error that a fit minimises."""
@@ -36,6 +41,8 @@ class Objective(NamedTuple):
         if regularization is None:
             scale = (total / n_users + unobserved * n_items) ** exponent
             regularization = _PENALTY * weight / scale
+            largest = _largest_regularization(X, float(unobserved), exponent, regularization)
+            regularization = min(regularization, largest)
         return cls(float(unobserved), float(regularization), exponent)
 
     def problem(self, factors, histories, n_steps):
@@ -61,6 +68,35 @@ class Objective(NamedTuple):
         """Raise unless this is what a fit has stored."""
         for name, value in self._asdict().items():
             learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
+
+
+def _largest_regularization(X, unobserved_weight, exponent, enough):
+    """Return the largest regularization at which vectors do not vanish, or ``enough``.
+
+    Near zero the loss is the sum over all pairs of -2 a_ui u^T v, and the penalties p_u |u|^2 and
+    p_i |v|^2. It falls along the first singular vectors of a_ui / sqrt(p_u p_i) if their singular
+    value is above 1. Power iteration finds that from below.
+    """
+    X, found = with_one_index_type(X), 0.0
+    with np.errstate(over="ignore", divide="ignore"):
+        of_users, of_items = (
+            (X.sum(axis=axis, dtype=np.float64) + unobserved_weight * n_others) ** (-exponent / 2)
+            for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
+        )
+    of_users[np.isinf(of_users)], of_items[np.isinf(of_items)] = 0, 0
+    # Near the first singular vector of a matrix that is divided by the roots of its sums.
+    items = np.where(of_items > 0, 1 / np.maximum(of_items, 1e-30), 0)
+    for _ in range(_POWER_STEPS):
+        length = np.linalg.norm(items)
+        if not 0 < length < np.inf:
+            return enough
+        users = of_users * (X @ (of_items * (items / length)))
+        items = of_items * (X.T @ (of_users * users))
+        # The length is at most the square of the singular value.
+        found = float(np.sqrt(np.linalg.norm(items))) / _LEAST_SINGULAR_VALUE
+        if found >= enough:
+            break
+    return found
 
 
 class ALSTrainer(TrainingTask):
