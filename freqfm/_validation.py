@@ -326,7 +326,7 @@ def _check_indices(indices, n, axis, name):
             f"must be a vector of integers."
         )
     # One pass: as an unsigned number, a negative index exceeds all others.
-    if len(indices) and indices.view(f"u{indices.itemsize}").max() >= n:
+    if len(indices) and indices.view(indices.dtype.str.replace("i", "u")).max() >= n:
         bad = indices.min() if indices.min() < 0 else indices.max()
         raise ValueError(
             f"{name} holds the {axis} index {bad}, but its shape has room for {n}; indices must "

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -538,3 +539,17 @@ def test_unscaled_columns_are_announced(log):
     frame = pandas.DataFrame({"size": rng.random(60), "age": rng.integers(18, 80, 60)})
     with pytest.warns(UserWarning, match="such as column age"):
         model.fit(frame, y[:60])
+
+
+@pytest.mark.parametrize("weight", [0.004, 0.5])
+@pytest.mark.parametrize("optimizer", ["cf_sgd", "adam"])
+def test_small_weights_are_warned_of(weight, optimizer):
+    X = sparse.csr_array(sparse.random(50, 8, 0.4, format="csr", random_state=0))
+    weights = np.where(np.arange(50) % 5, weight, 0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        FMClassifier(2, max_iter=1, optimizer=optimizer, early_stopping=False).fit(
+            X, np.arange(50) % 2, sample_weight=weights
+        )
+    expected = weight < 0.1 and optimizer == "cf_sgd"
+    assert any("weights of 0.004 on average" in str(one.message) for one in told) == expected

@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.base import is_classifier
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.linear_model import SGDClassifier
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import DivergenceError, FMClassifier, FMRegressor
@@ -187,6 +188,28 @@ def test_csr_files(clicks, tmp_path):
         load_csr(tmp_path)
     with pytest.raises(TypeError, match="target holds <U1; save_csr stores numbers"):
         save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
+
+
+def test_scikit_learn_takes_chunks_saved_rows_and_encoded_rows(tmp_path):
+    X = sparse.csr_array(sparse.random(200, 30, 0.1, format="csr", random_state=0))
+    y = np.arange(200) % 2
+    save_csr(tmp_path, X, y)
+    encoder = IncrementalOneHotEncoder().fit([[i % 7] for i in range(200)])
+    given = [load_csr(tmp_path).data, load_csr(tmp_path, mmap=True).data]
+    given.append(encoder.transform([[i % 7] for i in range(200)]))
+    given += [rows for rows, _ in RowStream.from_csr(X, y)]
+    for rows in given:
+        assert rows.indices.dtype == rows.indptr.dtype == np.int32
+        assert SGDClassifier().fit(rows, y).coef_.shape == (1, rows.shape[1])
+        assert rows.tocoo().nnz == rows.nnz
+
+
+@pytest.mark.parametrize("name", ["y_val", "sample_weight_val"])
+def test_validation_arguments_beside_streams_are_refused(name):
+    X, y = make_clicks(400, (20, 10), random_state=0)
+    for options in ({}, {"X_val": RowStream.from_csr(X, y)}):
+        with pytest.raises(ValueError, match=f"given {name}, but .* Leave it out"):
+            FMClassifier(2, max_iter=1).fit(RowStream.from_csr(X, y), **options, **{name: y})
 
 
 def test_save_csr_refuses_columns_that_it_cannot_store(tmp_path):

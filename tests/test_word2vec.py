@@ -324,6 +324,8 @@ def test_files_of_word2vec(binary, name, tmp_path):
         (b"1 2\na \0\0\0\0", True, "2 numbers of 4 bytes"),
         (b"1 2\na", True, "ends with a space"),
         (b"0 2\n", True, "0 vectors"),
+        (b"1 2\na 0.123456 0.654321\nb 1.23456 2.34567\n", True, "more than the 1 vectors"),
+        (b"1 2\na 1 2\nb 3 4\n", False, "more than the 1 vectors"),
     ],
 )
 def test_malformed_files(content, binary, message, tmp_path):

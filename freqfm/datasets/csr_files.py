@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
-from freqfm._rows import csr_of
+from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import check_columns, check_structure, is_stream
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
@@ -205,7 +205,7 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
         name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
     }
     shape = len(arrays["indptr"]) - 1, header["n_features"]
-    X = csr_of(arrays["data"], arrays["indices"], arrays["indptr"], shape)
+    X = with_one_index_type(csr_of(arrays["data"], arrays["indices"], arrays["indptr"], shape))
     return Bunch(data=X, target=arrays.get("target"), sample_weight=arrays.get("sample_weight"))
 
 

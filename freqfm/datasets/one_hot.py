@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from freqfm._ids import check_present, natural
+from freqfm._rows import with_one_index_type
 from freqfm._versions import VersionStamp
 
 __all__ = ["IncrementalOneHotEncoder"]
@@ -141,7 +142,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         rows.indices = found[known]
         rows.data = np.ones(len(rows.indices), dtype=np.float32)
         rows.indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int64)
-        return rows
+        return with_one_index_type(rows)
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns, "field_category".

@@ -14,7 +14,7 @@ from scipy.sparse import issparse
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from freqfm._rows import stack_rows, take_rows
+from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
 from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
@@ -286,7 +286,7 @@ class RowStream:
             Of ``(X, y)`` or ``(X, y, sample_weight)``, ``X`` in CSR format.
         """
         self._check()
-        prepare = prepare or (lambda chunk: chunk)
+        prepare = prepare or _for_users
         chunks = ((len(c[1]), prepare(c)) for c in self._chunks(number, learn))
         if self.prefetch:
             chunks = _prefetched(chunks, self.prefetch)
@@ -429,6 +429,12 @@ def _wide(X, n_features):
     X = slice_csr(X, 0, X.shape[0])
     X.resize(X.shape[0], n_features)
     return X
+
+
+def _for_users(chunk):
+    """Return a chunk whose matrix scipy and scikit-learn take, with one type of indices."""
+    X, *others = chunk
+    return with_one_index_type(X), *others
 
 
 def _rechunked(blocks, size):

@@ -33,6 +33,7 @@ from freqfm._validation import (
     widen,
 )
 from freqfm._versions import VersionStamp
+from freqfm._warnings import warn_user
 from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
@@ -55,7 +56,7 @@ from freqfm.estimators.training import (
 )
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import Loss
-from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
+from freqfm.optimizers import CFSGD, OPTIMIZERS, Optimizer, OptimizerState
 
 __all__ = ["BaseFM"]
 
@@ -68,6 +69,9 @@ _RATE_OF_NUMBERS = 0.75
 # validation_fraction="auto" is a tenth. With fewer rows than this, a tenth is too few to tell one
 # epoch from another; they are cross-validated instead, the fewest by ten folds, others by five.
 CROSS_VALIDATED_BELOW, _TEN_FOLDS_BELOW = 10_000, 3_000
+
+# Mean weight of rows below which a fit with CF-SGD warns.
+_SMALL_WEIGHT = 0.1
 
 # n_iter_no_change="auto" is this number of epochs, and with validation rows at least this number of
 # steps: where an epoch is a step or two, factors need many epochs to grow from their small start.
@@ -446,6 +450,13 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 raise ValueError(
                     f"fit was given {name} beside a stream, whose chunks hold it; leave it out."
                 )
+        for name, value in (("y_val", y_val), ("sample_weight_val", sample_weight_val)):
+            if value is not None and (X_val is None or is_stream(X_val)):
+                raise ValueError(
+                    f"fit was given {name}, but "
+                    + ("no X_val." if X_val is None else "X_val is a stream, whose chunks hold it.")
+                    + " Leave it out."
+                )
         if X_val is None and self.early_stopping is True:
             raise ValueError(
                 "early_stopping=True with a stream needs a validation stream, X_val; a stream "
@@ -578,6 +589,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             labels = None if labels is None else rows.of_trained(labels)
         optimizer = self._checked_optimizer()
         if reset:
+            _warn_of_small_weights(optimizer, weight)
             self._seed = draw_seed(self.random_state)
         return rows, labels, optimizer
 
@@ -800,3 +812,15 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 f"scale it like the rows that the model was trained on."
             )
         return scores
+
+
+def _warn_of_small_weights(optimizer, weight):
+    """Warn if "cf_sgd" would hardly move: it takes a weight for a number of rows."""
+    mean = float(weight.sum(dtype=np.float64)) / max(1, np.count_nonzero(weight))
+    if isinstance(optimizer, CFSGD) and mean < _SMALL_WEIGHT:
+        warn_user(
+            f"Rows have weights of {mean:.3g} on average, with which optimizer='cf_sgd' learns "
+            f"slowly, as from so small a part of a row. Scale sample_weight (or class_weight) to a "
+            f"mean of about 1, and alpha_linear and alpha_factors with it, or take another "
+            f"optimizer."
+        )

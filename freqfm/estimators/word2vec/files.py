@@ -61,6 +61,8 @@ def read_vectors(path, binary):
                 raise _error(path, f"cannot be read at vector {i + 1} of {n}: {error}") from None
             tokens.append(token)
             rows.append(row)
+        if file.read().strip():
+            raise _error(path, f"holds more than the {n} vectors that it is said to hold")
     if len(set(tokens)) < n:
         raise _error(path, "holds a token twice")
     vectors = np.array(rows, dtype=np.float32)
