@@ -190,7 +190,9 @@ def is_stream(X):
 
 
 def _refuse_stream(X):
-    """Raise if a stream is given to a method that takes rows."""
+    """Raise if a stream or a query is given to a method that takes rows."""
+    if hasattr(X, "collect_schema") and not hasattr(X, "to_numpy"):
+        raise TypeError(f"X is a {type(X).__name__}; pass the rows, X.collect().")
     if is_stream(X):
         raise TypeError(
             "X is a stream, which only fit of factorization machines takes; call this method with "

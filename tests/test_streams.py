@@ -415,6 +415,11 @@ def test_columns_that_cannot_be_features(users_and_items):
         next(iter(RowStream.from_parquet(path, "clicked", encoder=FeatureHasher(64))))
 
 
+def test_incremental_encoder_takes_no_sparse_matrix():
+    with pytest.raises(TypeError, match="X is a sparse matrix; IncrementalOneHotEncoder takes"):
+        IncrementalOneHotEncoder().fit(sparse.csr_array(np.eye(2)))
+
+
 def test_incremental_encoder_names_its_columns():
     pandas = pytest.importorskip("pandas")
     rows = pandas.DataFrame({"user": ["ann", "bob"], "item": ["tea", "tea"]})

@@ -297,3 +297,21 @@ def test_rows_that_are_no_numbers(X, error, message):
     model = FMRegressor(1, max_iter=1).fit([[0.0], [1.0]], [0.0, 1.0])
     with pytest.raises(error, match=message):
         model.predict(X)
+
+
+def test_queries_are_refused(clicks):
+    polars = pytest.importorskip("polars")
+    query = polars.DataFrame(np.eye(4)).lazy()
+    for use in (
+        lambda: FMClassifier().fit(query, [0, 1, 0, 1]),
+        lambda: FMClassifier(2, max_iter=1).fit(*clicks).predict(query),
+    ):
+        with pytest.raises(TypeError, match=r"X is a LazyFrame; pass the rows, X\.collect\(\)"):
+            use()
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+def test_too_few_rows_for_early_stopping(cls):
+    rows = "two rows of every class on" if cls is FMClassifier else "two rows on"
+    with pytest.raises(ValueError, match=f"validation_fraction=0.2 needs {rows} both sides"):
+        cls(early_stopping=True).fit(np.eye(3), [0, 1, 0])

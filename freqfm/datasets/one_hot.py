@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
@@ -177,6 +177,11 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
 
 def _as_fields(X):
     """Return rows as an array of two dimensions."""
+    if issparse(X):
+        raise TypeError(
+            "X is a sparse matrix; IncrementalOneHotEncoder takes rows of categories, as an array, "
+            "lists or a DataFrame."
+        )
     if hasattr(X, "to_numpy") and len(X.shape) == 2:
         # Column by column: an array of all has one type, float for integers beside prices.
         if hasattr(X, "iloc"):

@@ -656,11 +656,13 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         if not early_stopping:
             return [rows]
         if not enough:
-            group = "the data" if labels is None else "the rarest class"
+            of_each, has = "", f"there are {n_rows}"
+            if labels is not None:
+                of_each, has = " of every class", f"the rarest class has {rarest} of {n_rows} rows"
             raise ValueError(
-                f"early_stopping=True with validation_fraction={share:g} needs "
-                f"two rows of every class on both sides of the split, but {group} has {rarest} of "
-                f"{n_rows} rows. Set early_stopping=False, or give more rows."
+                f"early_stopping=True with validation_fraction={share:g} needs two rows{of_each} "
+                f"on both sides of the split, but {has}. Set early_stopping=False, give more rows, "
+                f"or set another validation_fraction."
             )
         numbers = rows.numbers()
         if n_folds > 1:
