@@ -45,7 +45,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     ValueError
         If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
-    _refuse_stream(X)
+    _refuse_unread(X)
     converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
         check_structure(X)
@@ -189,7 +189,7 @@ def is_stream(X):
     return bool(getattr(type(X), "is_row_stream", False))
 
 
-def _refuse_stream(X):
+def _refuse_unread(X):
     """Raise if a stream or a query is given to a method that takes rows."""
     if hasattr(X, "collect_schema") and not hasattr(X, "to_numpy"):
         raise TypeError(f"X is a {type(X).__name__}; pass the rows, X.collect().")

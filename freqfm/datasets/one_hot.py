@@ -5,12 +5,12 @@ from __future__ import annotations
 from numbers import Integral
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from freqfm._ids import check_present, natural
-from freqfm._rows import with_one_index_type
+from freqfm._rows import csr_of, with_one_index_type
 from freqfm._versions import VersionStamp
 
 __all__ = ["IncrementalOneHotEncoder"]
@@ -138,11 +138,11 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
             found[:, j] = [columns.get(value, -1) for value in _values(X, j)]
         found.sort(axis=1)
         known = found >= 0
-        rows = csr_array((len(X), self.n_features_out_), dtype=np.float32)
-        rows.indices = found[known]
-        rows.data = np.ones(len(rows.indices), dtype=np.float32)
-        rows.indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int64)
-        return with_one_index_type(rows)
+        indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
+        ones = np.ones(indptr[-1], dtype=np.float32)
+        return with_one_index_type(
+            csr_of(ones, found[known], indptr, (len(X), self.n_features_out_))
+        )
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns, "field_category".

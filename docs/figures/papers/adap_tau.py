@@ -110,7 +110,7 @@ def temperatures(runs):
     """Yield the claims on temperatures per user, and on the one of the data."""
     per_user, search, per_user_ratios, search_ratios = [], [], {}, {}
     for data, settings in runs.items():
-        grid = {name: found for name, found in settings.items() if name.startswith("tau 0.")}
+        grid = fixed_temperatures(settings)
         dataset = settings.get("tau0")
         forms = {name: found for name, found in settings.items() if name.startswith("tau_u")}
         if dataset and grid:
@@ -137,7 +137,7 @@ def normalisation(runs):
     """Return the claim on cosines against dot products, each at its best on validation."""
     found, ratios = [], {}
     for data, settings in runs.items():
-        grid = {name: found for name, found in settings.items() if name.startswith("tau 0.")}
+        grid = fixed_temperatures(settings)
         if grid and "dot product" in settings:
             name = best_on_validation(grid)
             ratios[NAMES[data]], text, n = compared(grid[name], settings["dot product"])
@@ -160,6 +160,11 @@ def noise(runs):
         "Spearman's correlation over four groups, all forms: " * bool(found) + "; ".join(found),
         graded(lowest, 1.0, 0.5),
     )  # fmt: skip
+
+
+def fixed_temperatures(settings):
+    """Return the settings with a temperature of the grid."""
+    return {name: runs for name, runs in settings.items() if name.startswith("tau 0.")}
 
 
 def best_on_validation(settings):

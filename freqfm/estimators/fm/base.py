@@ -319,7 +319,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         ConvergenceWarning
             If the fit reached ``max_iter`` while it still improved, or the training loss rose.
         UserWarning
-            If a column has a root mean square above 4.
+            If a column has a root mean square above 4, or rows weigh less than 0.1 on average with
+            "cf_sgd".
         """
         self._validate_params()
         with attempt(self) as trial:

@@ -585,8 +585,8 @@ class BaseRecommender(
     def _n_users(self):
         return self._history.n_users
 
-    def _is_learned(self, axis, rows):
-        """Return which of some "users" or "items" have a vector that training has moved.
+    def _is_learned(self, axis, rows=slice(None)):
+        """Return which of all "users" or "items", or of some, have a vector that training moved.
 
         Without interactions a vector keeps its random initial values.
         """
@@ -661,7 +661,7 @@ class BaseRecommender(
             "device": self.device,
         }
         # The vector of an item without interactions and features is random.
-        unlearned = np.flatnonzero(~self._is_learned("items", np.arange(self.n_features_in_)))
+        unlearned = np.flatnonzero(~self._is_learned("items"))
         if len(unlearned):
             for_all = unlearned if for_all is None else np.union1d(for_all, unlearned)
         items, scores = top_k(
@@ -898,7 +898,7 @@ class BaseRecommender(
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
         k = check_recommendations(n_recommendations, len(chosen))
-        learned = self._is_learned(axis, np.arange(len(table)))
+        learned = self._is_learned(axis)
         allowed = learned.copy()
         if candidates is not None:
             allowed[:] = False

@@ -56,17 +56,18 @@ class FactorsMixin:
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""
-        queries, history = self._queries(X, [user] if X is None else None)
+        users = [user] if X is None else None
+        queries, history = self._queries(X, users)
         row = 0 if X is None else validate_id("user", user, len(queries))
         item = validate_id("item", item, self.n_features_in_)
         query, history = queries[row], take_rows(history, [row])
-        if self._have_vectors([user] if X is None else None, history)[0]:
+        if self._have_vectors(users, history)[0]:
             score = float(query @ self._item_vectors([item])[0])
             contributions = self._contributions(query, history, item)
         else:
             score = float(self._popularity(self.item_counts_[item]))
             contributions = np.zeros(0)
-        if not self._is_learned("items", np.array([item]))[0]:
+        if not self._is_learned("items", [item])[0]:
             score = -np.inf
         order = np.argsort(-contributions, kind="stable")
         return Bunch(

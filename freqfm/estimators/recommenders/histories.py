@@ -47,11 +47,11 @@ class InteractionHistory(NamedTuple):
     @property
     def counts(self):
         """The number of items of each user."""
-        return np.diff(self.indptr)
+        return self.counts_of(slice(None))
 
     def counts_of(self, users):
-        """Return the number of items of some users, an array of int."""
-        return self.indptr[users + 1] - self.indptr[users]
+        """Return the number of items of some users, by an array of int or a slice."""
+        return self.indptr[1:][users] - self.indptr[:-1][users]
 
     @property
     def n_active_users(self):

@@ -741,17 +741,16 @@ def _n_new_items(options):
 
 def _and_new_items(exclude, histories, n_known):
     """Return exclusions of each user with the items of histories that are not part of the model."""
-    items = histories.tocoo()
-    new = items.col >= n_known
-    shape = histories.shape
-    seen = sparse.csr_array((items.data[new], (items.row[new], items.col[new])), shape=shape)
-    if exclude is None or sparse.issparse(exclude):
-        return seen if exclude is None else exclude + seen
-    for_all = np.zeros(shape[1], dtype=np.float32)
-    for_all[exclude] = 1
-    return seen + sparse.csr_array(np.ones((shape[0], 1), np.float32)) @ sparse.csr_array(
-        for_all[None]
-    )
+    seen = histories.copy()
+    seen.data[seen.indices < n_known] = 0
+    seen.eliminate_zeros()
+    if exclude is None:
+        return seen
+    if not sparse.issparse(exclude):
+        n_users = seen.shape[0]
+        pairs = np.repeat(np.arange(n_users), len(exclude)), np.tile(exclude, n_users)
+        exclude = sparse.csr_array((np.ones(len(pairs[0]), np.float32), pairs), shape=seen.shape)
+    return exclude + seen
 
 
 def _match_query(many, ids, scores):

@@ -618,7 +618,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         vectors = self.user_factors_[users]
         return unit_rows(vectors) if self._rank_by_cosine else vectors
 
-    def _is_learned(self, axis, rows):
+    def _is_learned(self, axis, rows=slice(None)):
         learned = super()._is_learned(axis, rows)
         if self._described is None:
             return learned
