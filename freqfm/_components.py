@@ -1,5 +1,6 @@
 """Pluggable components: objects that hold hyper-parameters, given by name or as instances."""
 
+import copy
 import difflib
 import functools
 import inspect
@@ -30,6 +31,8 @@ class Component(BaseEstimator):
 
     _parameter_constraints: dict = {}
 
+    #: The values of parameters that are None, unless those of an estimator suit it better.
+    _defaults: dict = {}
     #: Whether compiled code implements the component. If so, a user's subclass may change constants
     #: of one of the package's classes and methods that estimators call, but cannot give a formula.
     _compiled = False
@@ -46,6 +49,38 @@ class Component(BaseEstimator):
     _numbered: tuple = ()
     #: Parameters that compiled code reads, and their positions.
     _slots: dict = {}
+
+    def value_of(self, name):
+        """Return the value of a parameter, or its default if it is None."""
+        value = getattr(self, name)
+        return self._defaults.get(name) if value is None else value
+
+    def with_defaults(self, **suited):
+        """Return the component with values in place of the parameters that are None.
+
+        Parameters
+        ----------
+        **suited : object
+            The values that suit an estimator; None means the component's own default.
+        """
+        filled = self
+        for name, default in self._defaults.items():
+            if getattr(self, name) is None:
+                value = suited.get(name)
+                filled = _with(filled, name, default if value is None else value)
+        return filled
+
+
+def nearest(component, by_class):
+    """Return the value of the closest class of a component in a dict by class, or None."""
+    return next((by_class[cls] for cls in type(component).__mro__ if cls in by_class), None)
+
+
+def _with(component, name, value):
+    """Return a copy of a component that differs in the value of one parameter."""
+    changed = copy.copy(component)
+    setattr(changed, name, value)
+    return changed
 
 
 # The values of parameters that were found valid, by estimator.
@@ -219,17 +254,18 @@ def resolve(axis, value, base, registry, parameters=()):
     registry : dict of str to type
         The components known by name.
     parameters : iterable of (str, str, object)
-        Parameter of the component, the estimator's name for it, and its value; None means the
-        component's default. They may only accompany a name, since an instance has its own.
+        Parameter of the component, the estimator's name for it, and its value, unless it is None.
+        They may not accompany an instance that has its own value.
 
     Returns
     -------
     component : Component
+        Parameters that are None are still to be filled by ``with_defaults``.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or if parameters accompany an instance.
+        If the name is unknown, or if a parameter is given twice.
     TypeError
         If ``value`` is neither a name nor a component of this kind, or is an instance of a user's
         class that would be partly ignored.
@@ -259,13 +295,14 @@ def resolve(axis, value, base, registry, parameters=()):
                 f"{axis} must be one of {', '.join(map(repr, sorted(registry)))} or an instance "
                 f"of {base.__name__}; got {value!r} of type {type(value).__name__}."
             )
-        if given:
-            _, name, number = given[0]
-            raise ValueError(
-                f"{name}={number!r} was given together with the instance {axis}={value!r}, "
-                f"which has its own. Leave one of the two out."
-            )
         component = value
+        for key, name, number in given:
+            if getattr(component, key, number) is not None:
+                raise ValueError(
+                    f"{name}={number!r} was given together with the instance {axis}={value!r}, "
+                    f"which has its own. Leave one of the two out."
+                )
+            component = _with(component, key, number)
     refuse_ignored(axis, component, base)
     component._validate_params()
     return component

@@ -22,7 +22,7 @@ CASES = [
     CFSGD(0.05, max_step=0.02, curvature_cap=np.inf),
     Adagrad(0.1),
     RowwiseAdagrad(0.1),
-    Adam(0.02),
+    Adam(0.02, lazy=True),
     Adam(0.02, beta_1=0.5, lazy=False),
 ]
 NAMES = {cls: name for name, cls in OPTIMIZERS.items()}

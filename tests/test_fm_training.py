@@ -472,7 +472,7 @@ def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ct
 def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite(position):
     # The last batch of an epoch can spoil the weights after its loss was taken.
     class Task(TrainingTask):
-        optimizer = SGD()
+        optimizer = SGD(1.0)
         divergence_hint = "start elsewhere"
 
         def __init__(self):

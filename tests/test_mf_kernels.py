@@ -418,7 +418,7 @@ OPTIMIZERS = [
     SGD(0.3),
     Adagrad(0.1),
     Adam(0.05, lazy=False),
-    Adam(0.05),
+    Adam(0.05, lazy=True),
 ]
 
 

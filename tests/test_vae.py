@@ -339,7 +339,7 @@ def test_the_published_code_trains_without_the_divergence(log):
         ({"negative_sampler": "in_batch"}, "negative_sampler='in_batch' is not supported here"),
         ({"negative_sampler": "full", "n_negatives": 5}, "n_negatives=5 is not used"),
         ({"negative_sampler": "uniform", "n_codewords": 5}, "n_codewords=5 belongs to MIDX"),
-        ({"negative_sampler": MIDX(), "n_codewords": 5}, "n_codewords=5"),
+        ({"negative_sampler": MIDX(n_codewords=4), "n_codewords": 5}, "n_codewords=5"),
         ({"activation": "sigmoid"}, "'activation' parameter of FastVAERecommender"),
         ({"kl_weight": -1}, "'kl_weight' parameter of FastVAERecommender"),
         ({"kl_weight": "paper"}, "'kl_weight' parameter of FastVAERecommender"),

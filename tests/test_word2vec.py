@@ -247,11 +247,17 @@ def test_optimizers_and_initializers_compose():
         ({"optimizer": "sgd", "batch_size": 100}, SGD(25.0)),
         ({"optimizer": "rowwise_adagrad"}, RowwiseAdagrad(0.1)),
         ({"optimizer": "adam", "learning_rate": 0.5}, Adam(0.5)),
-        ({"optimizer": CFSGD()}, CFSGD()),
+        ({"optimizer": CFSGD()}, CFSGD(4.0, max_step=0.1)),
+        ({"optimizer": CFSGD(exponent=0.4)}, CFSGD(4.0, max_step=0.1, exponent=0.4)),
+        ({"optimizer": CFSGD(3.0, max_step=0.2)}, CFSGD(3.0, max_step=0.2)),
+        ({"optimizer": Adam(beta_1=0.8), "learning_rate": 0.5}, Adam(0.5, beta_1=0.8)),
     ],
 )
-def test_default_learning_rates(params, expected):
-    assert repr(Word2Vec(**params)._resolve_optimizer()) == repr(expected)
+def test_default_learning_rates(params, expected, monkeypatch):
+    monkeypatch.setattr(Word2Vec, "_largest_rate", lambda *_: np.inf)
+    model = Word2Vec(**params)
+    found = model._with_rates(model._resolve_optimizer(), None, 0)
+    assert repr(found) == repr(expected.with_defaults())
 
 
 # Conventions
@@ -385,7 +391,7 @@ def test_a_table_is_refused():
         ({"analyzer": "words"}, "analyzer"),
         ({"schedule": "cosine"}, "schedule"),
         ({"optimizer": "adma"}, "did you mean 'adam'"),
-        ({"optimizer": Adam(), "learning_rate": 0.1}, "given together with the instance"),
+        ({"optimizer": Adam(0.1), "learning_rate": 0.1}, "given together with the instance"),
         ({"init": "prism", "init_scale": 2.0}, "init_scale=2.0 is not used"),
         ({"device": "gpu"}, "device='gpu' is unknown"),
         ({"window": 1000, "batch_size": 2**31 - 1}, "makes up to"),

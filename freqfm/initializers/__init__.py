@@ -87,8 +87,9 @@ class Normal(Initializer):
 
     Parameters
     ----------
-    scale : float, default=0.001
-        Standard deviation. A small value starts a factorization machine close to its linear part.
+    scale : float, default=None
+        Standard deviation. None is the estimator's default; 0.001, unless its docstring names
+        another. A small value starts a factorization machine close to its linear part.
 
     Examples
     --------
@@ -98,14 +99,17 @@ class Normal(Initializer):
     dtype('float32')
     """
 
-    _parameter_constraints = {"scale": NON_NEGATIVE}
+    _defaults = {"scale": 0.001}
+    _parameter_constraints = {"scale": [*NON_NEGATIVE, None]}
 
-    def __init__(self, scale: float = 0.001):
+    def __init__(self, scale: float | None = None):
         self.scale = scale
 
     def draw(self, shape, generator, counts=None):
         """Return a table of the given shape, see :class:`Initializer`."""
-        return np.float32(self.scale) * generator.standard_normal(shape, dtype=np.float32)
+        return np.float32(self.value_of("scale")) * generator.standard_normal(
+            shape, dtype=np.float32
+        )
 
 
 class XavierUniform(Initializer):

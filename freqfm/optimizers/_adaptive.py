@@ -20,8 +20,9 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=0.05
-        Size of the first step of every weight.
+    learning_rate : float, default=None
+        Size of the first step of every weight. None is the estimator's default; 0.05, unless its
+        docstring names another.
     epsilon : float, default=1e-10
         Added to the square root.
 
@@ -39,10 +40,11 @@ class Adagrad(Optimizer):
 
     _step_code = codes.STEP_ADAGRAD
     n_states = 1
-    _parameter_constraints = {"learning_rate": POSITIVE, "epsilon": POSITIVE}
+    _defaults = {"learning_rate": 0.05}
+    _parameter_constraints = {"learning_rate": [*POSITIVE, None], "epsilon": POSITIVE}
     _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
 
-    def __init__(self, learning_rate: float = 0.05, epsilon: float = 1e-10):
+    def __init__(self, learning_rate: float | None = None, epsilon: float = 1e-10):
         self.learning_rate = learning_rate
         self.epsilon = epsilon
 
@@ -57,8 +59,9 @@ class RowwiseAdagrad(Adagrad):
 
     Parameters
     ----------
-    learning_rate : float, default=0.05
-        Root mean square of the first step of every row.
+    learning_rate : float, default=None
+        Root mean square of the first step of every row. None is the estimator's default; 0.05,
+        unless its docstring names another.
     epsilon : float, default=1e-10
         Added to the root.
 
@@ -85,17 +88,19 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=0.003
-        Approximate size of the largest step of a weight.
+    learning_rate : float, default=None
+        Approximate size of the largest step of a weight. None is the estimator's default; 0.003,
+        unless its docstring names another.
     beta_1, beta_2 : float, default=0.9 and 0.999
         Decay rates of the moving means of gradients and squared gradients.
     epsilon : float, default=1e-8
         Added to the root.
-    lazy : bool, default=True
+    lazy : bool, default=None
         Whether rows absent from a batch keep their weights and moments, as in
         ``torch.optim.SparseAdam``; the bias corrections count all batches. False updates every row
         in every batch, as ``torch.optim.Adam`` does with a dense gradient, at
-        n_tokens * n_components operations per batch.
+        n_tokens * n_components operations per batch. None is the estimator's default; True, unless
+        its docstring names another.
 
     References
     ----------
@@ -110,12 +115,13 @@ class Adam(Optimizer):
 
     _step_code = codes.STEP_ADAM
     n_states = 2
+    _defaults = {"learning_rate": 0.003, "lazy": True}
     _parameter_constraints = {
-        "learning_rate": POSITIVE,
+        "learning_rate": [*POSITIVE, None],
         "beta_1": [Interval(Real, 0, 1, closed="left")],
         "beta_2": [Interval(Real, 0, 1, closed="left")],
         "epsilon": POSITIVE,
-        "lazy": ["boolean"],
+        "lazy": ["boolean", None],
     }
     _slots = {
         "learning_rate": codes.LEARNING_RATE,
@@ -126,11 +132,11 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float = 0.003,
+        learning_rate: float | None = None,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        lazy: bool = True,
+        lazy: bool | None = None,
     ):
         self.learning_rate = learning_rate
         self.beta_1 = beta_1

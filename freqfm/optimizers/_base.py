@@ -35,7 +35,8 @@ class OptimizerState(NamedTuple):
 class Optimizer(Component):
     """Base class of optimizers.
 
-    A custom optimizer has a parameter ``learning_rate`` and defines :attr:`step`, a function
+    A custom optimizer has a parameter ``learning_rate``, with a default of its own or None if every
+    estimator that uses it gives one, and defines :attr:`step`, a function
     of numbers compiled by ``numba.njit``: a static method, or a property that returns a function
     that reads hyper-parameters from its closure. It is compiled into the training loop with the
     options of the package's own formulas (``error_model="numpy"``, single precision), once for each
@@ -117,7 +118,7 @@ class Optimizer(Component):
         """Return the hyper-parameters in the form that kernels read."""
         hyper = np.zeros(codes.N_HYPER)
         for name, slot in self._slots.items():
-            hyper[slot] = getattr(self, name)
+            hyper[slot] = self.value_of(name)
         return hyper
 
     def update_rule(self):
@@ -128,7 +129,7 @@ class Optimizer(Component):
             count_code=self.count_code,
             catch_up=codes.CATCH_UP_NONE,
             decay_code=codes.DECAY_NONE,
-            lazy=bool(self.lazy),
+            lazy=bool(self.value_of("lazy")),
             decoupled=False,
             average=bool(self.average),
             decay=0.0,

@@ -19,8 +19,9 @@ class SGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=1.0
-        Factor of the batch's mean gradient in a step.
+    learning_rate : float, default=None
+        Factor of the batch's mean gradient in a step. None is the estimator's default; 1.0, unless
+        its docstring names another.
 
     Examples
     --------
@@ -30,9 +31,10 @@ class SGD(Optimizer):
     """
 
     _step_code = codes.STEP_SGD
-    _parameter_constraints = {"learning_rate": POSITIVE}
+    _defaults = {"learning_rate": 1.0}
+    _parameter_constraints = {"learning_rate": [*POSITIVE, None]}
 
-    def __init__(self, learning_rate: float = 1.0):
+    def __init__(self, learning_rate: float | None = None):
         self.learning_rate = learning_rate
 
 
@@ -53,8 +55,9 @@ class FASGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=3.0
-        Rate of a token of average frequency.
+    learning_rate : float, default=None
+        Rate of a token of average frequency. None is the estimator's default; 3.0, unless its
+        docstring names another.
     max_step : float, default=100.0
         Largest rate, the 1 / 4L of equation (7), in units of the batch's mean gradient.
     counts : array-like of shape (n_features,), default=None
@@ -78,14 +81,18 @@ class FASGD(Optimizer):
 
     _step_code = codes.STEP_SGD
     rate_code = codes.RATE_GIVEN
+    _defaults = {"learning_rate": 3.0}
     _parameter_constraints = {
-        "learning_rate": POSITIVE,
+        "learning_rate": [*POSITIVE, None],
         "max_step": POSITIVE_OR_INFINITE,
         "counts": ["array-like", None],
     }
 
     def __init__(
-        self, learning_rate: float = 3.0, max_step: float = 100.0, counts: ArrayLike | None = None
+        self,
+        learning_rate: float | None = None,
+        max_step: float = 100.0,
+        counts: ArrayLike | None = None,
     ):
         self.learning_rate = learning_rate
         self.max_step = max_step
@@ -105,7 +112,8 @@ class FASGD(Optimizer):
                 )
         # Without new rows, partial_fit has nothing to count.
         average = (counts @ counts) / (counts.sum() or 1.0)
-        rates = self.learning_rate * np.sqrt(average / np.where(counts > 0, counts, 1.0))
+        relative = np.sqrt(average / np.where(counts > 0, counts, 1.0))
+        rates = self.value_of("learning_rate") * relative
         return np.minimum(self.max_step, rates).astype(np.float32)
 
 
@@ -136,10 +144,12 @@ class CFSGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=2.0
-        Rate of a token on its first occurrence, before the bounds.
-    max_step : float, default=0.05
-        The bound 1 / 4L of equation (12) for a token that occurs once in the batch.
+    learning_rate : float, default=None
+        Rate of a token on its first occurrence, before the bounds. None is the estimator's default;
+        2.0, unless its docstring names another.
+    max_step : float, default=None
+        The bound 1 / 4L of equation (12) for a token that occurs once in the batch. None is the
+        estimator's default; 0.05, unless its docstring names another.
     curvature_cap : float, default=2.0
         Bound of the rate times L_k. ``numpy.inf`` turns it off, except for the intercept, which
         is part of every row: its bound is at most 2.
@@ -165,9 +175,10 @@ class CFSGD(Optimizer):
     _step_code = codes.STEP_SGD
     rate_code = codes.RATE_COUNTED
     average = False
+    _defaults = {"learning_rate": 2.0, "max_step": 0.05}
     _parameter_constraints = {
-        "learning_rate": POSITIVE,
-        "max_step": POSITIVE_OR_INFINITE,
+        "learning_rate": [*POSITIVE, None],
+        "max_step": [*POSITIVE_OR_INFINITE, None],
         "curvature_cap": POSITIVE_OR_INFINITE,
         "exponent": NON_NEGATIVE,
         "count": [StrOptions({"sample", "batch"})],
@@ -181,8 +192,8 @@ class CFSGD(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float = 2.0,
-        max_step: float = 0.05,
+        learning_rate: float | None = None,
+        max_step: float | None = None,
         curvature_cap: float = 2.0,
         exponent: float = 0.5,
         count: str = "sample",

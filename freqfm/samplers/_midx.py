@@ -36,9 +36,10 @@ class MIDX(QuerySampler):
     ----------
     variant : {"popularity", "uniform", "exact"}, default="popularity"
         How an item is drawn within its cell.
-    n_codewords : int, default=16
-        Number K of codewords per subspace. More are closer to the softmax and cost more per query;
-        with a hundred draws or more, 64 take hardly longer than 16.
+    n_codewords : int, default=None
+        Number K of codewords per subspace. None is 64 in :class:`freqfm.FastVAERecommender`, else
+        16. More are closer to the softmax and cost more per query; with a hundred draws or more, 64
+        take hardly longer than 16.
     n_subspaces : int, default=2
         Number of parts of the vectors. A query visits the cells of all combinations of codewords,
         except where no item has those in all subspaces but the last: up to
@@ -93,9 +94,10 @@ class MIDX(QuerySampler):
     True
     """
 
+    _defaults = {"n_codewords": 16}
     _parameter_constraints = {
         "variant": [StrOptions({"uniform", "popularity", "exact"})],
-        "n_codewords": POSITIVE_INTEGER,
+        "n_codewords": [*POSITIVE_INTEGER, None],
         "n_subspaces": [Interval(Integral, 1, 4, closed="both")],
         "popularity": [StrOptions({"log", "count", "power"})],
         "refresh": POSITIVE_INTEGER,
@@ -104,7 +106,7 @@ class MIDX(QuerySampler):
     def __init__(
         self,
         variant: str = "popularity",
-        n_codewords: int = 16,
+        n_codewords: int | None = None,
         n_subspaces: int = 2,
         popularity: str = "log",
         refresh: int = 1,
@@ -126,7 +128,7 @@ class MIDX(QuerySampler):
         ``offsets`` (n_items,), such as biases, are added to the logits of items for every query.
         They are not quantized, and enter the third draw unchanged. Not for "exact".
         """
-        k, m = int(self.n_codewords), int(self.n_subspaces)
+        k, m = int(self.value_of("n_codewords")), int(self.n_subspaces)
         last = None
         if previous is not None and previous.codewords.shape == (m * k, vectors.shape[1]):
             last = previous.codewords

@@ -14,7 +14,6 @@ from freqfm import backends
 from freqfm._components import (
     NON_NEGATIVE,
     POSITIVE,
-    is_named,
     name_to_instance,
     resolve,
 )
@@ -54,6 +53,7 @@ from freqfm.estimators.training import (
     train,
     with_callbacks,
 )
+from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import Loss
 from freqfm.optimizers import CFSGD, OPTIMIZERS, Optimizer, OptimizerState
@@ -596,16 +596,16 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _checked_optimizer(self):
         """Return the optimizer given by the parameters."""
-        rate = self.learning_rate
-        if rate is None and is_named(self.optimizer, "fa_sgd") and not self._of_classes:
-            rate = _RATE_OF_NUMBERS
-        options = [("learning_rate", "learning_rate", rate)]
-        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, options)
+        rate = "learning_rate", "learning_rate", self.learning_rate
+        optimizer = resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
+        given = optimizer.rate_code == codes.RATE_GIVEN
+        rate = _RATE_OF_NUMBERS if given and not self._of_classes else None
+        return optimizer.with_defaults(learning_rate=rate)
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""
         scale = "scale", "init_scale", self.init_scale
-        return resolve("init", self.init, Initializer, INITIALIZERS, [scale])
+        return resolve("init", self.init, Initializer, INITIALIZERS, [scale]).with_defaults()
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""

@@ -54,7 +54,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         :mod:`freqfm.optimizers` or of a custom class, with one learning rate for all weights.
         Searches can set its parameters as ``layer_optimizer__...``.
     learning_rate : float, default=None
-        The learning rate of ``optimizer``; None means its default. Not allowed with an instance.
+        The learning rate of ``optimizer``; None means its default. Not allowed with an instance
+        that has its own.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -78,7 +79,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
         0.
@@ -347,7 +349,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True

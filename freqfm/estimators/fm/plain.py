@@ -36,7 +36,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
         from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The learning rate; None means the optimizer's default. Not allowed with an instance.
+        The learning rate; None means the optimizer's default. Not allowed with an instance that has
+        its own.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -54,7 +55,8 @@ class FMClassifier(ClassTargets, PlainFactors, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
         0.
@@ -257,7 +259,7 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's default, and 0.75 for "fa_sgd". Not allowed
-        with an instance.
+        with an instance that has its own.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -275,7 +277,8 @@ class FMRegressor(RealTargets, PlainFactors, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True

@@ -63,7 +63,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
         from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
-        The learning rate; None means the optimizer's default. Not allowed with an instance.
+        The learning rate; None means the optimizer's default. Not allowed with an instance that has
+        its own.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -81,7 +82,8 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at 0.
     fit_linear : bool, default=True
@@ -324,7 +326,7 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
         The learning rate; None means the optimizer's default, and 0.75 for "fa_sgd". Not allowed
-        with an instance.
+        with an instance that has its own.
     max_iter : int, default=100
         Maximum number of epochs in one call to ``fit``.
     batch_size : int, default=1024
@@ -342,7 +344,8 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance.
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True

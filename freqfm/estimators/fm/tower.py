@@ -131,6 +131,7 @@ class FactorsWithTower(PlainFactors):
     def _checked_layer_optimizer(self):
         """Return the optimizer of the layers; all their weights have one learning rate."""
         optimizer = resolve("layer_optimizer", self.layer_optimizer, Optimizer, OPTIMIZERS)
+        optimizer = optimizer.with_defaults()
         if optimizer.rate_code != codes.RATE_CONSTANT:
             raise ValueError(
                 f"layer_optimizer={self.layer_optimizer!r} adapts learning rates to how often a "

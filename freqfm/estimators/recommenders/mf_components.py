@@ -120,20 +120,20 @@ def resolve_components(model, n_pairs, shape, n_known):
 
 def _optimizer(model, loss, backbone, n_pairs, n_known, stretch):
     """Return the optimizer, and the number of steps over which its rate falls, or None."""
-    optimizer = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
-    rate, n_falling_steps = model.learning_rate, None
-    if rate is None and is_named(optimizer, "adam"):
+    value = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
+    given = "learning_rate", "learning_rate", model.learning_rate
+    optimizer = resolve("optimizer", value, Optimizer, OPTIMIZERS, [given])
+    rate = n_falling_steps = None
+    if optimizer.step_code == codes.STEP_ADAM and optimizer.learning_rate is None:
         batch_size = _batch_size(model, loss, backbone, n_known)
         rate, n_falling_steps = _default_rate(model, loss, n_known, batch_size, stretch, n_pairs)
-    option = "learning_rate", "learning_rate", rate
-    found = resolve("optimizer", optimizer, Optimizer, OPTIMIZERS, [option])
-    if backbone._needs_adaptive_steps and found.step_code == codes.STEP_SGD:
+    if backbone._needs_adaptive_steps and optimizer.step_code == codes.STEP_SGD:
         warn_user(
             f"The layers of backbone={model.backbone!r} hardly learn with "
             f"optimizer={model.optimizer!r}, whose steps are in proportion to the gradients; set "
             f"optimizer='adam' or 'adagrad'."
         )
-    return found, n_falling_steps
+    return optimizer.with_defaults(learning_rate=rate), n_falling_steps
 
 
 def _user_dropout(model, loss, n_known):
@@ -159,10 +159,9 @@ def _batch_size(model, loss, backbone, n_pairs):
 
 
 def _initializer(model):
-    scale = model.init_scale
-    if scale is None and is_named(model.init, "normal"):
-        scale = _NORMAL_SCALE
-    return resolve("init", model.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)])
+    scale = "scale", "init_scale", model.init_scale
+    initializer = resolve("init", model.init, Initializer, INITIALIZERS, [scale])
+    return initializer.with_defaults(scale=_NORMAL_SCALE)
 
 
 def _stretch(initializer, shape, n_components, n_pairs):
@@ -254,7 +253,7 @@ def _sampler(model, loss):
         return None
     if is_named(value, "auto"):
         return Uniform()
-    sampler = resolve("negative_sampler", value, Sampler, SAMPLERS)
+    sampler = resolve("negative_sampler", value, Sampler, SAMPLERS).with_defaults()
     if not loss.weights_negatives and not _draws_without_weights(sampler):
         fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]
         raise ValueError(

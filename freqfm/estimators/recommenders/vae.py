@@ -122,13 +122,13 @@ class FastVAERecommender(GradientRecommender):
     optimizer : str or Optimizer, default="adam"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. It updates all arrays, including dense layers. If items are drawn,
-        "adam" is ``Adam(lazy=False)``: gradients of drawn items change sign, so moments must decay
-        between draws.
+        ``lazy`` of Adam is False by default: gradients of drawn items change sign, so moments must
+        decay between draws.
     learning_rate : float, default=None
-        Learning rate of the optimizer. For "adam", None depends on the number of steps in the fit:
+        Learning rate of the optimizer. For Adam, None depends on the number of steps in the fit:
         16 divided by the steps, between 0.004 and 0.02, from which it falls linearly to 5 % at
         ``max_iter``; in ``partial_fit`` half of that. It is 0.1 for "sgd" and "fa_sgd", 0.03 for
-        "cf_sgd", and the optimizer's default for others and for instances.
+        "cf_sgd", and the optimizer's default for others.
     max_iter : int, default=50
         Number of epochs.
     batch_size : int, default=None

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, resolve
+from freqfm._components import is_named, nearest, resolve
 from freqfm.estimators.recommenders.mf_components import (
     refuse_ignored_draws,
     resolve_temperature,
 )
 from freqfm.formulas import codes
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer
 from freqfm.samplers import MIDX, SAMPLERS, InBatch, Sampler
 from freqfm.temperatures import DensityTemperature, Temperature
 
@@ -31,8 +31,8 @@ _TRAVEL, _SLOWEST, _FASTEST = 16.0, 4e-3, 2e-2
 
 # Default learning rates of other optimizers: layers are updated in every batch, by all of its
 # users, so that the rates of other models diverge. On MovieLens-1M three times these rates do, but
-# for "sgd".
-_RATES = {"cf_sgd": 0.03, "fa_sgd": 0.1, "sgd": 0.1}
+# for SGD.
+_RATES = {CFSGD: 0.03, FASGD: 0.1, SGD: 0.1}
 
 # Parameters of the default temperature: an encoder has more to learn than vectors of users, so its
 # scores become reliable later. Chosen on validation data of Gowalla, MovieLens-1M and 100K, and of
@@ -92,13 +92,9 @@ def resolve_components(model, n_users, n_items, goes_on):
             f"negative_sampler={model.negative_sampler!r}, which takes all {n_items} items; leave "
             f"it at None, or name a sampler that draws, such as 'midx_uniform'."
         )
-    rate, n_falling_steps = model.learning_rate, None
-    if rate is None and is_named(model.optimizer, "adam"):
-        rate, n_falling_steps = _default_rate(model, -(-n_users // int(batch_size)), goes_on)
-    elif rate is None and isinstance(model.optimizer, str):
-        rate = _RATES.get(model.optimizer)
+    optimizer, n_falling_steps = _optimizer(model, -(-n_users // int(batch_size)), full, goes_on)
     return Components(
-        optimizer=_optimizer(model, rate, full),
+        optimizer=optimizer,
         sampler=sampler,
         temperature=_temperature(model),
         cosine=model.similarity == "cosine",
@@ -120,19 +116,16 @@ def _default_rate(model, n_batches, goes_on):
     return (rate / 2, None) if goes_on else (rate, n_steps)
 
 
-def _optimizer(model, rate, full):
-    optimizer = resolve(
-        "optimizer",
-        model.optimizer,
-        Optimizer,
-        OPTIMIZERS,
-        [("learning_rate", "learning_rate", rate)],
-    )
-    if is_named(model.optimizer, "adam") and not full:
-        # An item that is drawn occasionally has small gradients of either sign. Only moments that
-        # decay in between keep Adam from taking a full step each time.
-        optimizer.lazy = False
-    return optimizer
+def _optimizer(model, n_batches, full, goes_on):
+    """Return the optimizer, and the number of steps over which its rate falls, or None."""
+    given = "learning_rate", "learning_rate", model.learning_rate
+    optimizer = resolve("optimizer", model.optimizer, Optimizer, OPTIMIZERS, [given])
+    rate, n_falling_steps = nearest(optimizer, _RATES), None
+    if optimizer.step_code == codes.STEP_ADAM and optimizer.learning_rate is None:
+        rate, n_falling_steps = _default_rate(model, n_batches, goes_on)
+    # An item that is drawn occasionally has small gradients of either sign. Only moments that decay
+    # in between keep Adam from taking a full step each time.
+    return optimizer.with_defaults(learning_rate=rate, lazy=full), n_falling_steps
 
 
 def _sampler(model, n_items):
@@ -140,16 +133,9 @@ def _sampler(model, n_items):
     if is_named(wanted, "auto"):
         wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
     midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
-    n_codewords = model.n_codewords if midx else None
-    if isinstance(wanted, str) and midx and n_codewords is None:
-        n_codewords = _N_CODEWORDS
-    sampler = resolve(
-        "negative_sampler",
-        wanted,
-        Sampler,
-        SAMPLERS,
-        [("n_codewords", "n_codewords", n_codewords)],
-    )
+    given = "n_codewords", "n_codewords", model.n_codewords if midx else None
+    sampler = resolve("negative_sampler", wanted, Sampler, SAMPLERS, [given])
+    sampler = sampler.with_defaults(n_codewords=_N_CODEWORDS)
     refuse_ignored_draws(sampler)
     if isinstance(sampler, InBatch):
         raise ValueError(

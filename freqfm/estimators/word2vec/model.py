@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,8 +15,8 @@ from freqfm._components import (
     NON_NEGATIVE,
     POSITIVE,
     POSITIVE_INTEGER,
-    is_named,
     name_to_instance,
+    nearest,
     resolve,
 )
 from freqfm._memory import as_aligned
@@ -53,18 +53,17 @@ from freqfm.estimators.word2vec.files import read_vectors, write_vectors
 from freqfm.estimators.word2vec.similarity import TokenSimilarity
 from freqfm.estimators.word2vec.trainer import Word2VecTrainer, mean_loss
 from freqfm.initializers import INITIALIZERS, Initializer
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, Optimizer
 
 __all__ = ["Word2Vec"]
 
-# Default learning rates by architecture, for up to so many epochs; more epochs at the same rate
-# overfit little text. Those of SGD are for each position of a batch.
+# Default learning rates by architecture, for up to so many epochs; but for Adagrad, more epochs at
+# the same rate overfit little text. Those of SGD are for each position of a batch.
 _EPOCHS_OF_RATES = 5
 _RATES = {
-    "skip_gram": {"sgd": 0.25, "cf_sgd": 4.0, "adam": 0.01},
-    "cbow": {"sgd": 0.4, "cf_sgd": 8.0, "adam": 0.01},
+    "skip_gram": {SGD: 0.25, FASGD: 0.25, CFSGD: 4.0, Adam: 0.01, Adagrad: 0.1},
+    "cbow": {SGD: 0.4, FASGD: 0.4, CFSGD: 8.0, Adam: 0.01, Adagrad: 0.1},
 }
-_RATE_OF_ADAGRAD = 0.1
 
 # Bound of SGD's default rates times the square of the most frequent token's share.
 _LARGEST_SHARE = 0.025
@@ -126,7 +125,7 @@ class Word2Vec(
         :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
     learning_rate : float, default=None
         The optimizer's learning rate; None is a default for the architecture and ``max_iter``, see
-        Notes. Not allowed with an instance.
+        Notes. Not allowed with an instance that has its own.
     schedule : {"linear", "constant"}, default="linear"
         Whether the learning rate decays linearly, from batch to batch, to zero at the end of
         ``fit``. ``partial_fit`` always has a constant one.
@@ -140,7 +139,7 @@ class Word2Vec(
         :mod:`freqfm.initializers`. Output vectors start at zero.
     init_scale : float, default=None
         The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
-        default. Not allowed with an instance.
+        default. Not allowed with an instance that has its own.
     verbose : int, default=0
         1 shows the loss, the validation score and the remaining time, as a bar in terminals and
         notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
@@ -354,7 +353,7 @@ class Word2Vec(
                 hashed = {"documents": [corpus.tokens, corpus.starts, list(vocabulary)]}
                 data = {"X": documents, "y": y}
                 callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
-                optimizer = self._bounded(optimizer, corpus, len(vocabulary))
+                optimizer = self._with_rates(optimizer, corpus, len(vocabulary))
                 if unfinished is None:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -413,7 +412,7 @@ class Word2Vec(
                 for token in read.vocabulary(self.min_count, vocabulary):
                     vocabulary[token] = len(vocabulary)
                 corpus = self._checked_corpus(read, vocabulary)
-                optimizer = self._bounded(optimizer, corpus, len(vocabulary))
+                optimizer = self._with_rates(optimizer, corpus, len(vocabulary))
                 if is_new:
                     self._init_model(vocabulary, corpus, optimizer)
                 else:
@@ -423,43 +422,28 @@ class Word2Vec(
         return self
 
     def _resolve_optimizer(self):
-        """Return the optimizer; if it is given by name, with default rates of the architecture."""
-        rate, bound = self.learning_rate, None
-        if is_named(self.optimizer, "cf_sgd"):
-            bound = _LARGEST_STEPS[self.architecture] * self._share_of_rate()
-        if rate is None and isinstance(self.optimizer, str):
-            rate = self._default_rate()
-        return resolve(
-            "optimizer",
-            self.optimizer,
-            Optimizer,
-            OPTIMIZERS,
-            [("learning_rate", "learning_rate", rate), ("max_step", "max_step", bound)],
-        )
+        """Return the optimizer, whose rates may be None until ``_with_rates``."""
+        rate = "learning_rate", "learning_rate", self.learning_rate
+        return resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
 
-    def _default_rate(self):
-        """Return the learning rate of an optimizer given by name; None is its own."""
-        if self.optimizer in ("adagrad", "rowwise_adagrad"):
-            return _RATE_OF_ADAGRAD
-        is_sgd = self._is_sgd()
-        rate = _RATES[self.architecture].get("sgd" if is_sgd else self.optimizer)
-        if rate is None:
-            return None
-        return rate * self._share_of_rate() * (int(self.batch_size) if is_sgd else 1)
+    def _with_rates(self, optimizer, corpus, n_tokens):
+        """Return the optimizer with the default rates of the architecture where none is given."""
+        share = self._share_of_rate()
+        rate = nearest(optimizer, _RATES[self.architecture])
+        if rate is not None and not isinstance(optimizer, Adagrad):
+            rate *= share
+        if isinstance(optimizer, (SGD, FASGD)):
+            rate = min(rate * int(self.batch_size), self._largest_rate(corpus, n_tokens))
+        bound = _LARGEST_STEPS[self.architecture] * share
+        return optimizer.with_defaults(learning_rate=rate, max_step=bound)
 
-    def _is_sgd(self):
-        return any(is_named(self.optimizer, name) for name in ("sgd", "fa_sgd"))
-
-    def _bounded(self, optimizer, corpus, n_tokens):
-        """Return SGD with a lower default rate if a token occurs often in each batch."""
-        if self.learning_rate is not None or not self._is_sgd():
-            return optimizer
+    def _largest_rate(self, corpus, n_tokens):
+        """Return the largest default rate of SGD: lower if a token occurs often in each batch."""
         counts = corpus.counts(n_tokens)
         kept = counts.astype(np.float64)
         if self.subsample is not None:
             kept *= np.minimum(self._keep_probabilities(counts)[:-1], 1)
-        rate = min(optimizer.learning_rate, _LARGEST_SHARE * (kept.sum() / kept.max()) ** 2)
-        return clone(optimizer).set_params(learning_rate=float(rate))
+        return float(_LARGEST_SHARE * (kept.sum() / kept.max()) ** 2)
 
     def _share_of_rate(self):
         """Return the share of the default rates that is taken: the more epochs, the less."""
@@ -484,13 +468,11 @@ class Word2Vec(
 
     def _initial_vectors(self, counts, seeds):
         """Return the vectors that tokens start with."""
-        scale, n_components = self.init_scale, int(self.n_components)
-        if scale is None and is_named(self.init, "normal"):
-            # As spread as word2vec's uniform numbers.
-            scale = 1 / (np.sqrt(12) * n_components)
-        initializer = resolve(
-            "init", self.init, Initializer, INITIALIZERS, [("scale", "init_scale", scale)]
-        )
+        n_components = int(self.n_components)
+        scale = "scale", "init_scale", self.init_scale
+        initializer = resolve("init", self.init, Initializer, INITIALIZERS, [scale])
+        # As spread as word2vec's uniform numbers.
+        initializer = initializer.with_defaults(scale=1 / (np.sqrt(12) * n_components))
         generator = np.random.default_rng(seeds)
         return initializer.table((len(counts), n_components), generator, counts)
 
@@ -641,7 +623,7 @@ class Word2Vec(
         """
         self._check_outputs()
         corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
-        optimizer = self._resolve_optimizer()
+        optimizer = self._resolve_optimizer().with_defaults()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
             raise ValueError(
