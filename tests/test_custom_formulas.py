@@ -3,6 +3,7 @@
 import math
 import pickle
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -214,6 +215,32 @@ def test_a_regressor_predicts_probabilities_by_the_log_loss():
     assert np.abs(model.predict(X) - share).mean() < 0.1
     with pytest.raises(ValueError, match=r"LogLoss needs targets in \[0, 1\]"):
         regressor(loss=LogLoss()).fit(X, share + 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale", "warns"),
+    [
+        (Quantile(), 0.01, True),
+        (Quantile(), 1.0, False),
+        (Quantile(), 100.0, True),
+        (Huber(), 0.01, False),
+        (Huber(), 100.0, True),
+        (Huber(100.0), 100.0, False),
+        ("squared", 100.0, False),
+    ],
+)
+def test_targets_that_the_steps_do_not_suit_are_warned_of(loss, scale, warns):
+    X = np.random.default_rng(0).standard_normal((200, 3))
+    y = scale * X[:, 0] + 5
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FMRegressor(2, loss=loss, max_iter=1).fit(X, y)
+    said = [str(w.message) for w in caught if "TransformedTargetRegressor" in str(w.message)]
+    assert len(said) == warns
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FMRegressor(2, loss=loss, max_iter=1, learning_rate=0.1).fit(X, y)
+    assert not [w for w in caught if "TransformedTargetRegressor" in str(w.message)]
 
 
 @pytest.mark.parametrize("loss", ["huber", Quantile()])

@@ -82,6 +82,10 @@ class Loss(Component):
     expectation = None
     #: Whether the loss can be used by classifiers.
     for_classes = True
+    #: The smallest and largest mean distance of most targets from their median that a regressor's
+    #: default learning rates suit. It matters to losses whose derivative does not grow with the
+    #: residual.
+    spreads = (0.0, math.inf)
 
     @property
     def code(self):
@@ -221,6 +225,11 @@ class Huber(Loss):
         """Function of (score, target) that returns the loss and its derivative by the score."""
         return _huber(np.float32(self.delta))
 
+    @property
+    def spreads(self):
+        """The spreads of targets that default learning rates suit, see :class:`Loss`."""
+        return 0.0, 10.0 * self.delta
+
 
 class Poisson(Loss):
     """Half the Poisson deviance up to a constant, exp(score) - target * score, for counts.
@@ -285,7 +294,9 @@ def _pinball(above):
 class Quantile(Loss):
     """Pinball loss: the score becomes a quantile of the target, for 0.5 the median.
 
-    The loss of a residual r = target - score is quantile * r if r > 0, else (quantile - 1) * r.
+    The loss of a residual r = target - score is quantile * r if r > 0, else (quantile - 1) * r. Its
+    derivative does not depend on the size of r: with targets that spread over much more or less
+    than 1, training is slow or does not settle, of which ``fit`` warns. Scale such targets.
 
     Parameters
     ----------
@@ -301,6 +312,7 @@ class Quantile(Loss):
     """
 
     for_classes = False
+    spreads = (0.2, 10.0)
     _parameter_constraints = {"quantile": [Interval(Real, 0, 1, closed="neither")]}
 
     def __init__(self, quantile: float = 0.5):

@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm._components import validate_params
 from freqfm._ids import check_present, unique_codes
+from freqfm._warnings import warn_user
 from freqfm.estimators.fm.pointwise import expect
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
@@ -288,6 +289,8 @@ class RealTargets(RegressorMixin):
                 f"y holds {np.abs(y).max():g}, which is too large for float32; divide y by a "
                 f"constant, for instance with sklearn's TransformedTargetRegressor."
             )
+        if reset and self.learning_rate is None:
+            _warn_of_spread(self._loss, target[0])
         return target, None
 
     def _count_outputs(self, learned):
@@ -337,3 +340,20 @@ def _log_proba(scores):
     """Return the logarithms of the sigmoids of scores, divided by their sums over the classes."""
     logs = -np.logaddexp(0.0, -scores)
     return logs - logsumexp(logs, axis=1, keepdims=True)
+
+
+def _warn_of_spread(loss, target):
+    """Warn of targets that spread too much or too little for the default learning rates."""
+    low, high = loss.spreads
+    if (low, high) == (0.0, np.inf):
+        return
+    distance = np.abs(target - np.median(target))
+    # Outliers are what these losses are for.
+    spread = distance[distance <= np.quantile(distance, 0.95)].mean(dtype=np.float64)
+    if 0 < spread < low or spread > high:
+        warn_user(
+            f"Most targets are about {spread:.3g} from their median, but the learning rates "
+            f"for loss={loss!r} are meant for {low:g} to {high:g}, as its derivative does not grow "
+            f"with the residual. Scale the targets, for instance with sklearn's "
+            f"TransformedTargetRegressor(FMRegressor(...), transformer=StandardScaler())."
+        )
