@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from helpers import BOTH, fitted, model_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier
+from sklearn.exceptions import SkipTestWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import SGDClassifier
 from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import DivergenceError, FMClassifier, FMRegressor
 from freqfm.callbacks import Checkpoint, resume
@@ -451,8 +454,22 @@ def test_incremental_encoder_keeps_columns():
     for value in (0, -3, 2.7):
         with pytest.raises(ValueError, match=f"max_features={value!r} must be an integer"):
             IncrementalOneHotEncoder(max_features=value).fit(rows)
-    with pytest.raises(ValueError, match="X has 1 fields, but .* 2"):
+    with pytest.raises(ValueError, match="X has 1 features, but .* expecting 2"):
         encoder.transform([["a"]])
+
+
+def test_incremental_encoder_follows_the_conventions_of_scikit_learn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkipTestWarning)
+        check_estimator(IncrementalOneHotEncoder())
+
+
+def test_incremental_encoder_returns_frames():
+    pandas = pytest.importorskip("pandas")
+    encoder = IncrementalOneHotEncoder(sparse_output=False).set_output(transform="pandas")
+    rows = encoder.fit_transform(pandas.DataFrame({"user": ["ann", "bob"]}))
+    assert rows.columns.tolist() == ["user_ann", "user_bob"]
+    assert_array_equal(rows.to_numpy(), np.eye(2))
 
 
 # Fits

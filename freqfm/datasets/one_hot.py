@@ -7,7 +7,12 @@ from numbers import Integral
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    _num_samples,
+    check_is_fitted,
+    validate_data,
+)
 
 from freqfm._ids import check_present, natural
 from freqfm._rows import csr_of, with_one_index_type
@@ -29,6 +34,9 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Number of columns after which no more are added; later categories are then in no column.
         None sets no limit. To keep memory bounded without a list of categories, hash them
         (``sklearn.feature_extraction.FeatureHasher``).
+    sparse_output : bool, default=True
+        Whether ``transform`` returns a sparse array; False is for
+        ``set_output(transform="pandas")``.
 
     Attributes
     ----------
@@ -56,8 +64,15 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     array([2, 3], dtype=int32)
     """
 
-    def __init__(self, max_features: int | None = None):
+    def __init__(self, max_features: int | None = None, sparse_output: bool = True):
         self.max_features = max_features
+        self.sparse_output = sparse_output
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = tags.input_tags.string = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def fit(self, X, y=None):
         """Forget all categories and learn those of some rows.
@@ -72,6 +87,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         -------
         self : object
         """
+        if not _num_samples(X):
+            raise ValueError("X holds 0 sample(s), while a minimum of 1 is required.")
         learned = clone(self).partial_fit(X)
         vars(self).pop("feature_names_in_", None)
         vars(self).update(vars(learned))
@@ -96,6 +113,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         ValueError
             If values are missing, the number of fields is another one, or ``max_features`` is not
             None or an integer of at least 1.
+        TypeError
+            If a value is neither a string nor a number, or ``X`` is sparse.
         """
         most = np.iinfo(np.int32).max if self.max_features is None else self.max_features
         if not isinstance(most, Integral) or most < 1:
@@ -105,7 +124,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         given, X = X, _as_fields(X)
         begins = not hasattr(self, "columns_")
         if not begins:
-            self._check_fields(given, X)
+            validate_data(self, given, reset=False, skip_check_array=True)
         # All are read before any is added: an error leaves the encoder as it was.
         fields = [dict.fromkeys(_values(X, j)) for j in range(X.shape[1])]
         if begins:
@@ -129,10 +148,11 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Returns
         -------
         rows : csr_array of shape (n_samples, `n_features_out_`), dtype float32
+            An ndarray if ``sparse_output`` is False.
         """
         check_is_fitted(self, "columns_")
         given, X = X, _as_fields(X)
-        self._check_fields(given, X)
+        validate_data(self, given, reset=False, skip_check_array=True)
         found = np.empty(X.shape, dtype=np.int32)
         for j, columns in enumerate(self.columns_):
             found[:, j] = [columns.get(value, -1) for value in _values(X, j)]
@@ -140,9 +160,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         known = found >= 0
         indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
         ones = np.ones(indptr[-1], dtype=np.float32)
-        return with_one_index_type(
-            csr_of(ones, found[known], indptr, (len(X), self.n_features_out_))
-        )
+        rows = csr_of(ones, found[known], indptr, (len(X), self.n_features_out_))
+        return with_one_index_type(rows) if self.sparse_output else rows.toarray()
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns, "field_category".
@@ -165,15 +184,6 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
                 names[column] = f"{field}_{value}"
         return names
 
-    def _check_fields(self, given, X):
-        """Raise unless rows have the fields that are known."""
-        if X.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {X.shape[1]} fields, but IncrementalOneHotEncoder has learned "
-                f"{self.n_features_in_}; give the same fields in every call."
-            )
-        validate_data(self, given, reset=False, skip_check_array=True)
-
 
 def _as_fields(X):
     """Return rows as an array of two dimensions."""
@@ -193,7 +203,14 @@ def _as_fields(X):
             X[:, j] = np.asarray(column)
     X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
     if X.ndim != 2:
-        raise ValueError(f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields).")
+        raise ValueError(
+            f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
+            f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
+        )
+    if not X.shape[1]:
+        raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
+    if np.iscomplexobj(X):
+        raise ValueError("Complex data not supported: X holds complex numbers.")
     return X
 
 
@@ -201,4 +218,12 @@ def _values(X, j):
     """Return the categories of a field as a list."""
     values = natural(X[:, j])
     check_present(values, f"field {j} of X")
-    return values.tolist()
+    values = values.tolist()
+    try:
+        hash(tuple(values))
+    except TypeError as error:
+        raise TypeError(
+            f"Field {j} of X holds a value that cannot be a category: {error}. Each argument must "
+            f"be a string or a number."
+        ) from None
+    return values
