@@ -10,9 +10,13 @@ _RATINGS = ["rating", "score", "stars", "overall"]
 _NAMES = {
     "user": "user customer client member visitor reviewer account uid",
     "item": "item movie product track song artist book article video game business recipe anime "
-    "iid asin isbn sku",
+    "iid asin isbn sku stockcode",
     "value": f"{' '.join(_RATINGS)} value weight count plays playcount quantity",
-    "time": "timestamp time date datetime unixtime unixreviewtime eventtime createdat",
+    # Whole names: a release date belongs to an item, and a watch time is a value.
+    "time": "timestamp time date datetime ts unixtime unixtimestamp eventtime eventtimestamp "
+    "eventdate createdat createddate createdtime creationdate orderdate ordertime ordertimestamp "
+    "purchasedate purchasetime invoicedate transactiondate transactiontime reviewdate reviewtime "
+    "unixreviewtime clicktime ratedat playedat tdat",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 

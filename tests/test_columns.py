@@ -52,6 +52,11 @@ def fit_silently(X, **columns):
         ("uid", "iid", "plays", "Date"),
         ("CUSTOMER_ID", "product_id", "quantity", "TIME"),
         ("customer", "asin", "Value", "event_time"),
+        ("CustomerID", "StockCode", "Quantity", "InvoiceDate"),
+        ("customer_id", "article_id", "count", "t_dat"),
+        ("user_id", "product_id", "plays", "event_timestamp"),
+        ("member", "book", "weight", "order_date"),
+        ("visitor", "sku", "value", "ts"),
     ],
 )
 def test_usual_names_in_any_order(library, user, item, value, time):
