@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import reprlib
 from numbers import Integral
 
 import joblib
@@ -536,7 +537,7 @@ def check_count(name, value):
         If it is less than 1, or beyond int32, the type of item indices.
     """
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r} must be an integer.")
+        raise TypeError(f"{name}={reprlib.repr(value)} must be an integer.")
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
     if value > np.iinfo(np.int32).max:
@@ -676,5 +677,5 @@ def check_flag(name, value):
         If ``value`` is anything else, such as "no".
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r} must be True or False.")
+        raise TypeError(f"{name}={reprlib.repr(value)} must be True or False.")
     return bool(value)

@@ -326,6 +326,9 @@ def test_indices_of_users_in_place_of_a_matrix(model):
     for X in ([0, 1], np.array([3]), 7):
         with pytest.raises(ValueError, match="did you mean users="):
             model.recommend(X)
+    with pytest.raises(ValueError, match="did you mean users=") as raised:
+        model.recommend(np.arange(900))
+    assert len(str(raised.value)) < 200
 
 
 def test_score_uses_what_is_to_be_found(model, log):

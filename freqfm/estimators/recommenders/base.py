@@ -1,5 +1,6 @@
 """Shared parts of recommenders: fitting, recommending, similar rows, scores of pairs."""
 
+import reprlib
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -557,8 +558,8 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={X!r} is not a matrix of histories, (n_users, n_items); did you mean "
-                    f"users={X!r}?"
+                    f"X={reprlib.repr(X)} is not a matrix of histories, (n_users, n_items); did you "
+                    f"mean users={reprlib.repr(X)}?"
                 )
             X = self._validate_history(X)
             return self._fold_in_rows(X), X
