@@ -21,6 +21,10 @@ _ENTRIES = 1 << 20
 # Root mean square of a column from which a fit warns: the interactions beside it suffer.
 _LARGE = 4.0
 
+# Equally heavy interactions that would have as spread a weight, as a share of all, below which a
+# fit warns.
+_FEW = 0.1
+
 
 def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     """Validate ``X`` (and ``y``) with scikit-learn and return ``X`` as canonical float32 CSR.
@@ -524,6 +528,22 @@ def warn_of_large_values(estimator, X):
             f"{type(estimator).__name__} learns badly from such. Scale them, for instance with "
             f"sklearn's StandardScaler, or MaxAbsScaler for sparse columns."
         )
+
+
+def warn_of_heavy_weights(weight):
+    """Warn if a few interactions outweigh all others, as counts with a heavy tail do."""
+    total = weight.sum(dtype=np.float64)
+    squares = np.einsum("i,i->", weight, weight, dtype=np.float64)
+    if total**2 > _FEW * len(weight) * squares:
+        return
+    n_heavy = max(1, len(weight) // 100)
+    heaviest = np.partition(weight, -n_heavy)[-n_heavy:]
+    share = heaviest.sum(dtype=np.float64) / total
+    warn_user(
+        f"{n_heavy} of {len(weight)} interactions have {share:.0%} of the weight of all, as values "
+        f"are weights, so that recommendations follow these few. Give np.log1p of counts with a "
+        f"heavy tail, clip them at a few times the median, or count each interaction as 1."
+    )
 
 
 def check_count(name, value):

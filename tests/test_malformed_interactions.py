@@ -1,12 +1,15 @@
 """Malformed interactions for recommenders: a clear error, or what the dense matrix gives."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_malformed_rows import csr_matrices, dense_reference, unchanged
 
-from freqfm import MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+from freqfm.datasets import make_interactions
 
 NAMES_X = r"\bX\b|Found array with 0 (sample|feature)\(s\)|Negative values"
 LOSSES = st.sampled_from(["softmax", "bpr", "mawu"])
@@ -76,3 +79,17 @@ def test_requests(fitted, users, candidates, n):
         found = row[row >= 0]
         assert len(set(found)) == len(found)
         assert candidates is None or set(found) <= set(candidates)
+
+
+@pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
+def test_weights_with_a_heavy_tail_are_warned_of(cls):
+    X = make_interactions(60, 30, 600, random_state=0)
+    ranks = np.arange(1, X.nnz + 1)
+    X.data[:] = 1000.0 / ranks**1.5
+    with pytest.warns(UserWarning, match=r"6 of \d+ interactions have 72% of the weight"):
+        cls(4, max_iter=1).fit(X)
+    X.data[:] = np.log1p(X.data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* reached max_iter")
+        cls(4, max_iter=1).fit(X)

@@ -26,6 +26,7 @@ from freqfm._validation import (
     kernel_csr,
     validate_ids,
     validate_rows,
+    warn_of_heavy_weights,
 )
 from freqfm._versions import VersionStamp
 from freqfm.estimators.recommenders.histories import InteractionHistory, pad_rows, unit_rows
@@ -387,6 +388,8 @@ class BaseRecommender(
         if grown:
             self._check_names(before)
         refuse_empty(X)
+        if reset:
+            warn_of_heavy_weights(X.data)
         return X
 
     def _check_names(self, before):
@@ -558,8 +561,8 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={reprlib.repr(X)} is not a matrix of histories, (n_users, n_items); did you "
-                    f"mean users={reprlib.repr(X)}?"
+                    f"X={reprlib.repr(X)} is not a matrix of histories, (n_users, n_items); did "
+                    f"you mean users={reprlib.repr(X)}?"
                 )
             X = self._validate_history(X)
             return self._fold_in_rows(X), X
