@@ -1,17 +1,14 @@
-"""The operations of a factorization machine one by one: scores, and gradients for any head."""
-
-import tracemalloc
+"""The operations of a factorization machine one by one: labels of tokens, rows, scores."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from freqfm import FMClassifier, FMRegressor, backends
+from freqfm import backends
 from freqfm._validation import canonical_csr
 from freqfm.backends.base import Backend, FMWeights
 from freqfm.backends.cpu import labels as cpu_labels
-from freqfm.optimizers import SGD
 
 BACKEND = backends.get("cpu")
 
@@ -65,16 +62,6 @@ def test_unknown_devices_are_refused():
         backends.get("tpu")
 
 
-def test_forward_gives_the_scores_and_the_sums(clicks):
-    X = canonical_csr(clicks[0])
-    weights = random_weights(12)
-    scores, sums = BACKEND.fm_forward(X, weights, 1)
-    assert scores.dtype == sums.dtype == np.float32
-    assert_array_equal(scores, BACKEND.fm_scores(X, [weights], 1)[0])
-    assert_allclose(sums, X @ weights.factors, atol=1e-6)
-    assert (sums[[3, 17]] == 0).all()  # rows without entries
-
-
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 63, 64, 65, 80, 130])
 def test_scores_of_rows_of_any_length_with_any_number_of_factors(width):
     rng = np.random.default_rng(width)
@@ -87,7 +74,6 @@ def test_scores_of_rows_of_any_length_with_any_number_of_factors(width):
     pairs = ((dense @ factors) ** 2 - dense**2 @ factors**2).sum(axis=1) / 2
     scores = BACKEND.fm_scores(X, [weights], 1)[0]
     assert_allclose(scores, weights.intercept[0] + dense @ linear + pairs, rtol=1e-5, atol=1e-4)
-    assert_array_equal(scores, BACKEND.fm_forward(X, weights, 1)[0])
     # A row's score depends neither on the rows beside it nor on the threads.
     alone = [BACKEND.fm_scores(canonical_csr(X[i : i + 1]), [weights], 1)[0, 0] for i in range(24)]
     assert_array_equal(scores, alone)
@@ -110,104 +96,10 @@ def test_scores_by_a_table_that_is_prefetched():
         assert_array_equal(BACKEND.fm_scores(canonical_csr(spread), [far], n_threads), expected)
 
 
-@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
-def test_a_step_made_of_the_parts_equals_the_fused_one(clicks, cls):
-    X, y = canonical_csr(clicks[0]), clicks[1]
-    params = {"n_components": 5, "init_scale": 0.3, "batch_size": 1000, "max_iter": 1,
-              "alpha_linear": 0, "alpha_factors": 0, "random_state": 3}  # fmt: skip
-    start = cls(optimizer=SGD(1e-30), **params).fit(X, y)
-    fused = cls(optimizer=SGD(1.0), **params).fit(X, y)
-    weights = start._outputs()[0]
-    assert abs(fused.factors_ - start.factors_).max() > 0.01
-    scores, sums = BACKEND.fm_forward(X, weights, 1)
-    predictions = 1 / (1 + np.exp(-scores)) if cls is FMClassifier else scores
-    derivatives = (predictions - y) / len(y)
-    gradient = BACKEND.fm_backward(X, weights, sums, derivatives, 1)
-    assert_array_equal(gradient.tokens, np.unique(X.indices))
-    weights.intercept[:] -= gradient.intercept
-    weights.linear[gradient.tokens] -= gradient.linear
-    weights.factors[gradient.tokens] -= gradient.factors
-    assert_allclose(weights.intercept, fused.intercept_, atol=1e-6)
-    assert_allclose(weights.linear, fused.coef_, atol=1e-6)
-    assert_allclose(weights.factors, fused.factors_, atol=1e-6)
-
-
-def test_gradient_under_a_head_equals_finite_differences(clicks):
-    # A hidden layer over the scores of the whole batch: no loss of single rows.
-    X = canonical_csr(clicks[0])
-    weights = random_weights(12)
-    mixing = np.random.default_rng(1).standard_normal((4, X.shape[0])) / 8
-    out = np.array([1.0, -2.0, 0.5, 3.0])
-
-    def head(scores):
-        return out @ np.tanh(mixing @ scores)
-
-    def loss():
-        dense = X.toarray().astype(float)
-        intercept, linear, factors = doubled
-        interactions = ((dense @ factors) ** 2 - dense**2 @ factors**2).sum(axis=1) / 2
-        return head(intercept + dense @ linear + interactions)
-
-    scores, sums = BACKEND.fm_forward(X, weights, 1)
-    derivatives = (out * (1 - np.tanh(mixing @ scores) ** 2)) @ mixing
-    gradient = BACKEND.fm_backward(X, weights, sums, derivatives, 1)
-    dense_gradient = [np.zeros_like(w, dtype=float) for w in weights]
-    dense_gradient[0][:] = gradient.intercept
-    dense_gradient[1][gradient.tokens] = gradient.linear
-    dense_gradient[2][gradient.tokens] = gradient.factors
-    doubled = [w.astype(float) for w in weights]
-    h = 1e-5
-    for array, by_array in zip(doubled, dense_gradient, strict=True):
-        for index in np.ndindex(array.shape):
-            array[index] += h
-            up = loss()
-            array[index] -= 2 * h
-            down = loss()
-            array[index] += h
-            assert by_array[index] == pytest.approx((up - down) / (2 * h), abs=2e-5)
-
-
-def test_parts_are_the_same_for_any_number_of_threads(log, monkeypatch):
+def test_scores_are_the_same_for_any_number_of_threads(log, monkeypatch):
     monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_SCORED", 0)
     X = canonical_csr(log[0][:500])
     weights = random_weights(X.shape[1])
-    derivatives = np.random.default_rng(0).standard_normal(X.shape[0])
-    results = []
-    for n_threads in (1, 2, 3):
-        scores, sums = BACKEND.fm_forward(X, weights, n_threads)
-        gradient = BACKEND.fm_backward(X, weights, sums, derivatives, n_threads)
-        results.append((scores, sums, *gradient))
-    for result in results[1:]:
-        for array, expected in zip(result, results[0], strict=True):
-            assert_array_equal(array, expected)
-
-
-def test_a_batch_without_entries_has_a_gradient_by_the_intercept_alone():
-    X = canonical_csr(sparse.csr_array((3, 12), dtype=np.float32))
-    weights = random_weights(12)
-    scores, sums = BACKEND.fm_forward(X, weights, 1)
-    assert_array_equal(scores, weights.intercept.repeat(3))
-    gradient = BACKEND.fm_backward(X, weights, sums, np.array([1.0, 2.0, -0.5]), 1)
-    assert gradient.intercept == 2.5
-    assert len(gradient.tokens) == len(gradient.linear) == len(gradient.factors) == 0
-
-
-def test_memory_of_a_batch_does_not_grow_with_the_features():
-    n_features = 1_000_000
-    indices = np.int32([0, 999_999, 5, 999_999])
-    indptr = np.int64([0, 2, 4])
-    X = sparse.csr_array((np.ones(4, np.float32), indices, indptr), shape=(2, n_features))
-    X = canonical_csr(X)
-    weights = random_weights(n_features, 2)
-
-    def batch():
-        scores, sums = BACKEND.fm_forward(X, weights, 1)
-        return BACKEND.fm_backward(X, weights, sums, scores, 1)
-
-    batch()
-    tracemalloc.start()
-    gradient = batch()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert_array_equal(gradient.tokens, [0, 5, 999_999])
-    assert peak < n_features / 10
+    one, *others = (BACKEND.fm_scores(X, [weights], n_threads) for n_threads in (1, 2, 3))
+    for scores in others:
+        assert_array_equal(scores, one)

@@ -36,9 +36,7 @@ from scipy import sparse
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
-from freqfm import backends
 from freqfm._jit import KERNELS, n_signatures
-from freqfm._validation import canonical_csr
 from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
@@ -215,11 +213,7 @@ def use_words():
         model.most_similar("a")
 
 
-def use_parts():
-    X = canonical_csr(dense.astype(np.float32))
-    for weights in FMRegressor(3, max_iter=1).fit(X, y)._outputs():
-        scores, sums = backends.get().fm_forward(X, weights, 1)
-        backends.get().fm_backward(X, weights, sums, scores, 1)
+def use_losses():
     for loss in (LogLoss(), SquaredError()):
         for n_outputs in (1, 2):
             scores = np.zeros((n_outputs, 3), dtype=np.float32)
@@ -253,7 +247,7 @@ with event.install_recorder("numba:compile") as recorder:
     use_least_squares()
     use_autoencoders()
     use_words()
-    use_parts()
+    use_losses()
 report["compiled"] = len(recorder.buffer)
 report["types_of_n_unit"] = sorted({str(types[4]) for types in apply_gradients.signatures})
 report["signatures"] = n_signatures()

@@ -163,19 +163,6 @@ def test_large_sets_are_visited_in_the_same_blocks(use):
     assert_near(reference.factors_, cpu.factors_, "factors_")
 
 
-def test_forward_and_backward_agree():
-    X, _ = rows("binary")
-    weights = FMRegressor(3, max_iter=1, random_state=0, init_scale=0.5)
-    weights = weights.fit(X, np.arange(60))._outputs()[0]
-    derivatives = np.random.default_rng(1).normal(size=60)
-    results = []
-    for backend in (CPU, NumpyBackend()):
-        scores, sums = backend.fm_forward(X, weights, 1)
-        results.append([scores, sums, *backend.fm_backward(X, weights, sums, derivatives, 1)])
-    for name, one, other in zip(("scores", "sums", "b", "tokens", "w", "V"), *results, strict=True):
-        assert_near(np.asarray(other), np.asarray(one), name)
-
-
 # Recommenders.
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "CPUOnlyError",
     "DeviceUnavailableError",
     "Exclusions",
-    "FMGradient",
     "FMObjective",
     "FMProblem",
     "FMWeights",
@@ -93,15 +92,6 @@ class FMWeights(NamedTuple):
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)
     factors: np.ndarray | RankedTables  #: (n, d), or tables of several ranks
-
-
-class FMGradient(NamedTuple):
-    """The gradient of a loss by the weights of one output: a row for each token of the batch."""
-
-    intercept: float
-    tokens: np.ndarray  #: (n_tokens,), the distinct tokens of the batch, increasing
-    linear: np.ndarray  #: (n_tokens,), float32
-    factors: np.ndarray  #: (n_tokens, d), float32
 
 
 class FMObjective(NamedTuple):
@@ -572,37 +562,6 @@ class Backend(ABC):
             Canonical; or what ``fm_rows`` has returned.
         weights : list of FMWeights
         n_threads : int
-        """
-
-    @abstractmethod
-    def fm_forward(self, X, weights, n_threads):
-        """Return the scores of a batch, (n_rows,), and the sums of x v, (n_rows, d), float32.
-
-        It takes O(nnz d) time and O(n_rows d) memory, whatever the number of features.
-
-        Parameters
-        ----------
-        X : csr_array of shape (n_rows, n_features)
-            The rows of the batch, canonical.
-        weights : FMWeights
-            Of one output, with factors of one rank.
-        n_threads : int
-        """
-
-    @abstractmethod
-    def fm_backward(self, X, weights, sums, derivatives, n_threads):
-        """Return the FMGradient of a loss of the scores; penalties are not part of it.
-
-        It takes O(nnz (d + log nnz)) time and O(nnz + n_tokens d) memory for n_tokens distinct
-        tokens, whatever the number of features.
-
-        Parameters
-        ----------
-        X, weights, n_threads : see ``fm_forward``
-        sums : ndarray of shape (n_rows, d)
-            As ``fm_forward`` has returned them.
-        derivatives : ndarray of shape (n_rows,)
-            Of the loss by the score of each row.
         """
 
     @abstractmethod

@@ -4,12 +4,10 @@ import functools
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
-from freqfm.backends.base import Backend, FMGradient
+from freqfm.backends.base import Backend
 from freqfm.backends.cpu.autoencoder import AutoencoderTrainer, sum_histories
 from freqfm.backends.cpu.deepfm_trainer import DeepFMEpochs, deepfm_scores
-from freqfm.backends.cpu.fm import CSRRows, TokenOccurrences, fm_forward, fm_gradient
-from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, enough_threads, fm_scores
+from freqfm.backends.cpu.fm_trainer import FMEpochs, fm_scores
 from freqfm.backends.cpu.fold_in import fold_in
 from freqfm.backends.cpu.labels import (
     MOST_FEATURES_PER_ENTRY,
@@ -49,38 +47,6 @@ class CPUBackend(Backend):
     fm_scores = staticmethod(fm_scores)
     deepfm_trainer = staticmethod(DeepFMEpochs)
     deepfm_scores = staticmethod(deepfm_scores)
-
-    def fm_forward(self, X, weights, n_threads):
-        """Return the scores of a batch and the sums of x v, see ``Backend``."""
-        width = weights.factors.shape[1]
-        scores = np.empty(X.shape[0], dtype=np.float32)
-        # The kernel adds to them.
-        sums = aligned_zeros((X.shape[0], width))
-        with Team(enough_threads(X, width, n_threads)) as team:
-            team.run(fm_forward, CSRRows(X.indptr, X.indices, X.data), weights, sums, scores)
-        return scores, sums
-
-    def fm_backward(self, X, weights, sums, derivatives, n_threads):
-        """Return the gradient of a loss of the scores, see ``Backend``."""
-        width = weights.factors.shape[1]
-        by_token = np.argsort(X.indices, kind="stable")
-        tokens, starts = np.unique(X.indices[by_token], return_index=True)
-        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-        derivatives = np.asarray(derivatives, dtype=np.float64)
-        occurrences = TokenOccurrences(
-            tokens, np.append(starts, X.nnz), rows[by_token], X.data[by_token], derivatives
-        )
-        gradient = FMGradient(
-            float(derivatives.sum()),
-            tokens,
-            np.empty(len(tokens), dtype=np.float32),
-            np.empty((len(tokens), width), dtype=np.float32),
-        )
-        n_threads = enough_threads(X, width, n_threads)
-        total = aligned_zeros((n_threads, width + PADDING), np.float64)
-        with Team(n_threads) as team:
-            team.run(fm_gradient, occurrences, weights.factors, sums, total, gradient)
-        return gradient
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores predict, see ``Backend``."""

@@ -1,4 +1,4 @@
-"""Second-order factorization machines: mini-batch training, scores and gradients.
+"""Second-order factorization machines: mini-batch training, and scores.
 
 A batch passes four stages:
 
@@ -37,7 +37,7 @@ from freqfm.backends.cpu.fm_columns import (
     sum_row_tail,
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
-from freqfm.backends.cpu.fm_scores import score_of_row, score_rows
+from freqfm.backends.cpu.fm_scores import score_rows
 from freqfm.backends.cpu.prefetch import (
     EARLY,
     SOON,
@@ -90,16 +90,6 @@ class PlainScratch(NamedTuple):
     shrinkages: np.ndarray  #: (listed,), float64, what a token multiplies its own vector by
     rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
     gradients: np.ndarray  #: (size, d or more), float32
-
-
-class TokenOccurrences(NamedTuple):
-    """The entries of a batch, token by token; those of a token in the order of the rows."""
-
-    tokens: np.ndarray  #: (n_tokens,), the distinct tokens
-    starts: np.ndarray  #: (n_tokens + 1,), where the entries of each begin
-    rows: np.ndarray  #: (nnz,), the row of each entry
-    values: np.ndarray  #: (nnz,), float32
-    derivatives: np.ndarray  #: (n_rows,), of the loss by each row's score, float64
 
 
 class Share(NamedTuple):
@@ -393,48 +383,3 @@ def fm_score(rank, size, barrier, rows, weights, scores):
     n_rows = scores.shape[0]
     begin, end = n_rows * rank // size, n_rows * (rank + 1) // size
     score_rows(np.uint64(begin), np.uint64(end), rows, weights, scores)
-
-
-@kernel
-def fm_forward(rank, size, barrier, rows, weights, sums, scores):
-    """Write the scores of CSR rows as ``fm_score`` does, and to ``sums`` (n_rows, d) those of x v.
-
-    The sums of x v are added to what ``sums`` holds.
-    """
-    n_rows = scores.shape[0]
-    factors = weights.factors
-    for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
-        scores[i] = score_of_row(i, rows, weights)
-        for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
-            k = np.uint64(rows.token[p])
-            for f in range(factors.shape[1]):
-                sums[i, f] += rows.value[p] * factors[k, f]
-
-
-@kernel
-def fm_gradient(rank, size, barrier, occurrences, factors, sums, total, gradient):
-    """Write the gradient of the linear weights and the factors of a batch's tokens.
-
-    ``sums`` (n_rows, d) are those of x v; ``total`` (size, d or more), float64, is scratch;
-    ``gradient`` is the FMGradient to be filled.
-    """
-    width = factors.shape[1]
-    n_tokens = occurrences.tokens.shape[0]
-    summed = total[rank]
-    for t in range(n_tokens * rank // size, n_tokens * (rank + 1) // size):
-        k = np.uint64(occurrences.tokens[t])
-        for f in range(width):
-            summed[f] = 0.0
-        linear = 0.0
-        factor = 0.0
-        for p in range(np.uint64(occurrences.starts[t]), np.uint64(occurrences.starts[t + 1])):
-            j = np.uint64(occurrences.rows[p])
-            x = np.float64(occurrences.values[p])
-            derivative = occurrences.derivatives[j] * x
-            linear += derivative
-            factor += derivative * x
-            for f in range(width):
-                summed[f] += derivative * sums[j, f]
-        gradient.linear[t] = np.float32(linear)
-        for f in range(width):
-            gradient.factors[t, f] = np.float32(summed[f] - factor * factors[k, f])

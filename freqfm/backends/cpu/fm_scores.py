@@ -23,7 +23,7 @@ from freqfm.backends.cpu.vectors import (
     VectorWriter,
 )
 
-__all__ = ["score_of_row", "score_rows"]
+__all__ = ["score_rows"]
 
 _NONE, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 

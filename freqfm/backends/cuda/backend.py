@@ -78,8 +78,6 @@ class CUDABackend(Backend):
 
     expected_targets = _cpu_only("Expected targets are computed")
     loss_sums = _cpu_only("Losses of scores are summed")
-    fm_forward = _cpu_only("A machine's forward pass runs")
-    fm_backward = _cpu_only("A machine's backward pass runs")
     alias_tables = _cpu_only("Alias tables are made")
     draw = _cpu_only("Items are drawn for queries")
     draw_lists = _cpu_only("Lists of items are drawn")

@@ -12,7 +12,7 @@ from freqfm.backends.base import Backend, Exclusions
 
 from . import deepfm, streams
 from .autoencoder import AutoencoderEpochs
-from .fm import FMEpochs, backward, forward, scores
+from .fm import FMEpochs, scores
 from .least_squares import least_squares
 from .pointwise import expectation, loss_of
 from .propagation import Propagation
@@ -38,14 +38,6 @@ class NumpyBackend(Backend):
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output."""
         return np.stack([scores(X.toarray(), of_output) for of_output in weights])
-
-    def fm_forward(self, X, weights, n_threads):
-        """Return the scores of a batch and the sums of x v."""
-        return forward(X, weights)
-
-    def fm_backward(self, X, weights, sums, derivatives, n_threads):
-        """Return the gradient of a loss of the scores."""
-        return backward(X, weights, sums, derivatives)
 
     def deepfm_trainer(self, problem, training, n_threads):
         """Return a trainer of machines with towers."""

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from freqfm._rows import take_rows
-from freqfm.backends.base import FMGradient, RankedTables, TrainedTable, Trainer
+from freqfm.backends.base import RankedTables, TrainedTable, Trainer
 from freqfm.formulas import codes
 from freqfm.formulas.steps import adam_corrections
 
@@ -68,25 +68,6 @@ def level_scores(X, weights):
 def scores(X, weights):
     """Return the scores of rows of a dense matrix, float32."""
     return level_scores(X.astype(np.float64), weights)[-1].astype(np.float32)
-
-
-def forward(X, weights):
-    """Return what ``Backend.fm_forward`` does."""
-    sums = X.toarray().astype(np.float64) @ weights.factors
-    return scores(X.toarray(), weights), sums.astype(np.float32)
-
-
-def backward(X, weights, sums, derivatives):
-    """Return what ``Backend.fm_backward`` does."""
-    tokens = np.unique(X.indices)
-    X = X.toarray().astype(np.float64)[:, tokens]
-    by_factors = by_table(X, derivatives, sums, weights.factors[tokens])
-    return FMGradient(
-        intercept=float(derivatives.sum()),
-        tokens=tokens,
-        linear=(X.T @ derivatives).astype(np.float32),
-        factors=by_factors.astype(np.float32),
-    )
 
 
 class FMEpochs(Trainer):
