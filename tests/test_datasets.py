@@ -156,17 +156,17 @@ def test_one_row_of_one_token():
 @each(
     ("arguments", "message"),
     [
-        ({"n_samples": 0}, "n_samples is 0; pass an integer >= 1"),
-        ({"n_samples": 10.5}, "n_samples is 10.5"),
+        ({"n_samples": 0}, "n_samples=0 must be an integer of at least 1"),
+        ({"n_samples": 10.5}, "n_samples=10.5"),
         ({"n_tokens": ()}, r"n_tokens is \(\); pass a sequence"),
         ({"n_tokens": 7}, "n_tokens is 7; pass a sequence"),
-        ({"n_tokens": (5, 0)}, "an entry of n_tokens is 0; pass an integer"),
+        ({"n_tokens": (5, 0)}, r"n_tokens\[1\]=0 must be an integer of at least 1"),
         ({"n_samples": 2**30}, "int32 indices can hold; pass fewer rows"),
         ({"tail": "pareto"}, "tail is 'pareto'; pass one of"),
         ({"tail_exponent": -1}, "tail_exponent is -1; pass a finite number"),
         ({"linear_scale": np.nan}, "linear_scale is nan"),
         ({"interaction_scale": "big"}, "interaction_scale is 'big'"),
-        ({"n_components": True}, "n_components is True"),
+        ({"n_components": True}, "n_components=True"),
         ({"click_rate": 1.0}, "click_rate is 1.0; pass a number strictly between"),
     ],
 )
@@ -425,7 +425,7 @@ def test_damaged_and_marked_files(tmp_path, load, line):
 def test_criteo_rejects_arguments(tmp_path):
     path = write_lines(tmp_path / "rows.tsv", [criteo_line()])
     empty = write_lines(tmp_path / "empty.tsv", [])
-    with pytest.raises(ValueError, match="min_frequency is 0; pass an integer >= 1"):
+    with pytest.raises(ValueError, match="min_frequency=0 must be an integer of at least 1"):
         load_criteo_tsv(path, min_frequency=0)
     with pytest.raises(ValueError, match="encoder is 'x', which was not fitted on 39 fields"):
         load_criteo_tsv(path, encoder="x")

@@ -283,8 +283,8 @@ def test_movielens_not_an_archive(server, monkeypatch, tmp_path):
         ({"variant": "2m"}, "variant is '2m'; pass one of"),
         ({"min_rating": "4"}, "min_rating is '4'; pass a finite number or None"),
         ({"min_rating": np.nan}, "min_rating is nan"),
-        ({"n_retries": -1}, "n_retries is -1; pass an integer >= 0"),
-        ({"n_retries": 1.5}, "n_retries is 1.5"),
+        ({"n_retries": -1}, "n_retries=-1 must be an integer of at least 0"),
+        ({"n_retries": 1.5}, "n_retries=1.5"),
         ({"delay": -1}, "delay is -1; pass a finite number >= 0"),
         ({"delay": None}, "delay is None"),
     ],
@@ -349,7 +349,7 @@ def test_gowalla_not_downloaded_unless_asked(server, tmp_path):
 
 
 def test_fetch_gowalla_rejects(server, tmp_path):
-    with pytest.raises(ValueError, match="n_retries is True; pass an integer"):
+    with pytest.raises(ValueError, match="n_retries=True must be an integer"):
         fetch_gowalla(data_home=tmp_path, n_retries=True)
     assert server.requests == []
 

@@ -197,11 +197,11 @@ def test_large_sizes_stay_sparse():
 @each(
     ("arguments", "message"),
     [
-        ({"n_users": 0}, "n_users is 0; pass an integer >= 1"),
-        ({"n_items": 2.5}, "n_items is 2.5; pass an integer >= 1"),
-        ({"n_interactions": "many"}, "n_interactions is 'many'"),
-        ({"n_clusters": True}, "n_clusters is True"),
-        ({"min_interactions": 0}, "min_interactions is 0; pass an integer >= 1"),
+        ({"n_users": 0}, "n_users=0 must be an integer of at least 1"),
+        ({"n_items": 2.5}, "n_items=2.5 must be an integer of at least 1"),
+        ({"n_interactions": "many"}, "n_interactions='many'"),
+        ({"n_clusters": True}, "n_clusters=True"),
+        ({"min_interactions": 0}, "min_interactions=0 must be an integer of at least 1"),
         ({"popularity_exponent": -1}, "popularity_exponent is -1; pass a number from 0 to 2"),
         ({"popularity_exponent": 3}, "popularity_exponent is 3; pass a number from 0 to 2"),
         ({"activity_exponent": np.nan}, "activity_exponent is nan; pass a number from 0 to 2"),

@@ -7,13 +7,13 @@ import os
 import re
 import sys
 from functools import lru_cache
-from numbers import Integral
 
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
+from freqfm._validation import check_integer
 from freqfm.datasets._lines import as_paths, at_line, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
@@ -86,8 +86,7 @@ def load_criteo_tsv(
     >>> bunch.encoder.categories_[0].tolist()
     ['', '2', 'log1']
     """
-    if not isinstance(min_frequency, Integral) or min_frequency < 1:
-        raise ValueError(f"min_frequency is {min_frequency!r}; pass an integer >= 1.")
+    check_integer("min_frequency", min_frequency, 1)
     if encoder is not None and getattr(encoder, "n_features_in_", None) != len(FEATURE_NAMES):
         raise ValueError(
             f"encoder is {encoder!r}, which was not fitted on {len(FEATURE_NAMES)} fields; "

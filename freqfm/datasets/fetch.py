@@ -9,7 +9,6 @@ import os
 import zlib
 from http.client import HTTPException
 from itertools import compress, islice
-from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -19,6 +18,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
+from freqfm._validation import check_integer
 from freqfm.datasets.interaction_files import lists_shape, lists_to_csr, read_lists
 from freqfm.datasets.synthetic import is_real
 
@@ -342,8 +342,7 @@ def _folder(data_home, name):
 
 def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
     """Return the paths of the files, each with its SHA-256 checksum verified."""
-    if not isinstance(n_retries, Integral) or isinstance(n_retries, bool) or n_retries < 0:
-        raise ValueError(f"n_retries is {n_retries!r}; pass an integer >= 0.")
+    check_integer("n_retries", n_retries, 0)
     if not (is_real(delay) and 0 <= delay < np.inf):
         raise ValueError(f"delay is {delay!r}; pass a finite number >= 0.")
     paths = []

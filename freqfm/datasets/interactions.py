@@ -8,7 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm.datasets.synthetic import as_random_state, check_integer, is_real
+from freqfm._validation import check_integer
+from freqfm.datasets.synthetic import as_random_state, is_real
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20
@@ -110,7 +111,7 @@ def make_interactions(
         ("n_clusters", n_clusters),
         ("min_interactions", min_interactions),
     ):
-        check_integer(name, value)
+        check_integer(name, value, 1)
     for name, value, most in (
         ("popularity_exponent", popularity_exponent, 2),
         ("activity_exponent", activity_exponent, 2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
+
+from freqfm._validation import check_integer
 
 TAILS = ("zipf", "exponential")
 
@@ -117,8 +119,8 @@ def make_clicks(
     [0, 50, 70]
     """
     sizes = _check_n_tokens(n_tokens)
-    check_integer("n_samples", n_samples)
-    check_integer("n_components", n_components)
+    check_integer("n_samples", n_samples, 1)
+    check_integer("n_components", n_components, 1)
     _check_numbers(
         click_rate,
         tail_exponent=tail_exponent,
@@ -247,15 +249,7 @@ def _check_n_tokens(n_tokens):
             f"n_tokens is {n_tokens!r}; pass a sequence with the number of tokens of each "
             "field, such as (1000, 100)."
         )
-    for size in sizes:
-        check_integer("an entry of n_tokens", size)
-    return [int(size) for size in sizes]
-
-
-def check_integer(name, value):
-    """Raise unless a number is an integer of at least 1."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; pass an integer >= 1.")
+    return [check_integer(f"n_tokens[{field}]", size, 1) for field, size in enumerate(sizes)]
 
 
 def is_real(value):
