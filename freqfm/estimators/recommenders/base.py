@@ -47,6 +47,7 @@ from freqfm.model_selection import holdout_by_content, holdout_interactions
 
 __all__ = [
     "BaseRecommender",
+    "Queries",
     "WantedItems",
     "check_recommendations",
     "of_single",
@@ -68,8 +69,16 @@ _AUTO_EARLY_STOPPING = 200_000
 _LEAST_EPOCHS = 5
 
 
+class Queries(NamedTuple):
+    """The users whom ``recommend`` was asked to recommend to."""
+
+    vectors: np.ndarray  #: (n, d) float32, used for ranking
+    history: sparse.csr_array  #: (n, n_items), the items they have; left empty if nobody needs them
+    learned: np.ndarray  #: (n,), whether the vector was learned; other users get popular items
+
+
 class WantedItems(NamedTuple):
-    """Which items ``recommend`` was asked for, unchecked."""
+    """Which items ``recommend`` was asked for; all but ``exclude_seen`` unchecked."""
 
     n_recommendations: int | None
     exclude_seen: bool
@@ -548,7 +557,7 @@ class BaseRecommender(
         return X
 
     def _queries(self, X, users, seen=True):
-        """Return query vectors and histories, of new users by ``X`` or of known ``users``.
+        """Return the Queries of new users by ``X``, or of known ``users``.
 
         The histories of known users are left empty unless ``seen``.
         """
@@ -565,17 +574,11 @@ class BaseRecommender(
                     f"you mean users={reprlib.repr(X)}?"
                 )
             X = self._validate_history(X)
-            return self._fold_in_rows(X), X
+            return Queries(self._fold_in_rows(X), X, np.diff(X.indptr) > 0)
         users = validate_ids("users", users, self._n_users)
         vectors = self._user_vectors(users)
-        return vectors, self._histories_of(users) if seen else self._no_histories(len(users))
-
-    def _have_vectors(self, users, history):
-        """Return which users have a learned vector, or one by their history, as ``_queries``."""
-        learned = np.diff(history.indptr) > 0
-        if users is not None:
-            learned |= self._is_learned("users", validate_ids("users", users, self._n_users))
-        return learned
+        history = self._histories_of(users) if seen else self._no_histories(len(users))
+        return Queries(vectors, history, self._is_learned("users", users))
 
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""
@@ -638,25 +641,24 @@ class BaseRecommender(
         ValueError
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
+        exclude_seen = check_flag("exclude_seen", exclude_seen)
         wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
-        queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
-        learned = self._have_vectors(users, history)
-        return of_single(users, self._rank(queries, history, learned, wanted))
+        return of_single(users, self._rank(self._queries(X, users, exclude_seen), wanted))
 
-    def _rank(self, queries, history, learned, wanted, new_items=None):
-        """Return items and scores for query vectors; see ``recommend``.
+    def _rank(self, queries, wanted, new_items=None):
+        """Return items and scores for Queries; see ``recommend``.
 
-        Users whose vector is not ``learned`` get popular items. ``new_items`` are vectors of items
-        that follow those of the model.
+        ``new_items`` are vectors of items that follow those of the model.
         """
+        vectors, history, learned = queries
         k = self.n_recommendations if wanted.n_recommendations is None else wanted.n_recommendations
-        k = check_recommendations(k, len(queries))
+        k = check_recommendations(k, len(vectors))
         targets, counts = self.item_factors_, self.item_counts_
         if new_items is not None:
             targets = np.concatenate([targets, new_items])
             counts = np.concatenate([counts, np.zeros(len(new_items), counts.dtype)])
             history = kernel_csr(
-                history.data, history.indices, history.indptr, (len(queries), len(counts))
+                history.data, history.indices, history.indptr, (len(vectors), len(counts))
             )
         hidden, for_all, candidates = self._checked_items(wanted, history)
         options = {
@@ -669,7 +671,7 @@ class BaseRecommender(
         if len(unlearned):
             for_all = unlearned if for_all is None else np.union1d(for_all, unlearned)
         items, scores = top_k(
-            queries,
+            vectors,
             targets,
             k,
             exclude=hidden,
@@ -678,7 +680,7 @@ class BaseRecommender(
             **options,
         )
         if (items < 0).any():
-            self._check_finite(queries, targets, candidates)
+            self._check_finite(vectors, targets, candidates)
         cold = np.flatnonzero(~learned)
         if len(cold):
             # One number per item ranks by popularity.
@@ -694,7 +696,7 @@ class BaseRecommender(
 
     def _checked_items(self, wanted, history):
         """Return the items hidden from each user, and from all, and the candidates; or None."""
-        hidden = history if check_flag("exclude_seen", wanted.exclude_seen) else None
+        hidden = history if wanted.exclude_seen else None
         exclude = _some_items("exclude", wanted.exclude, history.shape)
         if sparse.issparse(exclude):
             if hidden is not None:
@@ -702,12 +704,12 @@ class BaseRecommender(
             hidden, exclude = exclude, None
         return hidden, exclude, _some_items("candidates", wanted.candidates, history.shape)
 
-    def _check_finite(self, queries, targets, candidates):
+    def _check_finite(self, vectors, targets, candidates):
         """Raise if users lack items because scores are not finite."""
         rows = slice(None) if candidates is None else candidates
         if sparse.issparse(candidates):
             rows = np.unique(candidates.indices)
-        if not (np.isfinite(queries).all() and np.isfinite(targets[rows]).all()):
+        if not (np.isfinite(vectors).all() and np.isfinite(targets[rows]).all()):
             raise ValueError(
                 f"the vectors of this {type(self).__name__} hold NaN or infinity, so nothing can "
                 f"be ranked; fit it again, or restore the arrays that fit has learned."

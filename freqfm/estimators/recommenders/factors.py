@@ -56,12 +56,11 @@ class FactorsMixin:
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""
-        users = [user] if X is None else None
-        queries, history = self._queries(X, users)
-        row = 0 if X is None else validate_id("user", user, len(queries))
+        queries = self._queries(X, [user] if X is None else None)
+        row = 0 if X is None else validate_id("user", user, len(queries.vectors))
         item = validate_id("item", item, self.n_features_in_)
-        query, history = queries[row], take_rows(history, [row])
-        if self._have_vectors(users, history)[0]:
+        query, history = queries.vectors[row], take_rows(queries.history, [row])
+        if queries.learned[row]:
             score = float(query @ self._item_vectors([item])[0])
             contributions = self._contributions(query, history, item)
         else:

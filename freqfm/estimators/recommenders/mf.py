@@ -22,7 +22,7 @@ from freqfm._validation import (
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
-from freqfm.estimators.recommenders.base import WantedItems, of_single
+from freqfm.estimators.recommenders.base import Queries, WantedItems, of_single
 from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender
@@ -681,14 +681,14 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             If not exactly one of ``X``, ``users`` and ``user_features`` is given, indices are out
             of range, or the model was not trained with features.
         """
+        exclude_seen = check_flag("exclude_seen", exclude_seen)
         wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
         if user_features is None:
-            queries, history = self._queries(X, users, check_flag("exclude_seen", exclude_seen))
-            learned = self._have_vectors(users, history)
+            queries = self._queries(X, users, exclude_seen)
         elif X is None and users is None:
             self._check_learned()
-            queries, learned = self._vectors_by_features("user", user_features)
-            history = self._no_histories(len(queries))
+            vectors, known = self._vectors_by_features("user", user_features)
+            queries = Queries(vectors, self._no_histories(len(vectors)), known)
         else:
             raise ValueError("recommend takes one of X, users and user_features; two were given.")
         new_items = None
@@ -699,7 +699,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
                     f"item_features has no feature at row {np.argmin(known)}; there is nothing to "
                     f"recommend it by: leave it out."
                 )
-        return of_single(users, self._rank(queries, history, learned, wanted, new_items))
+        return of_single(users, self._rank(queries, wanted, new_items))
 
     def _vectors_by_features(self, side, features):
         """Return vectors for rankings of users or items by their features, and which have any."""
