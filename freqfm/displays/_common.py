@@ -1,8 +1,9 @@
 """Shared parts of the displays: axes, checks, and finding models in pipelines and searches."""
 
 import numpy as np
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
+
+from freqfm.model_selection._steps import steps_of
 
 __all__ = ["as_vector", "model_with", "open_axes", "user_degrees"]
 
@@ -41,8 +42,8 @@ def as_vector(name, values):
     return values
 
 
-def model_with(estimator, *attributes):
-    """Return the fitted model with one of the attributes, inside pipelines, searches or wrappers.
+def model_with(estimator, attribute):
+    """Return the fitted model with an attribute, inside pipelines, searches or wrappers.
 
     Raises
     ------
@@ -51,22 +52,17 @@ def model_with(estimator, *attributes):
     TypeError
         If there is no such model.
     """
-    model = estimator
-    while not any(hasattr(model, attribute) for attribute in attributes):
-        if isinstance(model, Pipeline):
-            model = model.steps[-1][1]
-        elif hasattr(model, "best_estimator_"):
-            model = model.best_estimator_
-        elif hasattr(model, "estimator_"):
-            model = model.estimator_
-        else:
+    _, model = steps_of(estimator)
+    while not hasattr(model, attribute):
+        if not hasattr(model, "estimator_"):
             if hasattr(model, "fit"):
                 check_is_fitted(model)
             where = "" if model is estimator else f", inside {type(estimator).__name__},"
             raise TypeError(
-                f"{type(model).__name__}{where} has no {attributes[0]}; give a fitted estimator of "
+                f"{type(model).__name__}{where} has no {attribute}; give a fitted estimator of "
                 f"freqfm that has, or a pipeline or a search that ends in one."
             )
+        _, model = steps_of(model.estimator_)
     check_is_fitted(model)
     return model
 
