@@ -249,6 +249,13 @@ class Cluster:
             function, *arguments, workers=[on], allow_other_workers=True, pure=False
         )
 
+    def submit_each(self, function, parts, homes, *arguments):
+        """Return the futures of a function of each part, and of arguments, on the part's worker."""
+        return [
+            self.submit(function, part, *arguments, on=home)
+            for part, home in zip(parts, homes, strict=True)
+        ]
+
     def collected(self, function, *arguments, on):
         """Return the future of a function of partitions, all computed on a worker if possible."""
         delayed = dask.delayed(function, pure=False)(*arguments)

@@ -35,12 +35,8 @@ class ShardedFM(OnCluster):
         groups = groups_of(self.n_shards, cluster, len(parts["X"]))
         homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
         raw = collected(cluster, _shards.collect, parts, groups, homes)
-        facts = cluster.gather(
-            [
-                cluster.submit(_shards.describe, rows, self._of_classes, on=home)
-                for rows, home in zip(raw, homes, strict=True)
-            ]
-        )
+        described = cluster.submit_each(_shards.describe, raw, homes, self._of_classes)
+        facts = cluster.gather(described)
         filled = _filled(facts)
         raw, homes = ([of[i] for i in filled] for of in (raw, homes))
         self.n_shards_ = len(groups)

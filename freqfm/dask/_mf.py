@@ -35,11 +35,8 @@ class ShardedInteractions(NamedTuple):
     @classmethod
     def of(cls, cluster, parts, homes):
         """Return the interactions that futures of matrices hold."""
-        counts = [
-            cluster.submit(_users.count, part, on=home)
-            for part, home in zip(parts, homes, strict=True)
-        ]
-        lengths, of_items = zip(*cluster.gather(counts), strict=True)
+        counts = cluster.gather(cluster.submit_each(_users.count, parts, homes))
+        lengths, of_items = zip(*counts, strict=True)
         return cls(cluster, parts, homes, list(lengths), np.sum(of_items, axis=0))
 
     @property
@@ -62,23 +59,15 @@ class ShardedInteractions(NamedTuple):
         """The number of interactions."""
         return int(self.item_counts.sum())
 
-    def of_shards(self, function, *arguments):
-        """Return the futures of a function of the interactions of each shard."""
-        submit = self.cluster.submit
-        return [
-            submit(function, part, *arguments, on=home)
-            for part, home in zip(self.parts, self.homes, strict=True)
-        ]
-
     def split(self, fraction, seed):
         """Return the interactions to train on, and those held out, on the same workers."""
-        submit = self.cluster.submit
+        submit, submit_each = self.cluster.submit, self.cluster.submit_each
         split = [
             submit(split_interactions, part, fraction, seed_of(seed, i), on=home)
             for i, (part, home) in enumerate(zip(self.parts, self.homes, strict=True))
         ]
         return [
-            self.of(self.cluster, self._replace(parts=split).of_shards(itemgetter(i)), self.homes)
+            self.of(self.cluster, submit_each(itemgetter(i), split, self.homes), self.homes)
             for i in range(2)
         ]
 
@@ -157,10 +146,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
             data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
             arguments = _users.UserTrainer, *data, part, self.components, *sizes
             self._trainers.append(cluster.submit(*arguments, on=home))
-        self._arrays = [
-            cluster.submit(_users.initial_users, trainer, on=home)
-            for trainer, home in zip(self._trainers, self._homes, strict=True)
-        ]
+        self._arrays = cluster.submit_each(_users.initial_users, self._trainers, self._homes)
 
     def _of_shards(self, function, arrays, *arguments):
         """Return the futures of a function of each shard's trainer and users' arrays."""
@@ -280,18 +266,14 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         groups = groups_of(self.n_shards, cluster, len(parts))
         homes = cluster.homes([[parts[i] for i in group] for group in groups])
         users = collected(cluster, _users.collect_users, {"X": parts}, groups, homes)
-        pairs = list(zip(users, homes, strict=True))
-        facts = cluster.gather([cluster.submit(_users.describe, of, on=home) for of, home in pairs])
+        facts = cluster.gather(cluster.submit_each(_users.describe, users, homes))
         filled = [i for i, (n_users, *_) in enumerate(facts) if n_users]
         if not filled:
             raise ValueError("X has no rows in any of its partitions.")
         self._take_features([facts[i][1:] for i in filled], reset)
         self.n_shards_ = len(groups)
-        homes = [homes[i] for i in filled]
-        matrices = [
-            cluster.submit(attrgetter("X"), users[i], on=home)
-            for i, home in zip(filled, homes, strict=True)
-        ]
+        users, homes = ([of[i] for i in filled] for of in (users, homes))
+        matrices = cluster.submit_each(attrgetter("X"), users, homes)
         X = ShardedInteractions.of(cluster, matrices, homes)
         refuse_empty(X)
         return X
@@ -319,7 +301,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {}
         if unfinished or getattr(self, "_skl_callbacks", ()):
-            hashed["X"] = X.cluster.gather(X.of_shards(_users.hash_interactions))
+            hashes = X.cluster.submit_each(_users.hash_interactions, X.parts, X.homes)
+            hashed["X"] = X.cluster.gather(hashes)
         return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
 
     def _given_validation(self, X, X_val):

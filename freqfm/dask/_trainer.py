@@ -34,11 +34,7 @@ class ShardedRows(NamedTuple):
 
     def of_shards(self, function, *arguments):
         """Return the futures of a function of each shard."""
-        submit = self.cluster.submit
-        return [
-            submit(function, shard, *arguments, on=home)
-            for shard, home in zip(self.shards, self.homes, strict=True)
-        ]
+        return self.cluster.submit_each(function, self.shards, self.homes, *arguments)
 
     def count_tokens(self):
         """Return the weight of the rows that hold each token."""
@@ -155,10 +151,8 @@ class Sharded:
         """Return the pieces of the model after an epoch."""
         cluster, homes, pieces = self._cluster, self._rows.homes, self._sent_pieces()
         for number in range(self._rows.n_rounds):
-            trained = [
-                cluster.submit(_shards.train, trainer, number, epoch, *pieces, on=home)
-                for trainer, home in zip(self._trainers, homes, strict=True)
-            ]
+            arguments = number, epoch, *pieces
+            trained = cluster.submit_each(_shards.train, self._trainers, homes, *arguments)
             of_pieces = self._taken_apart(trained, homes, len(pieces))
             pieces = self._merged_pieces(pieces, of_pieces, self._scale)
         self._merged = pieces
@@ -173,11 +167,8 @@ class Sharded:
         """Return, for each part of the shards' results, a list of futures."""
         if n_parts == 1:
             return [trained]
-        submit = self._cluster.submit
-        return [
-            [submit(itemgetter(j), of, on=home) for of, home in zip(trained, homes, strict=True)]
-            for j in range(n_parts)
-        ]
+        submit_each = self._cluster.submit_each
+        return [submit_each(itemgetter(j), trained, homes) for j in range(n_parts)]
 
     def _merged_pieces(self, pieces, trained, scale):
         """Return futures of the pieces, each merged from those that the shards have trained."""
@@ -190,11 +181,8 @@ class Sharded:
     def _scores(self):
         """Return what ``ShardTrainer.score`` returns for each shard."""
         pieces = self._merged or self._sent_pieces()
-        found = [
-            self._cluster.submit(_shards.score, trainer, *pieces, on=home)
-            for trainer, home in zip(self._trainers, self._rows.homes, strict=True)
-        ]
-        return self._cluster.gather(found)
+        scored = _shards.score, self._trainers, self._rows.homes, *pieces
+        return self._cluster.gather(self._cluster.submit_each(*scored))
 
     def validation_score(self):
         """Return the model's score on the validation parts of all shards."""
