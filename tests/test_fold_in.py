@@ -178,5 +178,5 @@ def test_models_share_one_fit():
     assert set(BaseRecommender.__subclasses__()) == {GradientRecommender, ALSRecommender}
     assert set(GradientRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
     for model in (MFRecommender, FastVAERecommender, ALSRecommender):
-        for name in ("fit", "_train"):
+        for name in ("fit", "_prepare", "_start", "_train"):
             assert getattr(model, name) is getattr(BaseRecommender, name)

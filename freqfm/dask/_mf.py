@@ -256,7 +256,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _parameter_constraints = {**mf.MFRecommender._parameter_constraints, **CONSTRAINTS}
     __init__ = with_options(mf.MFRecommender)
 
-    # Training; these methods are called by ``BaseRecommender._train``.
+    # Training; these methods are called by ``BaseRecommender.fit``.
 
     def _validate_interactions(self, X, reset, partial):
         """Bring the users to their workers and check them there."""

@@ -269,7 +269,7 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         """
         return super().partial_fit(X, y)
 
-    # Training; these methods are called in this order by ``BaseRecommender._train``.
+    # Training; these methods are called in this order by ``BaseRecommender.fit``.
 
     def _validate_interactions(self, X, reset, partial):
         X = super()._validate_interactions(X, reset, partial)

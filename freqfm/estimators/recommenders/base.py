@@ -281,8 +281,32 @@ class BaseRecommender(
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
         """
         self._validate_params()
-        reset = not (self.warm_start and hasattr(self, "item_factors_"))
-        return self._train(X, reset, X_val=X_val)
+        with attempt(self) as trial:
+            # The state of an interrupted fit, from a checkpoint; this call finishes it.
+            unfinished = self.__dict__.pop("_unfinished", None)
+            in_refit = unfinished is not None and unfinished["phase"] == 1
+            reset = unfinished is None and not (self.warm_start and hasattr(self, "item_factors_"))
+            with release_signals():
+                X, components = self._prepare(X, reset, resumes=unfinished is not None)
+                train_part, held_out = self._hold_out(X, X_val)
+                if unfinished is None:
+                    self._start(train_part, components, reset)
+                else:
+                    self._check_states(components)
+                # Held-out interactions are known too, and must not be recommended.
+                self._remember(X, more=False)
+                self._keep_settings(components, train_part)
+                given = None if X_val is None else held_out
+                callbacks = self._callbacks(X, given, components.max_iter, unfinished)
+            if not in_refit:
+                self._train(components, train_part, held_out, trial, callbacks)
+            # With a warm start, held-out interactions are not trained on until the next call.
+            if self._refits and train_part.nnz < X.nnz and not self.warm_start:
+                least = min(components.max_iter, _LEAST_EPOCHS)
+                refit(self, lambda new: self._begin_refit(X, new), callbacks, in_refit, least)
+            with release_signals():
+                callbacks.end_fit()
+        return self
 
     def partial_fit(self, X, y=None):
         """Train one epoch on more interactions; users and items may be new.
@@ -303,64 +327,56 @@ class BaseRecommender(
         self : object
         """
         self._validate_params()
-        return self._train(X, not hasattr(self, "item_factors_"), partial=True)
-
-    def _train(self, X, reset, partial=False, X_val=None):
-        """Train a new model or the current one; ``partial`` for one epoch, adding X to its history.
-
-        An unfinished fit from a checkpoint continues in ``fit``; ``partial_fit`` discards it.
-        """
         with attempt(self) as trial:
-            unfinished = self.__dict__.pop("_unfinished", None)
-            unfinished = None if partial else unfinished
-            reset = reset and unfinished is None
+            # An unfinished fit is not resumed.
+            self.__dict__.pop("_unfinished", None)
+            reset = not hasattr(self, "item_factors_")
             with release_signals():
-                X, components = self._prepare(X, reset, partial, unfinished)
-                train_part, held_out = (X, None) if partial else self._hold_out(X, X_val)
-                if reset:
-                    self._init_model(train_part, components)
-                elif unfinished is None:
-                    self._check_continues(train_part, components, partial)
-                    self._check_states(components)
-                    self._grow(train_part, components)
-                else:
-                    self._check_states(components)
-                # Held-out interactions are known too, and must not be recommended.
-                self._remember(X, more=partial and not reset)
-                known = train_part
-                n_known = self._history.n_interactions - (X.nnz - train_part.nnz)
-                if partial and not reset:
-                    known = self._known_interactions(X.shape[1])
-                    train_part = self._rows_to_train(train_part)
+                X, components = self._prepare(X, reset, partial=True)
+                self._start(X, components, reset, partial=True)
+                self._remember(X, more=not reset)
+                known = X if reset else self._known_interactions(X.shape[1])
+                train_part = X if reset else self._rows_to_train(X)
                 self._keep_settings(components, known)
-                trainer = None
-                if unfinished is None or unfinished["phase"] == 0:
-                    trainer = self._trainer_of(components, train_part, held_out, n_known)
-                n_epochs = 1 if partial else components.max_iter
-                callbacks = None
-                if not partial:
-                    given = None if X_val is None else held_out
-                    callbacks = self._callbacks(X, given, n_epochs, unfinished)
-            phase = Phase(n_epochs)
-            if held_out is not None:
-                phase = Phase(n_epochs, self.n_iter_no_change, "ndcg")
-            if trainer is not None:
-                train(trainer, phase, trial, callbacks)
-            resumed = trainer is None
-            # Free the memory of this task before the next one trains.
-            del trainer
-            # With a warm start, held-out interactions are not trained on until the next call.
-            if self._refits and known.nnz < X.nnz and not self.warm_start:
-                least = min(n_epochs, _LEAST_EPOCHS)
-                refit(self, lambda new: self._begin_refit(X, new), callbacks, resumed, least)
-            if callbacks:
-                with release_signals():
-                    callbacks.end_fit()
+                n_known = self._history.n_interactions
+                trainer = self._trainer_of(components, train_part, None, n_known)
+            train(trainer, Phase(1), trial)
         return self
 
-    def _callbacks(self, X, X_val, n_epochs, unfinished):
-        hashed = {"X": X, "X_val": X_val}
-        return FitCallbacks(self, {"X": X, "y": None}, hashed, n_epochs, unfinished)
+    def _prepare(self, X, reset, partial=False, resumes=False):
+        """Check the user's input; return it and the components of the fit.
+
+        A fit that ``resumes`` has its seed, and what it knew before, from the checkpoint.
+        """
+        if not reset:
+            self._check_trainable()
+        X = self._validate_interactions(X, reset, partial)
+        if reset:
+            self._check_size(X.shape)
+            self._seed = draw_seed(self.random_state)
+            self._n_known_interactions = self._n_known_users = 0
+        elif not resumes:
+            self._n_known_interactions = self._history.n_interactions
+            self._n_known_users = self._history.n_active_users
+        return X, self._resolve_components(X)
+
+    def _start(self, X, components, reset, partial=False):
+        """Set the arrays of a new model, or check that this one can continue and let it grow."""
+        if reset:
+            self._init_model(X, components)
+        else:
+            self._check_continues(X, components, partial)
+            self._check_states(components)
+            self._grow(X, components)
+
+    def _train(self, components, X, held_out, trial, callbacks):
+        """Train all epochs of a fit, or as many as improve the score of what is held out."""
+        with release_signals():
+            trainer = self._trainer_of(components, X, held_out, X.nnz)
+        phase = Phase(components.max_iter)
+        if held_out is not None:
+            phase = Phase(components.max_iter, self.n_iter_no_change, "ndcg")
+        train(trainer, phase, trial, callbacks)
 
     def _begin_refit(self, X, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
@@ -373,19 +389,9 @@ class BaseRecommender(
         score = None if held_out is None else self._scorer(X, held_out)
         return self._make_trainer(components, X, score, n_known)
 
-    def _prepare(self, X, reset, partial, unfinished=None):
-        """Check the user's input; return it and the components of the fit."""
-        if not reset:
-            self._check_trainable()
-        X = self._validate_interactions(X, reset, partial)
-        if reset:
-            self._check_size(X.shape)
-            self._seed = draw_seed(self.random_state)
-            self._n_known_interactions = self._n_known_users = 0
-        elif unfinished is None:
-            self._n_known_interactions = self._history.n_interactions
-            self._n_known_users = self._history.n_active_users
-        return X, self._resolve_components(X)
+    def _callbacks(self, X, X_val, n_epochs, unfinished):
+        hashed = {"X": X, "X_val": X_val}
+        return FitCallbacks(self, {"X": X, "y": None}, hashed, n_epochs, unfinished)
 
     def _validate_interactions(self, X, reset, partial):
         shape = X.shape if sparse.issparse(X) else as_array("X", X).shape

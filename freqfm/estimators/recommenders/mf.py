@@ -359,7 +359,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse_temperatures[:, 1]
 
-    # Training; these methods are called in this order by ``BaseRecommender._train``.
+    # Training; these methods are called in this order by ``BaseRecommender.fit``.
 
     def _validate_interactions(self, X, reset, partial):
         X = super()._validate_interactions(X, reset, partial)

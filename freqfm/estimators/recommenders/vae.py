@@ -386,7 +386,7 @@ class FastVAERecommender(GradientRecommender):
         check_is_fitted(self)
         return float(1 / self._inverse_temperatures[0, 0])
 
-    # Training; these methods are called in this order by ``BaseRecommender._train``.
+    # Training; these methods are called in this order by ``BaseRecommender.fit``.
 
     def _check_size(self, shape):
         (n_inputs, *_), decoder = self._sizes()
