@@ -324,37 +324,12 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """
         self._validate_params()
         with attempt(self) as trial:
+            # The state of an interrupted fit, from a checkpoint; this call finishes it.
             unfinished = self.__dict__.pop("_unfinished", None)
-            # With held-out rows, a second phase trains on all rows.
-            in_refit = unfinished is not None and unfinished["phase"] == 1
-            reset = not (unfinished or (self.warm_start and hasattr(self, "coef_")))
-            if is_stream(X):
-                given = y, sample_weight, X_val, y_val, sample_weight_val
-                return self._fit_stream(X, given, trial, unfinished, reset)
-            with release_signals():
-                rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
-                given = self._with_given_validation(rows, X_val, y_val, sample_weight_val)
-                folds = [given] if given else self._split(rows, labels)
-                del labels
-                # With a warm start they are never trained on: the next call holds them out again.
-                validates = folds[0].held_out is not None
-                refits = validates and not (given or self.warm_start)
-                callbacks = self._callbacks(rows, folds, unfinished)
-                score_name = self._score_name if validates else None
-                patience = self._patience(folds[0].n_trained, validates)
-                phase = Phase(self.max_iter, patience, score_name)
-                task = None if in_refit else self._begin_folds(folds, optimizer, reset)
-            # The task holds a copy of the rows.
-            folds = given = None
-            if not refits:
-                rows = None
-            if not in_refit:
-                train(task, phase, trial, callbacks)
-            if refits:
-                task = None
-                refit(self, lambda reset: self._begin(rows, optimizer, reset), callbacks, in_refit)
-            with release_signals():
-                callbacks.end_fit()
+            reset = unfinished is None and not (self.warm_start and hasattr(self, "coef_"))
+            given = y, sample_weight, X_val, y_val, sample_weight_val
+            fit = self._fit_stream if is_stream(X) else self._fit_rows
+            fit(X, given, trial, unfinished, reset)
         return self
 
     def interaction_strengths(self, feature_names=None, *, X=None, n_pairs=20):
@@ -416,6 +391,33 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """
         return strongest_interactions(self, feature_names, X, n_pairs)
 
+    def _fit_rows(self, X, given, trial, unfinished, reset):
+        """Do what ``fit`` does for rows in memory; ``given`` are the other arguments of ``fit``."""
+        y, sample_weight, *validation = given
+        # With rows held out at random, a second phase trains on all rows.
+        in_refit = unfinished is not None and unfinished["phase"] == 1
+        with release_signals():
+            rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
+            validated = self._with_given_validation(rows, *validation)
+            folds = [validated] if validated else self._split(rows, labels)
+            del labels
+            validates = folds[0].held_out is not None
+            # With a warm start they are never trained on: the next call holds them out again.
+            refits = validates and not (validated or self.warm_start)
+            callbacks = self._callbacks(rows, folds, unfinished)
+            phase = self._phase(folds[0].n_trained, validates)
+            task = None if in_refit else self._begin_folds(folds, optimizer, reset)
+        # The task has copied the rows that it trains on.
+        all_rows = rows if refits else None
+        del rows, validated, folds
+        if not in_refit:
+            train(task, phase, trial, callbacks)
+        del task
+        if refits:
+            refit(self, lambda new: self._begin(all_rows, optimizer, new), callbacks, in_refit)
+        with release_signals():
+            callbacks.end_fit()
+
     def _fit_stream(self, stream, given, trial, unfinished, reset):
         """Do what ``fit`` does for a stream; ``given`` are the other arguments of ``fit``."""
         with release_signals():
@@ -435,14 +437,12 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 self._prepare_to_continue(optimizer)
             hashed, data = survey.hashed(), {"X": stream, "y": None}
             callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
-            score_name = None if validation is None else self._score_name
             task = StreamTrainer(self, optimizer, stream, survey, validation, trial)
-            patience = self._patience(survey.n_rows, validation is not None)
-            phase = Phase(self.max_iter, patience, score_name, task.restores)
+            phase = self._phase(survey.n_rows, validation is not None)
+            phase = phase._replace(restores=task.restores)
         train(task, phase, trial, callbacks)
         with release_signals():
             callbacks.end_fit()
-        return self
 
     def _validation_of_stream(self, y, sample_weight, X_val, y_val, sample_weight_val):
         """Return the validation rows of a fit on a stream: a stream, a chunk or None."""
@@ -563,13 +563,14 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         }
         return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
 
-    def _patience(self, n_rows, validates):
-        """Return the number of epochs without improvement after which training stops."""
-        if self.n_iter_no_change != "auto":
-            return self.n_iter_no_change
-        n_batches = -(-n_rows // int(self.batch_size))
-        n_steps = _PATIENCE_STEPS if validates else 0
-        return max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
+    def _phase(self, n_rows, validates):
+        """Return how long to train on some rows, and when to stop early."""
+        patience = self.n_iter_no_change
+        if patience == "auto":
+            n_batches = -(-n_rows // int(self.batch_size))
+            n_steps = _PATIENCE_STEPS if validates else 0
+            patience = max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
+        return Phase(self.max_iter, patience, self._score_name if validates else None)
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Check the input; return the rows, labels to stratify by or None, and the optimizer."""
