@@ -345,7 +345,7 @@ def test_a_custom_proposal_is_drawn_from(loss):
     assert (custom.item_factors_ != fit(loss=loss).item_factors_).any()
 
 
-def test_laws_that_cannot_be_drawn_from_are_refused():
+def test_proposals_that_cannot_be_drawn_from_are_refused():
     with pytest.raises(ValueError, match="proposal.code of Largest is PROPOSAL_UNIFORM, with"):
         fit(negative_sampler=Largest(code=PROPOSAL_UNIFORM))
     with pytest.raises(ValueError, match="proposal of NeedsQueries has code=.*needs queries"):

@@ -127,7 +127,7 @@ class ShortGrid(Pointing):
         return proposal._replace(grid=grid, grid_cells=proposal.grid_cells[: grid.size].copy())
 
 
-class ShortLaw(Uniform):
+class ShortProposal(Uniform):
     def proposal(self, counts):
         return super().proposal(counts)._replace(log_q=np.zeros(1, dtype=np.float32))
 
@@ -145,5 +145,5 @@ def test_arrays_of_a_users_components_are_checked(clicks):
             MFRecommender(4, max_iter=1, negative_sampler=Pointing(field)).fit(X)
     with pytest.raises(ValueError, match=r"proposal.grid of ShortGrid has 1 columns"):
         MFRecommender(4, max_iter=1, negative_sampler=ShortGrid()).fit(X)
-    with pytest.raises(ValueError, match=r"proposal.log_q of ShortLaw has shape \(1,\)"):
-        MFRecommender(4, max_iter=1, negative_sampler=ShortLaw()).fit(X)
+    with pytest.raises(ValueError, match=r"proposal.log_q of ShortProposal has shape \(1,\)"):
+        MFRecommender(4, max_iter=1, negative_sampler=ShortProposal()).fit(X)

@@ -5,7 +5,7 @@ import pytest
 import reference.samplers
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
-from reference.numpy_backend.sampling import law_of as reference_law
+from reference.numpy_backend.sampling import distribution_of
 from scipy import stats
 from scipy.special import log_softmax
 from sklearn.base import clone
@@ -29,7 +29,7 @@ from freqfm.samplers._base import leave_out
 
 N_ITEMS, WIDTH = 120, 7
 
-LAWS = [make() for make in SAMPLERS.values()] + [
+CASES = [make() for make in SAMPLERS.values()] + [
     MIDX("popularity", popularity="count", n_codewords=3),
     MIDX("popularity", popularity="power", n_codewords=200),
     MIDX("uniform", n_subspaces=1, n_codewords=5),
@@ -38,7 +38,7 @@ LAWS = [make() for make in SAMPLERS.values()] + [
     Kernel(alpha=0.5),
     DNS(n_candidates=2),
 ]
-EVERY_LAW = pytest.mark.parametrize("sampler", LAWS, ids=repr)
+EVERY_SAMPLER = pytest.mark.parametrize("sampler", CASES, ids=repr)
 
 
 def clustered(rng, n, d, spread=0.3):
@@ -71,22 +71,22 @@ def larger(request):
     return clustered(rng, 800, 10), counts, 8 * clustered(rng, 5, 10)
 
 
-def law_of(sampler, problem):
+def fit_to(sampler, problem):
     items, counts, queries = problem
     return clone(sampler).fit(items, counts, random_state=0), queries
 
 
-@EVERY_LAW
+@EVERY_SAMPLER
 def test_probabilities_sum_to_one(sampler, problem):
-    fitted, queries = law_of(sampler, problem)
+    fitted, queries = fit_to(sampler, problem)
     log_proba = fitted.log_proba(queries)
     assert log_proba.shape == (3, N_ITEMS)
     assert_allclose(np.exp(log_proba).sum(axis=1), 1, rtol=1e-12)
 
 
-@EVERY_LAW
-def test_draws_follow_the_law(sampler, problem):
-    fitted, queries = law_of(sampler, problem)
+@EVERY_SAMPLER
+def test_draws_follow_the_distribution(sampler, problem):
+    fitted, queries = fit_to(sampler, problem)
     ids, log_q = fitted.sample(queries, 20_000, random_state=3)
     assert (ids.shape, ids.dtype) == ((3, 20_000), np.int32)
     assert (log_q.shape, log_q.dtype) == ((3, 20_000), np.float32)
@@ -118,7 +118,7 @@ def test_items_left_out_are_never_drawn_and_the_others_as_before():
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Popularity(), Popularity(exponent=1)], ids=repr)
-def test_lists_follow_the_law(sampler):
+def test_lists_follow_the_distribution(sampler):
     counts = np.random.default_rng(1).integers(0, 40, N_ITEMS)
     weights = (counts + 1) ** getattr(sampler, "exponent", 0)
     proposal, draw_lists = sampler.proposal(counts), backends.get().draw_lists
@@ -170,9 +170,9 @@ def test_a_sampler_draws_by_its_proposal(problem):
         Uniform().draw((2, 3), N_ITEMS, needs_queries, rng)
 
 
-@EVERY_LAW
-def test_log_q_is_that_of_the_law(sampler, problem):
-    fitted, queries = law_of(sampler, problem)
+@EVERY_SAMPLER
+def test_log_q_is_that_of_the_distribution(sampler, problem):
+    fitted, queries = fit_to(sampler, problem)
     ids, log_q = fitted.sample(queries, 500, random_state=2)
     expected = np.take_along_axis(fitted.log_proba(queries), ids, axis=1)
     if isinstance(sampler, SelfAdversarial):
@@ -182,10 +182,10 @@ def test_log_q_is_that_of_the_law(sampler, problem):
     assert_allclose(log_q, expected, atol=2e-5)
 
 
-@EVERY_LAW
+@EVERY_SAMPLER
 def test_log_q_of_any_item(sampler, problem):
     # What kernels subtract from the logit of a positive that was not drawn.
-    fitted, queries = law_of(sampler, problem)
+    fitted, queries = fit_to(sampler, problem)
     if isinstance(sampler, (DNS, SelfAdversarial)):
         expected = np.zeros((3, N_ITEMS))
     else:
@@ -198,12 +198,12 @@ def test_log_q_of_any_item(sampler, problem):
         assert_allclose(found, row, atol=2e-5)
 
 
-@pytest.mark.parametrize("sampler", [s for s in LAWS if getattr(s, "corrected", True)], ids=repr)
+@pytest.mark.parametrize("sampler", [s for s in CASES if getattr(s, "corrected", True)], ids=repr)
 def test_probabilities_are_those_of_the_reference(sampler, problem):
-    # Written from the formula of the proposal's law, in another backend.
-    fitted, queries = law_of(sampler, problem)
+    # Written from the formula of the distribution, in another backend.
+    fitted, queries = fit_to(sampler, problem)
     for query, row in zip(queries, fitted.log_proba(queries), strict=True):
-        log_q = reference_law(fitted.proposal_, query).log_q(np.arange(N_ITEMS))
+        log_q = distribution_of(fitted.proposal_, query).log_q(np.arange(N_ITEMS))
         assert_allclose(log_q - np.log(N_ITEMS), row, atol=2e-6)
 
 
@@ -224,10 +224,10 @@ def test_midx_equals_the_reference(problem, variant):
     assert [book.shape for book in sampler.codebooks_] == [(4, 4), (4, 3)]
     pop = np.log1p(np.maximum(counts, 1))
     for query, row in zip(queries, sampler.log_proba(queries), strict=True):
-        law = reference.samplers.midx_law(
+        expected = reference.samplers.midx_probabilities(
             query, items, sampler.codebooks_, sampler.codes_, variant, pop
         )
-        assert_allclose(np.exp(row), law, rtol=1e-5)
+        assert_allclose(np.exp(row), expected, rtol=1e-5)
 
 
 def test_items_have_the_nearest_codewords(larger):
@@ -281,7 +281,9 @@ def test_kernel_equals_the_reference(problem):
     items, _, queries = problem
     sampler = Kernel(alpha=3.0).fit(items)
     for query, row in zip(queries, sampler.log_proba(queries), strict=True):
-        assert_allclose(np.exp(row), reference.samplers.kernel_law(query, items, 3.0), rtol=1e-5)
+        assert_allclose(
+            np.exp(row), reference.samplers.kernel_probabilities(query, items, 3.0), rtol=1e-5
+        )
     nodes = sampler.proposal_.nodes
     assert nodes.nbytes <= 8 * N_ITEMS * (WIDTH + 1)
     whole = items.T @ items
@@ -294,8 +296,8 @@ def test_dns_equals_enumeration():
     for n in (1, 2, 4):
         sampler = DNS(n_candidates=n).fit(items)
         for query in ([1.0], [-1.0], [0.0]):
-            law = reference.samplers.best_of_law(query, items, n)
-            assert_allclose(np.exp(sampler.log_proba([query]))[0], law, rtol=1e-10)
+            expected = reference.samplers.best_of_probabilities(query, items, n)
+            assert_allclose(np.exp(sampler.log_proba([query]))[0], expected, rtol=1e-10)
 
 
 def test_gradient_of_the_sampled_softmax():

@@ -27,7 +27,7 @@ from freqfm._jit import ONE, ZERO, inlined, subroutine
 from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
 from freqfm.formulas.special import exp_of_minus
 
-#: Codes of the laws; ``Proposal`` has their formulas.
+#: Codes of the distributions; ``Proposal`` has their formulas.
 PROPOSAL_UNIFORM = 0
 PROPOSAL_GIVEN = 1
 PROPOSAL_CELLS = 2
@@ -36,7 +36,7 @@ PROPOSAL_QUADRATIC = 4
 PROPOSAL_BEST = 5
 PROPOSAL_WEIGHTED = 6
 
-#: Laws that need no query; ``draw_static`` draws from them.
+#: Distributions that need no query; ``draw_static`` draws from them.
 STATIC = (PROPOSAL_UNIFORM, PROPOSAL_GIVEN)
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
@@ -491,7 +491,7 @@ def _draw_given(aliases, key, j):
 
 @inlined
 def draw_static(proposal, key, ids):
-    """Draw items without a query into ``ids``, by a law of ``STATIC``."""
+    """Draw items without a query into ``ids``, by a distribution of ``STATIC``."""
     if proposal.code == PROPOSAL_GIVEN:
         for j in range(ids.shape[0]):
             slot, other = _draw_given(proposal.aliases, key, j)

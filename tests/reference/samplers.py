@@ -1,9 +1,9 @@
-"""The samplers' laws in float64, item by item, from the papers' formulas."""
+"""The samplers' distributions in float64, item by item, from the papers' formulas."""
 
 import numpy as np
 
 
-def midx_law(query, items, codebooks, codes, variant, pop=None):
+def midx_probabilities(query, items, codebooks, codes, variant, pop=None):
     """Return P1(k1) P2(k2 | k1) P3(i | k1, k2) of an inverted multi-index with two codebooks."""
     first, second = codebooks
     half = first.shape[1]
@@ -25,25 +25,25 @@ def midx_law(query, items, codebooks, codes, variant, pop=None):
     psi = [sum(omega[a, b] * np.exp(q2 @ second[b]) for b in range(len(second))) for a in
            range(len(first))]  # fmt: skip
     total = sum(psi[a] * np.exp(q1 @ first[a]) for a in range(len(first)))
-    law = []
+    probabilities = []
     for i, (a, b) in enumerate(pairs):
         p1 = psi[a] * np.exp(q1 @ first[a]) / total
         p2 = omega[a, b] * np.exp(q2 @ second[b]) / psi[a]
-        law.append(p1 * p2 * weight(i) / omega[a, b])
-    return np.array(law)
+        probabilities.append(p1 * p2 * weight(i) / omega[a, b])
+    return np.array(probabilities)
 
 
-def kernel_law(query, items, alpha):
-    """Return the law of the quadratic kernel."""
+def kernel_probabilities(query, items, alpha):
+    """Return the probabilities of the quadratic kernel."""
     weights = np.array([alpha * np.dot(query, v) ** 2 + 1 for v in items])
     return weights / weights.sum()
 
 
-def best_of_law(query, items, n):
-    """Return the law of the best of n uniform draws: by all n-tuples of items."""
+def best_of_probabilities(query, items, n):
+    """Return the probabilities of the best of n uniform draws: by all n-tuples of items."""
     scores = [float(np.dot(query, v)) for v in items]
-    law = np.zeros(len(items))
+    probabilities = np.zeros(len(items))
     for draws in np.ndindex(*[len(items)] * n):
         best = max(scores[i] for i in draws)
-        law[next(i for i in draws if scores[i] == best)] += len(items) ** -n
-    return law
+        probabilities[next(i for i in draws if scores[i] == best)] += len(items) ** -n
+    return probabilities

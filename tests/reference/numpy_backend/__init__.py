@@ -106,7 +106,7 @@ class NumpyBackend(Backend):
         return draw_for_queries(proposal, queries, key, n)
 
     def draw_lists(self, proposal, stream, first, shape, n_threads=1):
-        """Return lists of items from a law that needs no query."""
+        """Return lists of items from a distribution that needs no query."""
         with np.errstate(over="ignore"):
             key = streams.key_of(stream) + np.uint64(first)
         return draw_for_queries(proposal, np.zeros((shape[0], 0)), key, shape[1])[0]

@@ -6,7 +6,7 @@ from scipy.special import logsumexp
 from freqfm.backends.base import Trainer
 
 from .ranking import summed, unit
-from .sampling import law_of
+from .sampling import distribution_of
 from .steps import Steps
 from .streams import hashes, key_of
 
@@ -86,14 +86,14 @@ class AutoencoderEpochs(Trainer):
         losses, by_scores = np.zeros(len(queries)), np.zeros(x.shape)
         n_seen = np.bincount(histories.items, minlength=x.shape[1])
         for b, query in enumerate(queries):
-            law = law_of(self._proposal, query)
-            ids, log_q = law.draw(keys[b], n) if drawn is None else (drawn[0][b], drawn[1][b])
+            proposal = distribution_of(self._proposal, query)
+            ids, log_q = proposal.draw(keys[b], n) if drawn is None else (drawn[0][b], drawn[1][b])
             n_seen += np.bincount(ids, minlength=x.shape[1])
             logits = used[ids] @ query - log_q
             log_sum = logsumexp(logits)
             items = histories.items[histories.starts[b] : histories.starts[b + 1]]
             weights, scores = x[b, items], used[items] @ query
-            positive = scores - (law.log_q(items) if drawn is None else law.static(items))
+            positive = scores - (proposal.log_q(items) if drawn is None else proposal.static(items))
             log_totals = np.logaddexp(positive, log_sum)
             shares = np.exp(positive - log_totals)
             losses[b] = weights @ (log_totals + np.log(x.shape[1] / n) - scores)

@@ -10,7 +10,7 @@ from freqfm.backends import base
 from freqfm.formulas import codes
 
 from .pointwise import log_surrogate, pair_loss
-from .sampling import law_of
+from .sampling import distribution_of
 from .steps import Steps
 from .streams import dropout_masks, hashes, stream
 
@@ -156,10 +156,10 @@ class RankingEpochs(base.RankingTrainer):
             lists = np.zeros((len(batch.users), problem.n_negatives), dtype=np.int32)
             log_q = np.zeros(lists.shape)
             for r, u in enumerate(batch.users):
-                law = law_of(self._proposal, users.vectors[r] * self._inverse[u, 1])
-                lists[r], log_q[r] = law.draw(keys[r], problem.n_negatives)
+                proposal = distribution_of(self._proposal, users.vectors[r] * self._inverse[u, 1])
+                lists[r], log_q[r] = proposal.draw(keys[r], problem.n_negatives)
                 mine = batch.rows == r
-                of_positives[mine] = law.log_q(batch.items[mine])
+                of_positives[mine] = proposal.log_q(batch.items[mine])
             corrected = bool(problem.corrected)
             return lists, corrected * log_q, corrected * of_positives
         if problem.negatives_code == codes.NEGATIVES_IN_BATCH:
@@ -247,7 +247,7 @@ class RankingEpochs(base.RankingTrainer):
         queries = self._tables["user_factors"].weights[batch.users[batch.rows]]
         return np.array(
             [
-                law_of(self._proposal, query).draw(key, self.problem.n_negatives)[0]
+                distribution_of(self._proposal, query).draw(key, self.problem.n_negatives)[0]
                 for query, key in zip(queries, keys, strict=True)
             ]
         )

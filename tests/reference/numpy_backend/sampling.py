@@ -1,4 +1,4 @@
-"""Negatives drawn for queries: the laws of ``Proposal``, by inversion of cumulative sums."""
+"""Negatives drawn for queries, by the distributions of ``Proposal`` and inversion of their sums."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def _positions(at, n):
 
 
 class Uniform:
-    """Every item is equally likely; the other laws derive from this one.
+    """Every item is equally likely; the other distributions derive from this one.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Weighted(Uniform):
 
 
 #: Of ``Proposal.code``.
-LAWS = {
+DISTRIBUTIONS = {
     sampling_laws.PROPOSAL_UNIFORM: Uniform,
     sampling_laws.PROPOSAL_GIVEN: Given,
     sampling_laws.PROPOSAL_CELLS: Cells,
@@ -166,9 +166,9 @@ LAWS = {
 }
 
 
-def law_of(proposal, query):
+def distribution_of(proposal, query):
     """Return what a proposal becomes for one query."""
-    return LAWS[proposal.code](proposal, query)
+    return DISTRIBUTIONS[proposal.code](proposal, query)
 
 
 def draw_for_queries(proposal, queries, key, n):
@@ -177,7 +177,7 @@ def draw_for_queries(proposal, queries, key, n):
     ids = np.zeros((len(queries), n), dtype=np.int32)
     log_q = np.zeros(ids.shape, dtype=np.float32)
     for r, query in enumerate(queries):
-        ids[r], log_q[r] = law_of(proposal, query).draw(keys[r], n)
+        ids[r], log_q[r] = distribution_of(proposal, query).draw(keys[r], n)
     return ids, log_q
 
 
