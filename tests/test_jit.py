@@ -357,7 +357,8 @@ def test_only_kernels_become_machine_code(monkeypatch):
     halve.__module__ = _jit.__name__
     halve = _jit.subroutine(halve)
     assert quarter(2.0) == 0.5
-    assert names == ["quarter"]
+    # The first compilation of a process makes numba's runtime, too.
+    assert [name for name in names if name != "nrt"] == ["quarter"]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from freqfm._validation import (
 )
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
+from freqfm.estimators.fm.targets import check_labels
 from freqfm.estimators.fm.trainer import ModelTask
 from freqfm.estimators.training import check_finite
 
@@ -66,7 +67,7 @@ class _Classes:
 
     def add(self, y, weight):
         """Add labels; return the weights of the rows times those of their classes."""
-        labels, codes = np.unique(self._model._checked_labels(y), return_inverse=True)
+        labels, codes = np.unique(check_labels("y", y), return_inverse=True)
         factors = self._model._factors_of_classes(labels)
         if (factors != 1).any():
             weight = weight * factors[codes]

@@ -15,7 +15,7 @@ from freqfm.estimators.fm.pointwise import expect
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
 
-__all__ = ["ClassTargets", "RealTargets", "balanced_weights"]
+__all__ = ["ClassTargets", "RealTargets", "balanced_weights", "check_labels"]
 
 
 def _has_probabilities(model):
@@ -79,9 +79,6 @@ class ClassTargets(ClassifierMixin):
                 f"classes to tell apart."
             )
         self.classes_ = known
-
-    def _checked_labels(self, y):
-        return check_labels("y", y)
 
     def _factors_of_classes(self, labels):
         """Return by what ``class_weight`` multiplies the weights of rows with some labels."""

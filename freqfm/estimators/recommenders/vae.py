@@ -522,7 +522,8 @@ class FastVAERecommender(GradientRecommender):
             return rows
         return np.column_stack([unit_rows(rows[:, :-1]), rows[:, -1]])
 
-    def _queries_of(self, mean):
+    def _fold_in_rows(self, X):
+        mean = self._mean(X.indptr, X.indices, X.data)
         queries = self._decode(mean)
         if self._cosine:
             queries = unit_rows(queries)
@@ -532,9 +533,6 @@ class FastVAERecommender(GradientRecommender):
 
     def _decode(self, mean):
         return decode(self._layers(), mean, self._activation)[0]
-
-    def _fold_in_rows(self, X):
-        return self._queries_of(self._mean(X.indptr, X.indices, X.data))
 
     def _vectors_in_training(self, users, X):
         return self._fold_in_rows(X)
