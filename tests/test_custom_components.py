@@ -23,7 +23,7 @@ from freqfm.losses import (
     SquaredError,
 )
 from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
-from freqfm.samplers import MIDX, Full, Kernel, Popularity, Sampler, Uniform
+from freqfm.samplers import MIDX, Full, Kernel, Popularity, QuerySampler, Sampler, Uniform
 from freqfm.temperatures import Temperature
 
 X = make_interactions(20, 12, 100, random_state=0)
@@ -350,3 +350,76 @@ def test_proposals_that_cannot_be_drawn_from_are_refused():
         fit(negative_sampler=Largest(code=PROPOSAL_UNIFORM))
     with pytest.raises(ValueError, match="proposal of NeedsQueries has code=.*needs queries"):
         fit(negative_sampler=NeedsQueries())
+
+
+class Written(Temperature):
+    """Writes any numbers, and may return some."""
+
+    def __init__(self, inverse=1.0, returned=None):
+        self.inverse, self.returned = inverse, returned
+
+    def refresh(self, epoch, inverse, state, snapshot):
+        inverse[:] = self.inverse
+        return self.returned
+
+
+@each(
+    "inverse, returned, error, what",
+    [
+        (0.0, None, ValueError, "Written has written the inverse temperature 0 in epoch 1"),
+        (-5.0, None, ValueError, "Written has written the inverse temperature -5"),
+        (np.nan, None, ValueError, "Written has written the inverse temperature nan"),
+        (np.inf, None, ValueError, "Written has written the inverse temperature inf"),
+        (1.0, 3.0, TypeError, "refresh of Written returns 3.0, which would be ignored"),
+    ],
+)
+def test_temperatures_must_be_positive_and_written_in_place(inverse, returned, error, what):
+    with pytest.raises(error, match=what):
+        fit(temperature=Written(inverse, returned))
+
+
+def test_an_autoencoder_has_one_temperature():
+    model = FastVAERecommender(4, max_iter=1, temperature=Written((2.0, 3.0)))
+    with pytest.raises(ValueError, match="2 for positives and 3 for the logarithm, but this model"):
+        model.fit(X)
+
+
+class LooksAtStatistics(Temperature):
+    def refresh(self, epoch, inverse, state, snapshot):
+        assert snapshot.statistics is None
+
+
+def test_statistics_that_are_not_collected_are_not_zeros():
+    fit(temperature=LooksAtStatistics())
+
+
+class Twos(QuerySampler):
+    """Codewords of MIDX, by a class that says nothing of when to call it again."""
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        return MIDX("uniform", 2).proposal(counts, vectors, seed, previous)
+
+
+@pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
+def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
+    own, shipped = (
+        cls(4, max_iter=2, negative_sampler=sampler, n_negatives=8, random_state=0).fit(X)
+        for sampler in (Twos(), MIDX("uniform", 2))
+    )
+    if cls is MFRecommender:
+        assert_array_equal(own.item_factors_, shipped.item_factors_)
+    assert np.isfinite(own.item_factors_).all()
+
+
+class Constant(Initializer):
+    def __init__(self, value=0.0):
+        self.value = value
+
+    def draw(self, shape, generator, counts=None):
+        return np.full(shape, self.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e39])
+def test_initial_values_must_be_finite(value):
+    with pytest.raises(ValueError, match="draw of Constant must return numbers that are finite"):
+        fit(init=Constant(value))

@@ -42,7 +42,7 @@ class Initializer(Component):
         Raises
         ------
         ValueError
-            If it is not a table of that shape.
+            If it is not a table of finite numbers of that shape.
         """
         table = np.asarray(self.draw(shape, generator, counts))
         if table.shape != shape or table.dtype.kind not in "fiu":
@@ -52,7 +52,15 @@ class Initializer(Component):
             )
         if n_known:
             table = table * np.float32(self.length_ratio(shape, n_known))
-        return np.require(table, np.float32, ["C", "A", "W"])
+        with np.errstate(over="ignore"):
+            table = np.require(table, np.float32, ["C", "A", "W"])
+        # The sum is not finite if any number is not, and takes no memory.
+        if not np.isfinite(table.sum(dtype=np.float64)):
+            raise ValueError(
+                f"draw of {type(self).__name__} must return numbers that are finite in float32; "
+                f"the smallest is {np.min(table):g} and the largest {np.max(table):g}."
+            )
+        return table
 
     def length_ratio(self, shape, n_known):
         """Return how long rows of a whole table are, relative to new rows drawn as their own table.

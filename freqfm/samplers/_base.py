@@ -198,6 +198,8 @@ class QuerySampler(Sampler):
     n_negatives = 128
     #: Whether draws come with corrections that a softmax subtracts.
     corrected = True
+    #: Number of epochs between two calls of ``proposal``.
+    refresh: int = 1
     #: The code of all of its proposals, by which a backend knows beforehand whether it can draw
     #: from them; None if that is unknown: then only the CPU draws.
     proposal_code: int | None = None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._components import POSITIVE, Component
+from freqfm._components import POSITIVE, Component, set_by_user
 
 
 class Snapshot(NamedTuple):
@@ -19,7 +19,8 @@ class Snapshot(NamedTuple):
     items: np.ndarray  #: (n_items, d), likewise
     statistics: np.ndarray
     """(n_users, 3), of the last epoch: the loss at temperature one summed over a user's positives,
-    their weight, and the derivative of the user's loss with respect to the inverse temperature."""
+    their weight, and the derivative of the user's loss with respect to the inverse temperature.
+    None unless the strategy has ``statistics_wanted``."""
     n_known: int
     """Number of interactions that the model was trained on; more than those in X if X is new."""
 
@@ -30,7 +31,9 @@ class Temperature(Component):
     Notes
     -----
     A strategy works on inverse temperatures, of shape (n_users, 2): the factor of the score of a
-    positive, and the factor of the scores in the logarithm.
+    positive, and the factor of the scores in the logarithm. With
+    :class:`~freqfm.FastVAERecommender`, which has one temperature, ``inverse``, ``state`` and
+    ``Snapshot.statistics`` have one row, and both factors must be the same.
     """
 
     #: Whether users have individual temperatures.
@@ -58,6 +61,37 @@ class Temperature(Component):
             Zeros at first; free for the strategy's use.
         snapshot : Snapshot
         """
+
+    def refreshed(self, epoch, inverse, state, snapshot):
+        """Call ``refresh``, and check what a user's class has written.
+
+        Parameters
+        ----------
+        epoch, inverse, state, snapshot
+            See :meth:`refresh`.
+
+        Raises
+        ------
+        TypeError
+            If ``refresh`` returns something, which would be ignored.
+        ValueError
+            If an inverse temperature is not positive and finite.
+        """
+        returned = self.refresh(epoch, inverse, state, snapshot)
+        if "refresh" not in set_by_user(self):
+            return
+        call = f"refresh of {type(self).__name__}"
+        if returned is not None:
+            raise TypeError(
+                f"{call} returns {returned!r}, which would be ignored; write inverse temperatures "
+                f"into its second argument, in place, as in inverse[:] = 10, and return nothing."
+            )
+        wrong = inverse[~((inverse > 0) & np.isfinite(inverse))]
+        if len(wrong):
+            raise ValueError(
+                f"{call} has written the inverse temperature {wrong[0]:g} in epoch {epoch + 1}; "
+                f"they must be positive and finite."
+            )
 
 
 class FixedTemperature(Temperature):

@@ -91,8 +91,9 @@ class RecommenderTrainer(TrainingTask):
         if strategy is None:
             return
         users, items = self._vectors_for(strategy)
-        snapshot = Snapshot(self._known, users, items, model._statistics, self._n_known)
-        strategy.refresh(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
+        statistics = model._statistics if strategy.statistics_wanted else None
+        snapshot = Snapshot(self._known, users, items, statistics, self._n_known)
+        strategy.refreshed(epoch, model._inverse_temperatures, model._temperature_state, snapshot)
         if strategy.statistics_wanted:
             model._statistics[:] = 0
 

@@ -118,6 +118,17 @@ class VAETrainer(RecommenderTrainer):
         model._n_steps += n_batches
         return total / weight
 
+    def _refresh_temperatures(self, epoch):
+        super()._refresh_temperatures(epoch)
+        positive, others = self.model._inverse_temperatures[0]
+        if positive != others:
+            strategy = type(self.components.temperature).__name__
+            raise ValueError(
+                f"refresh of {strategy} has written the inverse temperatures {positive:g} for "
+                f"positives and {others:g} for the logarithm, but this model has one temperature; "
+                f"write the same number into both columns."
+            )
+
     def _vectors_for(self, strategy):
         if not strategy.looks_at_vectors:
             return None, None
