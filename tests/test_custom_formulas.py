@@ -127,6 +127,33 @@ def test_intercept_starts_at_the_best_constant(loss):
     assert total(best) <= min(map(total, others)) + 1e-4
 
 
+class AboveOnly(Loss):
+    """Only scores above the target cost something."""
+
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return (score - target, 1.0) if score > target else (0.0, 0.0)
+
+
+@pytest.mark.parametrize("shift, best", [(-5.0, -5.0), (5.0, 0.0)])
+def test_a_loss_that_is_constant_without_end_starts_at_its_edge(in_numpy, shift, best):
+    found = base_score(AboveOnly(), False, np.full(3, shift), np.ones(3))
+    assert found == pytest.approx(best, abs=1e-4)
+
+
+class WrongSign(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return (score - target) ** 2, 2 * (target - score)
+
+
+def test_a_derivative_of_the_wrong_sign_is_told_of(in_numpy):
+    with pytest.warns(UserWarning, match="of WrongSign, its mean .* falls at .* check the sign"):
+        base_score(WrongSign(), False, SCORE, np.ones(len(SCORE)))
+
+
 # Adam has two states, the number of the step, and if it is not lazy, rows that catch up on missed
 # steps; FASGD has the counts of tokens.
 @pytest.mark.parametrize(

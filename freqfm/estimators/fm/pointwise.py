@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm import backends
+from freqfm._warnings import warn_user
 from freqfm.backends.base import ScoredRows
 
 # A constant score is searched for between these bounds, on about this many rows.
@@ -59,19 +60,36 @@ def base_score(loss, of_classes, target, weight):
     rows = _rows(np.zeros(len(target[::step])), target[::step], weight[::step])
     sums = _loss_sums(loss, of_classes)
 
-    def falls(score):
+    def slope(score):
         rows.scores.fill(score)
-        return sums(rows)[1] < 0
+        return sums(rows)[1]
 
     # The bracket grows from 0.
-    sign, bound = (1.0 if falls(0.0) else -1.0), 1.0
-    while bound < _LARGEST_SCORE and falls(sign * bound) == (sign > 0):
+    at_zero = slope(0.0)
+    sign, bound = (1.0 if at_zero < 0 else -1.0), 1.0
+    while bound < _LARGEST_SCORE and (slope(sign * bound) < 0) == (sign > 0):
         bound *= 2
+    # Where a loss is constant is its lowest value, which may extend without end.
+    constant = bound >= _LARGEST_SCORE and slope(sign * bound) == 0
+    if (constant and at_zero == 0) or np.isnan(at_zero):  # training tells of NaN
+        return 0.0
+    if bound >= _LARGEST_SCORE and not constant:
+        _warn_of_no_best(loss, sign * bound)
     low, high = sorted((0.0, sign * bound))
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if falls(middle) else (low, middle)
+        value = slope(middle)
+        falls = value <= 0 if constant else value < 0
+        low, high = (middle, high) if falls else (low, middle)
     return (low + high) / 2
+
+
+def _warn_of_no_best(loss, score):
+    warn_user(
+        f"By the derivatives of {type(loss).__name__}, its mean for a constant score still falls "
+        f"at {score:g}, where training starts. Scale y, or, if the loss is one of your own, check "
+        f"the sign of its derivative."
+    )
 
 
 class RunningBaseScore:
