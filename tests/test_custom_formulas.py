@@ -24,6 +24,7 @@ from reference.numpy_backend import NumpyBackend
 from sklearn.base import clone
 
 from freqfm import (
+    DivergenceError,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -140,6 +141,20 @@ class AboveOnly(Loss):
 def test_a_loss_that_is_constant_without_end_starts_at_its_edge(in_numpy, shift, best):
     found = base_score(AboveOnly(), False, np.full(3, shift), np.ones(3))
     assert found == pytest.approx(best, abs=1e-4)
+
+
+class NoNumber(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return (score - target) ** 2, 2 * (score - target) if target > 0 else math.nan
+
+
+def test_a_divergence_points_at_what_is_custom(in_numpy):
+    with pytest.raises(DivergenceError, match="or check what NoNumber computes"):
+        classifier(loss=NoNumber()).fit(X, CLASSES)
+    with pytest.raises(DivergenceError, match="about 1.$"):
+        classifier(optimizer="sgd", learning_rate=1e30).fit(X, CLASSES)
 
 
 class WrongSign(Loss):
