@@ -145,7 +145,7 @@ class Softmax(RankingLoss):
     References
     ----------
     .. [1] J. Chen, J. Wu, J. Wu, S. Zhou, X. Cao, X. He. "Adap-tau: Adaptively Modulating Embedding
-       Magnitude for Recommendation". WWW 2023, equation (3).
+       Magnitude for Recommendation". WWW 2023, equations (1) and (2).
 
     Examples
     --------
@@ -389,7 +389,7 @@ class PairwiseLoss(RankingLoss):
     cached on disk if the formula can be hashed.
 
     The loss is averaged over a positive's negatives. A drawn item that is among the user's training
-    items is skipped. Users are folded in by the same loss.
+    items is skipped: its share of the mean is zero. Users are folded in by the same loss.
 
     Examples
     --------
@@ -452,7 +452,8 @@ class BPR(PairwiseLoss):
     """Bayesian personalised ranking: the log loss of a positive above a negative.
 
     A positive p and a negative j contribute ``log(1 + exp(-w (s_p - s_j)))`` [1]_, averaged over a
-    positive's negatives. A drawn item that is among the user's training items is skipped.
+    positive's negatives. A drawn item that is among the user's training items is skipped: its share
+    of the mean is zero.
 
     References
     ----------

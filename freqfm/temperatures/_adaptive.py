@@ -103,8 +103,8 @@ class DensityTemperature(Temperature):
 class AdapTau0(Temperature):
     """One temperature for all users, from a closed form, updated in every epoch.
 
-    Equation (10) of [1]_, where the gradients are largest, with the mean cosine mu+ of positives
-    and mu of all pairs of users and items::
+    Equation (14) of [1]_, where gradients are about as large as they can be, with the mean cosine
+    mu+ of positives and mu of all pairs of users and items::
 
         1 / tau0 = log(n_users * n_items / (2 n_positives)) / (mu+ - mu).
 
