@@ -246,12 +246,64 @@ class Alien(Features):
         return {"nothing": ([0], user_gradients[:1])}
 
 
+class OnlyValues(Features):
+    def backward(self, tables, context, user_gradients, item_gradients):
+        return {"user_factors": user_gradients}
+
+
+class DrawnForBoth(Features):
+    def start(self, n_users, n_items, draw):
+        return {"user_factors": draw("both")}
+
+
 @pytest.mark.parametrize(
     "backbone, message",
-    [(Wrong, "forward of Wrong must return the shape"), (Alien, "backward of Alien must return")],
+    [
+        (Wrong, "forward of Wrong must return the shape"),
+        (Alien, "backward of Alien must return"),
+        (OnlyValues, r"must return \(rows, values\) for 'user_factors'.*; got ndarray"),
+        (DrawnForBoth, "draw takes side='user' or side='item'; got 'both'"),
+    ],
 )
 def test_invalid_backbones_are_refused(data, features, backbone, message):  # noqa: F811
     with pytest.raises(ValueError, match=message):
         MFRecommender(WIDTH, backbone=backbone(*features)).fit(data[0])
     with pytest.raises(ValueError, match="backbone='lineal' is not known; did you mean 'linear'"):
         MFRecommender(backbone="lineal").fit(data[0])
+
+
+class TwoTables(Backbone):
+    """Vectors of users are sums of two rows: of the user, and of one of four groups."""
+
+    def start(self, n_users, n_items, draw):
+        return {"users": draw("user"), "groups": draw("user", 4), "items": draw("item")}
+
+    def forward(self, tables, users, items):
+        vectors = tables["users"][users] + tables["groups"][users % 4]
+        return vectors, tables["items"][items], (users, items)
+
+    def backward(self, tables, context, user_gradients, item_gradients):
+        users, items = context
+        groups = np.zeros_like(tables["groups"])
+        np.add.at(groups, users % 4, user_gradients)
+        return {
+            "users": (users, user_gradients),
+            "groups": (np.arange(4), groups),
+            "items": (items, item_gradients),
+        }
+
+    def new_rows(self, tables, known, user_vectors, draw):
+        return {"users": draw("user"), "items": draw("item"), "groups": draw("user", 0)}
+
+
+def test_each_table_of_a_side_is_drawn_anew(data):  # noqa: F811
+    X = data[0]
+    model = MFRecommender(4, backbone=TwoTables(), max_iter=1, learning_rate=1e-9, random_state=0)
+    tables = model.fit(X).backbone_tables_
+    assert np.abs(tables["users"][:4] - tables["groups"]).min() > 1e-6
+    plain = MFRecommender(4, max_iter=1, learning_rate=1e-9, random_state=0).fit(X)
+    assert_allclose(tables["users"], plain.user_factors_, atol=1e-6)
+    more = sparse.vstack([X, X[[0]]], format="csr")
+    model.partial_fit(more)
+    assert model.backbone_tables_["groups"].shape == (4, 4)
+    assert len(model.user_factors_) == X.shape[0] + 1

@@ -69,7 +69,7 @@ class Backbone(Component):
             ``draw(side, n_rows)`` returns a table of shape (n_rows, n_components) drawn by the
             estimator's initializer; ``side`` is "user" or "item". Without ``n_rows`` there is a row
             for each user or item. An array in its place holds how often each row occurs, for
-            initializers that depend on it.
+            initializers that depend on it. Each call draws other numbers.
 
         Returns
         -------
@@ -273,8 +273,14 @@ def backward(backbone, tables, context, user_gradients, item_gradients):
     if not isinstance(gradients, dict) or not set(gradients) <= set(tables):
         raise ValueError(f"{call} must return a dict by names of its tables, {sorted(tables)}.")
     checked = {}
-    for name, (rows, values) in gradients.items():
-        rows, table = np.asarray(rows), tables[name]
+    for name, found in gradients.items():
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(
+                f"{call} must return (rows, values) for {name!r}: indices of rows, and their "
+                f"gradients; got {type(found).__name__}."
+            )
+        (rows, values), table = found, tables[name]
+        rows = np.asarray(rows)
         inside = rows.ndim == 1 and rows.dtype.kind in "iu"
         inside = inside and (not len(rows) or (rows.min() >= 0 and rows.max() < len(table)))
         # Most backbones return rows in ascending order, which takes no sorting to check.

@@ -385,17 +385,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """
         backbone = components.backbone
         self._backbone_name = type(backbone).__name__
-
-        def draw(side, rows=None):
-            rows = counts[side] if rows is None else rows
-            rows = np.ones(rows) if np.ndim(rows) == 0 else rows
-            check_memory(
-                len(rows) * int(self.n_components),
-                f"n_components={self.n_components} for {len(rows)} vectors of {side}s",
-                "Take fewer components or features.",
-            )
-            return self._draw(components, side, rows)
-
+        draw = self._drawer(components, counts)
         shape = len(counts["user"]), len(counts["item"])
         if backbone.is_linear:
             tables = backbone.start(*shape, draw)
@@ -420,11 +410,41 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         self._described = backbone.described()
         return forward(backbone, self.backbone_tables_, *all_rows, *vectors)
 
-    def _draw(self, components, side, counts, first=0):
-        """Return initial rows for users or items, from a random stream for each side."""
-        initializer = components.initializer.of_side(side)
-        generator = np.random.default_rng([self._seed, side == "item", first])
-        return initializer.table((len(counts), int(self.n_components)), generator, counts, first)
+    def _drawer(self, components, counts, n_known=None):
+        """Return the function that draws tables for a backbone, see ``Backbone.start``.
+
+        Parameters
+        ----------
+        components : Components
+        counts : dict of str to ndarray
+            How often each user, and each item, occurs.
+        n_known : dict of str to int, default=None
+            How many users and items the model has before these; None for a new model.
+        """
+        n_calls = dict.fromkeys(counts, 0)
+
+        def draw(side, rows=None):
+            if side not in n_calls:
+                raise ValueError(f"draw takes side='user' or side='item'; got {side!r}.")
+            rows = counts[side] if rows is None else rows
+            rows = np.ones(rows) if np.ndim(rows) == 0 else rows
+            check_memory(
+                len(rows) * int(self.n_components),
+                f"n_components={self.n_components} for {len(rows)} vectors of {side}s",
+                "Take fewer components or features.",
+            )
+            first = n_known[side] if n_known else 0
+            # A random stream for each side, and for each of several tables of a side; the margins
+            # have number 1.
+            stream = [self._seed, side == "item", first]
+            if n_calls[side]:
+                stream.append(1 + n_calls[side])
+            n_calls[side] += 1
+            initializer = components.initializer.of_side(side)
+            generator = np.random.default_rng(stream)
+            return initializer.table((len(rows), int(self.n_components)), generator, rows, first)
+
+        return draw
 
     def _draw_margins(self, side, n, first=0):
         """Return initial margins, of one column by Glorot's normal rule, within [0, 1]."""
@@ -523,11 +543,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if of_backbone and bound is None:
             return {}
         counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
-        n_known = dict(zip(counts, shape, strict=True))
-
-        def draw(side):
-            return self._draw(components, side, counts[side], n_known[side])
-
+        draw = self._drawer(components, counts, dict(zip(counts, shape, strict=True)))
         # Users without known items keep their random vectors.
         placed = self._place_new_users(X)
         if of_backbone:
@@ -544,7 +560,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             rows["user_factors"][has_place] = placed[has_place]
         for side in counts:
             if hasattr(self, f"{side}_margins_"):
-                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), n_known[side])
+                known = len(getattr(self, f"{side}_factors_"))
+                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), known)
         return {name: (new, counts[name.split("_")[0]]) for name, new in rows.items()}
 
     def _grow_temperatures(self, n_new):
