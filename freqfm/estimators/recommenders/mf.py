@@ -50,6 +50,15 @@ _WORTH_SEVERAL_THREADS = 20_000
 _N_TYPICAL = 4096
 
 
+def _counts_of_rows(name, n_rows, counts):
+    """Return how often new rows of a table occur: those of users or items, or once each.
+
+    A backbone chooses the names and lengths of its tables.
+    """
+    found = counts.get(name.split("_")[0], ())
+    return found if len(found) == n_rows else np.ones(n_rows)
+
+
 class MFRecommender(FactorsMixin, GradientRecommender):
     """Matrix factorization for implicit feedback, by default with the loss BSL.
 
@@ -562,7 +571,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             if hasattr(self, f"{side}_margins_"):
                 known = len(getattr(self, f"{side}_factors_"))
                 rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), known)
-        return {name: (new, counts[name.split("_")[0]]) for name, new in rows.items()}
+        return {name: (new, _counts_of_rows(name, len(new), counts)) for name, new in rows.items()}
 
     def _grow_temperatures(self, n_new):
         """Add rows for new users, at the mean temperature."""
