@@ -18,6 +18,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler import Flags as _NumbaFlags
 from numba.core.compiler_machinery import register_pass
+from numba.core.errors import NumbaRuntimeError
 from numba.core.ir import Assign
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
@@ -374,6 +375,14 @@ class KernelCompiler(Compiler):
         gc.disable()
         try:
             return super().compile_extra(func)
+        except NumbaRuntimeError as error:
+            if "NRT required" not in str(error):
+                raise
+            # It names the line, but does not say what is wrong with it.
+            raise TypeError(
+                f"A formula makes a list, an array or a string, for which kernels have no memory; "
+                f"use numbers and tuples of numbers only. numba reports:\n{error}"
+            ) from None
         finally:
             if enabled:
                 gc.enable()

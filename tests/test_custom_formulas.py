@@ -519,6 +519,19 @@ def test_formulas_that_cannot_be_meant(component, message):
         FMRegressor(1, max_iter=1, **component).fit(np.eye(3), np.arange(3.0))
 
 
+class MakesList(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return [(score - target) ** 2, 2 * (score - target)]
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_a_formula_that_makes_a_list_is_told_what_to_use():
+    with pytest.raises(TypeError, match="makes a list, an array or a string.*\n.*\n.*"):
+        FMRegressor(1, max_iter=1, loss=MakesList()).fit(np.eye(3), np.arange(3.0))
+
+
 # A user's modules.
 settings, constants = types.ModuleType("settings"), types.ModuleType("constants")
 settings.WEIGHT, settings.constants, constants.SCALE = 1.0, constants, 1.0
