@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
 
-from freqfm import FMClassifier, InteractionRecommender, MFRecommender
+from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.displays import (
     LossCurveDisplay,
@@ -152,6 +153,14 @@ def test_loss_curve_of_factorization_machines():
 
 
 # Temperatures.
+
+
+def test_loss_curve_inside_a_scaled_target():
+    X, y = np.eye(5)[np.arange(40) % 5], np.arange(40.0) % 5
+    regressor = FMRegressor(2, max_iter=3, random_state=0)
+    scaled = TransformedTargetRegressor(regressor, transformer=StandardScaler()).fit(X, y)
+    display = LossCurveDisplay.from_estimator(make_pipeline("passthrough", scaled))
+    assert_array_equal(display.loss_curve, scaled.regressor_.loss_curve_)
 
 
 def test_temperatures(data):

@@ -54,7 +54,9 @@ def model_with(estimator, attribute):
     """
     _, model = steps_of(estimator)
     while not hasattr(model, attribute):
-        if not hasattr(model, "estimator_"):
+        # As InteractionRecommender and scikit-learn's TransformedTargetRegressor name it.
+        inside = getattr(model, "estimator_", getattr(model, "regressor_", None))
+        if inside is None:
             if hasattr(model, "fit"):
                 check_is_fitted(model)
             where = "" if model is estimator else f", inside {type(estimator).__name__},"
@@ -62,7 +64,7 @@ def model_with(estimator, attribute):
                 f"{type(model).__name__}{where} has no {attribute}; give a fitted estimator of "
                 f"freqfm that has, or a pipeline or a search that ends in one."
             )
-        _, model = steps_of(model.estimator_)
+        _, model = steps_of(inside)
     check_is_fitted(model)
     return model
 
