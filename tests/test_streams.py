@@ -122,6 +122,9 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
     [
         (lambda X, y: RowStream(iter([(X, y)])), "source holds .*iterator.* read only once"),
         (lambda X, y: stream_of(X, y, chunk_size=0), "chunk_size=0 must be an integer"),
+        (lambda X, y: RowStream.from_csr(X, y, chunk_size=0), "chunk_size=0 must be an integer"),
+        (lambda X, y: RowStream.from_csr(X, y, chunk_size=2.5), "chunk_size=2.5 must be an int"),
+        (lambda X, y: stream_of(X, y, random_state=None), "random_state=None must be an integer"),
         (lambda X, y: stream_of(X, y[:-1]), r"30 rows of X, but \[29\] of y"),
         (lambda X, y: stream_of(X, y, n_features=7), "140 features, but n_features=7"),
         (lambda X, y: stream_of(np.full((1050, 1), "a"), y), "not numbers.*give an encoder"),

@@ -164,7 +164,7 @@ class RowStream:
         ValueError
             If a column does not exist.
         """
-        size = options.get("chunk_size", _CHUNK_SIZE)
+        size = _chunk_size(options)
         encoded = options.get("encoder") is not None
         columns = stream_sources.Columns(target, features, sample_weight, encoded)
         parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
@@ -192,7 +192,7 @@ class RowStream:
         -------
         stream : RowStream
         """
-        parts = stream_sources.libfm_parts(path, zero_based, options.get("chunk_size", _CHUNK_SIZE))
+        parts = stream_sources.libfm_parts(path, zero_based, _chunk_size(options))
         return cls(parts, **options)
 
     @classmethod
@@ -218,7 +218,7 @@ class RowStream:
         """
         if encoder is None:
             encoder = FeatureHasher(input_type="string", alternate_sign=False, dtype=np.float32)
-        parts, names = stream_sources.criteo_parts(path, options.get("chunk_size", _CHUNK_SIZE))
+        parts, names = stream_sources.criteo_parts(path, _chunk_size(options))
         stream = cls(parts, encoder=encoder, **options)
         stream._names = names
         return stream
@@ -253,7 +253,7 @@ class RowStream:
         for array in arrays:
             if len(array) != X.shape[0]:
                 raise ValueError(f"X has {X.shape[0]} rows, but y or sample_weight {len(array)}.")
-        size = options.get("chunk_size", _CHUNK_SIZE)
+        size = _chunk_size(options)
 
         def part(begin):
             end = min(begin + size, X.shape[0])
@@ -308,6 +308,7 @@ class RowStream:
             value = getattr(self, name)
             if value is not None:
                 check_integer(name, value, 0 if name == "prefetch" else 1)
+        check_integer("random_state", self.random_state, 0)
 
     def _chunks(self, number, learn):
         """Yield the chunks."""
@@ -408,6 +409,11 @@ class RowStream:
             of = f" of {self.n_rows:,}"
             left = f", {max(0, self.n_rows - n_rows) / rate:.0f} s left"
         print(f"{n_rows:,}{of} rows, {rate:,.0f} rows/s, {seconds:.0f} s{left}")
+
+
+def _chunk_size(options):
+    """Return the size of the chunks of a stream that is made with these parameters."""
+    return check_integer("chunk_size", options.get("chunk_size", _CHUNK_SIZE), 1)
 
 
 def _texts(X):
