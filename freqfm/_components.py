@@ -100,6 +100,11 @@ def _is_ours(cls):
     return cls.__module__.split(".")[0] == "freqfm"
 
 
+def _shipped(component):
+    """Return the closest of the package's classes that a component is an instance of."""
+    return next(filter(_is_ours, type(component).__mro__))
+
+
 def set_by_user(component):
     """Return the names that classes outside the package, or the instance itself, set."""
     names = set(vars(component))
@@ -146,8 +151,7 @@ def refuse_ignored(axis, component, base):
         If something would be ignored, or a formula is missing or invalid. The message names the
         class and the attribute.
     """
-    cls = type(component)
-    shipped = next(filter(_is_ours, cls.__mro__))
+    cls, shipped = type(component), _shipped(component)
     of_base = shipped is base
     required = component._required or (component._formulas if of_base else ())
     complete = all(getattr(component, name) is not None for name in required)
@@ -195,8 +199,12 @@ def _check_formulas(axis, component, required):
                     f"{axis} is a {cls} without {name}; give it {wanted}, as a static method or as "
                     f"a property."
                 )
+            if getattr(_shipped(component), name) is not None:
+                raise TypeError(f"{name} of {cls} is None, but has to be a number or {wanted}.")
             continue
         if isinstance(formula, Real):
+            if not 0 < formula < np.inf:
+                raise ValueError(f"{name} of {cls} is {formula!r}; it must be positive and finite.")
             continue
         function = python_function(formula)
         if not inspect.isfunction(function):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from custom_components import CustomSGD
+from custom_components import CustomSGD, Hinge, HingeOfPairs
 from helpers import each
 from numpy.testing import assert_array_equal
 
@@ -178,11 +178,63 @@ def test_other_estimators_refuse_optimizers(optimizer, clicks):
         FMClassifier(3, optimizer=optimizer).fit(*clicks)
 
 
+class WithoutRate(Optimizer):
+    step = staticmethod(CustomSGD.step)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 0, np.nan, "0.1"])
+def test_learning_rates_of_custom_optimizers_are_checked(clicks, rate):
+    with pytest.raises(ValueError, match="'learning_rate' parameter of CustomSGD must be"):
+        FMClassifier(3, optimizer=CustomSGD(rate)).fit(*clicks)
+
+
+def test_custom_optimizers_have_a_learning_rate(clicks):
+    for optimizer in (WithoutRate(), CustomSGD(None)):
+        with pytest.raises(TypeError, match=rf"{type(optimizer).__name__}\(.* no learning rate"):
+            FMClassifier(3, optimizer=optimizer).fit(*clicks)
+    given = FMClassifier(3, optimizer=CustomSGD(None), learning_rate=0.2, random_state=0)
+    own = FMClassifier(3, optimizer=CustomSGD(0.2), random_state=0)
+    assert_array_equal(given.fit(*clicks).factors_, own.fit(*clicks).factors_)
+
+
+def test_counts_are_for_one_table():
+    optimizer = FASGD(counts=np.ones(X.shape[1]))
+    for model in (
+        MFRecommender(2, optimizer=optimizer),
+        FastVAERecommender(2, optimizer=optimizer),
+    ):
+        with pytest.raises(ValueError, match="counts of FASGD .* leave counts at None"):
+            model.fit(X)
+
+
+class CosineHinge(HingeOfPairs):
+    similarity = "cosine"
+
+
+def test_what_is_compared_by_cosines_is_ranked_by_them():
+    for loss, cosine in ((CosineHinge(), True), (HingeOfPairs(), False)):
+        model = MFRecommender(2, loss=loss, max_iter=1, random_state=0).fit(X)
+        assert model._rank_by_cosine is cosine
+
+
 def test_an_instance_with_another_code_is_refused(clicks):
     optimizer = SGD()
     optimizer.rate_code = codes.RATE_COUNTED
     with pytest.raises(TypeError, match="SGD that sets rate_code"):
         FMClassifier(3, optimizer=optimizer).fit(*clicks)
+
+
+@pytest.mark.parametrize("curvature", [0.0, -1, np.nan, np.inf])
+def test_curvatures_are_positive(clicks, curvature):
+    loss = type("Flat", (Hinge,), {"curvature": curvature})()
+    with pytest.raises(ValueError, match="curvature of Flat is .* must be positive and finite"):
+        FMClassifier(3, loss=loss).fit(*clicks)
+
+
+def test_a_curvature_is_needed(clicks):
+    loss = type("Flat", (Hinge,), {"curvature": None})()
+    with pytest.raises(TypeError, match="curvature of Flat is None, but has to be a number or a f"):
+        FMClassifier(3, loss=loss).fit(*clicks)
 
 
 class PseudoHuber(Loss):

@@ -60,7 +60,8 @@ class RankingLoss(Component):
 
     #: Name under which backends find the kernel, for instance "softmax".
     family: str
-    #: How scores are compared and ranked unless the estimator specifies it.
+    #: How scores are compared and ranked unless the estimator specifies it: by "cosine" or "dot".
+    #: What was compared by dot products is ranked by them, too.
     similarity = "cosine"
     ranking = "cosine"
     #: Whether scores are divided by a temperature.
@@ -417,7 +418,6 @@ class PairwiseLoss(RankingLoss):
 
     family = "pairwise"
     similarity = "dot"
-    ranking = "dot"
     n_negatives = 1
     block = 16
     optimizer = "rowwise_adagrad"
@@ -467,6 +467,7 @@ class BPR(PairwiseLoss):
     1
     """
 
+    ranking = "dot"
     value_and_derivatives = staticmethod(pair_loss)
 
 
@@ -514,7 +515,6 @@ class CCL(PairwiseLoss):
     """
 
     similarity = "cosine"
-    ranking = "cosine"
     cosine_only = True
     has_temperature = False
     n_negatives = 64

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import Component, try_formula
+from freqfm._components import POSITIVE, Component, try_formula
 from freqfm._jit import python_function
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import UpdateRule
@@ -74,6 +74,7 @@ class Optimizer(Component):
     """
 
     _compiled = True
+    _parameter_constraints = {"learning_rate": [*POSITIVE, None]}
     _formulas = {"step": ("parameter", "gradient", "first", "second", "rate")}
     _results = {"step": 3}
     _numbered = ("step",)
@@ -120,6 +121,22 @@ class Optimizer(Component):
         for name, slot in self._slots.items():
             hyper[slot] = self.value_of(name)
         return hyper
+
+    def with_defaults(self, **suited):
+        """Return the optimizer with values in place of the parameters that are None.
+
+        Raises
+        ------
+        TypeError
+            If it still has no learning rate.
+        """
+        filled = super().with_defaults(**suited)
+        if getattr(filled, "learning_rate", None) is None:
+            raise TypeError(
+                f"The optimizer {filled!r} has no learning rate; give it a constructor parameter "
+                f"learning_rate, the size of its steps, and set that or the estimator's."
+            )
+        return filled
 
     def update_rule(self):
         """Return the update rule for backends, without weight decay."""

@@ -123,6 +123,7 @@ def _optimizer(model, loss, backbone, n_pairs, n_known, stretch):
     value = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
     given = "learning_rate", "learning_rate", model.learning_rate
     optimizer = resolve("optimizer", value, Optimizer, OPTIMIZERS, [given])
+    refuse_counts(optimizer)
     rate = n_falling_steps = None
     if optimizer.step_code == codes.STEP_ADAM and optimizer.learning_rate is None:
         batch_size = _batch_size(model, loss, backbone, n_known)
@@ -276,6 +277,15 @@ def _draws_without_weights(sampler):
     if sampler.negatives_code == codes.NEGATIVES_DRAWN:
         return not getattr(sampler, "corrected", True)
     return isinstance(sampler, Uniform)
+
+
+def refuse_counts(optimizer):
+    """Raise if an optimizer has counts of its own: a model has several tables."""
+    if getattr(optimizer, "counts", None) is not None:
+        raise ValueError(
+            f"counts of {type(optimizer).__name__} are those of the columns of one table, but a "
+            f"recommender has users and items, which it counts itself; leave counts at None."
+        )
 
 
 def refuse_ignored_draws(sampler):

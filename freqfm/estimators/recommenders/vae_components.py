@@ -6,6 +6,7 @@ import numpy as np
 
 from freqfm._components import is_named, nearest, resolve
 from freqfm.estimators.recommenders.mf_components import (
+    refuse_counts,
     refuse_ignored_draws,
     resolve_temperature,
 )
@@ -120,6 +121,7 @@ def _optimizer(model, n_batches, full, goes_on):
     """Return the optimizer, and the number of steps over which its rate falls, or None."""
     given = "learning_rate", "learning_rate", model.learning_rate
     optimizer = resolve("optimizer", model.optimizer, Optimizer, OPTIMIZERS, [given])
+    refuse_counts(optimizer)
     rate, n_falling_steps = nearest(optimizer, _RATES), None
     if optimizer.step_code == codes.STEP_ADAM and optimizer.learning_rate is None:
         rate, n_falling_steps = _default_rate(model, n_batches, goes_on)
