@@ -50,6 +50,9 @@ class Component(BaseEstimator):
     #: Parameters that compiled code reads, and their positions.
     _slots: dict = {}
 
+    def _warn_of_mistakes(self):
+        """Warn of formulas of a user's class that are valid, but probably wrong."""
+
     def value_of(self, name):
         """Return the value of a parameter, or its default if it is None."""
         value = getattr(self, name)
@@ -218,6 +221,7 @@ def _check_formulas(axis, component, required):
                 f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
             )
         try_formula(component, name, *[1.0] * len(found))
+    component._warn_of_mistakes()
 
 
 def try_formula(component, name, *numbers):

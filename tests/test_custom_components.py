@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from custom_components import CustomSGD, Hinge, HingeOfPairs
 from helpers import each
+from numba import njit
 from numpy.testing import assert_array_equal
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
+from freqfm._warnings import warn_once
 from freqfm.datasets import make_interactions
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, PROPOSAL_UNIFORM
@@ -235,6 +237,38 @@ def test_a_curvature_is_needed(clicks):
     loss = type("Flat", (Hinge,), {"curvature": None})()
     with pytest.raises(TypeError, match="curvature of Flat is None, but has to be a number or a f"):
         FMClassifier(3, loss=loss).fit(*clicks)
+
+
+class WrongSign(Loss):
+    @staticmethod
+    @njit
+    def value_and_derivative(score, target):
+        return (score - target) ** 2 / 2, target - score
+
+
+class Doubled(PairwiseLoss):
+    @staticmethod
+    @njit
+    def value_and_derivatives(positive, negative):
+        return (1 - positive + negative) ** 2, -(1 - positive + negative), 1 - positive + negative
+
+
+class Ascent(CustomSGD):
+    @staticmethod
+    @njit
+    def step(parameter, gradient, first, second, rate):
+        return parameter + rate * gradient, first, second
+
+
+def test_wrong_derivatives_and_steps_are_warned_of():
+    rows, y = X.toarray(), X.toarray()[:, 0]
+    warn_once.cache_clear()
+    with pytest.warns(UserWarning, match=r"WrongSign returns the derivative 1.7 by the score, but"):
+        FMRegressor(2, loss=WrongSign(), max_iter=1).fit(rows, y)
+    with pytest.warns(UserWarning, match=r"derivative -1 by the positive's score, .* -2 for each"):
+        MFRecommender(2, loss=Doubled(), max_iter=1).fit(X)
+    with pytest.warns(UserWarning, match="step of Ascent moves a weight in the direction of its g"):
+        FMRegressor(2, optimizer=Ascent(1e-6), max_iter=1).fit(rows, y)
 
 
 class PseudoHuber(Loss):

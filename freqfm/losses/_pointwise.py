@@ -16,6 +16,7 @@ from freqfm.formulas.losses import (
     pointwise_replacements,
     squared_error,
 )
+from freqfm.losses._derivatives import warn_of_wrong_derivatives
 
 __all__ = ["Huber", "LogLoss", "Loss", "Poisson", "Quantile", "SquaredError"]
 
@@ -105,6 +106,10 @@ class Loss(Component):
             return {}
         formulas = self.value_and_derivative, self.curvature, self.expectation
         return pointwise_replacements(*formulas, of_classes)
+
+    def _warn_of_mistakes(self):
+        points = [(score, target) for score in (-1.7, -0.6, 0.4, 1.3) for target in (0.0, 1.0)]
+        warn_of_wrong_derivatives(self, "value_and_derivative", points, ("score",))
 
     def base_score(self, target, weight):
         """Return the constant score with the smallest loss; None if it must be searched for.

@@ -12,6 +12,7 @@ from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Compone
 from freqfm._jit import python_function
 from freqfm.formulas.losses import log_surrogate, pair_loss, pairwise_replacements
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
+from freqfm.losses._derivatives import warn_of_wrong_derivatives
 
 __all__ = [
     "BPR",
@@ -432,6 +433,12 @@ class PairwiseLoss(RankingLoss):
         if self.value_and_derivatives is pair_loss:
             return {}
         return pairwise_replacements(self.value_and_derivatives)
+
+    def _warn_of_mistakes(self):
+        scores = (-0.8, -0.3, 0.2, 0.7)
+        points = [(positive, negative) for positive in scores for negative in scores]
+        variables = "positive's score", "negative's score"
+        warn_of_wrong_derivatives(self, "value_and_derivatives", points, variables)
 
     def pair_gradients(self, positive, negative):
         """Return the derivatives with respect to arrays of positive and negative scores.

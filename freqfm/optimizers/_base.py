@@ -8,6 +8,7 @@ import numpy as np
 from freqfm._components import POSITIVE, Component, try_formula
 from freqfm._jit import python_function
 from freqfm._memory import aligned_zeros
+from freqfm._warnings import warn_once
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements
@@ -189,6 +190,20 @@ class Optimizer(Component):
                 f"step of {type(self).__name__} returns the state {lost[0]!r}, but its "
                 f"n_states={self.n_states}, and state beyond that is not kept; set n_states to 1 "
                 f"or 2, or return 0."
+            )
+
+    def _warn_of_mistakes(self):
+        if self.step is None:
+            return
+        more = len(inspect.signature(python_function(self.step)).parameters) - 5
+        moves = []
+        for gradient in (-1.0, 1.0):
+            returned = try_formula(self, "step", 0.0, gradient, 0.0, 0.0, 0.1, *[1.0] * more)
+            moves.append(0.0 if returned is None else returned[0] * gradient)
+        if min(moves) > 0:
+            warn_once(
+                f"step of {type(self).__name__} moves a weight in the direction of its gradient, "
+                f"which raises the loss: check its sign."
             )
 
     def state_widths(self, n_components):
