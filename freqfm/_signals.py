@@ -6,6 +6,7 @@ threads, runs inside :func:`hold_signals`; what arrives meanwhile is delivered a
 """
 
 import contextlib
+import os
 import signal
 import threading
 
@@ -21,6 +22,7 @@ _SIGNALS = [
 _previous = {}  # the handlers that ours replace, by signal
 _pending = {}  # the frames interrupted by signals that are held back, by signal
 _held = False  # whether signals are held back
+_holder = None  # the thread that holds them back, or did last
 
 
 @contextlib.contextmanager
@@ -31,14 +33,14 @@ def hold_signals():
     :func:`release_signals` lets them through. Only signals with a handler in Python are held back.
     In threads other than the main one, which never get signals, this does nothing.
     """
-    global _held
+    global _held, _holder
     if _held or threading.current_thread() is not threading.main_thread():
         # They are held back already, or never come.
         yield
         return
     replaced = []
     try:
-        _held = True
+        _held, _holder = True, threading.get_ident()
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not _handle:
@@ -92,3 +94,20 @@ def _deliver():
         _held = True
         _previous[number](number, frame)
         _held = False
+
+
+def _let_go():
+    """Undo in a forked child what a thread holds back that is not in it."""
+    global _held
+    if threading.get_ident() == _holder:
+        # The block goes on in the child.
+        return
+    _held = False
+    _pending.clear()
+    for number, handler in _previous.items():
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, handler)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

@@ -1,5 +1,6 @@
 """Signals that are held back, and delivered."""
 
+import os
 import signal
 import threading
 
@@ -118,3 +119,31 @@ def test_other_threads_are_left_alone():
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_by_another_thread_gets_its_signals():
+    codes = []
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            try:
+                press()
+            except KeyboardInterrupt:
+                os._exit(7)
+            os._exit(0)  # held back for ever
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    def fork_in_a_thread():
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    with pytest.raises(KeyboardInterrupt), hold_signals():
+        press()  # is not the child's
+        fork_in_a_thread()
+    with hold_signals(), release_signals():
+        fork_in_a_thread()
+    assert codes == [7, 7]
