@@ -21,6 +21,7 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
 )
 
+from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
 #: The folders whose functions are compiled; nothing outside of them uses the decorators.
@@ -143,8 +144,23 @@ class KernelCache(FunctionCache):
         locator, name = self._impl.locator, self._impl.filename_base
         self._cache_file = _CheckedFile(self.cache_path, name, locator.get_source_stamp())
 
+    # LLVM calls functions of Python, and errors are caught here: the exception of a signal that
+    # arrived meanwhile would be lost.
+
     def load_overload(self, sig, target_context):
         """Return the compiled code on disk, or None if there is none or it is damaged."""
+        with hold_signals():
+            return self._load(sig, target_context)
+
+    def save_overload(self, sig, data):
+        """Write to disk, if possible."""
+        with hold_signals():
+            try:
+                super().save_overload(sig, data)
+            except Exception as error:
+                _warn_once("written", error)
+
+    def _load(self, sig, target_context):
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:
@@ -155,13 +171,6 @@ class KernelCache(FunctionCache):
         except Exception as error:
             _warn_once("written", error)
         return None
-
-    def save_overload(self, sig, data):
-        """Write to disk, if possible."""
-        try:
-            super().save_overload(sig, data)
-        except Exception as error:
-            _warn_once("written", error)
 
 
 def is_of_library(module):

@@ -26,6 +26,8 @@ from numba.core.typing import Context, signature
 from numba.cpython.builtins import do_minmax
 from numba.extending import models, register_model
 
+from freqfm._signals import hold_signals
+
 __all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
 
 
@@ -295,8 +297,16 @@ class _KernelCode(JITCodeLibrary):
         self._linking_libraries = []
         super().finalize()
 
+    def _finalize_specific(self):
+        """Generate machine code.
+
+        LLVM calls functions of Python. The exception of a signal that arrived in one would be lost.
+        """
+        with hold_signals():
+            super()._finalize_specific()
+
     def _finalize_final_module(self):
-        """Generate machine code, in which functions that were not inlined belong to this kernel.
+        """Prepare machine code, in which functions that were not inlined belong to this kernel.
 
         Under the name that other kernels have for them, all kernels would run the one that the
         process loaded first. If that was compiled without unrolled loops, it sums in another order.

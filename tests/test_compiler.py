@@ -2,12 +2,15 @@
 
 import gc
 import json
+import signal
 from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
 from llvmlite.binding import Linkage
+from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
@@ -16,6 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
 from freqfm import _compiler, _jit
+from freqfm._code_cache import KernelCache
 
 pytestmark = pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
 
@@ -311,3 +315,42 @@ def test_a_numba_without_these_details_compiles_all_the_same(tmp_path):
     assert done.returncode == 0, done.stderr
     for found, mean in zip(json.loads(done.stdout), expected["means"], strict=True):
         assert_allclose(found, mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Let Ctrl-C be pressed where a method is called; return whether it has come to its end."""
+    ended, before = [], signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(owner, name, method):
+        def press(*args):
+            signal.raise_signal(signal.SIGINT)
+            method(*args)
+            ended.append(name)
+
+        monkeypatch.setattr(owner, name, press)
+        return ended
+
+    yield interrupt
+    signal.signal(signal.SIGINT, before)
+
+
+def test_signals_wait_while_llvm_calls_python(kernel, interrupted):
+    @kernel
+    def add(x):
+        x[0] += 1
+
+    name = "_finalize_specific"
+    ended = interrupted(JITCodeLibrary, name, getattr(JITCodeLibrary, name))
+    with pytest.raises(KeyboardInterrupt):
+        add(np.ones(1))
+    assert ended
+
+
+@pytest.mark.skipif(_jit.cache_directory() is None, reason="nothing is kept on disk")
+@pytest.mark.parametrize("name", ["load_overload", "save_overload"])
+def test_signals_wait_while_compiled_code_is_read_or_written(name, interrupted):
+    ended = interrupted(FunctionCache, name, lambda *args: None)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(KernelCache(ours), name)(None, None)
+    assert ended
