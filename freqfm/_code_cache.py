@@ -68,7 +68,12 @@ def cache_directory():
         probe = folder / f".writable-{os.getpid()}"
         probe.touch()
         probe.unlink()
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError) as error:
+        warn_user(
+            f"Compiled code cannot be kept ({error}). Every process compiles for itself, for some "
+            f"seconds. Set the environment variable NUMBA_CACHE_DIR to a folder that you can write "
+            f"to."
+        )
         return None
     return folder
 

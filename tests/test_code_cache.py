@@ -115,7 +115,20 @@ def test_cache_is_used(script, cache):
 def test_cache_that_cannot_be_written(script, tmp_path):
     # Below a regular file there can be no folder, not even for root.
     (tmp_path / "file").write_text("")
-    assert run(script, tmp_path / "file" / "sub") == ([0, 0], [], None)
+    hits, warned, folder = run(script, tmp_path / "file" / "sub")
+    assert (hits, folder) == ([0, 0], None)
+    assert len(warned) == 1
+    assert "Every process compiles for itself" in warned[0] and "NUMBA_CACHE_DIR" in warned[0]
+    assert str(tmp_path / "file" / "sub") in warned[0]
+
+
+def test_no_folder_can_be_named(monkeypatch):
+    def without_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(_code_cache, "_cache_root", without_home)
+    with pytest.warns(UserWarning, match=r"cannot be kept \(Could not determine home directory"):
+        assert cache_directory.__wrapped__() is None
 
 
 @pytest.mark.parametrize(
