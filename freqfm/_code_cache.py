@@ -120,7 +120,26 @@ class _Impl(CompileResultCacheImpl):
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """Stores a checksum with the code: LLVM would accept damaged code and run it."""
+    """Stores a checksum with the code, and what it was compiled for.
+
+    LLVM would accept damaged code and run it. The index and the code are two files: of machines of
+    different kinds that share a folder and write at once, one may leave the index, the other the
+    code.
+    """
+
+    def save(self, key, data):
+        """Save compiled code; the key says what it was compiled for."""
+        super().save(key, (key, data))
+
+    def load(self, key):
+        """Return compiled code, or None."""
+        found = super().load(key)
+        if found is None:
+            return None
+        compiled_for, data = found
+        if compiled_for != key:
+            raise ValueError("it was compiled for something else")
+        return data
 
     def _save_data(self, name, data):
         code = self._dump(data)

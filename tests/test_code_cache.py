@@ -131,6 +131,17 @@ def test_no_folder_can_be_named(monkeypatch):
         assert cache_directory.__wrapped__() is None
 
 
+def test_code_that_was_compiled_for_something_else_is_not_run(tmp_path):
+    # Two machines that share the folder, and are of different kinds, write at once.
+    file = _code_cache._CheckedFile(str(tmp_path), "kernel", "stamp")
+    file.save("one kind of processor", "its code")
+    assert file.load("one kind of processor") == "its code"
+    assert file.load("another kind") is None
+    file._save_index({"another kind": file._load_index()["one kind of processor"]})
+    with pytest.raises(ValueError, match="was compiled for something else"):
+        file.load("another kind")
+
+
 @pytest.mark.parametrize(
     "damage_index, damage_code",
     [(truncate, flip_bits), (empty, overwrite)],
