@@ -370,6 +370,36 @@ def test_a_full_disk_is_reported_and_the_model_kept(data, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_two_writers_of_one_file_leave_a_whole_one(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    replace = os.replace
+
+    def write_another_first(temporary, target):
+        # As another thread does, or a process of the same number in another container.
+        monkeypatch.setattr(os, "replace", replace)
+        storage.save(path, {"format": 2})
+        replace(temporary, target)
+
+    monkeypatch.setattr(os, "replace", write_another_first)
+    storage.save(path, {"format": 1, "weights": np.ones(9)})
+    assert storage.load(path)["format"] == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_killed_processes_have_left_is_removed(data, tmp_path):
+    path = tmp_path / "file"
+    abandoned, recent, others = (
+        tmp_path / f".{name}.{number * 32}.tmp"
+        for name, number in (("file", "a"), ("file", "b"), ("file.2", "a"))
+    )
+    for temporary in (abandoned, recent, others):
+        temporary.write_bytes(b"PK")
+    for temporary in (abandoned, others):
+        os.utime(temporary, (time.time() - 7200,) * 2)
+    clone(MODELS["als"]).set_callbacks(Checkpoint(path)).fit(*data[1])
+    assert set(tmp_path.iterdir()) == {path, recent, others}
+
+
 def test_damaged_and_foreign_files(data, tmp_path):
     path = tmp_path / "file"
     clone(MODELS["vae_midx"]).set_callbacks(Checkpoint(path)).fit(*data[1])

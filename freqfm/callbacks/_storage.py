@@ -5,11 +5,14 @@ sparse matrices, random generators, and the package's estimators and components.
 no code from it: classes are looked up by name among the public ones of the package.
 """
 
+import contextlib
 import hashlib
 import importlib
 import io
 import json
 import os
+import re
+import uuid
 import zipfile
 from pathlib import Path
 
@@ -46,20 +49,40 @@ _NOT_STORED = {
 
 _HEADER = "header.json"
 
+# Seconds after which the temporary file of a process is not written to any more.
+_ABANDONED = 3600
+
 
 def check_place(path):
-    """Raise an OSError unless a file can be written at a path; nothing is left of the attempt."""
+    """Raise an OSError unless a file can be written at a path; nothing is left of the attempt.
+
+    Temporary files are removed of processes that were killed while they wrote this file.
+    """
     temporary = _temporary(path)
     try:
         with open(temporary, "wb"):
             pass
+        _remove_abandoned(path, temporary.stat().st_mtime)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _temporary(path):
-    """Return the path of the file that is written before it replaces another."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Return the path of the file that is written before it replaces another.
+
+    No other thread has the same, nor a process of another container or machine.
+    """
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _remove_abandoned(path, now):
+    """Remove old temporary files; ``now`` is the time by the clock of the file system."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.tmp")
+    for other in path.parent.iterdir():
+        if ours.fullmatch(other.name):
+            with contextlib.suppress(OSError):
+                if now - other.stat().st_mtime > _ABANDONED:
+                    other.unlink()
 
 
 def save(path, value):
