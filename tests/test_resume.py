@@ -400,6 +400,17 @@ def test_what_killed_processes_have_left_is_removed(data, tmp_path):
     assert set(tmp_path.iterdir()) == {path, recent, others}
 
 
+def test_too_little_memory_is_not_a_damaged_file(data, tmp_path, monkeypatch):
+    clone(MODELS["als"]).set_callbacks(Checkpoint(tmp_path / "file")).fit(*data[1])
+
+    def fail(*args, **kwargs):
+        raise MemoryError("no memory left")
+
+    monkeypatch.setattr(np.lib.format, "read_array", fail)
+    with pytest.raises(MemoryError, match="no memory left"):
+        resume(tmp_path / "file")
+
+
 def test_damaged_and_foreign_files(data, tmp_path):
     path = tmp_path / "file"
     clone(MODELS["vae_midx"]).set_callbacks(Checkpoint(path)).fit(*data[1])

@@ -174,6 +174,8 @@ def load(path):
         If the file was not written by :func:`save`, or is damaged.
     OSError
         If it cannot be read.
+    MemoryError
+        If it does not fit into memory.
     """
     with open(path, "rb") as file:
         try:
@@ -185,6 +187,8 @@ def load(path):
                     member = io.BytesIO(archive.read(f"{i}.npy"))
                     arrays.append(np.lib.format.read_array(member, allow_pickle=False))
             return _decode(header, arrays)
+        except MemoryError:
+            raise
         # The exception raised for a damaged file depends on where the damage is.
         except Exception as error:
             raise ValueError(
