@@ -18,6 +18,9 @@ from freqfm._warnings import warn_once, warn_user
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
 
+# Where Linux tells how much memory a container may use: control groups, versions 2 and 1.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
 # Root mean square of a column from which a fit warns: the interactions beside it suffer.
 _LARGE = 4.0
 
@@ -579,11 +582,18 @@ def check_integer(name, number, least):
 
 
 def physical_memory():
-    """Return the machine's memory in bytes, swap included; None if it is unknown."""
+    """Return the memory of the machine, or of the container, in bytes, with swap; None if unknown.
+
+    Swap is counted even where the container may not use it: a model that fits is never refused.
+    """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+    for path in _LIMITS:
+        # Elsewhere there is no such file, or it says "max".
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            memory = min(memory, int(file.read()))
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             swap = next(line for line in lines if line.startswith("SwapTotal"))

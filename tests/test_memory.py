@@ -80,6 +80,19 @@ def test_unknown_memory_is_no_limit(monkeypatch):
     MFRecommender(2, max_iter=1).fit(wide(5))
 
 
+@pytest.mark.parametrize("limit, expected", [(f"{1 << 20}\n", 1 << 20), ("max\n", None)])
+def test_memory_is_that_of_the_container(limit, expected, tmp_path, monkeypatch):
+    path = tmp_path / "memory.max"
+    monkeypatch.setattr(validation, "_LIMITS", (tmp_path / "none", path))
+    unlimited = validation.physical_memory()
+    path.write_text(limit)
+    if expected is None or unlimited is None:
+        assert validation.physical_memory() == unlimited
+    else:
+        # Swap is not limited by it.
+        assert expected <= validation.physical_memory() < unlimited
+
+
 @pytest.fixture
 def parts(monkeypatch):
     """Let large matrices be looked at in parts of some entries."""
