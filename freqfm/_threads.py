@@ -1,11 +1,16 @@
 """How many threads this process may use, and single-threaded BLAS."""
 
+import contextlib
 import functools
+import os
+import threading
 
 import joblib
 import numba
 import threadpoolctl
 from scipy.linalg import cython_blas  # noqa: F401, loads the BLAS that the controller looks for
+
+from freqfm._signals import hold_signals
 
 __all__ = ["available_threads", "cores", "single_threaded_blas"]
 
@@ -31,6 +36,56 @@ def _controller():
     return threadpoolctl.ThreadpoolController()
 
 
+class _BlasLimit:
+    """The limit that blocks of several threads share; the last of them lifts it.
+
+    Each with a limit of its own would end with what it found, which may be another's limit: BLAS
+    would keep one thread, or use several inside a block.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._n_blocks = 0
+        self._limit = None
+        self._own = threading.local()
+
+    def begin(self):
+        """Limit BLAS to one thread."""
+        with hold_signals(), self._lock:
+            if self._limit is None:
+                self._limit = _controller().limit(limits=1, user_api="blas")
+            self._n_blocks += 1
+            self._own.n_blocks = self._count_own() + 1
+
+    def end(self):
+        """Lift the limit, unless other blocks are still running."""
+        with hold_signals(), self._lock:
+            self._n_blocks -= 1
+            self._own.n_blocks -= 1
+            if self._n_blocks == 0:
+                self._limit.restore_original_limits()
+                self._limit = None
+
+    def forget_others(self):
+        """Do without the blocks of other threads, which a forked child does not have."""
+        self._lock = threading.Lock()
+        self._n_blocks = self._count_own()
+
+    def _count_own(self):
+        return getattr(self._own, "n_blocks", 0)
+
+
+_limit = _BlasLimit()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit.forget_others)
+
+
+@contextlib.contextmanager
 def single_threaded_blas():
-    """Return a context in which BLAS uses only the calling thread."""
-    return _controller().limit(limits=1, user_api="blas")
+    """Context manager in which BLAS uses only the calling thread."""
+    _limit.begin()
+    try:
+        yield
+    finally:
+        _limit.end()

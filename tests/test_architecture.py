@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "_memory": set(),
     "_rows": set(),
     "_signals": set(),
-    "_threads": set(),
+    "_threads": {"_signals"},
     "_warnings": set(),
     "callbacks": set(),
     "_code_cache": {"_signals", "_warnings"},

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import processes
 import pytest
+import threadpoolctl
 from custom_components import Hinge, Momentum
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import context as loky_context
@@ -31,6 +32,7 @@ from freqfm import (
     _validation,
 )
 from freqfm._jit import JIT_DISABLED, KERNELS, kernel
+from freqfm._threads import single_threaded_blas
 from freqfm._validation import count_threads
 from freqfm._warnings import warn_once
 from freqfm.backends.cpu import team as team_module
@@ -256,6 +258,45 @@ def test_fit_in_a_forked_child(rows):
         child.kill()
     assert child.exitcode == 0
     assert_array_equal(fitted_scores(rows, 2), expected)
+
+
+def blas_threads():
+    """Return the numbers of threads of the BLAS libraries in this process."""
+    libraries = threadpoolctl.threadpool_info()
+    return {library["num_threads"] for library in libraries if library["user_api"] == "blas"}
+
+
+def test_calls_of_several_threads_leave_blas_as_it_was():
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        before = blas_threads()
+        first, second = single_threaded_blas(), single_threaded_blas()
+        first.__enter__(), second.__enter__()
+        assert blas_threads() == {1}
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_while_another_thread_computes_gets_its_blas_back():
+    def use_in_child():
+        child = os.fork()
+        if child == 0:
+            with single_threaded_blas():
+                inside = blas_threads()
+            os._exit(7 if (inside, blas_threads()) == ({1}, before) else 0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    codes = []
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        before = blas_threads()
+        thread = threading.Thread(target=use_in_child)
+        with single_threaded_blas():
+            thread.start()
+            thread.join()
+    assert codes == [7]
 
 
 @pytest.mark.slow
