@@ -65,9 +65,10 @@ def cache_directory():
                 f"the environment variable NUMBA_CACHE_DIR to a folder that only you can write to."
             )
             return None
-        probe = folder / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        if not _has_code(folder):
+            probe = folder / f".writable-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
     except (OSError, RuntimeError) as error:
         warn_user(
             f"Compiled code cannot be kept ({error}). Every process compiles for itself, for some "
@@ -76,6 +77,11 @@ def cache_directory():
         )
         return None
     return folder
+
+
+def _has_code(folder):
+    """Return whether there is code to read, though perhaps none can be written."""
+    return any(entry.is_dir() for entry in folder.iterdir())
 
 
 def _objection(root, folder):
@@ -87,8 +93,8 @@ def _objection(root, folder):
     # are group-writable. The folders below ``root`` are created here.
     for place, writable, owners in (
         (root, stat.S_IWOTH, {uid, 0}),
-        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {uid}),
-        (folder, stat.S_IWOTH | stat.S_IWGRP, {uid}),
+        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {uid, 0}),
+        (folder, stat.S_IWOTH | stat.S_IWGRP, {uid, 0}),
     ):
         status = place.stat()
         if status.st_uid not in owners:

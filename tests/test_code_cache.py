@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from processes import python
@@ -224,6 +226,31 @@ def test_privileges_dropped_after_import(script, cache):
     hits, warned, _ = run(script, cache, AFTER=DROP_PRIVILEGES)
     assert hits == [0, 0]
     assert len(warned) == 1 and "PermissionError" in warned[0]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can drop privileges")
+def test_a_folder_of_root_is_read_by_others():
+    # As in the image of a container that an administrator has made.
+    with tempfile.TemporaryDirectory() as folder:
+        script, cache = Path(folder) / "tiny.py", Path(folder) / "cache"
+        script.write_text(TINY)
+        assert run(script, cache)[0] == [0, 0]
+        for path in [Path(folder), *Path(folder).rglob("*")]:
+            path.chmod(0o755)
+        assert run(script, cache, BEFORE=DROP_PRIVILEGES)[:2] == ([1, 1], [])
+
+
+def test_a_folder_without_code_that_cannot_be_written_is_not_used(folders, monkeypatch):
+    (*_, folder), ask = folders
+
+    def refuse(path, *args, **kwargs):
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.warns(UserWarning, match="cannot be kept .*Read-only file system"):
+        assert ask() is None
+    (folder / "backends").mkdir()
+    assert ask() == folder
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
