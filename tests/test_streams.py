@@ -1,6 +1,8 @@
 """Streams of chunks: what they read, and fits on them."""
 
 import gzip
+import json
+import re
 import threading
 import warnings
 
@@ -194,6 +196,42 @@ def test_csr_files(clicks, tmp_path):
         load_csr(tmp_path)
     with pytest.raises(TypeError, match="target holds <U1; save_csr stores numbers"):
         save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_damaged_csr_files_are_refused(mmap, clicks, tmp_path):
+    X, y, _ = clicks
+    save_csr(tmp_path, X, y)
+    header = json.loads((tmp_path / "header.json").read_text())
+    arrays = header["arrays"]
+    shorter = {**arrays, "indices": {**arrays["indices"], "size": 8}}
+    for wrong in (
+        [],
+        {**header, "arrays": {}},
+        {**header, "arrays": {**arrays, "indptr": {"size": 3}}},
+        {**header, "arrays": {**arrays, "indptr": {**arrays["indptr"], "dtype": "|O"}}},
+        {**header, "n_features": "9"},
+        {**header, "arrays": shorter},
+    ):
+        (tmp_path / "header.json").write_text(json.dumps(wrong))
+        if wrong and wrong["arrays"] is shorter:
+            (tmp_path / "indices.bin").write_bytes(X.indices[:8].tobytes())
+        with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+            load_csr(tmp_path, mmap=mmap)
+    save_csr(tmp_path, X, y)
+    (tmp_path / "indptr.bin").write_bytes(np.arange(len(y) + 1, dtype=np.int64).tobytes())
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        load_csr(tmp_path, mmap=mmap)
+
+
+def test_indices_in_csr_files_are_checked(clicks, tmp_path):
+    X, y, _ = clicks
+    save_csr(tmp_path, X, y)
+    indices = X.indices.astype(np.int32)
+    indices[3] = 1 << 30
+    indices.tofile(tmp_path / "indices.bin")
+    with pytest.raises(ValueError, match="holds the column index 1073741824, but its shape"):
+        load_csr(tmp_path)
 
 
 def test_scikit_learn_takes_chunks_saved_rows_and_encoded_rows(tmp_path):

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._rows import csr_of, with_one_index_type
-from freqfm._validation import check_columns, check_structure, is_stream
+from freqfm._validation import check_columns, check_integer, check_structure, is_stream
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
@@ -171,7 +171,8 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
         The folder.
     mmap : bool, default=False
         Whether to map the files into memory, read-only, instead of reading them: the system reads
-        the pages that are used, and drops them when memory is short.
+        the pages that are used, and drops them when memory is short. Indices are then not checked
+        here, but where freqfm uses them.
 
     Returns
     -------
@@ -183,7 +184,7 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     Raises
     ------
     ValueError
-        If the folder is not complete, or of another format.
+        If the folder is not complete, damaged, or of another format.
 
     See Also
     --------
@@ -193,20 +194,47 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     try:
         header = json.loads((folder / _HEADER).read_text())
     except (OSError, ValueError) as error:
+        raise _not_saved(path, error) from None
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(
-            f"{os.fspath(path)} is not a folder that save_csr has written completely ({error})."
-        ) from None
-    if header.get("format") != _FORMAT:
-        raise ValueError(
-            f"{os.fspath(path)} has the format {header.get('format')!r}; this version reads "
-            f"{_FORMAT!r}. Save it again."
+            f"{os.fspath(path)} has the format {found!r}; this version reads {_FORMAT!r}. Save it "
+            f"again."
         )
-    arrays = {
-        name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
-    }
-    shape = len(arrays["indptr"]) - 1, header["n_features"]
-    X = with_one_index_type(csr_of(arrays["data"], arrays["indices"], arrays["indptr"], shape))
+    try:
+        arrays = {
+            name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
+        }
+        shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
+        X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _not_saved(path, f"{_HEADER}: {error!r}") from None
+    except ValueError as error:
+        raise _not_saved(path, error) from None
+    _check_arrays(path, X, arrays, mmap)
+    X = with_one_index_type(X)
     return Bunch(data=X, target=arrays.get("target"), sample_weight=arrays.get("sample_weight"))
+
+
+def _not_saved(path, found):
+    return ValueError(
+        f"{os.fspath(path)} is not a folder that save_csr has written completely ({found})."
+    )
+
+
+def _check_arrays(path, X, arrays, mmap):
+    """Raise if the arrays do not fit each other; indices are read only if they are not mapped."""
+    kinds = [array.dtype.kind for array in (X.data, X.indices, X.indptr)]
+    lengths = {len(array) for name, array in arrays.items() if name in ("target", "sample_weight")}
+    if (
+        kinds != ["f", "i", "i"]
+        or not len(X.data) == len(X.indices) == X.indptr[-1]
+        or not lengths <= {X.shape[0]}
+    ):
+        raise _not_saved(path, "its arrays do not fit each other")
+    if not mmap:
+        # SciPy's compiled code trusts them.
+        check_structure(X, os.fspath(path))
 
 
 def _read(folder, name, dtype, size, mmap):
