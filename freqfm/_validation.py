@@ -430,6 +430,26 @@ def as_kernel_array(array, dtype=np.float32):
     return np.require(array, dtype, ["C", "A", "W"])
 
 
+def as_kernel_input(array, dtype=np.float32):
+    """Return an array as kernels expect it that only read it.
+
+    Kernels are compiled for writable arrays. A read-only one is passed off as writable: if
+    ``joblib.load(path, mmap_mode="r")`` has mapped a model into memory, a copy of the whole table
+    would take longer than a prediction.
+    """
+    array = np.require(array, dtype, ["C", "A"])
+    return array if array.flags.writeable else np.asarray(_PassedOff(array))
+
+
+class _PassedOff:
+    """A read-only array whose interface claims that it can be written."""
+
+    def __init__(self, array):
+        self._array = array  # keeps the memory
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
 def is_canonical(X, positive=False):
     """Return whether rows are sorted without duplicates, and no zero is stored.
 

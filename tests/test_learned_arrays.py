@@ -9,8 +9,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 from scipy import sparse
+from sklearn.base import clone
 
-from freqfm import FMClassifier, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    DeepFMClassifier,
+    FastVAERecommender,
+    FMClassifier,
+    MFRecommender,
+    RaFMClassifier,
+)
+from freqfm._validation import as_kernel_array, as_kernel_input
 from freqfm.datasets import make_interactions
 from freqfm.initializers import Initializer
 from freqfm.losses import MAWU
@@ -69,12 +78,56 @@ def test_arrays_of_another_layout_serve_as_well(change, loss):
     model.partial_fit(X)
 
 
-def test_memory_mapped_models_go_on(clicks, tmp_path):
-    model = FMClassifier(3, max_iter=1, random_state=0).fit(*clicks)
+@pytest.mark.parametrize(
+    ("model", "array"),
+    [
+        (FMClassifier(3), "factors_"),
+        (RaFMClassifier((2, 4)), "coef_"),
+        (DeepFMClassifier(3, hidden_layer_sizes=(4,)), "factors_"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_memory_mapped_machines_go_on(clicks, model, array, tmp_path):
+    model = clone(model).set_params(max_iter=1, random_state=0).fit(*clicks)
     joblib.dump(model, tmp_path / "model")
     mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    assert not getattr(mapped, array).flags.writeable
     assert_array_equal(mapped.predict_proba(clicks[0]), model.predict_proba(clicks[0]))
-    assert_array_equal(mapped.partial_fit(*clicks).factors_, model.partial_fit(*clicks).factors_)
+    trained = getattr(mapped.partial_fit(*clicks), array)
+    assert_array_equal(trained, getattr(model.partial_fit(*clicks), array))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MFRecommender(4, max_iter=1),
+        MFRecommender(4, max_iter=1, loss="bpr"),
+        ALSRecommender(4, max_iter=1),
+        FastVAERecommender(4, max_iter=1, early_stopping=False),
+    ],
+    ids=repr,
+)
+def test_memory_mapped_recommenders_go_on(model, tmp_path):
+    model = clone(model).set_params(random_state=0).fit(X)
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    assert not mapped.item_factors_.flags.writeable
+    for call in (
+        lambda model: model.recommend(X)[1],
+        lambda model: model.recommend(users=[0, 2], candidates=[1, 3])[0],
+        lambda model: model.similar_items([1])[1],
+        lambda model: model.transform(X),
+        lambda model: model.partial_fit(X).item_factors_,
+    ):
+        assert_array_equal(call(mapped), call(model))
+
+
+def test_kernels_read_mapped_arrays_in_place(tmp_path):
+    np.save(tmp_path / "table.npy", np.ones((3, 2), dtype=np.float32))
+    mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
+    assert np.shares_memory(as_kernel_input(mapped), mapped)
+    assert not np.shares_memory(as_kernel_array(mapped), mapped)
+    assert as_kernel_input(mapped.T).flags.c_contiguous
 
 
 def test_optimizer_state_from_a_file_is_checked(clicks):

@@ -7,7 +7,7 @@ from freqfm import backends
 from freqfm._threads import available_threads
 from freqfm._validation import (
     as_array,
-    as_kernel_array,
+    as_kernel_input,
     check_count,
     check_integer,
     check_structure,
@@ -122,7 +122,7 @@ def top_k(
         )
         return _with_empty_places(*best, k)
     if candidates is not None:
-        candidates = np.setdiff1d(_candidate_items(candidates, shape[1]), banned, True)
+        candidates = _without(_candidate_items(candidates, shape[1]), banned)
         banned = banned[:0]
         indptr, indices = _to_candidate_positions(candidates, indptr, indices)
         items = _as_matrix("items", items[candidates])
@@ -156,10 +156,10 @@ def _as_matrix(name, array):
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype}; give a dense matrix of numbers.")
     if array.dtype == np.float32:
-        array = as_kernel_array(array)
+        array = as_kernel_input(array)
     else:
         with np.errstate(over="ignore"):  # overflow gives infinite scores
-            array = as_kernel_array(array)
+            array = as_kernel_input(array)
     if array.ndim != 2:
         raise ValueError(
             f"{name} must have the shape (n, n_components); got {array.shape}. Give a single row "
@@ -218,6 +218,14 @@ def _candidate_items(candidates, n_items):
     return _indices("candidates", candidates, n_items)
 
 
+def _without(indices, banned):
+    """Return the indices that are not banned; both are sorted and unique."""
+    if not len(banned):
+        return indices
+    places = np.minimum(np.searchsorted(banned, indices), len(banned) - 1)
+    return indices[banned[places] != indices]
+
+
 def _indices(name, indices, n_items):
     """Return indices of items, sorted and unique."""
     indices = as_array(name, indices)
@@ -227,7 +235,8 @@ def _indices(name, indices, n_items):
         return np.zeros(0, dtype=np.int64)
     if indices.dtype.kind not in "iu":
         raise TypeError(f"{name} holds {indices.dtype}; give indices of items.")
-    indices = np.unique(indices)
+    if not (indices[1:] > indices[:-1]).all():
+        indices = np.unique(indices)
     if indices[0] < 0 or indices[-1] >= n_items:
         bad = indices[0] if indices[0] < 0 else indices[-1]
         raise ValueError(f"{name} holds {bad}; indices of items lie in [0, {n_items - 1}].")

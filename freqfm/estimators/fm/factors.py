@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._memory import aligned_empty, aligned_zeros
-from freqfm._validation import as_kernel_array
+from freqfm._validation import as_kernel_input
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.training import check_unchanged
 
@@ -95,9 +95,9 @@ class PlainFactors:
 
     def _outputs(self):
         n_outputs = len(self.intercept_)
-        intercept = as_kernel_array(self.intercept_)
-        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
-        factors = as_kernel_array(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
+        intercept = as_kernel_input(self.intercept_)
+        coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)
+        factors = as_kernel_input(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
         return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
 
     def _ranked_training(self):

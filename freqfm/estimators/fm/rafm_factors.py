@@ -8,7 +8,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._memory import aligned_empty
-from freqfm._validation import LearnedArrays, as_kernel_array
+from freqfm._validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm.backends.base import FMWeights, RankedTraining
 from freqfm.estimators.fm.factors import FACTOR_STATES, squeeze_outputs
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
@@ -218,9 +218,9 @@ class RankedFactors:
 
     def _outputs(self):
         n_outputs, layout = len(self.intercept_), self._layout()
-        intercept = as_kernel_array(self.intercept_)
-        coef = as_kernel_array(self.coef_).reshape(n_outputs, -1)
-        weights = as_kernel_array(self._factors).reshape(n_outputs, -1)
+        intercept = as_kernel_input(self.intercept_)
+        coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)
+        weights = as_kernel_input(self._factors).reshape(n_outputs, -1)
         if len(self.ranks_) == 1:
             # A plain factorization machine.
             factors = weights.reshape(n_outputs, -1, self.ranks_[0])

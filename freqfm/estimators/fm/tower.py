@@ -14,6 +14,7 @@ from freqfm._validation import (
     LearnedArrays,
     as_array,
     as_kernel_array,
+    as_kernel_input,
     check_memory,
     count_threads,
     layer_sizes,
@@ -199,15 +200,15 @@ class FactorsWithTower(PlainFactors):
         """Return the Tower of every output, as views of the model's weights."""
         fields = self.fields_
         n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
-        fields = _NO_FIELDS if fields is None else as_kernel_array(fields, np.int32)
-        widths = as_kernel_array(self._layer_widths, np.int64)
-        return [Tower(of_output, widths, fields, n_fields) for of_output in self._tower]
+        fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
+        widths = as_kernel_input(self._layer_widths, np.int64)
+        weights = as_kernel_input(self._tower)
+        return [Tower(of_output, widths, fields, n_fields) for of_output in weights]
 
     def _score_rows(self, X):
         if not self._has_tower:
             return super()._score_rows(X)
         n_threads = count_threads(self.n_jobs)
-        self._tower = as_kernel_array(self._tower)
         operands = X, self._outputs(), self._towers(), n_threads
         return backends.serve(self.device, "deepfm_scores", *operands)
 

@@ -11,11 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._rows import take_rows
-from freqfm._validation import (
-    as_kernel_array,
-    canonical_csr,
-    count_threads,
-)
+from freqfm._validation import as_kernel_array, as_kernel_input, canonical_csr, count_threads
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.als_trainer import ALSTrainer, Objective
 from freqfm.estimators.recommenders.base import BaseRecommender
@@ -345,7 +341,7 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
 
     def _solve_rows(self, X, objective):
         """Return the vectors that minimise the loss of the rows of a canonical matrix."""
-        items = as_kernel_array(self.item_factors_)
+        items = as_kernel_input(self.item_factors_)
         rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
         histories = Histories(X.indptr.astype(np.int64), X.indices, X.data)
         problem = objective.problem(items, histories, _EXACT)

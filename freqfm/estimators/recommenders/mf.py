@@ -14,6 +14,7 @@ from freqfm._rows import take_rows
 from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
+    as_kernel_input,
     canonical_csr,
     check_flag,
     check_memory,
@@ -755,7 +756,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _compared_items(self, items=slice(None)):
         """Return vectors of items as the loss compares them."""
         vectors = self.item_factors_[items]
-        return unit_rows(vectors) if self._fold_in.cosine else as_kernel_array(vectors)
+        return unit_rows(vectors) if self._fold_in.cosine else as_kernel_input(vectors)
 
     def _user_loss(self):
         """Return the loss that folding in minimises, with all items and users fixed."""

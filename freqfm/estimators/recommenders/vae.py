@@ -17,6 +17,7 @@ from freqfm._rows import take_rows
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import (
     as_kernel_array,
+    as_kernel_input,
     check_memory,
     count_columns,
     count_threads,
@@ -559,7 +560,7 @@ class FastVAERecommender(GradientRecommender):
         layers = self._layers()
         values = scale_rows(starts, values)
         out = np.zeros((n, layers.posterior.shape[1] // 2), dtype=np.float32)
-        table = as_kernel_array(self.input_factors_)
+        table = as_kernel_input(self.input_factors_)
         n_threads = count_threads(self.n_jobs) if len(items) > 10_000 else 1
         with single_threaded_blas():
             for begin in range(0, n, _ROWS):

@@ -24,6 +24,7 @@ from freqfm._signals import release_signals
 from freqfm._validation import (
     LearnedArrays,
     as_kernel_array,
+    as_kernel_input,
     check_memory,
     count_threads,
     draw_seed,
@@ -601,7 +602,7 @@ class Word2Vec(
         lengths = np.diff(starts)
         weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
         histories = Histories(starts.astype(np.int64), known, weights)
-        table = as_kernel_array(self.vectors_)
+        table = as_kernel_input(self.vectors_)
         n_threads = count_threads(self.n_jobs)
         return backends.serve(self.device, "sum_histories", histories, table, n_threads)
 

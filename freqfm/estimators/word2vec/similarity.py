@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._validation import as_kernel_array, check_count, count_threads
+from freqfm._validation import as_kernel_input, check_count, count_threads
 from freqfm.metrics._ranking import top_k
 
 __all__ = ["TokenSimilarity"]
@@ -45,7 +45,7 @@ class TokenSimilarity:
         tokens = list(self.vocabulary_)
         items, scores = top_k(
             query[None],
-            as_kernel_array(self.vectors_),
+            as_kernel_input(self.vectors_),
             min(n, len(tokens)),
             exclude_for_all=np.unique(given),
             unit_columns=self.vectors_.shape[1],
