@@ -565,7 +565,7 @@ def warn_of_heavy_weights(weight):
     warn_user(
         f"{n_heavy} of {len(weight)} interactions have {share:.0%} of the weight of all, as values "
         f"are weights, so that recommendations follow these few. Give np.log1p of counts with a "
-        f"heavy tail, clip them at a few times the median, or count each interaction as 1."
+        f"heavy tail, clip them at a few times the median, or count each pair once."
     )
 
 
