@@ -43,7 +43,7 @@ GRID = {
     },
 }
 # The rates that the paper states, on means over a batch.
-PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0), "Adam": Adam(0.025)}
+PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0, 0.05), "Adam": Adam(0.025)}
 
 
 class Looks(Checkpoint):

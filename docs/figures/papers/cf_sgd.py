@@ -29,7 +29,11 @@ KEPT = {
     "word2vec.jsonl": kept_runs(_last_losses),
 }
 # The rates that ``word2vec.py`` takes from the paper.
-PAPER_RATES = ("CFSGD(learning_rate=1.0)", "SGD()", "Adam(learning_rate=0.025)")
+PAPER_RATES = (
+    "CFSGD(learning_rate=1.0, max_step=0.05)",
+    "SGD(learning_rate=1.0)",
+    "Adam(learning_rate=0.025)",
+)
 
 
 def claims():
