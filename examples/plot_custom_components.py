@@ -4,7 +4,8 @@ A custom loss and a custom optimizer
 
 A hinge loss and gradient steps with momentum, in 15 lines, without editing the package. Each is a
 function of numbers compiled by ``numba.njit``; it is compiled into the training loop and runs as
-fast as the losses and optimizers that come with the package.
+fast as the losses and optimizers that come with the package. :doc:`/custom_parts` has the other
+parts, and says what each may define.
 """
 
 import matplotlib.pyplot as plt
@@ -19,9 +20,7 @@ from freqfm.optimizers import Optimizer
 # The two classes
 # ---------------
 #
-# A loss gives its value and its derivative by the score; a classifier's target is 1 for rows of the
-# class and 0 for others. An optimizer gives the step of one weight, with up to two state numbers.
-# A property may return a function that reads hyper-parameters from its closure.
+# A loss gives its value and its derivative by the score; an optimizer gives the step of one weight.
 
 
 class Hinge(Loss):
