@@ -271,6 +271,30 @@ def test_wrong_derivatives_and_steps_are_warned_of():
         FMRegressor(2, optimizer=Ascent(1e-6), max_iter=1).fit(rows, y)
 
 
+class WithoutRefresh(Temperature):
+    per_user = True
+
+
+def test_temperatures_write_themselves():
+    for model in (MFRecommender(2, temperature=WithoutRefresh()),
+                  FastVAERecommender(2, temperature=WithoutRefresh())):  # fmt: skip
+        with pytest.raises(TypeError, match="WithoutRefresh without refresh"):
+            model.fit(X)
+
+
+class OfMIDX(QuerySampler):
+    def proposal(self, counts, vectors, seed, previous=None):
+        return MIDX("uniform", 4).proposal(counts, vectors, seed, previous)
+
+
+def test_probabilities_that_are_not_known():
+    vectors = np.random.default_rng(0).standard_normal((20, 4))
+    sampler = OfMIDX().fit(vectors, random_state=0)
+    with pytest.raises(NotImplementedError, match="probabilities of OfMIDX .* such as MIDX"):
+        sampler.log_proba(vectors[:2])
+    assert sampler.sample(vectors[:2], 3, random_state=0)[0].shape == (2, 3)
+
+
 class PseudoHuber(Loss):
     code = 99
 

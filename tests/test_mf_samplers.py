@@ -195,7 +195,7 @@ def test_proposals_are_refreshed(refresh, n_calls):
     [
         (
             {"loss": "bpr", "negative_sampler": "midx_uniform"},
-            "'popularity', 'dns', got",
+            "'popularity', 'dns', or a class derived",
         ),
         ({"loss": "bpr", "negative_sampler": SelfAdversarial()}, "does not weigh them"),
         ({"loss": "directau", "negative_sampler": "kernel"}, "draws no negatives"),

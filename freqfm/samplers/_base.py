@@ -22,6 +22,7 @@ from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import (
     PROPOSAL_GIVEN,
+    PROPOSAL_WEIGHTED,
     STATIC,
     Proposal,
     check_values,
@@ -140,6 +141,13 @@ class Sampler(Component):
 
     def _log_weights(self, queries):
         """Return the log-probabilities, up to a constant for each row."""
+        # The draws of PROPOSAL_WEIGHTED are uniform.
+        if self.proposal_.code not in (*STATIC, PROPOSAL_WEIGHTED):
+            raise NotImplementedError(
+                f"The probabilities of {type(self).__name__} depend on the query in a way that it "
+                f"does not tell; derive it from the sampler whose distribution it takes, such as "
+                f"MIDX."
+            )
         log_q = self.proposal_.log_q
         log_q = log_q if len(log_q) else np.zeros(self.proposal_.n_items)
         return np.repeat(log_q[None].astype(np.float64), len(queries), axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from numbers import Integral, Real
 
 import numpy as np
@@ -561,8 +562,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             if rows is None:
                 raise ValueError(
                     f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} "
-                    f"items, and backbone={self.backbone!r} takes no new ones; call fit for a new "
-                    f"model."
+                    f"items, and backbone={reprlib.repr(self.backbone)} takes no new ones; call "
+                    f"fit for a new model."
                 )
         else:
             rows = {f"{side}_factors": draw(side) for side in counts}

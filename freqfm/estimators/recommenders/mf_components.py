@@ -209,6 +209,11 @@ def resolve_temperature(value, cosine):
         temperature._validate_params()
         return temperature
     temperature = resolve("temperature", value, Temperature, TEMPERATURES)
+    if type(temperature).refresh is Temperature.refresh:
+        raise TypeError(
+            f"temperature is a {type(temperature).__name__} without refresh, which writes the "
+            f"inverse temperatures; define it."
+        )
     if temperature.cosine_only and not cosine:
         raise ValueError(
             f"temperature={value!r} is derived for cosines; set similarity='cosine', or give a "
@@ -259,7 +264,8 @@ def _sampler(model, loss):
         fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]
         raise ValueError(
             f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
-            f"negative_sampler must be one of {', '.join(map(repr, fitting))}, got {value!r}."
+            f"negative_sampler must be one of {', '.join(map(repr, fitting))}, or a class derived "
+            f"from Uniform; got {value!r}."
         )
     if model.n_negatives is not None and (
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
