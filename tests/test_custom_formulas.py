@@ -377,7 +377,9 @@ def test_derivatives_of_pairs_are_those_of_finite_differences():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [{}, {"similarity": "cosine", "temperature": 0.2}])
+@pytest.mark.parametrize(
+    "params", [{}, {"similarity": "cosine", "ranking": "dot", "temperature": 0.2}]
+)
 def test_custom_pairwise_loss_is_bpr(params):
     custom, shipped = (
         recommender(loss=loss, optimizer=adam, n_negatives=2, **params).fit(INTERACTIONS)
