@@ -39,6 +39,7 @@ from freqfm.backbones import Features
 from freqfm.backends.cpu.fm import fm_score, fm_train
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
+from freqfm.estimators.fm.targets import warn_of_spread
 from freqfm.losses import (
     CCL,
     LOSSES,
@@ -49,6 +50,7 @@ from freqfm.losses import (
     PairwiseLoss,
     Poisson,
     Quantile,
+    SquaredError,
 )
 from freqfm.optimizers import FASGD, Adagrad, Adam
 from freqfm.samplers import Popularity, Uniform
@@ -268,21 +270,25 @@ def test_a_regressor_predicts_probabilities_by_the_log_loss():
         (Huber(), 0.01, False),
         (Huber(), 100.0, True),
         (Huber(100.0), 100.0, False),
-        ("squared", 100.0, False),
+        (SquaredError(), 100.0, False),
     ],
 )
 def test_targets_that_the_steps_do_not_suit_are_warned_of(loss, scale, warns):
-    X = np.random.default_rng(0).standard_normal((200, 3))
-    y = scale * X[:, 0] + 5
+    y = (scale * np.random.default_rng(0).standard_normal(200) + 5).astype(np.float32)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        FMRegressor(2, loss=loss, max_iter=1).fit(X, y)
-    said = [str(w.message) for w in caught if "TransformedTargetRegressor" in str(w.message)]
-    assert len(said) == warns
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        FMRegressor(2, loss=loss, max_iter=1, learning_rate=0.1).fit(X, y)
-    assert not [w for w in caught if "TransformedTargetRegressor" in str(w.message)]
+        warn_of_spread(loss, y)
+    assert len(caught) == warns
+
+
+def test_fit_warns_of_the_spread_of_targets_unless_it_has_a_learning_rate():
+    model = FMRegressor(2, loss="quantile", max_iter=1)
+    with pytest.warns(UserWarning, match="from their median.*TransformedTarget"):
+        model.fit(X, 100 * SCORE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* reached max_iter")
+        model.set_params(learning_rate=100.0).fit(X, 100 * SCORE)
 
 
 @pytest.mark.parametrize("loss", ["huber", Quantile()])
@@ -579,6 +585,7 @@ def test_a_fingerprint_holds_what_is_used_from_modules(monkeypatch):
     assert key(formula_with_modules) == keys[-1]
 
 
+@pytest.mark.slow  # compiles three times
 def test_a_number_in_a_module_may_change_between_fits(monkeypatch):
     X, y = np.eye(3, dtype=np.float32), np.arange(3.0)
     model = FMRegressor(

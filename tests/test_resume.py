@@ -295,7 +295,8 @@ def test_partial_fit_starts_from_the_checkpoint(name, data, tmp_path):
 
 def test_models_that_cannot_be_stored_are_refused_before_training(data, tmp_path):
     class Mine(Temperature):
-        pass
+        def refresh(self, epoch, inverse, state, snapshot):
+            inverse[:] = 5
 
     model = MFRecommender(temperature=Mine()).set_callbacks(Checkpoint(tmp_path / "file"))
     with pytest.raises(TypeError, match="cannot hold temperature=.*Mine.*not a public class"):

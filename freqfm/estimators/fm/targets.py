@@ -287,7 +287,7 @@ class RealTargets(RegressorMixin):
                 f"constant, for instance with sklearn's TransformedTargetRegressor."
             )
         if reset and self.learning_rate is None:
-            _warn_of_spread(self._loss, target[0])
+            warn_of_spread(self._loss, target[0])
         return target, None
 
     def _count_outputs(self, learned):
@@ -339,7 +339,7 @@ def _log_proba(scores):
     return logs - logsumexp(logs, axis=1, keepdims=True)
 
 
-def _warn_of_spread(loss, target):
+def warn_of_spread(loss, target):
     """Warn of targets that spread too much or too little for the default learning rates."""
     low, high = loss.spreads
     if (low, high) == (0.0, np.inf):
