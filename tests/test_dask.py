@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 
@@ -192,6 +192,10 @@ def test_recommender_of_several_shards(client, histories):
     with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
         again = fdask.MFRecommender(client=other, **THREE, **params).fit(X)
     assert_same(model, again, ["user_factors_", "item_factors_", "loss_curve_"])
+    # As on one machine, up to how the users of a shard differ from all.
+    plain = freqfm.MFRecommender(**params).fit(histories)
+    assert_allclose(model.user_temperatures_, plain.temperature_, rtol=0.02)
+    assert_allclose(model.user_temperatures_.mean(), plain.temperature_, rtol=0.005)
     with pytest.raises(ValueError, match="backbone='lightgcn' does not train on a cluster"):
         fdask.MFRecommender(n_shards=2, backbone="lightgcn", **params).fit(X)
     with pytest.raises(ValueError, match="temperature='adap_tau0' keeps a state"):

@@ -174,7 +174,11 @@ class UserTrainer:
         self._trainers, self._counts, self._weights = [], [], []
         for part in _parts_of_users(X, n_rounds, model._seed):
             arguments = model, components, part, None, n_threads, n_known
-            self._trainers.append(MFTrainer(*arguments) if part.nnz else None)
+            trainer = MFTrainer(*arguments) if part.nnz else None
+            if trainer is not None:
+                # Temperatures depend on all interactions of these users, not on those of a round.
+                trainer._known = X
+            self._trainers.append(trainer)
             # Every item is a negative now and then.
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
             self._counts.append(self._layout.counts(counts, float(part.nnz)))
