@@ -54,7 +54,12 @@ class Component(BaseEstimator):
         """Warn of formulas of a user's class that are valid, but probably wrong."""
 
     def value_of(self, name):
-        """Return the value of a parameter, or its default if it is None."""
+        """Return the value of a parameter, or its default if it is None.
+
+        Parameters
+        ----------
+        name : str
+        """
         value = getattr(self, name)
         return self._defaults.get(name) if value is None else value
 
@@ -65,6 +70,11 @@ class Component(BaseEstimator):
         ----------
         **suited : object
             The values that suit an estimator; None means the component's own default.
+
+        Returns
+        -------
+        component : Component
+            Itself if no parameter is None, else a copy.
         """
         filled = self
         for name, default in self._defaults.items():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import POSITIVE, Component, try_formula
-from freqfm._jit import python_function
+from freqfm._jit import as_python, python_function
 from freqfm._memory import aligned_zeros
 from freqfm._warnings import warn_once
 from freqfm.backends.base import UpdateRule
@@ -193,13 +193,16 @@ class Optimizer(Component):
             )
 
     def _warn_of_mistakes(self):
-        if self.step is None:
+        step = self.step
+        if step is None:
             return
-        more = len(inspect.signature(python_function(self.step)).parameters) - 5
-        moves = []
-        for gradient in (-1.0, 1.0):
-            returned = try_formula(self, "step", 0.0, gradient, 0.0, 0.0, 0.1, *[1.0] * more)
-            moves.append(0.0 if returned is None else returned[0] * gradient)
+        more = [1.0] * (len(inspect.signature(python_function(step)).parameters) - 5)
+        move = as_python(step)
+        try:
+            moves = [g * move(0.0, g, 0.0, 0.0, 0.1, *more)[0] for g in (-1.0, 1.0)]
+        except Exception:
+            # What compiled code makes of it may be something else.
+            return
         if min(moves) > 0:
             warn_once(
                 f"step of {type(self).__name__} moves a weight in the direction of its gradient, "
