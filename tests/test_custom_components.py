@@ -5,7 +5,7 @@ import pytest
 from custom_components import CustomSGD, Hinge, HingeOfPairs
 from helpers import each
 from numba import njit
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm._components import resolve
@@ -500,10 +500,13 @@ def test_an_autoencoder_has_one_temperature():
 class LooksAtStatistics(Temperature):
     def refresh(self, epoch, inverse, state, snapshot):
         assert snapshot.statistics is None
+        inverse[:] = 3
 
 
 def test_statistics_that_are_not_collected_are_not_zeros():
-    fit(temperature=LooksAtStatistics())
+    model = fit(temperature=LooksAtStatistics())
+    # That refresh was called.
+    assert_allclose(model.user_temperatures_, 1 / 3, rtol=1e-6)
 
 
 class Twos(QuerySampler):

@@ -174,8 +174,9 @@ class UserTrainer:
         self._trainers, self._counts, self._weights = [], [], []
         for part in _parts_of_users(X, n_rounds, model._seed):
             arguments = model, components, part, None, n_threads, n_known
-            trainer = MFTrainer(*arguments) if part.nnz else None
-            if trainer is not None:
+            trainer = None
+            if part.nnz:
+                trainer = MFTrainer(*arguments)
                 # Temperatures depend on all interactions of these users, not on those of a round.
                 trainer._known = X
             self._trainers.append(trainer)

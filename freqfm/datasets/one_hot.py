@@ -218,12 +218,12 @@ def _values(X, j):
     """Return the categories of a field as a list."""
     values = natural(X[:, j])
     check_present(values, f"field {j} of X")
-    values = values.tolist()
-    try:
-        hash(tuple(values))
-    except TypeError as error:
-        raise TypeError(
-            f"Field {j} of X holds a value that cannot be a category: {error}. Each argument must "
-            f"be a string or a number."
-        ) from None
-    return values
+    if values.dtype.kind == "O":
+        try:
+            hash(tuple(values))
+        except TypeError as error:
+            raise TypeError(
+                f"Field {j} of X holds a value that cannot be a category: {error}. Each argument "
+                f"must be a string or a number."
+            ) from None
+    return values.tolist()

@@ -597,10 +597,10 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _checked_optimizer(self):
         """Return the optimizer given by the parameters."""
-        rate = "learning_rate", "learning_rate", self.learning_rate
-        optimizer = resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [rate])
-        given = optimizer.rate_code == codes.RATE_GIVEN
-        rate = _RATE_OF_NUMBERS if given and not self._of_classes else None
+        given = "learning_rate", "learning_rate", self.learning_rate
+        optimizer = resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [given])
+        by_counts = optimizer.rate_code == codes.RATE_GIVEN
+        rate = _RATE_OF_NUMBERS if by_counts and not self._of_classes else None
         return optimizer.with_defaults(learning_rate=rate)
 
     def _checked_initializer(self):

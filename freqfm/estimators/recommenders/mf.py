@@ -554,7 +554,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if of_backbone and bound is None:
             return {}
         counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
-        draw = self._drawer(components, counts, dict(zip(counts, shape, strict=True)))
+        n_known = dict(zip(counts, shape, strict=True))
+        draw = self._drawer(components, counts, n_known)
         # Users without known items keep their random vectors.
         placed = self._place_new_users(X)
         if of_backbone:
@@ -571,8 +572,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             rows["user_factors"][has_place] = placed[has_place]
         for side in counts:
             if hasattr(self, f"{side}_margins_"):
-                known = len(getattr(self, f"{side}_factors_"))
-                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), known)
+                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), n_known[side])
         return {name: (new, _counts_of_rows(name, len(new), counts)) for name, new in rows.items()}
 
     def _grow_temperatures(self, n_new):
