@@ -76,12 +76,10 @@ class Component(BaseEstimator):
         component : Component
             Itself if no parameter is None, else a copy.
         """
-        filled = self
-        for name, default in self._defaults.items():
-            if getattr(self, name) is None:
-                value = suited.get(name)
-                filled = _with(filled, name, default if value is None else value)
-        return filled
+        missing = [name for name in self._defaults if getattr(self, name) is None]
+        suited = {name: value for name, value in suited.items() if value is not None}
+        values = {**self._defaults, **suited}
+        return _with(self, {name: values[name] for name in missing}) if missing else self
 
 
 def nearest(component, by_class):
@@ -89,10 +87,11 @@ def nearest(component, by_class):
     return next((by_class[cls] for cls in type(component).__mro__ if cls in by_class), None)
 
 
-def _with(component, name, value):
-    """Return a copy of a component that differs in the value of one parameter."""
+def _with(component, values):
+    """Return a copy of a component that differs in the values of some parameters."""
     changed = copy.copy(component)
-    setattr(changed, name, value)
+    for name, value in values.items():
+        setattr(changed, name, value)
     return changed
 
 
@@ -109,19 +108,20 @@ def validate_params(estimator):
         _VALID[estimator] = values
 
 
-def _is_ours(cls):
+def is_ours(cls):
+    """Return whether a class is one of the package's."""
     return cls.__module__.split(".")[0] == "freqfm"
 
 
 def _shipped(component):
     """Return the closest of the package's classes that a component is an instance of."""
-    return next(filter(_is_ours, type(component).__mro__))
+    return next(filter(is_ours, type(component).__mro__))
 
 
 def set_by_user(component):
     """Return the names that classes outside the package, or the instance itself, set."""
     names = set(vars(component))
-    for cls in takewhile(lambda cls: not _is_ours(cls), type(component).__mro__):
+    for cls in takewhile(lambda cls: not is_ours(cls), type(component).__mro__):
         names |= set(vars(cls))
     return names
 
@@ -161,8 +161,8 @@ def refuse_ignored(axis, component, base):
     Raises
     ------
     TypeError
-        If something would be ignored, or a formula is missing or invalid. The message names the
-        class and the attribute.
+        If something would be ignored, or a method or a formula is missing or invalid. The message
+        names the class and the attribute.
     """
     cls, shipped = type(component), _shipped(component)
     of_base = shipped is base
@@ -171,7 +171,9 @@ def refuse_ignored(axis, component, base):
     if cls is shipped and not of_base and complete and vars(component).keys() <= _parameters(cls):
         # Nothing is the user's but the values of parameters.
         return
+    _check_methods(axis, cls, shipped)
     _check_formulas(axis, component, required)
+    _warn_of_mistakes(component)
     if component._compiled and of_base and not component._formulas:
         raise TypeError(
             f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
@@ -198,6 +200,38 @@ def _is_code(value):
 
 def _static(cls, name):
     return inspect.getattr_static(cls, name, None)
+
+
+def _is_abstract(cls, name):
+    return getattr(getattr(cls, name, None), "__isabstractmethod__", False)
+
+
+@functools.cache
+def _abstract_methods(cls):
+    """Return the methods that one of the package's classes leaves to be defined."""
+    return [name for name in dir(cls) if _is_abstract(cls, name)]
+
+
+def _check_methods(axis, cls, shipped):
+    """Raise if a class lacks methods: components are no ABCs, which would raise on their own."""
+    missing = [name for name in _abstract_methods(shipped) if _is_abstract(cls, name)]
+    if missing:
+        raise TypeError(f"{axis} is a {cls.__name__} without {', '.join(missing)}; define it.")
+
+
+# What was compared with its derivatives: the parameters of instances, as text, by class.
+_COMPARED = weakref.WeakKeyDictionary()
+
+
+def _warn_of_mistakes(component):
+    """Warn of formulas that are probably wrong, once for each class and its parameters.
+
+    A component is resolved several times in each call of ``partial_fit``.
+    """
+    known, parameters = _COMPARED.setdefault(type(component), set()), repr(vars(component))
+    if parameters not in known:
+        known.add(parameters)
+        component._warn_of_mistakes()
 
 
 def _check_formulas(axis, component, required):
@@ -231,7 +265,6 @@ def _check_formulas(axis, component, required):
                 f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
             )
         try_formula(component, name, *[1.0] * len(found))
-    component._warn_of_mistakes()
 
 
 def try_formula(component, name, *numbers):
@@ -301,7 +334,7 @@ def resolve(axis, value, base, registry, parameters=()):
                 f"Known names: {', '.join(map(repr, sorted(registry)))}."
             )
         component = registry[value]()
-        if not given and _is_ours(type(component)):
+        if not given and is_ours(type(component)):
             return component  # its defaults are valid
         known = component.get_params()
         unknown = [item for item in given if item[0] not in known]
@@ -324,7 +357,7 @@ def resolve(axis, value, base, registry, parameters=()):
                     f"{name}={number!r} was given together with the instance {axis}={value!r}, "
                     f"which has its own. Leave one of the two out."
                 )
-            component = _with(component, key, number)
+            component = _with(component, {key: number})
     refuse_ignored(axis, component, base)
     component._validate_params()
     return component

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from freqfm._components import Component
+from freqfm._components import Component, is_ours
 from freqfm._jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
@@ -356,20 +356,14 @@ def check_finite(estimator, task, loss, epoch, kept):
         rate = optimizer.learning_rate
         by = f", with {optimizer!r} (learning rate {rate:g})"
         advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
-    own = [
-        type(part).__name__ for part in estimator.get_params(deep=False).values() if _is_own(part)
-    ]
+    parts = [p for p in estimator.get_params(deep=False).values() if isinstance(p, Component)]
+    own = [type(part).__name__ for part in parts if not is_ours(type(part))]
     if own:
         advice += f", or check what {' and '.join(own)} computes"
     raise DivergenceError(
         f"{type(estimator).__name__} diverged in epoch {epoch + 1}: the loss is {loss:g} and the "
         f"largest weight {largest:g}{by}. {kept} Try {advice}."
     )
-
-
-def _is_own(part):
-    """Return whether a parameter is a component of a user's own class."""
-    return isinstance(part, Component) and type(part).__module__.split(".")[0] != "freqfm"
 
 
 class FitCallbacks:

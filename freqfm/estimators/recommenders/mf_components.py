@@ -209,11 +209,6 @@ def resolve_temperature(value, cosine):
         temperature._validate_params()
         return temperature
     temperature = resolve("temperature", value, Temperature, TEMPERATURES)
-    if type(temperature).refresh is Temperature.refresh:
-        raise TypeError(
-            f"temperature is a {type(temperature).__name__} without refresh, which writes the "
-            f"inverse temperatures; define it."
-        )
     if temperature.cosine_only and not cosine:
         raise ValueError(
             f"temperature={value!r} is derived for cosines; set similarity='cosine', or give a "
