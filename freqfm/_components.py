@@ -264,6 +264,12 @@ def _check_formulas(axis, component, required):
             raise TypeError(
                 f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
             )
+        for variable, value in inspect.getclosurevars(function).nonlocals.items():
+            if isinstance(value, Component):
+                raise TypeError(
+                    f"{name} of {cls} reads {variable}, which compiled code cannot; read its "
+                    f"parameters before the function is defined, as in margin = {variable}.margin."
+                )
         try_formula(component, name, *[1.0] * len(found))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from custom_components import CustomSGD, Hinge, HingeOfPairs
+from custom_components import CustomSGD, CustomSquaredError, Hinge, HingeOfPairs
 from helpers import each
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
@@ -273,6 +273,33 @@ def test_wrong_derivatives_and_steps_are_warned_of(axis, part, base, said):
     warn_once.cache_clear()
     with pytest.warns(UserWarning, match=said):
         resolve(axis, part, base, {})
+
+
+class ReadsItself(Hinge):
+    @property
+    def value_and_derivative(self):
+        return njit(lambda score, target: (self.margin * score, self.margin))
+
+
+class RootOfScore(CustomSquaredError):
+    @staticmethod
+    @njit
+    def expectation(score):
+        return np.sqrt(score)
+
+
+def test_a_formula_that_reads_its_component_is_refused(clicks):
+    with pytest.raises(
+        TypeError, match="value_and_derivative of ReadsItself reads self, .* margin"
+    ):
+        FMClassifier(3, loss=ReadsItself()).fit(*clicks)
+
+
+def test_expectations_are_numbers(clicks):
+    X, y = clicks
+    model = FMRegressor(3, loss=RootOfScore(), max_iter=1, early_stopping=False, random_state=0)
+    with pytest.raises(ValueError, match="expectation of RootOfScore returns NaN for the score -"):
+        model.fit(X, y - 5.0).predict(X)
 
 
 class WithoutRefresh(Temperature):

@@ -296,6 +296,37 @@ class TwoTables(Backbone):
         return {"users": draw("user"), "items": draw("item"), "groups": draw("user", 0)}
 
 
+class NegatedGroups(TwoTables):
+    def backward(self, *args):
+        gradients = super().backward(*args)
+        rows, values = gradients["groups"]
+        return gradients | {"groups": (rows, -values)}
+
+
+class LastOfGroup(TwoTables):
+    def backward(self, tables, context, user_gradients, item_gradients):
+        gradients = super().backward(tables, context, user_gradients, item_gradients)
+        groups = np.zeros_like(tables["groups"])
+        groups[context[0] % 4] = user_gradients
+        return gradients | {"groups": (np.arange(4), groups)}
+
+
+class Noisy(NegatedGroups):
+    def forward(self, tables, users, items):
+        Q, V, context = super().forward(tables, users, items)
+        return Q + np.random.default_rng().normal(0, 0.01, Q.shape), V, context
+
+
+def test_gradients_that_are_not_those_of_the_vectors_are_warned_of(data):  # noqa: F811
+    right = MFRecommender(WIDTH, backbone=TwoTables(), max_iter=1, random_state=0).fit(data[0])
+    for backbone in (NegatedGroups(), LastOfGroup()):
+        name = type(backbone).__name__
+        with pytest.warns(UserWarning, match=f"backward of {name} returns gradients of 'groups'"):
+            clone(right).set_params(backbone=backbone).fit(data[0])
+    # Drawn vectors have no derivatives to compare.
+    clone(right).set_params(backbone=Noisy()).fit(data[0])
+
+
 def test_each_table_of_a_side_is_drawn_anew(data):  # noqa: F811
     X = data[0]
     model = MFRecommender(4, backbone=TwoTables(), max_iter=1, learning_rate=1e-9, random_state=0)

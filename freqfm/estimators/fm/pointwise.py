@@ -5,6 +5,7 @@ import numpy as np
 from freqfm import backends
 from freqfm._warnings import warn_user
 from freqfm.backends.base import ScoredRows
+from freqfm.formulas import codes
 
 # A constant score is searched for between these bounds, on about this many rows.
 _LARGEST_SCORE = 1e6
@@ -12,10 +13,22 @@ _SOME_ROWS = 100_000
 
 
 def expect(loss, of_classes, scores):
-    """Return the predictions that scores stand for, of the same shape, float32."""
+    """Return the predictions that scores stand for, of the same shape, float32.
+
+    Raises
+    ------
+    ValueError
+        If a user's loss has none for a score.
+    """
     flat = np.ascontiguousarray(scores, dtype=np.float32).ravel()
     formulas = loss.replacements(of_classes)
-    return backends.get().expected_targets(loss.code, formulas, flat).reshape(scores.shape)
+    expected = backends.get().expected_targets(loss.code, formulas, flat)
+    if loss.code == codes.CUSTOM_LOSS and np.isnan(expected).any():
+        score = flat[np.isnan(expected)][0]
+        raise ValueError(
+            f"expectation of {type(loss).__name__} returns NaN for the score {score:g}."
+        )
+    return expected.reshape(scores.shape)
 
 
 def _loss_sums(loss, of_classes):

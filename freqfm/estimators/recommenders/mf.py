@@ -24,6 +24,7 @@ from freqfm._validation import (
 )
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
+from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.recommenders.base import Queries, WantedItems, of_single
 from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
@@ -405,6 +406,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         backbone = backbone.bind(X, count_threads(self.n_jobs))
         self.backbone_tables_ = check_tables(backbone, backbone.start(*shape, draw))
         context = self._compute_vectors(backbone, shape)
+        warn_of_wrong_gradients(backbone, self.backbone_tables_, *shape)
         return occurrences(backbone, self.backbone_tables_, context, *counts.values())
 
     def _compute_vectors(self, backbone, shape):

@@ -1,0 +1,95 @@
+"""A check of the gradients of users' backbones."""
+
+from functools import partial
+
+import numpy as np
+
+from freqfm._components import set_by_user
+from freqfm._warnings import warn_once
+from freqfm.backbones._base import backward
+
+__all__ = ["warn_of_wrong_gradients"]
+
+# Users and items whose vectors are compared, and directions in which each table moves.
+_ROWS, _DIRECTIONS = 16, 4
+
+# How far it moves, relative to its root mean square, or to the smallest scale if that is larger.
+_STEPS, _SMALLEST = (1e-3, 1e-4), 1e-2
+
+# By how much slopes of different steps, and those by the gradient, may differ: at the kinks of
+# rectified units the former differ too.
+_TOLERANCE_OF_STEPS, _TOLERANCE = 0.03, 0.3
+
+
+def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
+    """Warn if a user's ``backward`` does not return the derivatives of what ``forward`` returns.
+
+    A sum of some vectors with random weights is differentiated along random directions. Tables for
+    which ``backward`` returns nothing are not compared: they may be constant on purpose. Nor are
+    those where a shorter step gives another slope.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    tables : dict of str to ndarray
+        Changed, and set back.
+    n_users, n_items : int
+    """
+    if not {"forward", "backward"} & set_by_user(backbone):
+        return
+    generator = np.random.default_rng(0)
+    users, items = (_some(n) for n in (n_users, n_items))
+
+    def vectors():
+        return backbone.forward(tables, users, items)
+
+    *found, context = vectors()
+    weights = [generator.standard_normal(np.shape(table)).astype(np.float32) for table in found]
+
+    def total():
+        pairs = zip(vectors()[:2], weights, strict=True)
+        return sum(np.sum(table * weight, dtype=np.float64) for table, weight in pairs)
+
+    if total() != total():
+        # Vectors are drawn, or not numbers.
+        return
+    for name, (rows, gradient) in backward(backbone, tables, context, *weights).items():
+        if not len(rows):
+            continue
+        compare = partial(_slopes, total, tables[name], rows, gradient, generator)
+        promised, measured, nearer = np.transpose([compare() for _ in range(_DIRECTIONS)])
+        converges = _differ(measured, nearer) <= _TOLERANCE_OF_STEPS
+        if converges and _differ(promised, nearer) > _TOLERANCE:
+            warn_once(
+                f"backward of {type(backbone).__name__} returns gradients of {name!r} that are not "
+                f"the derivatives of the vectors that forward returns: along a random direction a "
+                f"sum of vectors changes by {nearer[0]:.3g} for each unit, and by the gradients "
+                f"it would be {promised[0]:.3g}. Training follows the gradients: check them."
+            )
+
+
+def _some(n):
+    """Return some rows of ``n``, each once and in ascending order."""
+    return np.unique(np.linspace(0, n - 1, _ROWS).astype(np.int64))
+
+
+def _differ(slopes, others):
+    """Return by how much slopes differ, relative to the larger ones."""
+    size = max(np.linalg.norm(slopes), np.linalg.norm(others))
+    return np.linalg.norm(slopes - others) / size if size > 0 else 0.0
+
+
+def _slopes(total, table, rows, gradient, generator):
+    """Return the slopes of a sum along a random direction: by the gradient, by each step."""
+    kept = table[rows]
+    direction = generator.standard_normal(gradient.shape)
+    scale = max(np.sqrt(np.mean(np.square(kept, dtype=np.float64))), _SMALLEST)
+    slopes = [np.sum(gradient * direction)]
+    for step in np.multiply(_STEPS, scale):
+        ends = []
+        for sign in (1, -1):
+            table[rows] = kept + sign * step * direction
+            ends.append(total())
+        slopes.append((ends[0] - ends[1]) / (2 * step))
+    table[rows] = kept
+    return slopes
