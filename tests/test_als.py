@@ -13,7 +13,6 @@ from sklearn.utils.estimator_checks import check_estimator
 from freqfm import ALSRecommender, DivergenceError, InteractionRecommender, recommend
 from freqfm.backends.cpu import least_squares as kernels
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders import als_trainer
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -219,9 +218,14 @@ def test_defaults_follow_the_data(X):
     auto = {"unobserved_weight": None, "regularization": None, "solver": "cholesky"}
     mean, density = X.data.mean(), X.nnz / 1000
     unobserved = mean * np.sqrt(density)
+    dense = X.toarray()
+    of_users = (dense.sum(axis=1, keepdims=True) + unobserved * 25) ** NU
+    of_items = (dense.sum(axis=0) + unobserved * 40) ** NU
+    squares = dense**2 / of_users / of_items
+    noise = sum(np.sqrt(squares.sum() / np.count_nonzero(dense.any(axis=k))) for k in (0, 1))
     given = {
         "unobserved_weight": unobserved,
-        "regularization": 5 * mean / (X.sum() / 40 + unobserved * 25) ** NU,
+        "regularization": 0.45 * noise,
     }
     one, other = make(**auto).fit(X), make(solver="cholesky", **given).fit(X)
     assert_allclose(one.item_factors_, other.item_factors_, atol=1e-5)
@@ -243,19 +247,33 @@ def test_vectors_do_not_vanish_on_small_data(exponent, scale):
     assert model.loss_curve_[-1] < 0.99
 
 
-def test_largest_regularization():
-    X = sparse.csr_array(sparse.random(30, 20, 0.2, format="csr", random_state=0))
-    for unobserved, exponent in ((0.3, 1.0), (0.3, 0.0), (0.1, 0.5)):
+def test_default_regularization_is_below_the_first_singular_value():
+    rng = np.random.default_rng(0)
+    for density, exponent in ((0.01, 1.0), (0.1, 1.0), (0.3, 0.0), (0.3, 0.5), (1.0, 1.0)):
+        X = rng.lognormal(0, 1.5, (30, 20)) * (rng.random((30, 20)) < density)
+        model = ALSRecommender(2, regularization_exponent=exponent, max_iter=1, random_state=0)
+        found = model.fit(sparse.csr_array(X))._objective
         penalties = [
-            (X.sum(axis=axis) + unobserved * n) ** exponent for axis, n in ((1, 20), (0, 30))
+            (X.sum(axis=axis) + found.unobserved_weight * n) ** exponent
+            for axis, n in ((1, 20), (0, 30))
         ]
-        scaled = X.toarray() / np.sqrt(np.outer(*penalties))
-        expected = np.linalg.svd(scaled)[1][0] / 1.5
-        found = als_trainer._largest_regularization(X, unobserved, exponent, np.inf)
-        assert_allclose(found, expected, rtol=1e-4)
-        assert als_trainer._largest_regularization(X, unobserved, exponent, expected / 2) > (
-            expected / 2
-        )
+        scaled = X / np.sqrt(np.outer(*penalties))
+        assert 0 < found.regularization < 0.9001 * np.linalg.svd(scaled)[1][0]
+
+
+def test_defaults_suit_few_items():
+    """Half of the users' items out of 12, in 3 groups, beside one that most have."""
+    rng = np.random.default_rng(0)
+    users = rng.dirichlet(np.full(3, 0.3), 300)
+    likes = rng.random((300, 12)) < np.clip(users @ np.kron(np.eye(3), np.ones(4)), 0.03, 0.7)
+    likes[:, 0] = rng.random(300) < 0.8
+    train, test = holdout_interactions(sparse.csr_array(likes.astype(float)), 0.3, random_state=0)
+    model = ALSRecommender(random_state=0).fit(train)
+    unseen = train.toarray() == 0
+    by_popularity = np.argsort(-(unseen * (1 + train.sum(axis=0))), axis=1)
+    items = model.recommend(users=np.arange(300), n_recommendations=3)[0]
+    of_model, of_popularity = (ndcg_at_k(test, ids[:, :3]) for ids in (items, by_popularity))
+    assert of_model > 1.3 * of_popularity
 
 
 def test_rows_without_interactions_are_zeros(model):

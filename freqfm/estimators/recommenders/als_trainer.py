@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from freqfm import backends
 from freqfm._rows import with_one_index_type
@@ -12,13 +13,8 @@ from freqfm.estimators.tasks import TrainingTask
 __all__ = ["ALSTrainer", "Objective"]
 
 
-# The default regularization gives an average user this penalty, in units of an average weight.
-_PENALTY = 5.0
-
-# It is smaller where the largest singular value of the weights, over the penalties, would be less
-# than this: vectors of zero have the lowest loss if it is below 1.
-_LEAST_SINGULAR_VALUE = 1.5
-_POWER_STEPS = 30
+# The default regularization, relative to the scale of noise; 0.4 to 0.5 are equally good.
+_OF_NOISE = 0.45
 
 
 class Objective(NamedTuple):
@@ -39,10 +35,7 @@ class Objective(NamedTuple):
             unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
         regularization = model.regularization
         if regularization is None:
-            scale = (total / n_users + unobserved * n_items) ** exponent
-            regularization = _PENALTY * weight / scale
-            largest = _largest_regularization(X, float(unobserved), exponent, regularization)
-            regularization = min(regularization, largest)
+            regularization = _OF_NOISE * _scale_of_noise(X, float(unobserved), exponent)
         return cls(float(unobserved), float(regularization), exponent)
 
     def problem(self, factors, histories, n_steps):
@@ -70,33 +63,25 @@ class Objective(NamedTuple):
             learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
 
 
-def _largest_regularization(X, unobserved_weight, exponent, enough):
-    """Return the largest regularization at which vectors do not vanish, or ``enough``.
+def _scale_of_noise(X, unobserved_weight, exponent):
+    """Return how large the singular values of noise are, in units of the regularization.
 
     Near zero the loss is the sum over all pairs of -2 a_ui u^T v, and the penalties p_u |u|^2 and
-    p_i |v|^2. It falls along the first singular vectors of a_ui / sqrt(p_u p_i) if their singular
-    value is above 1. Power iteration finds that from below.
+    p_i |v|^2, times the regularization. It falls along the singular vectors of the matrix
+    a_ui / sqrt(p_u p_i) whose singular value is above the regularization. If interactions fell on
+    pairs at random, with a variance of their mean, singular values would reach about the root of
+    the mean sum of squares of a row, plus that of a column. The first singular value is at least
+    the larger of the two, so that vectors never vanish at half of their sum.
     """
-    X, found = with_one_index_type(X), 0.0
-    with np.errstate(over="ignore", divide="ignore"):
-        of_users, of_items = (
-            (X.sum(axis=axis, dtype=np.float64) + unobserved_weight * n_others) ** (-exponent / 2)
-            for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
-        )
-    of_users[np.isinf(of_users)], of_items[np.isinf(of_items)] = 0, 0
-    # Near the first singular vector of a matrix that is divided by the roots of its sums.
-    items = np.where(of_items > 0, 1 / np.maximum(of_items, 1e-30), 0)
-    for _ in range(_POWER_STEPS):
-        length = np.linalg.norm(items)
-        if not 0 < length < np.inf:
-            return enough
-        users = of_users * (X @ (of_items * (items / length)))
-        items = of_items * (X.T @ (of_users * users))
-        # The length is at most the square of the singular value.
-        found = float(np.sqrt(np.linalg.norm(items))) / _LEAST_SINGULAR_VALUE
-        if found >= enough:
-            break
-    return found
+    of_users, of_items = (
+        (X.sum(axis=axis, dtype=np.float64) + unobserved_weight * n_others) ** -exponent
+        for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
+    )
+    X = with_one_index_type(X)
+    squares = sparse.csr_array((X.data.astype(np.float64) ** 2, X.indices, X.indptr), X.shape)
+    n_rows = np.count_nonzero(np.diff(X.indptr))
+    n_columns = np.count_nonzero(np.bincount(X.indices))
+    return np.sqrt(of_users @ (squares @ of_items)) * (n_rows**-0.5 + n_columns**-0.5)
 
 
 class ALSTrainer(TrainingTask):
