@@ -238,6 +238,13 @@ def test_pickle_joblib_and_skops_round_trips(log, cls, tmp_path):
         assert_array_equal(copy.partial_fit(X, y).factors_, expected.factors_)
 
 
+def test_outputs_are_of_double_precision(clicks):
+    X, y = clicks
+    regressor, classifier = FMRegressor(max_iter=1).fit(X, y), FMClassifier(max_iter=1).fit(X, y)
+    assert regressor.predict(X).dtype == np.float64
+    assert classifier.decision_function(X).dtype == classifier.predict_proba(X).dtype == np.float64
+
+
 def test_sparse_formats_and_dense_agree(log):
     X, y = log
     reference = FMClassifier(max_iter=2, random_state=0).fit(X, y)

@@ -362,5 +362,6 @@ def test_more_negatives_than_there_can_be(cls, n):
 
 
 def test_weights_that_leave_one_class_have_no_entropy():
-    with pytest.raises(ValueError, match="sample_weight gives nearly all weight to one class"):
-        normalized_entropy([0, 1], [0.2, 0.7], sample_weight=[1e-300, 1e300])
+    for weights in ([1e-300, 1e300], [1e300, 1e-300]):
+        with pytest.raises(ValueError, match="sample_weight gives nearly all weight to one class"):
+            normalized_entropy([0, 1], [0.2, 0.7], sample_weight=weights)

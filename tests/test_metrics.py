@@ -312,6 +312,12 @@ def test_malformed_relevant(index):
     relevant.indices[2] = index
     with pytest.raises(ValueError, match=f"relevant .* index {index}"):
         ndcg_at_k(relevant, RANKED)
+    by_columns, lists = RELEVANT.tocsc(), RELEVANT.tolil()
+    by_columns.indices[0] = 3 * index
+    lists.rows[0] = [0, 2, index]
+    for relevant in (by_columns, lists, malformed(5)):
+        with pytest.raises(ValueError, match="relevant cannot be used: X .* index"):
+            ndcg_at_k(relevant, RANKED)
 
 
 @each(
@@ -354,7 +360,12 @@ def test_lists_worked_example():
     assert_allclose(novelty, expected)
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def with_stored_zeros(matrix):
+    rows, columns = np.indices(matrix.shape)
+    return sparse.coo_array((matrix.ravel(), (rows.ravel(), columns.ravel())), shape=matrix.shape)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, with_stored_zeros])
 def test_diversity_is_the_mean_over_pairs(kind, monkeypatch):
     monkeypatch.setattr(metrics._lists, "_USERS_AT_ONCE", 2)
     vectors = np.random.default_rng(0).normal(size=(7, 3))

@@ -53,9 +53,11 @@ def test_scorer_of_histories(blocks, name):
     expected = METRICS[name](held_out[rows], ranked[rows], 5)
     assert scorer(model, blocks) == pytest.approx(expected)
     assert scorer(model, blocks.toarray()) == pytest.approx(expected)
+    assert scorer(model, blocks.toarray().tolist()) == pytest.approx(expected)
     assert scorer(model, blocks, held_out) != scorer(model, blocks)
     assert scorer(model, history, held_out) == pytest.approx(expected)
     assert scorer(model, history, sparse.coo_matrix(held_out)) == pytest.approx(expected)
+    assert scorer(model, sparse.coo_matrix(history), held_out) == pytest.approx(expected)
     permuted = np.random.default_rng(0).permutation(80)
     assert scorer(model, blocks[permuted]) == pytest.approx(expected)
     assert scorer(Counting(-1e6).fit(blocks), blocks) < expected

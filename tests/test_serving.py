@@ -89,6 +89,8 @@ def test_items_excluded_for_all():
         expected = top_k(queries, items, 30, exclude=both, candidates=candidates)
         for one, other in zip(result, expected, strict=True):
             assert_array_equal(one, other)
+    found, _ = top_k([[1.0]], [[3.0], [2.0], [1.0]], 2, exclude_for_all=[0])
+    assert found.tolist() == [[1, 2]]
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
