@@ -133,10 +133,17 @@ def test_kernels_read_mapped_arrays_in_place(tmp_path):
 def test_optimizer_state_from_a_file_is_checked(clicks):
     sio = pytest.importorskip("skops.io")
     model = FMClassifier(3, optimizer="adam", max_iter=1, random_state=0).fit(*clicks)
-    model._optimizer_state[0]["factors_second"] = np.zeros((1, 1), dtype=np.float32)
-    loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.plain.FMClassifier"])
-    with pytest.raises(ValueError, match=r"_optimizer_state\['factors_second'\] of FMClassifier"):
-        loaded.partial_fit(*clicks)
+    (state,) = model._optimizer_state
+    wrong_array = r"_optimizer_state\['factors_second'\] of FMClassifier"
+    for broken, message in (
+        ({**state, "factors_second": np.zeros((1, 1), dtype=np.float32)}, wrong_array),
+        ({**state, "factors_second": np.zeros((0, 3), dtype=np.float32)}, wrong_array),
+        (list(state), "_optimizer_state of FMClassifier holds a list, not a dict"),
+    ):
+        model._optimizer_state = [broken]
+        loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.plain.FMClassifier"])
+        with pytest.raises(ValueError, match=message):
+            loaded.partial_fit(*clicks)
 
 
 def test_margins_cannot_come_later():
