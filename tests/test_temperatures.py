@@ -100,6 +100,24 @@ def test_learned_temperatures_descend(snapshot):
     assert np.ptp(one) == 0 and one[0, 0] > 2
 
 
+@pytest.mark.parametrize("cls", [LearnedTemperature, LearnedUserTemperature])
+def test_learned_temperatures_take_the_steps_of_adam(snapshot, cls):
+    strategy, rng = cls(0.5, learning_rate=0.1), np.random.default_rng(0)
+    inverse, state = np.ones((40, 2), dtype=np.float32), np.zeros((40, 2))
+    strategy.refresh(0, inverse, state, snapshot)
+    expected, mean, square = np.full(40, 2.0), 0.0, 0.0
+    for epoch in (1, 2, 3):
+        # The weights differ between epochs, too: otherwise Adam would divide by them.
+        statistics = np.column_stack([rng.random(40), rng.uniform(1, 9, 40), rng.normal(size=40)])
+        strategy.refresh(epoch, inverse, state, snapshot._replace(statistics=statistics))
+        total = statistics if strategy.per_user else statistics.sum(axis=0, keepdims=True)
+        gradient = total[:, 2] / total[:, 1] * expected
+        mean, square = (mean + gradient) / 2, 0.9 * square + 0.1 * gradient**2
+        step = mean / (1 - 0.5**epoch) / np.sqrt(square / (1 - 0.9**epoch))
+        expected = expected * np.exp(-0.1 * step)
+        assert_allclose(inverse, np.column_stack([expected, expected]), rtol=1e-5)
+
+
 class Remembering(FixedTemperature):
     """A fixed temperature that keeps the statistics it is shown."""
 
