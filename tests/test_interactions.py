@@ -121,6 +121,17 @@ def test_ids_of_another_kind(model, ids):
             use()
 
 
+def test_a_table_of_ids_is_no_vector(model):
+    users, items = np.array([["ann", "bob"]]), np.array([["tea", "jam"]])
+    for use, name in (
+        (lambda: model.recommend(users), "users"),
+        (lambda: model.similar_items(items), "items"),
+        (lambda: model.predict_pairs(users, items), "users"),
+    ):
+        with pytest.raises(ValueError, match=rf"{name} must be a vector of ids; .* \(1, 2\)"):
+            use()
+
+
 @each(
     "known, asked, found",
     [

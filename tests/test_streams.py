@@ -196,6 +196,9 @@ def test_csr_files(clicks, tmp_path):
         load_csr(tmp_path)
     with pytest.raises(TypeError, match="target holds <U1; save_csr stores numbers"):
         save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
+    for given in ({"y": y}, {"sample_weight": weight}):
+        with pytest.raises(ValueError, match="y and sample_weight are part of a stream"):
+            save_csr(tmp_path / "twice", stream_of(X, y, weight), **given)
 
 
 @pytest.mark.parametrize("mmap", [False, True])
@@ -462,6 +465,14 @@ def test_columns_that_cannot_be_features(users_and_items):
 def test_incremental_encoder_takes_no_sparse_matrix():
     with pytest.raises(TypeError, match="X is a sparse matrix; IncrementalOneHotEncoder takes"):
         IncrementalOneHotEncoder().fit(sparse.csr_array(np.eye(2)))
+
+
+def test_incremental_encoder_refuses_what_cannot_be_a_category():
+    encoder = IncrementalOneHotEncoder().fit([["tea", 1]])
+    for train in (encoder.partial_fit, encoder.transform):
+        with pytest.raises(TypeError, match="Field 1 of X holds a value that cannot be a category"):
+            train([["jam", 1], ["jam", [2]]])
+    assert encoder.get_feature_names_out().tolist() == ["x0_tea", "x1_1"]
 
 
 def test_incremental_encoder_names_its_columns():
