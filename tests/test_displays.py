@@ -171,6 +171,8 @@ def test_temperatures(data):
     assert_array_equal(display.temperatures, model.user_temperatures_[seen].astype(float))
     assert sum(bar.get_height() for bar in display.bars_) == seen.sum()
     assert display.points_ is None
+    assert f"{seen.sum()} users" in display.ax_.get_title()
+    assert display.ax_.get_xlabel() == "temperature"
     display.plot(kind="degree")
     assert_array_equal(display.points_.get_offsets().data[:, 0], np.diff(history.indptr)[seen])
     assert display.bars_ is None
@@ -202,8 +204,12 @@ def test_stratified_ndcg_of_known_users(data):
     ticks = [label.get_text() for label in display.ax_.get_xticklabels()]
     assert ticks == ["popular", "neutral", "unpopular"]
     assert "@5" in display.ax_.get_ylabel()
-    by_rankings = StratifiedNDCGDisplay.from_rankings({"b": ranked}, relevant, model.item_counts_)
+    by_rankings = StratifiedNDCGDisplay.from_rankings(
+        {"b": ranked}, relevant, model.item_counts_, ax=display.ax_, color="red"
+    )
     assert by_rankings.parts["b"] == display.parts["b"] and by_rankings.k == 5
+    assert by_rankings.ax_ is display.ax_
+    assert {bar.get_facecolor() for bar in by_rankings.bars_["b"]} == {(1, 0, 0, 1)}
 
 
 def test_stratified_ndcg_of_some_users_and_of_histories(data):

@@ -492,6 +492,11 @@ def test_bad_interactions_and_ids_are_refused(checkerboard):
         model.similar_items([60])
     with pytest.raises(ValueError, match="are pairs"):
         model.predict_pairs([0, 1], [0])
+    for bad in (-1, 120):
+        with pytest.raises(ValueError, match=f"users holds {bad}, outside the fitted range"):
+            model.predict_pairs([bad], [0])
+        with pytest.raises(ValueError, match=f"items holds {bad}, outside the fitted range"):
+            model.predict_pairs([0], [bad])
     with pytest.raises(ValueError, match="exclude has shape"):
         model.recommend(users=[0], exclude=train)
     with pytest.raises(ValueError, match="n_recommendations=0"):
