@@ -150,7 +150,9 @@ def test_items_of_a_history_have_the_usual_weight(scale):
     rng = np.random.default_rng(0)
     rows = [(u, i) for u in range(30) for i in rng.choice(20, 5, replace=False).tolist()]
     als = ALSRecommender(4, max_iter=5, random_state=0)
-    model = InteractionRecommender(als).fit([(*row, scale) for row in rows])
+    # Rows of value 0 are no interactions, however many there are.
+    zeros = [(u, i, 0) for u in range(30) for i in range(20) if (u, i) not in rows]
+    model = InteractionRecommender(als).fit([(*row, scale) for row in rows] + zeros)
     history = [i for u, i in rows if u == 3]
     expected = InteractionRecommender(als).fit(rows).recommend(history=history)
     found = model.recommend(history=history)
