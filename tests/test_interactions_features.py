@@ -196,8 +196,9 @@ def test_fit_is_resumed(tmp_path):
 def test_what_features_need_is_reported():
     with pytest.warns(UserWarning, match=r"item_features has no row for 1 of 24 items.*\['i00'\]"):
         fitted(item_features=items(1, 24))
-    with pytest.warns(UserWarning, match="column 'year' of item_features holds numbers up to 2000"):
-        fitted(item_features=items().assign(year=2000))
+    for year, size in ((2000, 2000), (-1999, 1999)):
+        with pytest.warns(UserWarning, match=f"column 'year' of item_features .* up to {size}"):
+            fitted(item_features=items().assign(year=year))
     model = fitted(item_features=items(0, 24))
     with pytest.warns(UserWarning, match=r"features that fit has not seen.*'kind=new'"):
         model.recommend("u00", item_features=items(24, 25).assign(kind="new"))

@@ -382,6 +382,16 @@ def test_refreshed_codewords_stay_and_follow():
     assert error(again, moved) < 1.1 * error(sampler.proposal(np.ones(3000), moved, 1), moved)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_each_cluster_has_a_codeword(seed):
+    # Codewords that start near each other would leave clusters without one.
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(8, 6))
+    items = np.repeat(centres, 40, axis=0) + 1e-3 * rng.normal(size=(320, 6))
+    sampler = MIDX(n_subspaces=1, n_codewords=8).fit(items, random_state=seed)
+    assert_allclose(sampler.quantized_vectors_, items, atol=0.01)
+
+
 def test_subsample_of_many_items(monkeypatch):
     from freqfm.samplers import _quantization
 
