@@ -21,12 +21,16 @@ _HEADER = "header.json"
 
 def as_csr(X):
     """Return rows as a float32 CSR matrix with int32 indices and int64 indptr."""
+    converted = issparse(X) and X.format != "csr"
     if issparse(X):
         check_structure(X)
         check_columns(X)
     else:
         X = np.asarray(X, dtype=np.float32)
     X = csr_array(X)
+    if converted:
+        # Check again: scipy converts other formats without checking their indices.
+        check_structure(X)
     return csr_of(
         X.data.astype(np.float32, copy=False),
         X.indices.astype(np.int32, copy=False),
