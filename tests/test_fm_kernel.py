@@ -186,6 +186,8 @@ def test_fa_sgd_with_uniform_counts_is_sgd_to_the_bit(clicks):
 def test_fa_sgd_moves_rare_tokens_faster():
     state = FASGD(1.0, counts=[1, 16, 256]).init_state(3, 2, None)
     assert_allclose(state.per_row[0] / state.per_row, [1, 4, 16], rtol=1e-6)
+    once, never, _ = FASGD(1.0, counts=[1, 0, 4]).init_state(3, 2, None).per_row
+    assert once == never
 
 
 def test_large_sets_are_visited_in_blocks():

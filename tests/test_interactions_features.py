@@ -146,12 +146,21 @@ def test_frames_of_any_library(library):
         lambda f: f.rename(columns={"item": "movieId"}),
         lambda f: f.set_index(pd.Index(f["item"].tolist())).drop(columns="item"),
         lambda f: f.rename(columns={"item": "item_id"}).iloc[::2].iloc[::-1],
+        lambda f: f.rename_axis("row"),
     ],
-    ids=["index", "usual name", "unnamed index", "some rows"],
+    ids=["index", "usual name", "unnamed index", "some rows", "index of something else"],
 )
 def test_ids_are_found(make):
     model = InteractionRecommender(MFRecommender(4, max_iter=1), item_features=make(items()))
     assert set(model.fit(log()).item_ids_) >= set(ITEMS[:30:2])
+
+
+def test_ids_are_in_an_index_named_as_in_the_interactions():
+    # A column "item" would be one of ids, without that index.
+    features = items().set_index(pd.Index(items()["item"], name="gadget")).assign(item="a thing")
+    model = InteractionRecommender(MFRecommender(4), item="gadget", item_features=features)
+    model.fit(log().rename(columns={"item": "gadget"}))
+    assert model.item_ids_.tolist() == ITEMS
 
 
 def test_cells():
@@ -221,7 +230,8 @@ def test_features_that_cannot_be_used_are_refused():
         "item_features has no column of item ids among .'kind'", item_features=items()[["kind"]]
     )
     refused(
-        "item_features has several rows for .'i00'", item_features=pd.concat([items(), items()])
+        r"item_features has several rows for \['i03'\]",
+        item_features=pd.concat([items(), items(3, 4)]),
     )
     refused("holds datetime.* in column 'since'; features are", TypeError,
             item_features=items().assign(since=pd.Timestamp("2020-01-01")))  # fmt: skip

@@ -377,9 +377,11 @@ def test_diversity_is_the_mean_over_pairs(kind, monkeypatch):
         items = row[row >= 0]
         pairs = [1 - units[i] @ units[j] for i in items for j in items if i < j]
         expected.append(np.mean(pairs) if pairs else NAN)
-    found = diversity_at_k(ranked, kind(vectors), average=False)
+    given = kind(vectors)
+    found = diversity_at_k(ranked, given, average=False)
     assert_allclose(found, expected, rtol=1e-12)
-    assert diversity_at_k(ranked, kind(vectors)) == pytest.approx(np.nanmean(expected))
+    assert diversity_at_k(ranked, given) == pytest.approx(np.nanmean(expected))
+    assert_array_equal(given.toarray() if sparse.issparse(given) else given, vectors)
 
 
 def test_lists_that_are_too_short():

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -251,6 +252,25 @@ def test_scikit_learn_takes_chunks_saved_rows_and_encoded_rows(tmp_path):
         assert rows.tocoo().nnz == rows.nnz
 
 
+def test_no_rows_are_lost_while_the_reader_waits(clicks):
+    X, y, _ = clicks
+    n_rows = 0
+    for chunk, _ in RowStream.from_csr(X, y, chunk_size=150):
+        if not n_rows:
+            time.sleep(0.3)  # longer than the reader tries to pass on a chunk
+        n_rows += chunk.shape[0]
+    assert n_rows == len(y)
+
+
+def test_streams_of_matrices_of_any_format(clicks):
+    X, y, weight = clicks
+    expected = rows_of(RowStream.from_csr(X, y, weight, chunk_size=300))
+    for same in (X.tocsc(), X.tocoo(), X.toarray(), sparse.csr_matrix(X, dtype=np.float64)):
+        stream = RowStream.from_csr(same, y.tolist(), weight.tolist(), chunk_size=300)
+        for one, other in zip(rows_of(stream), expected, strict=True):
+            assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("name", ["y_val", "sample_weight_val"])
 def test_validation_arguments_beside_streams_are_refused(name):
     X, y = make_clicks(400, (20, 10), random_state=0)
@@ -262,8 +282,11 @@ def test_validation_arguments_beside_streams_are_refused(name):
 def test_save_csr_refuses_columns_that_it_cannot_store(tmp_path):
     broken = sparse.csr_array(np.eye(3, dtype=np.float32))
     broken.indices[1] = 3
-    with pytest.raises(ValueError, match="the column index 3, but its shape has room for 3"):
-        save_csr(tmp_path / "broken", broken)
+    lists = sparse.lil_array(np.eye(3, dtype=np.float32))
+    lists.rows[1] = [3]
+    for X in (broken, lists):
+        with pytest.raises(ValueError, match="the column index 3, but its shape has room for 3"):
+            save_csr(tmp_path / "broken", X)
     with pytest.raises(ValueError, match="the column index 3"):
         rows_of(RowStream([lambda: iter([(broken, np.ones(3))])]))
     wide = sparse.csr_array(([1.0], ([0], [3_000_000_000])), shape=(1, 4_000_000_000))

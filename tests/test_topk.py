@@ -380,6 +380,7 @@ def test_one_signature():
         ({"candidates": [-1, 2]}, ValueError, "candidates holds -1"),
         ({"candidates": [0.5]}, TypeError, "candidates holds float64"),
         ({"candidates": [[0, 1]]}, ValueError, "candidates must be a vector"),
+        ({"candidates": np.ones((5, 2), bool)}, ValueError, "candidates must be a vector"),
         ({"candidates": [True, False]}, ValueError, "mask of length 2"),
         ({"n_threads": 0}, ValueError, "n_threads=0"),
         ({"n_threads": 1.5}, ValueError, "n_threads=1.5"),
