@@ -310,9 +310,14 @@ def test_libfm_files(tmp_path, name):
     assert_array_equal(found, X.toarray())
     assert_array_equal(target, y)
     if name == "rows":
-        (tmp_path / name).write_bytes(text + b"1 2:x\n")
-        with pytest.raises(ValueError, match="rows, line 52: "):
-            list(RowStream.from_libfm(tmp_path / name, chunk_size=20))
+        for line, found in (
+            (b"1 2:x\n", "could not convert"),
+            (b"1 2:1 3:nan\n1 2:1\n", "found nan as a value"),
+            (b"inf 2:1\n1 2:1\n", "found inf as the target"),
+        ):
+            (tmp_path / name).write_bytes(text + line)
+            with pytest.raises(ValueError, match=f"rows, line 52: {found}"):
+                list(RowStream.from_libfm(tmp_path / name, chunk_size=20))
 
 
 def test_criteo_files_are_hashed_or_encoded(tmp_path):
@@ -330,7 +335,7 @@ def test_criteo_files_are_hashed_or_encoded(tmp_path):
     assert widths == [13 + 2 * 26, *[13 + 3 * 26] * 3]
 
 
-@pytest.mark.parametrize("reader", ["pyarrow", "polars"])
+@pytest.mark.parametrize("reader", ["pyarrow", "polars", "polars DataFrame"])
 def test_parquet_files(tmp_path, reader):
     pytest.importorskip("pyarrow")
     polars = pytest.importorskip("polars")
@@ -341,7 +346,8 @@ def test_parquet_files(tmp_path, reader):
     for i in range(2):
         part = frame[45 * i : 45 * (i + 1)]
         part.write_parquet(tmp_path / f"part{i}.parquet", row_group_size=20)
-    source = tmp_path if reader == "pyarrow" else polars.scan_parquet(tmp_path / "*.parquet")
+    lazy = polars.scan_parquet(tmp_path / "*.parquet")
+    source = {"pyarrow": tmp_path, "polars": lazy, "polars DataFrame": frame}[reader]
     options = {"features": ["user", "item"], "sample_weight": "w", "chunk_size": 32}
     encoder = OneHotEncoder().fit(frame.select("user", "item").to_numpy())
     stream = RowStream.from_parquet(source, "click", encoder=encoder, **options)
@@ -522,7 +528,9 @@ def test_incremental_encoder_keeps_columns():
     after = encoder.partial_fit(rows).transform(rows).toarray()
     assert_array_equal(after, np.column_stack([before, [0, 0, 1]]))
     assert encoder.fit(rows[:1]).n_features_out_ == 2
-    assert IncrementalOneHotEncoder(max_features=3).fit(rows).transform(rows).shape == (3, 3)
+    for most in (1, 3):
+        limited = IncrementalOneHotEncoder(max_features=most).fit(rows)
+        assert limited.transform(rows).shape == (3, most)
     with pytest.raises(ValueError, match="field 1 of X holds None"):
         encoder.partial_fit([["new", None]])
     assert encoder.n_features_out_ == 2 and list(encoder.columns_[0]) == ["a"]
