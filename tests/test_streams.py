@@ -520,6 +520,18 @@ def test_incremental_encoder_names_its_columns():
     assert encoder.get_feature_names_out(["who", "what"]).tolist()[2] == "what_tea"
 
 
+def test_incremental_encoder_does_not_learn_from_validation_rows():
+    encoder = IncrementalOneHotEncoder()
+
+    def stream(words):
+        block = [[word] for word in words], [0, 1, 0, 1]
+        return RowStream(lambda: iter([block]), encoder=encoder)
+
+    model = FMClassifier(2, max_iter=2).fit(stream("abab"), X_val=stream("acac"))
+    assert encoder.get_feature_names_out().tolist() == ["x0_a", "x0_b"]
+    assert model.n_features_in_ == 2
+
+
 def test_incremental_encoder_keeps_columns():
     rows = np.array([["a", 1], ["b", 2], ["a", 3]], dtype=object)
     encoder = IncrementalOneHotEncoder().partial_fit(rows[:2])
