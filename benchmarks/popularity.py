@@ -22,6 +22,7 @@ from untuned import DATA_SETS, data_sets
 
 from freqfm import MFRecommender
 from freqfm._validation import count_threads
+from freqfm.initializers import PRISM
 from freqfm.metrics import ranking_report
 from freqfm.samplers import InBatch
 
@@ -30,6 +31,8 @@ VARIANTS = {
     "MFRecommender(negative_sampler=InBatch(corrected=False))": {
         "negative_sampler": InBatch(corrected=False)
     },
+    "MFRecommender(init=PRISM(0))": {"init": PRISM(0.0)},
+    "MFRecommender(init=PRISM(1))": {"init": PRISM(1.0)},
 }
 COLUMNS = {
     "NDCG": f"ndcg@{K}",
