@@ -60,6 +60,6 @@ plt.show()
 
 # %%
 # After some epochs both are far above the most popular items. ALS reaches its best in a fraction of
-# the time. BSL takes longer and ends higher, depending on the data: on large and
-# sparse logs such as Gowalla by a fifth (:doc:`/results`). Use ALS for a first result and
+# the time. BSL takes longer. On small data both end close to one another, and on large and sparse
+# logs such as Gowalla BSL ends higher by a fifth (:doc:`/results`). Use ALS for a first result and
 # for quick searches, and BSL in production.
