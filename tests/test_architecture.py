@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import inspect
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,32 @@ def test_type_checkers_see_the_lazy_names():
 
 def test_package_is_typed():
     assert (PACKAGE / "py.typed").exists()
+
+
+def by_position(cls):
+    """Return the parameters of a class that may be given without their names."""
+    parameters = inspect.signature(cls).parameters.values()
+    return [p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+
+
+def test_parameters_after_the_first_are_given_by_name():
+    # Two of a kind, the first of users and the second of items.
+    pairs = {"Features", "MAWU"}
+    folders = [*AXES, "callbacks", "datasets", "model_selection"]
+    modules = [freqfm, *(getattr(freqfm, name) for name in folders)]
+    classes = [
+        getattr(module, name)
+        for module in modules
+        for name in module.__all__
+        if isinstance(getattr(module, name), type)
+    ]
+    # Tuples of arrays are no components.
+    classes = [cls for cls in classes if not issubclass(cls, (tuple, Exception))]
+    most = {cls: 2 if cls.__name__ in pairs else 1 for cls in classes}
+    assert len(classes) > 50
+    assert {cls: by_position(cls) for cls in classes if len(by_position(cls)) > most[cls]} == {}
+    flags = {cls for cls in classes if any(type(p.default) is bool for p in by_position(cls))}
+    assert flags == set()
 
 
 def test_public_names_resolve():

@@ -315,7 +315,7 @@ def test_temperatures_write_themselves():
 
 class OfMIDX(QuerySampler):
     def proposal(self, counts, vectors, seed, previous=None):
-        return MIDX("uniform", 4).proposal(counts, vectors, seed, previous)
+        return MIDX("uniform", n_codewords=4).proposal(counts, vectors, seed, previous)
 
 
 def test_probabilities_that_are_not_known():
@@ -464,7 +464,7 @@ class Largest(Uniform):
     """A custom distribution for the lists of ``Uniform``."""
 
     def __init__(self, shared=True, code=PROPOSAL_GIVEN):
-        super().__init__(shared)
+        super().__init__(shared=shared)
         self.code = code
 
     def proposal(self, counts):
@@ -540,14 +540,14 @@ class Twos(QuerySampler):
     """Codewords of MIDX, by a class that says nothing of when to call it again."""
 
     def proposal(self, counts, vectors, seed, previous=None):
-        return MIDX("uniform", 2).proposal(counts, vectors, seed, previous)
+        return MIDX("uniform", n_codewords=2).proposal(counts, vectors, seed, previous)
 
 
 @pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
 def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
     own, shipped = (
         cls(4, max_iter=2, negative_sampler=sampler, n_negatives=8, random_state=0).fit(X)
-        for sampler in (Twos(), MIDX("uniform", 2))
+        for sampler in (Twos(), MIDX("uniform", n_codewords=2))
     )
     if cls is MFRecommender:
         assert_array_equal(own.item_factors_, shipped.item_factors_)

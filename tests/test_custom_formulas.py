@@ -384,7 +384,7 @@ def test_custom_steps_in_recommenders(decay):
 
 def test_derivatives_of_pairs_are_those_of_finite_differences():
     shipped = [cls() for cls in RANKING_LOSSES.values() if issubclass(cls, PairwiseLoss)]
-    for loss in (*shipped, CCL(0.1, 5.0), CustomBPR(), HingeOfPairs()):
+    for loss in (*shipped, CCL(0.1, negative_weight=5.0), CustomBPR(), HingeOfPairs()):
         formula = plain(loss.value_and_derivatives)
         for a, b in np.array([(0.3, 0.7), (-1.0, 2.0), (2.5, 0.2)]):
             by_a = (formula(a + 1e-3, b)[0] - formula(a - 1e-3, b)[0]) / 2e-3

@@ -128,11 +128,12 @@ class CustomLinear(Linear):
 
 def use_recommenders():
     X = sparse.csr_array(np.tile(dense[:30], (1, 6)) > 1)
-    ways = [{"negative_sampler": s} for s in [*SAMPLERS, Uniform(False), Popularity(1, False)]]
+    separate = [Uniform(shared=False), Popularity(1, shared=False)]
+    ways = [{"negative_sampler": s} for s in [*SAMPLERS, *separate]]
     # Kernels that nothing else needs.
     always = [{"loss": "bpr", "negative_sampler": DNS(refresh=2)}, {"backbone": "lightgcn"}]
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
-    ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(True)]]
+    ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(include_positive=True)]]
     ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
     backbones = [Features(item_features=X.T)] + [n for n in BACKBONES if n != "features"]
     ways += [{"backbone": backbone, "early_stopping": True} for backbone in backbones]

@@ -71,7 +71,9 @@ def test_propagation_is_the_same_for_any_number_of_threads(graph):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_through_propagation(data, family):  # noqa: F811
     X, U, V = data
-    pairs, (_, _, model) = known_pairs(data, backbone=LightGCN(2, "batch"), **FAMILIES[family])
+    pairs, (_, _, model) = known_pairs(
+        data, backbone=LightGCN(2, propagate="batch"), **FAMILIES[family]
+    )
     P = matrix_of(X.toarray(), 2)
 
     def loss(of_users, of_items):
@@ -192,7 +194,7 @@ def test_new_users_start_at_the_result_of_folding_in(graph, n_layers):
 def test_training_goes_on_with_the_whole_graph(graph, propagate):
     X = sparse.csr_array(graph[0])
     first, second = sparse.csr_array(X.multiply(np.arange(150) < 75)), X
-    model = MFRecommender(4, backbone=LightGCN(1, propagate), loss="bpr", random_state=0)
+    model = MFRecommender(4, backbone=LightGCN(1, propagate=propagate), loss="bpr", random_state=0)
     model.partial_fit(first)
     new = sparse.csr_array(X.multiply(np.arange(150) >= 75))
     model.partial_fit(new)

@@ -146,8 +146,8 @@ def test_model_goes_on(data, features):  # noqa: F811
 @pytest.mark.parametrize(
     ("backbone", "family"),
     [
-        (MLP((6,), "tanh"), "softmax"),
-        (MLP((6,), "tanh"), "mawu"),
+        (MLP((6,), activation="tanh"), "softmax"),
+        (MLP((6,), activation="tanh"), "mawu"),
         (MLP((10, 8)), "bpr"),
         (MLP((10, 8)), "directau"),
         (MLP(()), "softmax"),

@@ -136,7 +136,11 @@ def test_exact_proposal_gives_the_full_softmax(data):
 WAYS = [
     *ParameterGrid({"negative_sampler": NAMES, "loss": ["bsl"]}),
     {"negative_sampler": "dns", "loss": "bpr", "batch_size": 700},
-    {"negative_sampler": MIDX("popularity", 5), "loss": Softmax(True), "temperature": "adap_tau"},
+    {
+        "negative_sampler": MIDX("popularity", n_codewords=5),
+        "loss": Softmax(include_positive=True),
+        "temperature": "adap_tau",
+    },
     {"negative_sampler": "midx_uniform", "optimizer": "sgd", "weight_decay": 1e-3},
     {"negative_sampler": "dns", "loss": "bpr", "optimizer": "sgd", "weight_decay": 1e-3},
 ]

@@ -245,7 +245,7 @@ def test_other_losses_agree(use, case):
 @pytest.mark.parametrize(
     "case",
     covering(
-        loss=[PSL(), SLatK(3, 0.5, refresh=1), SLatK(20, refresh=2), CCL()],
+        loss=[PSL(), SLatK(3, weight_temperature=0.5, refresh=1), SLatK(20, refresh=2), CCL()],
         sampler=["uniform", "popularity"],
         user_dropout=[0.0, 0.2],
     ),
@@ -264,7 +264,8 @@ def test_later_losses_agree_on_other_negatives(use, loss, sampler):
 @pytest.mark.parametrize("temperature", ["adap_tau", "learned_user"])
 def test_temperatures_of_slatk_agree(use, temperature):
     assert_recommenders_agree(
-        use, mf_model(loss=SLatK(3, 0.5), temperature=temperature, optimizer="sgd")
+        use,
+        mf_model(loss=SLatK(3, weight_temperature=0.5), temperature=temperature, optimizer="sgd"),
     )
 
 
@@ -309,7 +310,9 @@ def test_backbones_agree(use, case):
 
 @pytest.mark.parametrize("loss", [BSL(1.2), BPR(), DirectAU(0.5)], ids=label)
 @pytest.mark.parametrize(
-    "backbone", [LightGCN(2), LightGCN(2, "batch"), MLP((9,), "tanh")], ids=label
+    "backbone",
+    [LightGCN(2), LightGCN(2, propagate="batch"), MLP((9,), activation="tanh")],
+    ids=label,
 )
 def test_shipped_backbones_agree(use, backbone, loss):
     assert_recommenders_agree(use, mf_model(loss, "sgd", backbone=backbone))

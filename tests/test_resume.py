@@ -68,7 +68,9 @@ MODELS = {
     ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
-    "mf_midx": MFRecommender(**MF, loss=Softmax(True), negative_sampler=MIDX(refresh=2)),
+    "mf_midx": MFRecommender(
+        **MF, loss=Softmax(include_positive=True), negative_sampler=MIDX(refresh=2)
+    ),
     "als": ALSRecommender(**MF, early_stopping=True),
     "als_exact": ALSRecommender(**MF, solver="cholesky"),
     "vae": FastVAERecommender(**VAE, early_stopping=True),
@@ -132,7 +134,7 @@ class Killing(Checkpoint):
     """A checkpoint in whose writing, or just after it, the process is killed."""
 
     def __init__(self, path, after, every=1):
-        super().__init__(path, every)
+        super().__init__(path, every=every)
         self.after = after
 
     def save(self, estimator, progress):

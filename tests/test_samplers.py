@@ -268,7 +268,7 @@ def test_divergence_from_the_softmax_is_bounded(larger):
 def test_more_codewords_are_closer_to_the_softmax(larger):
     items, counts, queries = larger
     softmax = log_softmax(queries @ items.T, axis=1)
-    samplers = [Uniform(), *(MIDX("uniform", k) for k in (4, 16, 128))]
+    samplers = [Uniform(), *(MIDX("uniform", n_codewords=k) for k in (4, 16, 128))]
     found = [
         divergence(s.fit(items, counts, random_state=0).log_proba(queries), softmax).mean()
         for s in samplers
@@ -308,7 +308,7 @@ def test_gradient_of_the_sampled_softmax():
     logits = (query @ items.T)[0]
     truth = np.exp(log_softmax(logits)) @ logits
     bias, error = [], []
-    for sampler in (Uniform(), MIDX("uniform", 4), MIDX("exact")):
+    for sampler in (Uniform(), MIDX("uniform", n_codewords=4), MIDX("exact")):
         sampler.fit(items, random_state=0)
         ids, log_q = sampler.sample(np.repeat(query, 20_000, axis=0), 8, random_state=3)
         weights = np.exp(log_softmax(logits[ids] - log_q, axis=1))

@@ -93,10 +93,14 @@ def test_learned_temperatures_descend(snapshot):
     statistics = snapshot.statistics.copy()
     statistics[:, 2] = np.where(np.arange(40) % 2, 1.0, -3.0)
     steps = refreshed(
-        LearnedUserTemperature(0.5, 0.1), snapshot._replace(statistics=statistics), [0, 1]
+        LearnedUserTemperature(0.5, learning_rate=0.1),
+        snapshot._replace(statistics=statistics),
+        [0, 1],
     )
     assert (steps[1::2] < 2).all() and (steps[::2] > 2).all()
-    one = refreshed(LearnedTemperature(0.5, 0.1), snapshot._replace(statistics=statistics), [0, 1])
+    one = refreshed(
+        LearnedTemperature(0.5, learning_rate=0.1), snapshot._replace(statistics=statistics), [0, 1]
+    )
     assert np.ptp(one) == 0 and one[0, 0] > 2
 
 
@@ -170,9 +174,13 @@ def test_statistics_of_users(similarity, sampler):
 
 def test_density_temperature(snapshot):
     odds, _ = log_odds(snapshot.X)
-    assert_allclose(refreshed(DensityTemperature(3, 0.5, 0), snapshot), 3 + 0.5 * odds, rtol=1e-6)
+    assert_allclose(
+        refreshed(DensityTemperature(3, slope=0.5, shrinkage=0), snapshot),
+        3 + 0.5 * odds,
+        rtol=1e-6,
+    )
     snapshot = snapshot._replace(n_known=900)
-    few = refreshed(DensityTemperature(3, 0.5, 1600), snapshot)
+    few = refreshed(DensityTemperature(3, slope=0.5, shrinkage=1600), snapshot)
     assert_allclose(few, 0.6 * (3 + 0.5 * odds), rtol=1e-6)
 
 

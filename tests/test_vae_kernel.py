@@ -163,8 +163,9 @@ def test_extreme_scores_do_not_overflow():
     X = small_log(4, 30)
     vectors = 50 * rng.standard_normal((30, 4)).astype(np.float32)
     queries = 50 * rng.standard_normal((4, 4)).astype(np.float32)
-    for outcome in (train_items(X, vectors, queries),
-                    run_sampled(X, vectors, queries, MIDX("uniform", 4), 20, 0)):  # fmt: skip
+    sampler = MIDX("uniform", n_codewords=4)
+    drawn = run_sampled(X, vectors, queries, sampler, 20, 0)
+    for outcome in (train_items(X, vectors, queries), drawn):
         assert all(np.isfinite(part).all() for part in outcome)
 
 
@@ -175,7 +176,7 @@ def test_sampled_gradient_equals_finite_differences(n_unit):
     X = small_log(3, 20)
     vectors = rng.standard_normal((20, 3)).astype(np.float32)
     queries = rng.standard_normal((3, 3)).astype(np.float32)
-    sampler = MIDX("popularity", 3)
+    sampler = MIDX("popularity", n_codewords=3)
     counts = np.bincount(X.indices, minlength=20)
     sampler.fit(used(vectors, n_unit), counts, 0)
     log_q = sampler.log_proba(queries) + np.log(20)
@@ -216,10 +217,13 @@ def test_bias_of_the_sampled_gradient_shrinks_as_draws_come_closer_to_the_softma
         _, drawn, _ = run_sampled(X, vectors, queries, sampler, n_draws, 0)
         return np.linalg.norm(drawn.reshape(n_lists, 4, 6).sum(axis=0) - exact)
 
-    off, near, far = (bias(s, 5) for s in (MIDX("exact", 4), MIDX("uniform", 8), Uniform()))
+    off, near, far = (
+        bias(s, 5)
+        for s in (MIDX("exact", n_codewords=4), MIDX("uniform", n_codewords=8), Uniform())
+    )
     assert off < near < far
     # The positive in the sum is a draw too many of n + 1.
-    assert bias(MIDX("exact", 4), 50) < 0.2 * off
+    assert bias(MIDX("exact", n_codewords=4), 50) < 0.2 * off
 
 
 @pytest.mark.parametrize(

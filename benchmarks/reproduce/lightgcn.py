@@ -49,14 +49,14 @@ MODELS = {
     "mf psl relu": {"loss": PSL("relu")},
     "mf slatk": {"loss": SLatK()},
     "mf ccl": {"loss": CCL()},
-    "mf ccl, 0.6 and 150": {"loss": CCL(0.6, 150)},
+    "mf ccl, 0.6 and 150": {"loss": CCL(0.6, negative_weight=150)},
     "mlp bsl": {"backbone": MLP()},
     "mlp softmax": {"backbone": MLP(), "loss": "softmax", "temperature": "density"},
     "lightgcn bpr": {"backbone": "lightgcn", "loss": "bpr", "n_negatives": 8},
     "lightgcn bpr, hard": {**HARD, "backbone": "lightgcn"},
     "lightgcn bpr, hard, dropout": {**HARD, "backbone": "lightgcn", "user_dropout": 0.3},
     "lightgcn bpr, hard, exact": {
-        "loss": "bpr", "negative_sampler": DNS(64), "backbone": LightGCN(3, "batch"),
+        "loss": "bpr", "negative_sampler": DNS(64), "backbone": LightGCN(3, propagate="batch"),
         "init": Normal(0.1), "optimizer": "adam", "learning_rate": 0.005, "batch_size": 16384,
         "user_dropout": 0.3, "weight_decay": 1e-7, "weight_decay_scope": "batch",
     },
@@ -66,7 +66,7 @@ MODELS = {
     "lightgcn adap_tau, in batch": {
         **PUBLISHED, "backbone": LightGCN(3), "temperature": "adap_tau",
     },
-    "lightgcn softmax, exact": {**PUBLISHED, **EXACT, "backbone": LightGCN(3, "batch")},
+    "lightgcn softmax, exact": {**PUBLISHED, **EXACT, "backbone": LightGCN(3, propagate="batch")},
 }  # fmt: skip
 
 

@@ -33,17 +33,17 @@ from _runs import Results
 GRID = {
     "skip_gram": {
         "SGD": [SGD(rate) for rate in (30, 60, 100)],
-        "CF-SGD": [CFSGD(1, 0.03), CFSGD(2, 0.05), CFSGD(4, 0.1)],
+        "CF-SGD": [CFSGD(1, max_step=0.03), CFSGD(2, max_step=0.05), CFSGD(4, max_step=0.1)],
         "Adam": [Adam(rate) for rate in (0.003, 0.01, 0.02)],
     },
     "cbow": {
         "SGD": [SGD(rate) for rate in (30, 100, 150)],
-        "CF-SGD": [CFSGD(4, 0.25), CFSGD(8, 0.5), CFSGD(16, 1.0)],
+        "CF-SGD": [CFSGD(4, max_step=0.25), CFSGD(8, max_step=0.5), CFSGD(16, max_step=1.0)],
         "Adam": [Adam(rate) for rate in (0.003, 0.01, 0.02)],
     },
 }
 # The rates that the paper states, on means over a batch.
-PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0, 0.05), "Adam": Adam(0.025)}
+PAPER = {"SGD": SGD(1.0), "CF-SGD": CFSGD(1.0, max_step=0.05), "Adam": Adam(0.025)}
 
 
 class Looks(Checkpoint):

@@ -77,7 +77,7 @@ class LightGCN(Backbone):
         "propagate": [StrOptions({"epoch", "batch"})],
     }
 
-    def __init__(self, n_layers: int = 2, propagate: str = "epoch"):
+    def __init__(self, n_layers: int = 2, *, propagate: str = "epoch"):
         self.n_layers = n_layers
         self.propagate = propagate
 

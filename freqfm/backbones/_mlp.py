@@ -66,7 +66,7 @@ class MLP(Backbone):
         "activation": [StrOptions(set(ACTIVATIONS))],
     }
 
-    def __init__(self, hidden_layer_sizes=(64, 64), activation: str = "relu"):
+    def __init__(self, hidden_layer_sizes=(64, 64), *, activation: str = "relu"):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
 

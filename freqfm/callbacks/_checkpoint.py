@@ -72,7 +72,7 @@ class Checkpoint:
     20
     """
 
-    def __init__(self, path: str | os.PathLike[str], every: int = 1):
+    def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
         self.path = Path(path).absolute()
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
@@ -203,7 +203,7 @@ def resume(path: str | os.PathLike[str]) -> Any:
     if not hasattr(estimator, "_writes_checkpoints") or not isinstance(progress, dict):
         raise ValueError(f"{Path(path)} holds no estimator that can be resumed.")
     estimator._unfinished = progress
-    return estimator.set_callbacks(Checkpoint(path, value["every"]))
+    return estimator.set_callbacks(Checkpoint(path, every=value["every"]))
 
 
 def fingerprint(estimator, data):

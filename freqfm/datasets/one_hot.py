@@ -64,7 +64,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     array([2, 3], dtype=int32)
     """
 
-    def __init__(self, max_features: int | None = None, sparse_output: bool = True):
+    def __init__(self, max_features: int | None = None, *, sparse_output: bool = True):
         self.max_features = max_features
         self.sparse_output = sparse_output
 

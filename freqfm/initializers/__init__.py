@@ -197,7 +197,7 @@ class PRISM(XavierUniform):
     lengths_matter = True
     scale = 1.0
 
-    def __init__(self, alpha: float = 1.0, users: bool = True, items: bool = True):
+    def __init__(self, alpha: float = 1.0, *, users: bool = True, items: bool = True):
         self.alpha = alpha
         self.users = users
         self.items = items

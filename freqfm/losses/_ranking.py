@@ -165,7 +165,7 @@ class Softmax(RankingLoss):
     user_dropout = 0.1
     _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
 
-    def __init__(self, include_positive: bool | str = "auto"):
+    def __init__(self, *, include_positive: bool | str = "auto"):
         self.include_positive = include_positive
 
     def factor(self, n_users, n_items, n_positives):
@@ -280,7 +280,7 @@ class SLatK(Softmax):
         "refresh": POSITIVE_INTEGER,
     }
 
-    def __init__(self, k: int = 20, weight_temperature: float | str = "auto", refresh: int = 5):
+    def __init__(self, k: int = 20, *, weight_temperature: float | str = "auto", refresh: int = 5):
         self.k = k
         self.weight_temperature = weight_temperature
         self.refresh = refresh
@@ -532,7 +532,7 @@ class CCL(PairwiseLoss):
         "negative_weight": POSITIVE,
     }
 
-    def __init__(self, margin: float = 0.4, negative_weight: float = 20.0):
+    def __init__(self, margin: float = 0.4, *, negative_weight: float = 20.0):
         self.margin = margin
         self.negative_weight = negative_weight
 
@@ -663,7 +663,9 @@ class MAWU(_Alignment):
         "margins": ["boolean"],
     }
 
-    def __init__(self, gamma_users: float = 0.25, gamma_items: float = 0.25, margins: bool = True):
+    def __init__(
+        self, gamma_users: float = 0.25, gamma_items: float = 0.25, *, margins: bool = True
+    ):
         self.gamma_users = gamma_users
         self.gamma_items = gamma_items
         self.margins = margins

@@ -44,7 +44,7 @@ class Adagrad(Optimizer):
     _parameter_constraints = {"learning_rate": [*POSITIVE, None], "epsilon": POSITIVE}
     _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
 
-    def __init__(self, learning_rate: float | None = None, epsilon: float = 1e-10):
+    def __init__(self, learning_rate: float | None = None, *, epsilon: float = 1e-10):
         self.learning_rate = learning_rate
         self.epsilon = epsilon
 
@@ -133,6 +133,7 @@ class Adam(Optimizer):
     def __init__(
         self,
         learning_rate: float | None = None,
+        *,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,

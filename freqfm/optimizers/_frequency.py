@@ -91,6 +91,7 @@ class FASGD(Optimizer):
     def __init__(
         self,
         learning_rate: float | None = None,
+        *,
         max_step: float = 100.0,
         counts: ArrayLike | None = None,
     ):
@@ -193,6 +194,7 @@ class CFSGD(Optimizer):
     def __init__(
         self,
         learning_rate: float | None = None,
+        *,
         max_step: float | None = None,
         curvature_cap: float = 2.0,
         exponent: float = 0.5,

@@ -55,7 +55,7 @@ class DNS(QuerySampler):
     corrected = False
     _parameter_constraints = {"n_candidates": POSITIVE_INTEGER, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, n_candidates: int = 8, refresh: int = 1):
+    def __init__(self, n_candidates: int = 8, *, refresh: int = 1):
         self.n_candidates = n_candidates
         self.refresh = refresh
 
@@ -138,7 +138,7 @@ class SelfAdversarial(QuerySampler):
 
     _parameter_constraints = {"temperature": POSITIVE, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, temperature: float = 1.0, refresh: int = 1):
+    def __init__(self, temperature: float = 1.0, *, refresh: int = 1):
         self.temperature = temperature
         self.refresh = refresh
 

@@ -52,7 +52,7 @@ class Kernel(QuerySampler):
 
     _parameter_constraints = {"alpha": POSITIVE, "refresh": POSITIVE_INTEGER}
 
-    def __init__(self, alpha: float = 100.0, refresh: int = 1):
+    def __init__(self, alpha: float = 100.0, *, refresh: int = 1):
         self.alpha = alpha
         self.refresh = refresh
 

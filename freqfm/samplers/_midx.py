@@ -106,6 +106,7 @@ class MIDX(QuerySampler):
     def __init__(
         self,
         variant: str = "popularity",
+        *,
         n_codewords: int | None = None,
         n_subspaces: int = 2,
         popularity: str = "log",

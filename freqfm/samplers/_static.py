@@ -32,7 +32,7 @@ class Uniform(Sampler):
 
     _parameter_constraints = {"shared": ["boolean"]}
 
-    def __init__(self, shared: bool = True):
+    def __init__(self, *, shared: bool = True):
         self.shared = shared
 
     @property
@@ -67,8 +67,8 @@ class Popularity(Uniform):
 
     _parameter_constraints = {"exponent": NON_NEGATIVE, "shared": ["boolean"]}
 
-    def __init__(self, exponent: float = 0.75, shared: bool = True):
-        super().__init__(shared)
+    def __init__(self, exponent: float = 0.75, *, shared: bool = True):
+        super().__init__(shared=shared)
         self.exponent = exponent
 
     def proposal(self, counts):
@@ -112,7 +112,7 @@ class InBatch(Sampler):
     negatives_code = codes.NEGATIVES_IN_BATCH
     _parameter_constraints = {"corrected": ["boolean"]}
 
-    def __init__(self, corrected: bool = True):
+    def __init__(self, *, corrected: bool = True):
         self.corrected = corrected
 
     def proposal(self, counts):

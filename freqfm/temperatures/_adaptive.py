@@ -86,7 +86,12 @@ class DensityTemperature(Temperature):
     }
 
     def __init__(
-        self, offset: float = 3.4, slope: float = 0.9, shrinkage: float = 20_000, power: float = 0.5
+        self,
+        offset: float = 3.4,
+        *,
+        slope: float = 0.9,
+        shrinkage: float = 20_000,
+        power: float = 0.5,
     ):
         self.offset = offset
         self.slope = slope
@@ -144,7 +149,7 @@ class AdapTau0(Temperature):
     }
 
     def __init__(
-        self, warm_up: int | None = 5, warm_up_gap: float = 0.7, smallest_gap: float = 0.5
+        self, warm_up: int | None = 5, *, warm_up_gap: float = 0.7, smallest_gap: float = 0.5
     ):
         self.warm_up = warm_up
         self.warm_up_gap = warm_up_gap
@@ -220,13 +225,14 @@ class AdapTau(AdapTau0):
     def __init__(
         self,
         form: str = "reference",
+        *,
         threshold: float | str = "mean",
         beta: float = 0.5,
         warm_up: int | None = 5,
         warm_up_gap: float = 0.7,
         smallest_gap: float = 0.5,
     ):
-        super().__init__(warm_up, warm_up_gap, smallest_gap)
+        super().__init__(warm_up, warm_up_gap=warm_up_gap, smallest_gap=smallest_gap)
         self.form = form
         self.threshold = threshold
         self.beta = beta

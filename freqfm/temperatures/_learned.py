@@ -39,7 +39,7 @@ class LearnedTemperature(Temperature):
     include_positive = True
     _parameter_constraints = {"initial": POSITIVE, "learning_rate": POSITIVE}
 
-    def __init__(self, initial: float = 0.1, learning_rate: float = 0.05):
+    def __init__(self, initial: float = 0.1, *, learning_rate: float = 0.05):
         self.initial = initial
         self.learning_rate = learning_rate
 
