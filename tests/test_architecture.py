@@ -335,30 +335,51 @@ def test_package_is_typed():
     assert (PACKAGE / "py.typed").exists()
 
 
-def by_position(cls):
-    """Return the parameters of a class that may be given without their names."""
-    parameters = inspect.signature(cls).parameters.values()
-    return [p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+FOLDERS = [*AXES, "callbacks", "datasets", "displays", "metrics", "model_selection"]
+
+
+def public_objects(names=FOLDERS):
+    """Return the public classes and functions of the package and of some of its folders."""
+    modules = [freqfm, *(getattr(freqfm, name) for name in names)]
+    found = (getattr(module, name) for module in modules for name in module.__all__)
+    return {one for one in found if inspect.isclass(one) or inspect.isfunction(one)}
+
+
+def by_position(function):
+    """Return the parameters that may be given without their names."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.name != "self"]
 
 
 def test_parameters_after_the_first_are_given_by_name():
     # Two of a kind, the first of users and the second of items.
     pairs = {"Features", "MAWU"}
-    folders = [*AXES, "callbacks", "datasets", "model_selection"]
-    modules = [freqfm, *(getattr(freqfm, name) for name in folders)]
-    classes = [
-        getattr(module, name)
-        for module in modules
-        for name in module.__all__
-        if isinstance(getattr(module, name), type)
-    ]
-    # Tuples of arrays are no components.
-    classes = [cls for cls in classes if not issubclass(cls, (tuple, Exception))]
+    # Displays take the arrays that they draw; tuples of arrays are no components.
+    classes = public_objects([name for name in FOLDERS if name != "displays"])
+    classes = {one for one in classes if inspect.isclass(one)}
+    classes = {cls for cls in classes if not issubclass(cls, (tuple, Exception))}
     most = {cls: 2 if cls.__name__ in pairs else 1 for cls in classes}
     assert len(classes) > 50
-    assert {cls: by_position(cls) for cls in classes if len(by_position(cls)) > most[cls]} == {}
-    flags = {cls for cls in classes if any(type(p.default) is bool for p in by_position(cls))}
-    assert flags == set()
+    assert {cls for cls in classes if len(by_position(cls)) > most[cls]} == set()
+
+
+def test_flags_and_seeds_are_given_by_name():
+    functions = public_objects()
+    for cls in [one for one in functions if inspect.isclass(one)]:
+        methods = inspect.getmembers(cls, inspect.isroutine)
+        functions |= {method for name, method in methods if name[0] != "_"}
+    of_package = {
+        one
+        for one in functions
+        if not inspect.isclass(one) and str(getattr(one, "__module__", "")).startswith("freqfm")
+    }
+    found = {
+        (function.__qualname__, p.name)
+        for function in of_package
+        for p in by_position(function)
+        if isinstance(p.default, bool) or (p.name == "seed" and p.default is not p.empty)
+    }
+    assert found == set()
 
 
 def test_public_names_resolve():

@@ -46,17 +46,17 @@ def test_parts_of_histories(hold_out, X, fraction):
 @settings(deadline=None)
 @given(X=matrices, seed=st.integers(0, 5), order=st.randoms())
 def test_content_alone_decides(X, seed, order):
-    expected = holdout_by_content(X, 0.4, seed)[1].toarray()
+    expected = holdout_by_content(X, 0.4, seed=seed)[1].toarray()
     rows = list(range(X.shape[0]))
     order.shuffle(rows)
     rows = rows[: 1 + len(rows) // 2]
-    shuffled = holdout_by_content(X[rows], 0.4, seed)[1]
+    shuffled = holdout_by_content(X[rows], 0.4, seed=seed)[1]
     assert_array_equal(shuffled.toarray(), expected[rows])
     values = X.copy().astype(np.float64)
     values.data[:] = np.random.default_rng(0).random(X.nnz) + 0.1
-    assert_array_equal(holdout_by_content(values, 0.4, seed)[1].toarray() != 0, expected != 0)
+    assert_array_equal(holdout_by_content(values, 0.4, seed=seed)[1].toarray() != 0, expected != 0)
     wider = sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], X.shape[1] + 9))
-    assert_array_equal(holdout_by_content(wider, 0.4, seed)[1].toarray()[:, :-9], expected)
+    assert_array_equal(holdout_by_content(wider, 0.4, seed=seed)[1].toarray()[:, :-9], expected)
 
 
 def test_any_format_of_histories():

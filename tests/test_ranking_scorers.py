@@ -47,7 +47,7 @@ def blocks():
 def test_scorer_of_histories(blocks, name):
     model = Counting().fit(blocks)
     scorer = make_ranking_scorer(name, k=5, fraction=0.3, seed=2)
-    history, held_out = holdout_by_content(blocks, 0.3, 2)
+    history, held_out = holdout_by_content(blocks, 0.3, seed=2)
     ranked, _ = model.recommend(history, n_recommendations=5)
     rows = np.flatnonzero(np.diff(held_out.indptr))
     expected = METRICS[name](held_out[rows], ranked[rows], 5)

@@ -125,7 +125,7 @@ class _RankingScorer:
         else:
             X = check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:
-            history, relevant = holdout_by_content(X, self.fraction, self.seed)
+            history, relevant = holdout_by_content(X, self.fraction, seed=self.seed)
         else:
             history, relevant = X, _held_out_items(X, y)
         rows = np.flatnonzero(np.diff(relevant.indptr))

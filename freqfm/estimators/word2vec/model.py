@@ -635,7 +635,7 @@ class Word2Vec(
 
     # Files.
 
-    def save_word2vec_format(self, path, binary=False):
+    def save_word2vec_format(self, path, *, binary=False):
         """Write the vectors to a file that other programs read.
 
         The format is that of the original word2vec program: the tokens, as text, and the vectors.
@@ -652,7 +652,7 @@ class Word2Vec(
         write_vectors(path, self.vocabulary_, self.vectors_, binary)
 
     @classmethod
-    def load_word2vec_format(cls, path, binary=False):
+    def load_word2vec_format(cls, path, *, binary=False):
         """Return a model with the vectors of a file in the format of word2vec.
 
         It has ``transform`` and ``most_similar``, but cannot be trained further.
