@@ -72,7 +72,7 @@ for name, items in ranked.items():
     )
 left.set(xlabel="items, the most popular first", ylabel="share of recommendations", xlim=(0, 0.5))
 left.legend()
-StratifiedNDCGDisplay.from_rankings(ranked, held_out, counts, ax=right)
+StratifiedNDCGDisplay.from_rankings(held_out, ranked, counts, ax=right)
 plt.show()
 
 # %%

@@ -85,7 +85,7 @@ for ax, (name, model) in zip(axes, models.items(), strict=True):
 # Decay of all rows and PRISM gain on the popular items and lose on unpopular ones; on this data
 # the gain is larger than the loss.
 
-display = StratifiedNDCGDisplay.from_estimators(models, held_out)
+display = StratifiedNDCGDisplay.from_estimators(models, held_out, k=20)
 display.ax_.set_title("Decay of all rows and PRISM have the same effect")
 
 # %%

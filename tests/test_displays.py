@@ -205,7 +205,7 @@ def test_stratified_ndcg_of_known_users(data):
     assert ticks == ["popular", "neutral", "unpopular"]
     assert "@5" in display.ax_.get_ylabel()
     by_rankings = StratifiedNDCGDisplay.from_rankings(
-        {"b": ranked}, relevant, model.item_counts_, ax=display.ax_, color="red"
+        relevant, {"b": ranked}, model.item_counts_, ax=display.ax_, color="red"
     )
     assert by_rankings.parts["b"] == display.parts["b"] and by_rankings.k == 5
     assert by_rankings.ax_ is display.ax_

@@ -43,7 +43,7 @@ def test_strengths_are_dot_products(at_once, monkeypatch):
     assert found.names.tolist() == [[f"x{i}", f"x{j}"] for i, j in PAIRS[best]]
 
     means = (np.abs(X.toarray()).T @ np.abs(X.toarray()) / 60)[tuple(PAIRS.T)]
-    found = model.interaction_strengths(X=-X, n_pairs=100)
+    found = model.interaction_strengths(-X, n_pairs=100)
     met = expected_order(np.abs(dots) * means)[: np.count_nonzero(means)]
     assert_array_equal(found.features, PAIRS[met])
     assert_allclose(found.effects, (np.abs(dots) * means)[met], atol=1e-5)
@@ -51,9 +51,9 @@ def test_strengths_are_dot_products(at_once, monkeypatch):
 
 def test_only_pairs_that_meet_are_compared():
     rows = sparse.csr_array(np.eye(9) + np.eye(9, k=1))
-    found = fitted().interaction_strengths(X=rows, n_pairs=20)
+    found = fitted().interaction_strengths(rows, n_pairs=20)
     assert sorted(found.features.tolist()) == [[k, k + 1] for k in range(8)]
-    assert len(fitted().interaction_strengths(X=np.eye(9)).features) == 0
+    assert len(fitted().interaction_strengths(np.eye(9)).features) == 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_strengths_by_scores(cls, params):
 def test_bad_arguments(monkeypatch):
     model = fitted()
     with pytest.raises(ValueError, match=r"feature_names has the shape \(2,\).* 9 features"):
-        model.interaction_strengths(["a", "b"])
+        model.interaction_strengths(feature_names=["a", "b"])
     with pytest.raises(TypeError, match=r"n_pairs=1\.5"):
         model.interaction_strengths(n_pairs=1.5)
     with pytest.raises(ValueError, match="X has 3 features"):

@@ -151,7 +151,7 @@ def test_held_out_items_that_are_not_those_of_the_model_are_refused(model):
     ):
         with pytest.raises(ValueError, match=message):
             RankingReport.from_estimator(model, relevant)
-    assert RankingReport.from_estimator(model, HELD_OUT[:30]).k == 20
+    assert RankingReport.from_estimator(model, HELD_OUT[:30]).k == 10
     table = InteractionRecommender(MFRecommender(**MODEL)).fit(np.argwhere(HISTORY.toarray()))
     for relevant, error, message in (
         (HELD_OUT, TypeError, "X is a sparse matrix .* np.column_stack"),

@@ -18,4 +18,4 @@ ranked = {name: model.recommend(users=users)[0] for name, model in models.items(
 counts = models["MFRecommender"].item_counts_
 unseen = np.where(history.toarray() > 0, -1, counts)
 ranked["most popular"] = np.argsort(-unseen, axis=1, kind="stable")[:, :10]
-StratifiedNDCGDisplay.from_rankings(ranked, held_out, counts)
+StratifiedNDCGDisplay.from_rankings(held_out, ranked, counts)

@@ -92,7 +92,7 @@ class InteractionStrengthsDisplay:
         if feature_names is None:
             feature_names = _names_after(transformers)
         X = None if X is None else transform(transformers, X)
-        found = model.interaction_strengths(feature_names, X=X, n_pairs=n_pairs)
+        found = model.interaction_strengths(X, feature_names=feature_names, n_pairs=n_pairs)
         strengths = _of_class(found.strengths, class_index)
         return cls(found.names, strengths).plot(ax=ax, **kwargs)
 

@@ -190,7 +190,7 @@ class StratifiedNDCGDisplay:
         *,
         history=None,
         users=None,
-        k=20,
+        k=10,
         edges=(0.05, 0.20),
         ax=None,
         **kwargs,
@@ -208,7 +208,7 @@ class StratifiedNDCGDisplay:
             Histories to recommend from. None recommends to users seen in fit.
         users : array-like of int of shape (n_users,), default=None
             Rows of users seen in fit, one for each row of ``relevant``; None takes them in order.
-        k : int, default=20
+        k : int, default=10
             Length of the rankings.
         edges : pair of float, default=(0.05, 0.20)
             Shares of items that are popular, and popular or neutral, by training counts.
@@ -256,16 +256,16 @@ class StratifiedNDCGDisplay:
 
     @classmethod
     def from_rankings(
-        cls, rankings, relevant, item_counts, *, k=None, edges=(0.05, 0.20), ax=None, **kwargs
+        cls, relevant, rankings, item_counts, *, k=None, edges=(0.05, 0.20), ax=None, **kwargs
     ):
         """Draw how well given rankings find held-out items.
 
         Parameters
         ----------
-        rankings : dict of str to array-like of int, of shape (n_users, n_ranked)
-            By name: items recommended to every user, best first; -1 for missing ones.
         relevant : {sparse matrix, array-like} of shape (n_users, n_items)
             Items to be found.
+        rankings : dict of str to array-like of int, of shape (n_users, n_ranked)
+            By name: items recommended to every user, best first; -1 for missing ones.
         item_counts : array-like of shape (n_items,)
             How often each item occurs in training.
         k : int, default=None

@@ -133,7 +133,7 @@ class RankingReport:
         self.examples = _examples(relevant, hits.ranked, history, n_examples)
 
     @classmethod
-    def from_estimator(cls, estimator, relevant, *, history=None, k=20, **options):
+    def from_estimator(cls, estimator, relevant, *, history=None, k=10, **options):
         """Recommend with a fitted recommender and report.
 
         Parameters
@@ -144,7 +144,7 @@ class RankingReport:
             interactions.
         history : {sparse matrix, array-like} of shape (n_users, n_items), default=None
             Histories to recommend from; None takes the users seen in fit, in order.
-        k : int, default=20
+        k : int, default=10
             Length of the lists.
         **options : dict
             As in the constructor. By default the users and items of an ``InteractionRecommender``

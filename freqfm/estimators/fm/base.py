@@ -332,7 +332,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             fit(X, given, trial, unfinished, reset)
         return self
 
-    def interaction_strengths(self, feature_names=None, *, X=None, n_pairs=20):
+    def interaction_strengths(self, X=None, *, feature_names=None, n_pairs=20):
         """Return the pairs of features that interact most.
 
         The strength of a pair is how much the score of two features with the value 1 differs from
@@ -341,14 +341,14 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
         Parameters
         ----------
-        feature_names : array-like of shape (n_features,), default=None
-            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
-            "x0", "x1", ... without them.
         X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
             Rows such as those that the model was trained on; some thousands suffice. With them
             only pairs that occur together in a row are compared, by their mean effect on a row's
             score. With None all pairs are compared, even those of one field, which never occur
             together.
+        feature_names : array-like of shape (n_features,), default=None
+            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
+            "x0", "x1", ... without them.
         n_pairs : int, default=20
             How many pairs to return, at most.
 
@@ -383,13 +383,13 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         >>> X = np.random.default_rng(0).integers(0, 2, (2000, 4)).astype(float)
         >>> y = X[:, 0] * X[:, 2] - 0.5 * X[:, 1] * X[:, 3]
         >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
-        >>> found = model.interaction_strengths(["a", "b", "c", "d"], n_pairs=2)
+        >>> found = model.interaction_strengths(feature_names=list("abcd"), n_pairs=2)
         >>> found.names.tolist()
         [['a', 'c'], ['b', 'd']]
         >>> found.strengths.round(1)
         array([ 1. , -0.5])
         """
-        return strongest_interactions(self, feature_names, X, n_pairs)
+        return strongest_interactions(self, X, feature_names, n_pairs)
 
     def _fit_rows(self, X, given, trial, unfinished, reset):
         """Do what ``fit`` does for rows in memory; ``given`` are the other arguments of ``fit``."""

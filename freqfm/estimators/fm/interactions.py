@@ -16,7 +16,7 @@ _PAIRS_AT_ONCE = 1 << 20
 _MOST_FEATURES = 10_000
 
 
-def strongest_interactions(model, feature_names, X, n_pairs):
+def strongest_interactions(model, X, feature_names, n_pairs):
     """See ``BaseFM.interaction_strengths``."""
     n_pairs = check_count("n_pairs", n_pairs)
     model._check_learned()
