@@ -346,7 +346,8 @@ def table_fit(rng):
 
     options = {"cls": freqfm.InteractionRecommender, "fixed": ("estimator", "value")}
     args = {"X": (TABLE, faults.table, {}), "params": ({}, faults.params, options)}
-    return Call(run, args, check, ("user", "users", "item", "items", "value", "values", "k"))
+    also = "user", "users", "item", "items", "value", "values", "n_recommendations"
+    return Call(run, args, check, also)
 
 
 def table_use(rng):

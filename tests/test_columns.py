@@ -194,7 +194,7 @@ def test_a_search_reports_once(n_jobs):
     X = frame("pandas", {**columns, "rating": rng.integers(1, 6, size=200)})
     search = GridSearchCV(
         InteractionRecommender(Counting()),
-        {"k": [1, 2, 3, 4]},
+        {"n_recommendations": [1, 2, 3, 4]},
         cv=WarmStartKFold(3, random_state=0),
         scoring=make_ranking_scorer("map"),
     )

@@ -76,7 +76,7 @@ def test_items_that_only_have_features_are_recommended():
     assert kinds_of(model.similar_items("i29", 3)[0]).tolist() == [2, 2, 2]
     # Held-out interactions of new items count.
     held_out = pd.DataFrame({"user": ["u00", "u01"], "item": ["i24", "i25"]})
-    assert model.set_params(k=12).score(held_out) > 0
+    assert model.set_params(n_recommendations=12).score(held_out) > 0
 
 
 def test_users_that_only_have_features_get_items():

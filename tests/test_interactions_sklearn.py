@@ -64,9 +64,12 @@ def test_clone_pickle_and_repr(model):
     copies = pickle.loads(pickle.dumps(model)), clone(model).fit(ROWS)
     for copy in copies:
         assert_array_equal(copy.recommend()[0], model.recommend()[0])
-    model.set_params(estimator__weight=5, k=3)
+    model.set_params(estimator__weight=5, n_recommendations=3)
     assert model.estimator.weight == 5 and model.get_params()["estimator__weight"] == 5
-    assert repr(model) == "InteractionRecommender(estimator=Counting(weight=5), k=3)"
+    assert repr(model) == (
+        "InteractionRecommender(estimator=Counting(weight=5), n_recommendations=3)"
+    )
+    assert model.recommend()[0].shape[1] == 3 and model.recommend("ann")[0].shape == (3,)
 
 
 # freqfm.recommend

@@ -195,7 +195,14 @@ def test_wrong_columns(columns, match):
 
 
 @pytest.mark.parametrize(
-    "params", [{"k": 0}, {"k": 1.5}, {"user": None}, {"item": 1.0}, {"value": 1.0}]
+    "params",
+    [
+        {"n_recommendations": 0},
+        {"n_recommendations": 1.5},
+        {"user": None},
+        {"item": 1.0},
+        {"value": 1.0},
+    ],
 )
 def test_every_parameter_is_checked(params):
     (name,) = params

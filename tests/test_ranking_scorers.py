@@ -112,7 +112,7 @@ def test_given_relevant_items_in_a_search(blocks):
 
 def test_scorer_of_interactions(blocks):
     X = np.column_stack(blocks.nonzero())
-    model = InteractionRecommender(Counting(), k=7)
+    model = InteractionRecommender(Counting(), n_recommendations=7)
     scoring = {name: make_ranking_scorer(name, k=7) for name in METRICS}
     found = cross_validate(model, X, cv=WarmStartKFold(3, random_state=0), scoring=scoring)
     own = cross_val_score(model, X, cv=WarmStartKFold(3, random_state=0))

@@ -67,8 +67,9 @@ class InteractionRecommender(
         names, the third column, if there is one and users and items are the first two. With None,
         or if no such column is found, every interaction counts as 1. If "auto" uses ratings as
         weights, or ignores columns that might be weights, there is a `UserWarning`, once.
-    k : int, default=10
-        Length of the rankings that ``score`` evaluates.
+    n_recommendations : int, default=10
+        Number of items that ``recommend`` returns, and the k of NDCG in ``score``. That of
+        ``estimator`` is used in its early stopping only.
     user_features : DataFrame, default=None
         Features of users: a row for each id, which is the index or a column named as in the
         interactions. Users then have vectors that are sums over their features, see
@@ -142,7 +143,7 @@ class InteractionRecommender(
         "user": [str, Integral],
         "item": [str, Integral],
         "value": [str, Integral, None],
-        "k": [Interval(Integral, 1, None, closed="left")],
+        "n_recommendations": [Interval(Integral, 1, None, closed="left")],
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
     }
@@ -154,7 +155,7 @@ class InteractionRecommender(
         user: int | str = "auto",
         item: int | str = "auto",
         value: int | str | None = "auto",
-        k: int = 10,
+        n_recommendations: int = 10,
         user_features: Any = None,
         item_features: Any = None,
     ):
@@ -162,7 +163,7 @@ class InteractionRecommender(
         self.user = user
         self.item = item
         self.value = value
-        self.k = k
+        self.n_recommendations = n_recommendations
         self.user_features = user_features
         self.item_features = item_features
 
@@ -286,7 +287,7 @@ class InteractionRecommender(
         users=None,
         *,
         history=None,
-        n_recommendations=10,
+        n_recommendations=None,
         exclude_seen=True,
         candidates=None,
         exclude=None,
@@ -305,8 +306,8 @@ class InteractionRecommender(
             lists for several. They are folded in, and do not change the model. Each item has the
             median weight of the interactions in ``fit``; items that occur twice count twice. Items
             that fit has not seen are skipped.
-        n_recommendations : int, default=10
-            How many items for each user.
+        n_recommendations : int, default=None
+            Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items that a user had in fit, or that are in ``history``.
         candidates : array-like of shape (n_candidates,), or list of n_users such lists, \
@@ -348,8 +349,9 @@ class InteractionRecommender(
         array(['jam'], dtype=object)
         """
         check_is_fitted(self)
+        k = self.n_recommendations if n_recommendations is None else n_recommendations
         options = {
-            "n_recommendations": check_count("n_recommendations", n_recommendations),
+            "n_recommendations": check_count("n_recommendations", k),
             "exclude_seen": check_flag("exclude_seen", exclude_seen),
         }
         named = {"users": users, "history": history, "user_features": user_features}
@@ -673,11 +675,11 @@ class InteractionRecommender(
         return explanation
 
     def score(self, X, y=None):
-        """Return the mean NDCG@k of recommendations, measured on held-out interactions.
+        """Return the mean NDCG, at ``n_recommendations``, measured on held-out interactions.
 
-        Every user of ``X`` that fit has seen is recommended ``k`` items that the user did not have
-        in fit; the user's items in ``X`` are relevant. Users and items that fit has not seen are
-        left out, so use splits with few of them. Interactions that fit has already seen, if there
+        Every user of ``X`` that fit has seen is recommended items that the user did not have in
+        fit; the user's items in ``X`` are relevant. Users and items that fit has not seen are left
+        out, so use splits with few of them. Interactions that fit has already seen, if there
         are any in ``X``, are relevant too but never recommended.
 
         Parameters
@@ -696,7 +698,8 @@ class InteractionRecommender(
         ValueError
             If ``X`` has no interaction of a known user with a known item.
         """
-        return float(ndcg_at_k(*self._rank_held_out(X, self.k), self.k))
+        k = check_count("n_recommendations", self.n_recommendations)
+        return float(ndcg_at_k(*self._rank_held_out(X, k), k))
 
     def _rank_held_out(self, X, k):
         """Return relevant items and rankings of the users in held-out interactions."""
