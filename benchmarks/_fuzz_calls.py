@@ -233,14 +233,14 @@ def words_fit(rng):
     """Fits of word vectors."""
     partial = rng.random() < 0.3
 
-    def run(documents, params):
+    def run(X, params):
         model = freqfm.Word2Vec(**params)
-        model = model.partial_fit(documents) if partial else model.fit(documents)
+        model = model.partial_fit(X) if partial else model.fit(X)
         return model.vectors_, model.transform(DOCUMENTS)
 
     fixed = ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]
     args = {
-        "documents": (DOCUMENTS, faults.documents, {}),
+        "X": (DOCUMENTS, faults.documents, {}),
         "params": (dict(_WORDS), faults.params, {"cls": freqfm.Word2Vec, "fixed": fixed}),
     }
     return Call(run, args, check_finite, (*freqfm.Word2Vec().get_params(), *OF_COMPONENTS))
@@ -249,18 +249,18 @@ def words_fit(rng):
 def words_use(rng):
     """What word vectors do once they are fitted."""
     model = fitted("Word2Vec")
-    documents = {"documents": (DOCUMENTS, faults.documents, {"empty": True})}
+    documents = {"X": (DOCUMENTS, faults.documents, {"empty": True})}
     token, tokens = (("i1", faults.token, {}), (["i1", "i4"], faults.table_ids, {}))
     n = (3, faults.count, {})
     calls = [
-        (model.transform, {"X": documents["documents"]}, check_finite),
-        (model.score, {"documents": (DOCUMENTS, faults.documents, {})}, check_finite),
-        (lambda documents: model.partial_fit(documents).vectors_, documents, check_finite),
+        (model.transform, documents, check_finite),
+        (model.score, {"X": (DOCUMENTS, faults.documents, {})}, check_finite),
+        (lambda X: model.partial_fit(X).vectors_, documents, check_finite),
         (model.similarity, {"first": token, "second": token}, check_finite),
         (model.doesnt_match, {"tokens": tokens}, None),
         (lambda **a: model.most_similar(**a), {"positive": tokens, "n": n}, None),
     ]
-    return Call(*pick(rng, calls), ("documents",))
+    return Call(*pick(rng, calls))
 
 
 def recommend(rng):

@@ -1,5 +1,6 @@
 """Learned attributes that fit did not leave: an error that names them, never a crash."""
 
+import inspect
 from pathlib import Path
 
 import attacks
@@ -16,8 +17,10 @@ from freqfm import (
     DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
+    InteractionRecommender,
     MFRecommender,
     RaFMClassifier,
+    Word2Vec,
 )
 from freqfm._validation import as_kernel_array, as_kernel_input
 from freqfm.datasets import make_interactions
@@ -28,6 +31,36 @@ from freqfm.optimizers import FASGD
 from freqfm.samplers import SAMPLERS, QuerySampler, Uniform
 
 X = make_interactions(30, 12, 180, random_state=0)
+
+
+def documented(cls):
+    """Return the names under "Attributes" of a class's docstring."""
+    lines = inspect.getdoc(cls).partition("\nAttributes\n---")[2].partition("\n\n")[0]
+    names = [line.partition(" : ")[0] for line in lines.splitlines() if " : " in line]
+    return {name for line in names for name in line.split(", ")}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(cls(max_iter=2) for cls in (FMClassifier, RaFMClassifier, DeepFMClassifier)),
+        *(cls(max_iter=2) for cls in (MFRecommender, ALSRecommender, FastVAERecommender)),
+        MFRecommender(max_iter=2, loss="mawu", backbone="lightgcn"),
+        MFRecommender(max_iter=2, early_stopping=True),
+        InteractionRecommender(ALSRecommender(max_iter=2)),
+        Word2Vec(min_count=1),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_learned_attributes_are_documented(model):
+    if isinstance(model, Word2Vec):
+        model.fit([["tea", "jam"], ["jam", "egg"]])
+    elif isinstance(model, InteractionRecommender):
+        model.fit(np.argwhere(X.toarray()))
+    else:
+        model.fit(X, np.arange(30) % 2)
+    learned = {name for name in vars(model) if name.endswith("_") and name[0] != "_"}
+    assert learned and learned <= documented(type(model))
 
 
 @pytest.mark.slow

@@ -291,7 +291,7 @@ def test_pickle_clone_and_resume(tmp_path):
     assert resumed.n_iter_ == 1
     assert_array_equal(resumed.fit(documents).vectors_, expected.vectors_)
     assert_array_equal(resumed.loss_curve_, expected.loss_curve_)
-    with pytest.raises(ValueError, match="documents is not that of the fit to be resumed"):
+    with pytest.raises(ValueError, match="X is not that of the fit to be resumed"):
         resume(tmp_path / "file").fit(documents[1:])
 
 
@@ -351,18 +351,18 @@ def test_a_file_cannot_hold_white_space(tmp_path):
 @each(
     ("documents", "error", "message"),
     [
-        ("a single text", ValueError, "documents is a single str"),
-        (7, TypeError, "documents is of type int"),
-        ({"a": 1}, TypeError, "documents is of type dict"),
-        (["a b", None], TypeError, r"documents\[1\] is None of type NoneType"),
-        (["a b", float("nan")], TypeError, r"documents\[1\] is nan of type float"),
-        (["a b", b"a b"], TypeError, r"documents\[1\] is b'a b' of type bytes"),
-        ([{"a", "b"}], TypeError, r"documents\[0\] is .* of type set"),
-        ([["a", ["b"]]], TypeError, r"documents\[0\] is not a sequence of tokens"),
+        ("a single text", ValueError, "X is a single str"),
+        (7, TypeError, "X is of type int"),
+        ({"a": 1}, TypeError, "X is of type dict"),
+        (["a b", None], TypeError, r"X\[1\] is None of type NoneType"),
+        (["a b", float("nan")], TypeError, r"X\[1\] is nan of type float"),
+        (["a b", b"a b"], TypeError, r"X\[1\] is b'a b' of type bytes"),
+        ([{"a", "b"}], TypeError, r"X\[0\] is .* of type set"),
+        ([["a", ["b"]]], TypeError, r"X\[0\] is not a sequence of tokens"),
         ([["a", 1.5]], TypeError, "the token 1.5 of type float"),
         ([["a", True]], TypeError, "the token True of type bool"),
         ([["a", "b", 1]], TypeError, "both strings and integers"),
-        ([], ValueError, "documents holds 0 documents"),
+        ([], ValueError, "X holds 0 documents"),
         ([["a"], ["b"]], ValueError, "no two of these stand in one document"),
         (["a a a a"], ValueError, "1 occur min_count=1 times"),
     ],
@@ -372,10 +372,17 @@ def test_documents_that_cannot_be_learned_from(documents, error, message):
         Word2Vec(**FEW).fit(documents)
 
 
+def test_documents_are_no_metadata():
+    for method in ("fit", "partial_fit", "score"):
+        assert not hasattr(Word2Vec, f"set_{method}_request")
+    model = Word2Vec(**FEW).fit(X=["a b", "b a"])
+    assert model.transform(X=["a"]).shape == (1, 6) and model.score(X=["a b"]) < 0
+
+
 def test_a_table_is_refused():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ["a b", "b a"]})
-    with pytest.raises(TypeError, match=r"documents\['text'\]"):
+    with pytest.raises(TypeError, match=r"X\['text'\]"):
         Word2Vec(**FEW).fit(frame)
     assert Word2Vec(**FEW).fit(frame["text"]).vectors_.shape == (2, 6)
 

@@ -75,7 +75,7 @@ class Documents(NamedTuple):
                 numbers.extend(map(number_of.__getitem__, tokens))
             except TypeError as error:
                 raise TypeError(
-                    f"documents[{i}] is not a sequence of tokens, strings or integers: {error}."
+                    f"X[{i}] is not a sequence of tokens, strings or integers: {error}."
                 ) from None
             lengths.append(len(numbers) - before)
         return cls(
@@ -93,7 +93,7 @@ class Documents(NamedTuple):
             return sorted(new)
         except TypeError:
             raise TypeError(
-                "documents holds both strings and integers as tokens; take one of them."
+                "X holds both strings and integers as tokens; take one of them."
             ) from None
 
     def corpus(self, vocabulary):
@@ -120,15 +120,15 @@ def _check_container(documents):
     """Raise unless documents can be read one by one."""
     advice = "give an iterable of strings or of lists of tokens"
     if isinstance(documents, (str, bytes)):
-        raise ValueError(f"documents is a single {type(documents).__name__}; {advice}.")
+        raise ValueError(f"X is a single {type(documents).__name__}; {advice}.")
     if sparse.issparse(documents):
         raise TypeError(
-            f"documents is a sparse matrix; {advice}. The order of tokens is needed, not counts."
+            f"X is a sparse matrix; {advice}. The order of tokens is needed, not counts."
         )
     if hasattr(documents, "columns"):
-        raise TypeError("documents is a table; give one of its columns, such as documents['text'].")
+        raise TypeError("X is a table; give one of its columns, such as X['text'].")
     if isinstance(documents, (Mapping, Set)) or not isinstance(documents, Iterable):
-        raise TypeError(f"documents is of type {type(documents).__name__}; {advice}.")
+        raise TypeError(f"X is of type {type(documents).__name__}; {advice}.")
 
 
 def _splitter(analyzer):
@@ -144,7 +144,7 @@ def _splitter(analyzer):
             return of_string(document)
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
             raise TypeError(
-                f"documents[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
+                f"X[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
                 f"string, or a list of tokens."
             )
         return document
@@ -162,7 +162,7 @@ def _checked_tokens(number_of):
             tokens[i] = int(token)
         else:
             raise TypeError(
-                f"documents holds the token {token!r} of type {type(token).__name__}; tokens are "
+                f"X holds the token {token!r} of type {type(token).__name__}; tokens are "
                 f"strings or integers."
             )
     return tokens

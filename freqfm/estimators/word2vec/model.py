@@ -142,8 +142,8 @@ class Word2Vec(
         The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
         default. Not allowed with an instance that has its own.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 shows the loss and the remaining time, as a bar in terminals and notebooks if rich is
+        installed, else as a line for each epoch. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
@@ -163,8 +163,10 @@ class Word2Vec(
     loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per input that is compared; the loss of each batch is taken before
         its step.
-    n_iter_ : int
-        Epochs trained, over all calls.
+    n_iter_, best_iter_ : int
+        Epochs trained, over all calls, and the one whose model this is: the last.
+    validation_scores_ : ndarray of shape (0,)
+        Empty, as there is no early stopping.
     optimizer_state_nbytes_ : int
         Bytes of the optimizer state.
 
@@ -323,13 +325,13 @@ class Word2Vec(
     # Fitting.
 
     @with_callbacks
-    def fit(self, documents, y=None):
+    def fit(self, X, y=None):
         """Learn the vocabulary and the vectors of documents.
 
         Parameters
         ----------
-        documents : iterable of str, or of sequences of tokens
-            Strings are split by ``analyzer``. Tokens are strings or integers.
+        X : iterable of str, or of sequences of tokens
+            Documents. Strings are split by ``analyzer``. Tokens are strings or integers.
         y : Ignored
 
         Returns
@@ -348,11 +350,11 @@ class Word2Vec(
             unfinished = self.__dict__.pop("_unfinished", None)
             with release_signals():
                 optimizer = self._resolve_optimizer()
-                read = Documents.read(documents, self.analyzer)
+                read = Documents.read(X, self.analyzer)
                 vocabulary = {token: i for i, token in enumerate(read.vocabulary(self.min_count))}
                 corpus = self._checked_corpus(read, vocabulary)
-                hashed = {"documents": [corpus.tokens, corpus.starts, list(vocabulary)]}
-                data = {"X": documents, "y": y}
+                hashed = {"X": [corpus.tokens, corpus.starts, list(vocabulary)]}
+                data = {"X": X, "y": y}
                 callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
                 optimizer = self._with_rates(optimizer, corpus, len(vocabulary))
                 if unfinished is None:
@@ -383,7 +385,7 @@ class Word2Vec(
         documents = list(X) if isinstance(X, Iterator) else X
         return self.fit(documents, y).transform(documents)
 
-    def partial_fit(self, documents, y=None):
+    def partial_fit(self, X, y=None):
         """Train one epoch on more documents, at a learning rate that does not decay.
 
         Tokens that occur at least ``min_count`` times in these documents are added at the end of
@@ -391,8 +393,8 @@ class Word2Vec(
 
         Parameters
         ----------
-        documents : iterable of str, or of sequences of tokens
-            See ``fit``.
+        X : iterable of str, or of sequences of tokens
+            Documents, see ``fit``.
         y : Ignored
 
         Returns
@@ -409,7 +411,7 @@ class Word2Vec(
                 if not is_new:
                     self._check_trainable(optimizer)
                     vocabulary = dict(self.vocabulary_)
-                read = Documents.read(documents, self.analyzer)
+                read = Documents.read(X, self.analyzer)
                 for token in read.vocabulary(self.min_count, vocabulary):
                     vocabulary[token] = len(vocabulary)
                 corpus = self._checked_corpus(read, vocabulary)
@@ -455,7 +457,7 @@ class Word2Vec(
         corpus = read.corpus(vocabulary)
         if len(vocabulary) < 2 or corpus.longest < 2:
             raise ValueError(
-                f"documents holds {len(read.lengths)} documents with {len(read.tokens)} distinct "
+                f"X holds {len(read.lengths)} documents with {len(read.tokens)} distinct "
                 f"tokens, of which {len(vocabulary)} occur min_count={self.min_count} times or "
                 f"are known; no two of these stand in one document. Give more text, or lower "
                 f"min_count."
@@ -587,8 +589,7 @@ class Word2Vec(
         Parameters
         ----------
         X : iterable of str, or of sequences of tokens
-            Documents, see ``fit``. Tokens that are not in the vocabulary are skipped. The name is
-            that of scikit-learn, whose ``set_output`` relies on it.
+            Documents, see ``fit``. Tokens that are not in the vocabulary are skipped.
 
         Returns
         -------
@@ -606,7 +607,7 @@ class Word2Vec(
         n_threads = count_threads(self.n_jobs)
         return backends.serve(self.device, "sum_histories", histories, table, n_threads)
 
-    def score(self, documents, y=None):
+    def score(self, X, y=None):
         """Return the negative mean loss of documents: the larger, the better.
 
         Windows and noise are drawn with a fixed seed, so that models with the same vocabulary are
@@ -614,8 +615,8 @@ class Word2Vec(
 
         Parameters
         ----------
-        documents : iterable of str, or of sequences of tokens
-            See ``fit``. Tokens that are not in the vocabulary are left out.
+        X : iterable of str, or of sequences of tokens
+            Documents, see ``fit``. Tokens that are not in the vocabulary are left out.
         y : Ignored
 
         Returns
@@ -623,12 +624,12 @@ class Word2Vec(
         score : float
         """
         self._check_outputs()
-        corpus = Documents.read(documents, self.analyzer).corpus(self.vocabulary_)
+        corpus = Documents.read(X, self.analyzer).corpus(self.vocabulary_)
         optimizer = self._resolve_optimizer().with_defaults()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
             raise ValueError(
-                "documents holds no two tokens of the vocabulary in one document; there is nothing "
+                "X holds no two tokens of the vocabulary in one document; there is nothing "
                 "to score."
             )
         return -float(loss)
