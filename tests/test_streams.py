@@ -92,7 +92,7 @@ def test_shuffling_moves_parts_and_rows(clicks):
     X, y, _ = clicks
     number = np.arange(len(y))
     parts = [lambda a=a: iter([(X[a : a + 350], number[a : a + 350])]) for a in (0, 350, 700)]
-    stream = RowStream(parts, shuffle=True, chunk_size=100, buffer_size=350, random_state=1)
+    stream = RowStream(parts, shuffle=True, chunk_size=100, buffer_size=350, seed=1)
     orders = []
     for epoch in (0, 1, 0):
         found, rows = rows_of(stream.epoch(epoch))
@@ -127,7 +127,7 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
         (lambda X, y: stream_of(X, y, chunk_size=0), "chunk_size=0 must be an integer"),
         (lambda X, y: RowStream.from_csr(X, y, chunk_size=0), "chunk_size=0 must be an integer"),
         (lambda X, y: RowStream.from_csr(X, y, chunk_size=2.5), "chunk_size=2.5 must be an int"),
-        (lambda X, y: stream_of(X, y, random_state=None), "random_state=None must be an integer"),
+        (lambda X, y: stream_of(X, y, seed=None), "seed=None must be an integer"),
         (lambda X, y: stream_of(X, y[:-1]), r"30 rows of X, but \[29\] of y"),
         (lambda X, y: stream_of(X, y, n_features=7), "140 features, but n_features=7"),
         (lambda X, y: stream_of(np.full((1050, 1), "a"), y), "not numbers.*give an encoder"),

@@ -64,7 +64,7 @@ class RowStream:
     n_rows : int, default=None
         Number of rows, for the time left. None is the number that the source knows, or else that
         of the first pass.
-    random_state : int, default=0
+    seed : int, default=0
         Seed of the shuffling. The order depends on it and on the number of the epoch.
     verbose : int, default=0
         1 prints the rows read so far, their rate and the time left, every few seconds.
@@ -110,7 +110,7 @@ class RowStream:
         buffer_size: int | None = None,
         prefetch: int = 2,
         n_rows: int | None = None,
-        random_state: int = 0,
+        seed: int = 0,
         verbose: int = 0,
     ):
         self.source = source
@@ -121,7 +121,7 @@ class RowStream:
         self.buffer_size = buffer_size
         self.prefetch = prefetch
         self.n_rows = n_rows
-        self.random_state = random_state
+        self.seed = seed
         self.verbose = verbose
 
     @classmethod
@@ -308,11 +308,11 @@ class RowStream:
             value = getattr(self, name)
             if value is not None:
                 check_integer(name, value, 0 if name == "prefetch" else 1)
-        check_integer("random_state", self.random_state, 0)
+        check_integer("seed", self.seed, 0)
 
     def _chunks(self, number, learn):
         """Yield the chunks."""
-        parts, rng = self._parts, np.random.default_rng([self.random_state, number])
+        parts, rng = self._parts, np.random.default_rng([self.seed, number])
         if self.shuffle:
             parts = [parts[i] for i in rng.permutation(len(parts))]
         blocks = (self._encoded(block, learn) for part in parts for block in part())
