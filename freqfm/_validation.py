@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._rows import csr_of, take_rows
@@ -517,7 +518,7 @@ def count_threads(n_jobs):
     if n_jobs is None:
         return available_threads()
     if isinstance(n_jobs, (bool, np.bool_)) or not isinstance(n_jobs, Integral):
-        raise TypeError(
+        raise InvalidParameterError(
             f"n_jobs={n_jobs!r} is not a number of threads; give a positive integer, -1 for all "
             f"cores, or None."
         )
@@ -574,13 +575,14 @@ def check_count(name, value):
 
     Raises
     ------
-    TypeError
-        If ``value`` is not an integer; a bool is not accepted.
+    InvalidParameterError
+        If ``value`` is not an integer; a bool is not accepted. As in constructors' parameters, this
+        error of scikit-learn is a TypeError and a ValueError.
     ValueError
         If it is less than 1, or beyond int32, the type of item indices.
     """
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={reprlib.repr(value)} must be an integer.")
+        raise InvalidParameterError(f"{name}={reprlib.repr(value)} must be an integer.")
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
     if value > np.iinfo(np.int32).max:
@@ -593,11 +595,15 @@ def check_integer(name, number, least):
 
     Raises
     ------
+    InvalidParameterError
+        As in :func:`check_count`.
     ValueError
-        If it is not an integer, a bool for instance, or less than ``least``.
+        If it is less than ``least``.
     """
-    if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
-        raise ValueError(f"{name}={number!r} must be an integer of at least {least}.")
+    is_integer = isinstance(number, Integral) and not isinstance(number, (bool, np.bool_))
+    if not is_integer or number < least:
+        error = ValueError if is_integer else InvalidParameterError
+        raise error(f"{name}={reprlib.repr(number)} must be an integer of at least {least}.")
     return int(number)
 
 
@@ -723,9 +729,9 @@ def check_flag(name, value):
 
     Raises
     ------
-    TypeError
-        If ``value`` is anything else, such as "no".
+    InvalidParameterError
+        If ``value`` is anything else, such as "no"; see :func:`check_count`.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={reprlib.repr(value)} must be True or False.")
+        raise InvalidParameterError(f"{name}={reprlib.repr(value)} must be True or False.")
     return bool(value)

@@ -104,6 +104,23 @@ def test_whole_numbers_of_any_type_and_size():
             call()
 
 
+@pytest.mark.parametrize("error", [TypeError, ValueError])
+def test_parameters_of_another_type_raise_what_those_of_constructors_do(error):
+    for call in (
+        lambda: ndcg_at_k([[1, 0]], [[0, 1]], 1.5),
+        lambda: make_ranking_scorer(k="10"),
+        lambda: make_ranking_scorer(seed=None),
+        lambda: make_ranking_scorer(fraction="0.2"),
+        lambda: holdout_interactions(HISTORIES, min_history=1.5),
+        lambda: next(WarmStartKFold(2.0).split([(1, 2), (1, 3)])),
+        lambda: next(WarmStartKFold(shuffle="yes").split([(1, 2), (1, 3)])),
+        lambda: MFRecommender(max_iter=1.5).fit(HISTORIES),
+        lambda: MFRecommender(max_iter=1, n_jobs="all").fit(HISTORIES),
+    ):
+        with pytest.raises(error):
+            call()
+
+
 @pytest.mark.parametrize("metric", [[], {}, ["ndcg"], np.array(3), None])
 def test_a_metric_is_a_name(metric):
     with pytest.raises(ValueError, match="metric=.* is not known"):

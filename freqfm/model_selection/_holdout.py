@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
+from sklearn.utils._param_validation import InvalidParameterError
 
 from freqfm._interactions import Table, is_dataframe
 from freqfm._rows import with_one_index_type
@@ -167,15 +168,17 @@ def holdout_by_content(
 
 def check_fraction(name, fraction):
     """Return the number if it lies between 0 and 1."""
-    if not isinstance(fraction, Real) or not 0 < fraction < 1:
-        raise ValueError(f"{name}={fraction!r} must be a number above 0 and below 1.")
+    is_number = isinstance(fraction, Real)
+    if not is_number or not 0 < fraction < 1:
+        error = ValueError if is_number else InvalidParameterError
+        raise error(f"{name}={fraction!r} must be a number above 0 and below 1.")
     return float(fraction)
 
 
 def check_seed(seed):
     """Return the seed as an int if it is an integer."""
     if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise ValueError(f"seed={seed!r} must be an integer.")
+        raise InvalidParameterError(f"seed={seed!r} must be an integer.")
     return int(seed)
 
 
