@@ -14,8 +14,14 @@ from freqfm import (
     InteractionRecommender,
     MFRecommender,
 )
-from freqfm.datasets import load_interactions, make_clicks
-from freqfm.metrics import ndcg_at_k, normalized_entropy, ranking_report
+from freqfm.datasets import load_interactions, make_clicks, make_interactions
+from freqfm.metrics import (
+    diversity_at_k,
+    ndcg_at_k,
+    normalized_entropy,
+    ranking_report,
+    recall_at_k,
+)
 from freqfm.model_selection import (
     GlobalTimeSplit,
     LeaveLastOut,
@@ -48,6 +54,22 @@ def split(splitter):
 def test_flags_of_splitters_are_true_or_false(splitter, name, flag):
     with pytest.raises(TypeError, match=f"{name}=.* must be True or False"):
         split(splitter(**{name: flag}))
+
+
+@each("flag", ["macro", "no", 1, None])
+@each(
+    "name, call",
+    [
+        ("average", lambda flag: ndcg_at_k([[1, 0]], [[0, 1]], average=flag)),
+        ("average", lambda flag: diversity_at_k([[0, 1]], np.eye(2), average=flag)),
+        ("truncated", lambda flag: recall_at_k([[1, 0]], [[0, 1]], truncated=flag)),
+        ("return_model", lambda flag: make_clicks(10, return_model=flag)),
+        ("return_model", lambda flag: make_interactions(return_model=flag)),
+    ],
+)
+def test_flags_of_functions_are_true_or_false(name, call, flag):
+    with pytest.raises(TypeError, match=f"{name}=.* must be True or False"):
+        call(flag)
 
 
 @pytest.mark.parametrize("n_splits", [10**12, 2**70])

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm._validation import check_integer
+from freqfm._validation import check_flag, check_integer
 from freqfm.datasets.synthetic import as_random_state, is_real
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
@@ -112,6 +112,7 @@ def make_interactions(
         ("min_interactions", min_interactions),
     ):
         check_integer(name, value, 1)
+    check_flag("return_model", return_model)
     for name, value, most in (
         ("popularity_exponent", popularity_exponent, 2),
         ("activity_exponent", activity_exponent, 2),

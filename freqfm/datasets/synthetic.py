@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
-from freqfm._validation import check_integer
+from freqfm._validation import check_flag, check_integer
 
 TAILS = ("zipf", "exponential")
 
@@ -94,7 +94,7 @@ def make_clicks(
     Raises
     ------
     ValueError
-        If an argument is outside its range.
+        If an argument is outside its range, or of another type.
 
     Notes
     -----
@@ -118,6 +118,7 @@ def make_clicks(
     >>> model.field_offsets.tolist()
     [0, 50, 70]
     """
+    check_flag("return_model", return_model)
     sizes = _check_n_tokens(n_tokens)
     check_integer("n_samples", n_samples, 1)
     check_integer("n_components", n_components, 1)

@@ -75,7 +75,8 @@ def ndcg_at_k(
     Raises
     ------
     TypeError
-        If ``ranked`` or ``k`` is anything but integers, or ``relevant`` anything but numbers.
+        If ``ranked`` or ``k`` is anything but integers, ``relevant`` anything but numbers, or
+        ``average`` neither True nor False, such as the "macro" of scikit-learn.
     ValueError
         If shapes do not match, an index is out of range, a row contains an item twice, a number in
         ``relevant`` is not finite, ``k`` is out of range, or there is no user to average over.

@@ -5,7 +5,7 @@ They take hits and return one number per user, NaN for users without held-out it
 
 import numpy as np
 
-from freqfm._validation import as_array
+from freqfm._validation import as_array, check_flag
 
 STRATA = ("popular", "neutral", "unpopular")
 
@@ -15,10 +15,10 @@ def mean(values, average):
 
     Raises
     ------
-    ValueError
-        If no user has a value.
+    TypeError, ValueError
+        If no user has a value, or ``average`` is neither True nor False.
     """
-    if not average:
+    if not check_flag("average", average):
         return values
     values = values[~np.isnan(values)]
     if not len(values):
@@ -36,7 +36,8 @@ def ndcg(hits):
 
 def recall(hits, truncated=False):
     """Return the number of hits divided by the number of held-out items, at most k if truncated."""
-    return _divide(hits.places.sum(axis=1), _most(hits) if truncated else hits.n_relevant, hits)
+    most = _most(hits) if check_flag("truncated", truncated) else hits.n_relevant
+    return _divide(hits.places.sum(axis=1), most, hits)
 
 
 def precision(hits):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._validation import as_array, check_count, check_structure
+from freqfm._validation import as_array, check_count, check_flag, check_structure
 from freqfm.metrics._formulas import check_item_counts
 from freqfm.metrics._hits import check_ranked
 
@@ -233,7 +233,7 @@ def _count(ranked, n_items, k):
 
 def _mean_of_users(totals, numbers, average, least):
     """Return ``totals / numbers`` of each user, NaN where the number is 0, or their mean."""
-    if not average:
+    if not check_flag("average", average):
         return np.divide(totals, numbers, out=np.full(len(totals), np.nan), where=numbers > 0)
     some = numbers > 0
     if not some.any():
