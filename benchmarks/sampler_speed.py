@@ -50,10 +50,10 @@ def make_problem(n_items, d, rng):
     return items, rng.zipf(1.8, n_items), queries
 
 
-def timed(function, *args):
+def timed(function, *args, **options):
     """Return the seconds of processor time, of which one thread is all, and the result."""
     start = time.process_time()
-    result = function(*args)
+    result = function(*args, **options)
     return time.process_time() - start, result
 
 
@@ -62,7 +62,7 @@ def draw_seconds(sampler, queries, n, repeats):
     rows = queries
     if isinstance(sampler, MIDX) and sampler.variant == "exact":
         rows = queries[: max(1, _WORK // len(sampler.item_vectors_))]
-    taken = [timed(Sampler.sample, sampler, rows, n, 1)[0] for _ in range(repeats)]
+    taken = [timed(Sampler.sample, sampler, rows, n, random_state=1)[0] for _ in range(repeats)]
     return min(taken) / (len(rows) * n)
 
 
@@ -81,7 +81,7 @@ def measure(n_items, d, n, repeats):
     print(f"  {'':24}{'us/draw':>10}{'fit, s':>9}{'refresh, s':>12}{'KL':>8}")
     results = {}
     for name, sampler in contenders().items():
-        fit, _ = timed(sampler.fit, items, counts, 0)
+        fit, _ = timed(sampler.fit, items, counts, random_state=0)
         refresh = fit
         if isinstance(sampler, MIDX):
             with single_threaded_blas():
@@ -104,7 +104,7 @@ def main():
     if args.quick:
         sizes = [(1000, 8), (2000, 8)]
     for sampler in contenders().values():
-        sampler.fit(np.ones((2, 2)), None, 0).sample(np.ones((1, 2)), 1)  # compiles
+        sampler.fit(np.ones((2, 2)), random_state=0).sample(np.ones((1, 2)), 1)  # compiles
     results = {
         f"{n_items} x {d}": measure(n_items, d, args.draws, 1 if args.quick else args.repeats)
         for n_items, d in sizes

@@ -377,7 +377,8 @@ def test_flags_and_seeds_are_given_by_name():
         (function.__qualname__, p.name)
         for function in of_package
         for p in by_position(function)
-        if isinstance(p.default, bool) or (p.name == "seed" and p.default is not p.empty)
+        if p.default is not p.empty
+        and (isinstance(p.default, bool) or p.name in ("seed", "random_state"))
     }
     assert found == set()
 

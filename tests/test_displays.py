@@ -95,17 +95,17 @@ def test_magnitudes_of_factorization_machines():
 def test_rank_correlation():
     rng = np.random.default_rng(0)
     counts, lengths = rng.integers(1, 9, 50), rng.random(50)
-    display = MagnitudePopularityDisplay(counts, lengths)
+    display = MagnitudePopularityDisplay(lengths, counts)
     assert display.correlation == pytest.approx(stats.spearmanr(counts, lengths).statistic)
-    assert np.isnan(MagnitudePopularityDisplay([3, 3], [1.0, 2.0]).correlation)
-    assert np.isnan(MagnitudePopularityDisplay([0, 3], [1.0, 2.0]).correlation)
+    assert np.isnan(MagnitudePopularityDisplay([1.0, 2.0], [3, 3]).correlation)
+    assert np.isnan(MagnitudePopularityDisplay([1.0, 2.0], [0, 3]).correlation)
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: MagnitudePopularityDisplay([1, 2], [1.0]), "2 counts and 1 lengths"),
-        (lambda: MagnitudePopularityDisplay([[1]], [1.0]), "counts must be one-dimensional"),
+        (lambda: MagnitudePopularityDisplay([1.0], [1, 2]), "2 counts and 1 lengths"),
+        (lambda: MagnitudePopularityDisplay([1.0], [[1]]), "counts must be one-dimensional"),
         (lambda: MagnitudePopularityDisplay.from_vectors([1.0], [1]), "vectors must be a matrix"),
         (lambda: MagnitudePopularityDisplay.from_estimator(None, of="item"), "of='item' must be"),
     ],

@@ -125,7 +125,7 @@ def train_items(X, vectors, queries, proposal=None, n_draws=0, key=0, size=1, n_
 
 def run_sampled(X, vectors, queries, sampler, n_draws, key, n_unit=0):
     counts = np.bincount(X.indices, minlength=X.shape[1])
-    proposal = sampler.fit(used(vectors, n_unit), counts, 0).proposal_
+    proposal = sampler.fit(used(vectors, n_unit), counts, random_state=0).proposal_
     proposal = proposal._replace(n_items=len(vectors))
     return train_items(X, vectors, queries, proposal, n_draws, key, n_unit=n_unit)
 
@@ -178,7 +178,7 @@ def test_sampled_gradient_equals_finite_differences(n_unit):
     queries = rng.standard_normal((3, 3)).astype(np.float32)
     sampler = MIDX("popularity", n_codewords=3)
     counts = np.bincount(X.indices, minlength=20)
-    sampler.fit(used(vectors, n_unit), counts, 0)
+    sampler.fit(used(vectors, n_unit), counts, random_state=0)
     log_q = sampler.log_proba(queries) + np.log(20)
     losses, by_queries, by_vectors = run_sampled(X, vectors, queries, sampler, 8, 5, n_unit)
     # A query's draws depend only on the key.

@@ -19,16 +19,16 @@ class MagnitudePopularityDisplay:
 
     Parameters
     ----------
+    lengths : array-like of shape (n,)
+        Lengths of the vectors.
     counts : array-like of shape (n,)
         How often each item, or user, occurs in training.
-    lengths : array-like of shape (n,)
-        Lengths of their vectors.
     what : str, default="items"
         What the points are, for labels.
 
     Attributes
     ----------
-    counts, lengths : ndarray of shape (n_seen,)
+    lengths, counts : ndarray of shape (n_seen,)
         Without those that never occur, which have no position on a logarithmic axis.
     correlation : float
         Spearman's rank correlation of the two; nan if either is constant.
@@ -53,8 +53,8 @@ class MagnitudePopularityDisplay:
     1.00
     """
 
-    def __init__(self, counts, lengths, *, what="items"):
-        counts, lengths = as_vector("counts", counts), as_vector("lengths", lengths)
+    def __init__(self, lengths, counts, *, what="items"):
+        lengths, counts = as_vector("lengths", lengths), as_vector("counts", counts)
         if len(counts) != len(lengths):
             raise ValueError(
                 f"there are {len(counts)} counts and {len(lengths)} lengths of {what}; give one of "
@@ -110,7 +110,7 @@ class MagnitudePopularityDisplay:
                 f"vectors must be a matrix, one vector a row; got the shape {vectors.shape}."
             )
         lengths = np.linalg.norm(vectors, axis=1)
-        return cls(counts, lengths, what=what).plot(ax=ax, **kwargs)
+        return cls(lengths, counts, what=what).plot(ax=ax, **kwargs)
 
     def plot(self, ax=None, **kwargs):
         """Draw the points.

@@ -90,7 +90,7 @@ class Sampler(Component):
         stream = Stream(int(generator.integers(1 << 63)), 0, 0)
         return backends.get().draw_lists(proposal, stream, 0, shape)
 
-    def fit(self, item_vectors, counts=None, random_state=None):
+    def fit(self, item_vectors, counts=None, *, random_state=None):
         """Prepare to draw items.
 
         Parameters
@@ -152,7 +152,7 @@ class Sampler(Component):
         log_q = log_q if len(log_q) else np.zeros(self.proposal_.n_items)
         return np.repeat(log_q[None].astype(np.float64), len(queries), axis=0)
 
-    def sample(self, queries, n, random_state=None):
+    def sample(self, queries, n, *, random_state=None):
         """Draw items for every query, with replacement.
 
         Parameters

@@ -82,9 +82,9 @@ class DNS(QuerySampler):
             weight[:] = (log - np.log(ties))[rank]
         return weights
 
-    def sample(self, queries, n, random_state=None):
+    def sample(self, queries, n, *, random_state=None):
         """Draw items for every query, see :meth:`Sampler.sample`."""
-        ids, log_q = super().sample(queries, n, random_state)
+        ids, log_q = super().sample(queries, n, random_state=random_state)
         queries = self._check_queries(queries)
         step = max(1, _PAIRS // self.proposal_.n_items)
         for start in range(0, len(queries), step):
