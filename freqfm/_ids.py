@@ -11,7 +11,7 @@ def natural(values):
         return values
     values = values.astype(object)
     types = set(map(type, values.tolist()))
-    if types == {bool}:
+    if types and types <= {bool, np.bool_}:
         return values.astype(bool)
     if not types or not all(issubclass(t, Number) and not issubclass(t, bool) for t in types):
         return values

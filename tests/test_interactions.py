@@ -245,6 +245,16 @@ def test_ids_of_frames_stay_apart(library):
     assert model.user_ids_.dtype == object
 
 
+def test_ids_of_the_model_are_found_in_lists():
+    for users in (["ann", "bob"], [1, 2], [np.int8(1), np.int8(2)], [False, True], [0.5, 1.5]):
+        model = InteractionRecommender(Counting()).fit(
+            [(users[0], "tea"), (users[1], "tea"), (users[1], "jam")]
+        )
+        # NumPy's scalars, not those of Python.
+        assert_array_equal(model.recommend(list(model.user_ids_))[0], model.recommend()[0])
+        assert_array_equal(model.recommend(users)[0], model.recommend()[0])
+
+
 def test_truth_values_are_no_numbers():
     with pytest.raises(TypeError, match="types bool, int, which cannot be told apart or sorted"):
         InteractionRecommender(Counting()).fit([(1, "tea"), (True, "jam")])
