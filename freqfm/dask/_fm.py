@@ -256,6 +256,8 @@ _NOTE = """{summary}
 
     Attributes
     ----------
+    client_ : distributed.Client
+        The client that is used: ``client``, or else the current one. Also before ``fit``.
     n_shards_ : int
         Number of shards in ``fit``. All others are those of :class:`freqfm.{name}`.
 

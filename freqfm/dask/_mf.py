@@ -212,6 +212,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     Attributes
     ----------
+    client_ : distributed.Client
+        The client that is used: ``client``, or else the current one. Also before ``fit``.
     n_shards_ : int
         Number of shards in ``fit``. All others are those of :class:`freqfm.MFRecommender`.
 
