@@ -51,11 +51,19 @@ class _BlasLimit:
 
     def begin(self):
         """Limit BLAS to one thread."""
-        with hold_signals(), self._lock:
-            if self._limit is None:
-                self._limit = _controller().limit(limits=1, user_api="blas")
-            self._n_blocks += 1
-            self._own.n_blocks = self._count_own() + 1
+        begun = False
+        try:
+            with hold_signals(), self._lock:
+                if self._limit is None:
+                    self._limit = _controller().limit(limits=1, user_api="blas")
+                self._n_blocks += 1
+                self._own.n_blocks = self._count_own() + 1
+                begun = True
+        except BaseException:
+            # A signal that was held has interrupted the caller before its block.
+            if begun:
+                self.end()
+            raise
 
     def end(self):
         """Lift the limit, unless other blocks are still running."""

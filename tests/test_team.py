@@ -266,6 +266,20 @@ def blas_threads():
     return {library["num_threads"] for library in libraries if library["user_api"] == "blas"}
 
 
+def test_an_interrupt_at_the_begin_of_a_block_leaves_no_limit(monkeypatch):
+    def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        return controller()
+
+    controller = _threads._controller
+    monkeypatch.setattr(_threads, "_controller", interrupted)
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        before = blas_threads()
+        with pytest.raises(KeyboardInterrupt), single_threaded_blas():
+            pytest.fail("the block was entered")
+        assert blas_threads() == before
+
+
 def test_calls_of_several_threads_leave_blas_as_it_was():
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
         before = blas_threads()
