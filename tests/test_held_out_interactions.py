@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import ALSRecommender, FastVAERecommender, InteractionRecommender, MFRecommender
@@ -50,6 +51,14 @@ def test_the_best_epoch_is_kept(model):
     users, places = np.nonzero(items >= 0)
     recommended = sparse.csr_array((np.ones(len(users)), (users, items[users, places])), X.shape)
     assert recommended.multiply(X).nnz == 0 and recommended.multiply(X_VAL).nnz == X_VAL.nnz
+
+
+def test_without_patience_all_epochs_are_trained(model):
+    with pytest.warns(ConvergenceWarning, match="early_stopping=False and n_iter_no_change=None"):
+        model.set_params(max_iter=2).fit(X, X_val=X_VAL)
+    model.set_params(max_iter=12, n_iter_no_change=None).fit(X, X_val=X_VAL)
+    assert model.n_iter_ == len(model.validation_scores_) == 12
+    assert model.best_iter_ == 1 + np.argmax(model.validation_scores_)
 
 
 def test_what_cannot_be_found_does_not_count(model):

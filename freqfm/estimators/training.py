@@ -247,11 +247,9 @@ class EpochLoop:
             return
         if 2 * self._since_best <= phase.patience:
             watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
-            settings = []
+            settings = ["n_iter_no_change=None"]
             if phase.score_name and getattr(estimator, "early_stopping", False) is not False:
-                settings.append("early_stopping=False")
-            if None in estimator._parameter_constraints["n_iter_no_change"]:
-                settings.append("n_iter_no_change=None")
+                settings.insert(0, "early_stopping=False")
             warn_user(
                 f"{type(estimator).__name__}: the fit reached max_iter={phase.n_epochs} while the "
                 f"{watched} still improved. Raise max_iter, or set {' and '.join(settings)} to "

@@ -73,9 +73,9 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         interactions are used instead, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
-    n_iter_no_change : int, default=5
+    n_iter_no_change : int or None, default=5
         Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
-        early stopping.
+        early stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -206,7 +206,7 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": POSITIVE_INTEGER,
+        "n_iter_no_change": [*POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -228,7 +228,7 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         n_recommendations: int = 10,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | None = 5,
         tol: float = 1e-4,
         warm_start: bool = False,
         verbose: int = 0,

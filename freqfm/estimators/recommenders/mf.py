@@ -141,9 +141,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         ``fit`` those interactions are used instead of held-out ones.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
-    n_iter_no_change : int, default=10
+    n_iter_no_change : int or None, default=10
         Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
-        early stopping.
+        early stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -279,7 +279,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": POSITIVE_INTEGER,
+        "n_iter_no_change": [*POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -311,7 +311,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         n_recommendations: int = 10,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int | None = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
         verbose: int = 0,

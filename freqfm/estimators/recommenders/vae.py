@@ -150,7 +150,7 @@ class FastVAERecommender(GradientRecommender):
         interactions are used instead of held-out ones, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
-    n_iter_no_change : int, default=10
+    n_iter_no_change : int or None, default=10
         Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
         early stopping. None never stops.
     tol : float, default=1e-4
