@@ -53,6 +53,19 @@ def test_the_best_epoch_is_kept(model):
     assert recommended.multiply(X).nnz == 0 and recommended.multiply(X_VAL).nnz == X_VAL.nnz
 
 
+@pytest.mark.parametrize(
+    "params", [{"loss": "bpr"}, {"loss": "softmax"}, {"learning_rate": 0.01}], ids=str
+)
+def test_factorization_trains_on_all_interactions_in_the_end(params):
+    model = MFRecommender(8, **STOPPING, **params).fit(X)
+    whole = clone(model).set_params(early_stopping=False, max_iter=max(model.best_iter_, 5)).fit(X)
+    assert_array_equal(model.user_factors_, whole.user_factors_)
+    assert_array_equal(model.item_factors_, whole.item_factors_)
+    # New users get the same vectors, too.
+    for found, expected in zip(model.recommend(X_VAL), whole.recommend(X_VAL), strict=True):
+        assert_array_equal(found, expected)
+
+
 def test_without_patience_all_epochs_are_trained(model):
     with pytest.warns(ConvergenceWarning, match="early_stopping=False and n_iter_no_change=None"):
         model.set_params(max_iter=2).fit(X, X_val=X_VAL)

@@ -272,6 +272,7 @@ def test_an_interrupt_at_the_begin_of_a_block_leaves_no_limit(monkeypatch):
         return controller()
 
     controller = _threads._controller
+    monkeypatch.setattr(_threads, "_limit", _threads._BlasLimit())
     monkeypatch.setattr(_threads, "_controller", interrupted)
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
         before = blas_threads()

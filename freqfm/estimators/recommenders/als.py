@@ -193,7 +193,6 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
 
     _records = {**BaseRecommender._records, "_objective": Objective}
     _keeps_weights = True
-    _refits = True
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory

@@ -106,8 +106,6 @@ class BaseRecommender(
     _records: dict = {"_history": InteractionHistory}
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
-    #: Whether a new model is trained on all interactions once early stopping has found the epochs.
-    _refits = False
     _writes_checkpoints = True
 
     # Hooks for training.
@@ -301,7 +299,10 @@ class BaseRecommender(
             if not in_refit:
                 self._train(components, train_part, held_out, trial, callbacks)
             # With a warm start, held-out interactions are not trained on until the next call.
-            if self._refits and train_part.nnz < X.nnz and not self.warm_start:
+            refits = train_part.nnz < X.nnz and not self.warm_start
+            # The second phase needs the memory.
+            del train_part, held_out
+            if refits:
                 least = min(components.max_iter, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, in_refit, least)
             with release_signals():
@@ -383,6 +384,7 @@ class BaseRecommender(
         components = self._resolve_components(X)
         if reset:
             self._init_model(X, components)
+        self._keep_settings(components, X)
         return self._trainer_of(components, X, None, self._history.n_interactions)
 
     def _trainer_of(self, components, X, held_out, n_known):

@@ -136,9 +136,10 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
-        Whether to hold out interactions, stop when their NDCG no longer improves, and restore the
-        model of the best epoch. Otherwise all interactions are trained on. With ``X_val`` in
-        ``fit`` those interactions are used instead of held-out ones.
+        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
+        new model on all interactions for the best number of epochs, at least 5. With
+        ``warm_start=True`` the best epoch is restored instead. With ``X_val`` in ``fit`` those
+        interactions are used instead of held-out ones, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int or None, default=10

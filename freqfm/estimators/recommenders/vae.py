@@ -261,7 +261,6 @@ class FastVAERecommender(GradientRecommender):
         "negative_sampler": SAMPLERS,
     }
     _keeps_weights = True
-    _refits = True
 
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
