@@ -172,7 +172,8 @@ def test_recommender_predicts_lazily(client, histories):
 
 
 def test_early_stopping_of_recommenders_scores_all_shards(client, histories):
-    params = {**MF, "max_iter": 1, "early_stopping": True, "n_jobs": 1}
+    # With a warm start the model of the best epoch is kept.
+    params = {**MF, "max_iter": 1, "early_stopping": True, "warm_start": True, "n_jobs": 1}
     model = fdask.MFRecommender(**TWO, **params).fit(split(histories, [0, 50, 120]))
     parts = [
         split_interactions(histories[a:b], 0.1, seed_of(model._seed, i))
