@@ -173,7 +173,8 @@ def refuse_ignored(axis, component, base):
         return
     _check_methods(axis, cls, shipped)
     _check_formulas(axis, component, required)
-    _warn_of_mistakes(component)
+    if is_first_check("formulas", component):
+        component._warn_of_mistakes()
     if component._compiled and of_base and not component._formulas:
         raise TypeError(
             f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
@@ -219,19 +220,21 @@ def _check_methods(axis, cls, shipped):
         raise TypeError(f"{axis} is a {cls.__name__} without {', '.join(missing)}; define it.")
 
 
-# What was compared with its derivatives: the parameters of instances, as text, by class.
-_COMPARED = weakref.WeakKeyDictionary()
+# What was checked: the checks and the parameters of instances, as text, by class.
+_CHECKED = weakref.WeakKeyDictionary()
 
 
-def _warn_of_mistakes(component):
-    """Warn of formulas that are probably wrong, once for each class and its parameters.
+def is_first_check(check, component):
+    """Return whether no component of this class and with these parameters had this check before.
 
-    A component is resolved several times in each call of ``partial_fit``.
+    A component is resolved several times in each call of ``partial_fit``, and in each fit of a
+    search.
     """
-    known, parameters = _COMPARED.setdefault(type(component), set()), repr(vars(component))
-    if parameters not in known:
-        known.add(parameters)
-        component._warn_of_mistakes()
+    known, key = _CHECKED.setdefault(type(component), set()), (check, repr(vars(component)))
+    if key in known:
+        return False
+    known.add(key)
+    return True
 
 
 def _check_formulas(axis, component, required):

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     # pytest and Python would search all that compiling has left several times.
     gc.freeze()
+
+
+@pytest.fixture
+def ctrl_c():
+    """Make the signal an exception, which it is not where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

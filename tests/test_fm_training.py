@@ -438,14 +438,6 @@ def test_interrupt_between_epochs_keeps_the_last_complete_epoch(log, monkeypatch
     assert_same_model(model, expected)
 
 
-@pytest.fixture
-def ctrl_c():
-    """Make the signal an exception, which it is not where the tests run in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_interrupt_within_an_epoch_keeps_the_last_complete_epoch(log, n_jobs, ctrl_c):
     X, y = log

@@ -31,15 +31,8 @@ MODELS = [
         4, hidden_layer_sizes=(8,), learning_rate=0.01, early_stopping=False, random_state=0
     ),
 ]
+pytestmark = pytest.mark.usefixtures("ctrl_c")
 EVERY = pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c():
-    """Make the signal an exception, which it is not where the tests run in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

@@ -266,15 +266,7 @@ def blas_threads():
     return {library["num_threads"] for library in libraries if library["user_api"] == "blas"}
 
 
-@pytest.fixture
-def interruptible():
-    """Let SIGINT interrupt, which a shell may have told this process to ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_at_the_begin_of_a_block_leaves_no_limit(monkeypatch, interruptible):
+def test_an_interrupt_at_the_begin_of_a_block_leaves_no_limit(monkeypatch, ctrl_c):
     def interrupted():
         signal.raise_signal(signal.SIGINT)
         return controller()

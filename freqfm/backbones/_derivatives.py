@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from freqfm._components import set_by_user
+from freqfm._components import is_first_check, set_by_user
 from freqfm._warnings import warn_once
 from freqfm.backbones._base import backward
 
@@ -24,6 +24,8 @@ _TOLERANCE_OF_STEPS, _TOLERANCE = 0.03, 0.3
 def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
     """Warn if a user's ``backward`` does not return the derivatives of what ``forward`` returns.
 
+    Once for each class and its parameters.
+
     A sum of some vectors with random weights is differentiated along random directions. Tables for
     which ``backward`` returns nothing are not compared: they may be constant on purpose. Nor are
     those where a shorter step gives another slope.
@@ -35,7 +37,8 @@ def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
         Changed, and set back.
     n_users, n_items : int
     """
-    if not {"forward", "backward"} & set_by_user(backbone):
+    given = {"forward", "backward"} & set_by_user(backbone)
+    if not given or not is_first_check("gradients", backbone):
         return
     generator = np.random.default_rng(0)
     users, items = (_some(n) for n in (n_users, n_items))

@@ -247,12 +247,12 @@ class EpochLoop:
             return
         if 2 * self._since_best <= phase.patience:
             watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
-            settings = ["n_iter_no_change=None"]
+            settings = "n_iter_no_change=None"
             if phase.score_name and getattr(estimator, "early_stopping", False) is not False:
-                settings.insert(0, "early_stopping=False")
+                settings = f"early_stopping=False and {settings}"
             warn_user(
                 f"{type(estimator).__name__}: the fit reached max_iter={phase.n_epochs} while the "
-                f"{watched} still improved. Raise max_iter, or set {' and '.join(settings)} to "
+                f"{watched} still improved. Raise max_iter, or set {settings} to "
                 f"train exactly max_iter epochs.",
                 ConvergenceWarning,
             )

@@ -23,11 +23,12 @@ def expect(loss, of_classes, scores):
     flat = np.ascontiguousarray(scores, dtype=np.float32).ravel()
     formulas = loss.replacements(of_classes)
     expected = backends.get().expected_targets(loss.code, formulas, flat)
-    if loss.code == codes.CUSTOM_LOSS and np.isnan(expected).any():
-        score = flat[np.isnan(expected)][0]
-        raise ValueError(
-            f"expectation of {type(loss).__name__} returns NaN for the score {score:g}."
-        )
+    if loss.code == codes.CUSTOM_LOSS:
+        without = flat[np.isnan(expected)]
+        if len(without):
+            raise ValueError(
+                f"expectation of {type(loss).__name__} returns NaN for the score {without[0]:g}."
+            )
     return expected.reshape(scores.shape)
 
 

@@ -7,6 +7,7 @@ from scipy import sparse
 
 from freqfm import backends
 from freqfm._rows import with_one_index_type
+from freqfm._validation import count_columns
 from freqfm.backends.base import Histories, LeastSquaresProblem
 from freqfm.estimators.tasks import TrainingTask
 
@@ -53,7 +54,7 @@ class Objective(NamedTuple):
 
     def penalties(self, totals, n_others):
         """Return the penalty of rows by the sums of their weights, float32."""
-        scale = (totals + self.unobserved_weight * n_others) ** self.exponent
+        scale = _growth(totals, n_others, self.unobserved_weight, self.exponent)
         with np.errstate(over="ignore"):
             return (self.regularization * scale).astype(np.float32)
 
@@ -61,6 +62,11 @@ class Objective(NamedTuple):
         """Raise unless this is what a fit has stored."""
         for name, value in self._asdict().items():
             learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
+
+
+def _growth(totals, n_others, unobserved_weight, exponent):
+    """Return by how much the regularization of rows is multiplied, by the sums of their weights."""
+    return (totals + unobserved_weight * n_others) ** exponent
 
 
 def _scale_of_noise(X, unobserved_weight, exponent):
@@ -74,13 +80,13 @@ def _scale_of_noise(X, unobserved_weight, exponent):
     the larger of the two, so that vectors never vanish at half of their sum.
     """
     of_users, of_items = (
-        (X.sum(axis=axis, dtype=np.float64) + unobserved_weight * n_others) ** -exponent
+        _growth(X.sum(axis=axis, dtype=np.float64), n_others, unobserved_weight, -exponent)
         for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
     )
     X = with_one_index_type(X)
     squares = sparse.csr_array((X.data.astype(np.float64) ** 2, X.indices, X.indptr), X.shape)
     n_rows = np.count_nonzero(np.diff(X.indptr))
-    n_columns = np.count_nonzero(np.bincount(X.indices))
+    n_columns = np.count_nonzero(count_columns(X))
     return np.sqrt(of_users @ (squares @ of_items)) * (n_rows**-0.5 + n_columns**-0.5)
 
 
