@@ -58,7 +58,7 @@ MAY_IMPORT = {
         "exceptions",
         "metrics",
     },
-    "displays": {"_validation", "metrics", "model_selection"},
+    "displays": {"_rows", "_validation", "metrics", "model_selection"},
     "estimators": {
         *BELOW_AXES,
         *AXES,

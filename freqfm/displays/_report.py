@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
+from freqfm._rows import take_rows
 from freqfm._validation import check_count
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
 from freqfm.metrics._formulas import check_item_counts, strata
@@ -179,7 +180,8 @@ class RankingReport:
             ranked, _ = model.recommend(history, n_recommendations=k)
         else:
             ranked, _ = model.recommend(users=users, n_recommendations=k)
-            history = model._history.matrix((model._history.n_users, relevant.shape[1]))[users]
+            known = model._history.matrix((model._history.n_users, relevant.shape[1]))
+            history = take_rows(known, users)
         options = {"item_counts": model.item_counts_, **options}
         report = cls(relevant, ranked, history, **options)
         report.user_names = names
