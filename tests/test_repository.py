@@ -21,9 +21,13 @@ def read(name):
 
 
 def test_oldest_dependencies_are_tested():
-    (block,) = re.findall(r"^dependencies = \[(.*?)\]", read("pyproject.toml"), re.S | re.M)
+    project = read("pyproject.toml")
+    (block,) = re.findall(r"^dependencies = \[(.*?)\]", project, re.S | re.M)
     bounds = re.findall(r'"([\w-]+)>=([\d.]+)"', block)
     assert len(bounds) == block.count('"') // 2
+    for extra in ("frames", "dask"):
+        (block,) = re.findall(rf"^{extra} = \[(.*)\]$", project, re.M)
+        bounds += re.findall(r'"([\w-]+)[][,\w]*>=([\d.]+)"', block)
     pinned = re.findall(r'"([\w-]+)==([\d.]+)\.\*"', read(".github/workflows/tests.yml"))
     assert sorted(pinned) == sorted(bounds)
 
