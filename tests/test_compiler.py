@@ -142,16 +142,17 @@ def test_every_function_is_linked_into_a_kernel_alone(kernel):
 
 def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel, monkeypatch):
     # Kernels compiled otherwise have code of their own under the same names.
-    optimize = _compiler._KernelCode._optimize_final_module
+    add = JITCodeLibrary.add_ir_module
 
-    def without_inlining(self):
-        for function in self._final_module.functions:
-            if "total" in function.name:
-                function.add_function_attribute("noinline")
-        optimize(self)
+    def without_inlining(self, module):
+        for function in module.functions:
+            if "total" in function.name and not function.is_declaration:
+                function.attributes.add("noinline")
+        add(self, module)
 
-    monkeypatch.setattr(_compiler._KernelCode, "_optimize_final_module", without_inlining)
-    compiled = kernel(lambda outer: total(outer, 1))
+    monkeypatch.setattr(_compiler._InnerCode, "add_ir_module", without_inlining, raising=False)
+    anew = _jit.subroutine(total.py_func)
+    compiled = kernel(lambda outer: anew(outer, 1))
     assert compiled(example()) == 3.0
     (overload,) = compiled.overloads.values()
     (called,) = (f for f in overload.library.get_defined_functions() if "total" in f.name)

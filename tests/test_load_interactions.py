@@ -24,7 +24,7 @@ from freqfm.datasets import load_interactions, make_interactions
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
 @pytest.mark.parametrize("compressed", [True, False])
 def test_npz_of_any_sparse_format(tmp_path, format, compressed):
-    X = sparse.random_array((12, 8), density=0.3, random_state=0, format="lil")
+    X = sparse.random(12, 8, density=0.3, random_state=0, format="lil")
     X[[0, 5, 11]] = X[:, [3, 7]] = 0
     save_npz(tmp_path / "X.npz", X.asformat(format), compressed=compressed)
     X_read = load_interactions(tmp_path / "X.npz")

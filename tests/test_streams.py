@@ -554,9 +554,11 @@ def test_incremental_encoder_keeps_columns():
 
 
 def test_incremental_encoder_follows_the_conventions_of_scikit_learn():
+    # Scikit-learn 1.6 subtracts a mean from integers in place.
+    failing = {"check_positive_only_tag_during_fit": "needs scikit-learn 1.7"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkipTestWarning)
-        check_estimator(IncrementalOneHotEncoder())
+        check_estimator(IncrementalOneHotEncoder(), expected_failed_checks=failing)
 
 
 def test_incremental_encoder_returns_frames():
