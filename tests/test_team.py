@@ -3,8 +3,8 @@
 import faulthandler
 import multiprocessing
 import os
-import platform
 import signal
+import textwrap
 import threading
 import time
 import warnings
@@ -18,6 +18,7 @@ import threadpoolctl
 from custom_components import Hinge, Momentum
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import context as loky_context
+from llvmlite import binding
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
@@ -149,15 +150,36 @@ def test_barriers_keep_threads_in_step(size):
             assert_array_equal(slots[::STRIDE], 0)
 
 
-@pytest.mark.skipif(
-    JIT_DISABLED or platform.machine() not in team_module._PAUSES, reason="has no instruction"
+PROCESSOR = binding.get_process_triple().partition("-")[0]
+
+
+HAS_PAUSE = pytest.mark.skipif(
+    JIT_DISABLED or PROCESSOR not in team_module._PAUSES, reason="has no instruction"
 )
+
+
+@HAS_PAUSE
 def test_threads_that_wait_pause():
     pause = team_module._pause
     look = numba.njit(lambda: pause())
     look()
     (code,) = look.inspect_llvm().values()
-    assert team_module._PAUSES[platform.machine()][0] in code
+    assert team_module._PAUSES[PROCESSOR][0] in code
+
+
+@HAS_PAUSE
+def test_processor_is_that_of_the_process():
+    # Of an emulated process, the machine has another: its instruction would end the process.
+    other = "AMD64" if PROCESSOR in ("aarch64", "arm64") else "ARM64"
+    source = f"""
+        import platform
+        platform.machine = lambda: {other!r}
+        import numba
+        from freqfm.backends.cpu import team
+        numba.njit(lambda: team._pause())()
+    """
+    done = processes.python(textwrap.dedent(source))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])

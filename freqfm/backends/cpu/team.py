@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import platform
 import queue
 import sys
 import threading
@@ -98,8 +97,8 @@ def _atomic_load(typing_context, array, index):
     return types.int64(array, types.intp), codegen
 
 
-# What tells a core that its thread waits for memory to change, by the kind of processor: the
-# function of LLVM, and its argument.
+# What tells a core that its thread waits for memory to change, by the kind of processor that code
+# is compiled for: the function of LLVM, and its argument.
 _PAUSES = {
     **dict.fromkeys(("x86_64", "amd64"), ("llvm.x86.sse2.pause", None)),
     **dict.fromkeys(("aarch64", "arm64"), ("llvm.aarch64.hint", 1)),
@@ -111,7 +110,10 @@ def _pause(typing_context):
     """Let the thread that shares the core, if there is one, have all of it for a moment."""
 
     def codegen(context, builder, signature, args):
-        name, hint = _PAUSES.get(platform.machine().lower(), (None, None))
+        # Not ``platform.machine()``: an emulated process, as of Python for x86-64 on Windows for
+        # ARM, is compiled for another processor than the machine has.
+        processor = binding.get_process_triple().partition("-")[0]
+        name, hint = _PAUSES.get(processor, (None, None))
         if name is not None:
             given = [] if hint is None else [ir.Constant(ir.IntType(32), hint)]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
