@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import os
 import re
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +159,7 @@ def test_integers_beside_prices_keep_their_digits():
     assert users == {2**60 + 1: 0, 2**60 + 2: 1} and prices == {1.5: 2, 2.5: 3}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not replace files that are mapped")
 def test_rows_are_saved_into_the_folder_that_they_are_mapped_from(log, tmp_path):
     X, y = log
     save_csr(tmp_path, X, y)
@@ -174,6 +177,24 @@ def test_rows_are_saved_into_the_folder_that_they_are_mapped_from(log, tmp_path)
     assert_array_equal(load_csr(tmp_path).target, y[:100])
     names = {file.name for file in tmp_path.iterdir()}
     assert names == {"header.json", "indptr.bin", "indices.bin", "data.bin", "target.bin"}
+
+
+def test_files_that_cannot_be_replaced_are_kept(log, tmp_path, monkeypatch):
+    X, y = log
+    save_csr(tmp_path, X, y)
+
+    def as_windows(path, other):
+        if Path(other).name == "indices.bin":  # it is mapped
+            raise PermissionError("is being used by another process")
+        os.replace(path, other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", as_windows)
+        patch.setattr(Path, "replace", as_windows)
+        with pytest.raises(PermissionError, match="used by another process"):
+            save_csr(tmp_path, X[:50], y[:50])
+    assert_array_equal(load_csr(tmp_path).target, y)
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_csr_files(clicks, tmp_path):

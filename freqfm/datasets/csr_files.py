@@ -52,7 +52,8 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     Parameters
     ----------
     path : str or path-like
-        Folder; it is created if need be, and files of an earlier call in it are replaced.
+        Folder; it is created if need be, and files of an earlier call in it are replaced. Windows
+        does not replace files that are mapped into memory.
     X : {array-like, sparse matrix} of shape (n_samples, n_features), or RowStream
         Rows; of a stream, one chunk is in memory at a time.
     y : array-like of shape (n_samples,), default=None
@@ -67,6 +68,8 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     ValueError
         If ``y`` is given beside a stream, targets or weights are not one for each row, or ``X`` is
         sparse with indices out of bounds or more than 2^31 - 1 columns.
+    OSError
+        If files cannot be written or replaced. What is in the folder stays as it is.
 
     See Also
     --------
@@ -95,19 +98,29 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     files, header = {}, {"format": _FORMAT, "n_features": 0, "arrays": {}}
     try:
         _write(folder, files, header, chunks)
+        for file in files.values():
+            file.close()
+        _check_replaceable(folder, files)
     except BaseException:
         for name, file in files.items():
             file.close()
             _new_path(folder, name).unlink(missing_ok=True)
         raise
-    for file in files.values():
-        file.close()
     # Rows that are mapped from the folder may be among those that were written: the old files stay
     # as they are until here, and while they are mapped. A folder without header is not complete.
     (folder / _HEADER).unlink(missing_ok=True)
     for name in files:
         _new_path(folder, name).replace(folder / f"{name}.bin")
     (folder / _HEADER).write_text(json.dumps(header))
+
+
+def _check_replaceable(folder, files):
+    """Raise an OSError if files of an earlier call cannot be replaced: on Windows, if mapped."""
+    for name in files:
+        path = folder / f"{name}.bin"
+        if path.exists():
+            # Windows refuses what changes nothing, too.
+            path.rename(path)
 
 
 def _new_path(folder, name):
