@@ -276,9 +276,11 @@ def extend_ids(known, order, ids, name):
     new = codes < 0
     if new.any():
         fresh, places = unique_codes(match_kind(known, ids[new], name), name)
-        codes[new] = len(known) + places
+        numbers = len(known) + np.arange(len(fresh))
+        codes[new] = numbers[places]
+        # Merged, not sorted again with all others: a log that is read in chunks adds some in each.
+        order = np.insert(order, np.searchsorted(known, fresh, sorter=order), numbers)
         known = np.concatenate([known, fresh])
-        order = np.argsort(known, kind="stable")
     return codes, known, order
 
 

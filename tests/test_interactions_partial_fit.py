@@ -8,6 +8,7 @@ from purchases import ITEMS, MATRIX, ROWS, USERS
 from sklearn.base import BaseEstimator
 
 from freqfm import InteractionRecommender, MFRecommender
+from freqfm._ids import extend_ids
 from freqfm.exceptions import DivergenceError
 
 
@@ -70,6 +71,30 @@ def test_types_of_appended_ids(first, second, dtype):
     new = model.user_ids_[-1]
     assert model.recommend([new])[0].shape == (1, 10)
     assert new == np.asarray(second, dtype=object)[0, 0]
+
+
+class Word(str):
+    """A string that counts how often one is compared."""
+
+    compared = 0
+
+    def __lt__(self, other):
+        Word.compared += 1
+        return str.__lt__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_new_ids_are_merged_into_those_in_order():
+    known = np.array([Word(f"{n * 7919 % 2003:04}") for n in range(2003)], dtype=object)
+    order = np.argsort(known)
+    Word.compared = 0
+    ids = np.array([Word(text) for text in ("2b", "0005", "1b", "zz", "", "1b")], dtype=object)
+    codes, grown, grown_order = extend_ids(known, order, ids, "ids")
+    assert Word.compared < 300
+    assert (grown[codes] == ids).all()
+    assert_array_equal(grown_order, np.argsort(grown, kind="stable"))
+    assert grown[2003:].tolist() == ["", "1b", "2b", "zz"]
 
 
 class Refusing(Counting):
