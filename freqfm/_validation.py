@@ -540,9 +540,12 @@ def warn_of_large_values(estimator, X):
     """Warn of columns whose values are far beyond 1, which factorization machines learn badly."""
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
-    with np.errstate(over="ignore"):
-        squares = np.bincount(X.indices, np.square(X.data, dtype=np.float64), X.shape[1])
-    means = squares / np.maximum(np.bincount(X.indices, minlength=X.shape[1]), 1)
+    squares = np.zeros(X.shape[1])
+    # In chunks, as in ``count_columns``.
+    for begin in range(0, X.nnz, _ENTRIES):
+        chunk = slice(begin, begin + _ENTRIES)
+        np.add.at(squares, X.indices[chunk], np.square(X.data[chunk], dtype=np.float64))
+    means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)
     if len(large):
         names = getattr(estimator, "feature_names_in_", np.arange(X.shape[1]))

@@ -183,6 +183,33 @@ def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatc
     assert peak_of(lambda: model.fit(X, y, weight)) < said + 2.5e5
 
 
+def test_large_values_are_looked_for_in_parts(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = canonical_csr(sparse.random(2_000, 50, density=0.9, random_state=0))
+    X.data[:] = rng.normal(scale=20, size=X.nnz)
+    X.data[X.indices != 7] = 1
+    model = FMClassifier()
+    with pytest.warns(UserWarning, match="1 column.s. .* column 7 with a root mean") as at_once:
+        validation.warn_of_large_values(model, X)
+    monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
+    with pytest.warns(UserWarning) as in_parts:
+        assert peak_of(lambda: validation.warn_of_large_values(model, X)) < 4 * X.nnz + 5e4
+    assert str(in_parts[0].message) == str(at_once[0].message)
+
+
+def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
+    X = make_interactions(60, 50, 600, random_state=0)
+    model = MFRecommender(256, max_iter=1, random_state=0).fit(X)
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(60, size=9_000), rng.integers(50, size=9_000)
+    at_once = model.predict_pairs(users, items)
+    monkeypatch.setattr(recommenders, "_PAIRS", 1 << 7)
+    # The vectors of all pairs take twice 9.2 MB.
+    assert peak_of(lambda: model.predict_pairs(users, items)) < 3e6
+    assert_array_equal(model.predict_pairs(users, items), at_once)
+    assert model.predict_pairs(users[:0], items[:0]).shape == (0,)
+
+
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("loss, per_entry", [("softmax", 28), ("bpr", 28), ("directau", 36)])
 def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):

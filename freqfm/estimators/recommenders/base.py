@@ -64,6 +64,9 @@ _VALIDATION_USERS = 5000
 # early_stopping="auto" holds out interactions up to this many; with more, models hardly overfit.
 _AUTO_EARLY_STOPPING = 200_000
 
+# Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
+_PAIRS = 1 << 14
+
 # The new model on all interactions is trained for at least this many epochs: if the first few
 # already rank the held-out items as well as possible, chance decides which of them is best.
 _LEAST_EPOCHS = 5
@@ -816,11 +819,13 @@ class BaseRecommender(
             )
         some_users, user_at = np.unique(users, return_inverse=True)
         some_items, item_at = np.unique(items, return_inverse=True)
-        scores = np.einsum(
-            "pf,pf->p",
-            self._user_vectors(some_users)[user_at],
-            self._item_vectors(some_items)[item_at],
-        ).astype(np.float32)
+        user_vectors, item_vectors = self._user_vectors(some_users), self._item_vectors(some_items)
+        scores = np.empty(len(users), dtype=np.float32)
+        for begin in range(0, len(users), _PAIRS):
+            part = slice(begin, begin + _PAIRS)
+            scores[part] = np.einsum(
+                "pf,pf->p", user_vectors[user_at[part]], item_vectors[item_at[part]]
+            )
         cold = ~self._is_learned("users", users)
         scores[cold] = self._popularity(self.item_counts_[items[cold]])
         scores[~self._is_learned("items", items)] = -np.inf
