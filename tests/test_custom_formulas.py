@@ -292,6 +292,20 @@ def test_targets_that_the_steps_do_not_suit_are_warned_of(loss, scale, warns):
     assert len(caught) == warns
 
 
+def test_targets_whose_differences_float32_rounds_are_warned_of():
+    X, steps = np.ones((200, 1)), np.arange(200) % 7
+    for y in (steps + 2**53, steps + 2.0**53, steps + 1.7e9):
+        for fit in (FMRegressor(max_iter=1).fit, FMRegressor().partial_fit):
+            with pytest.warns(UserWarning, match="that differ by 6 at most, .* by up to"):
+                fit(X, y)
+    unharmed = steps + 1000, 1e5 * steps + 1.7e9, np.full(200, 0.1), np.full(200, 2**53 + 1)
+    for y in (*unharmed, (steps + 121).astype(np.int8), steps > 3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            FMRegressor().partial_fit(X, y)
+        assert not any("differ by" in str(warning.message) for warning in caught)
+
+
 def test_fit_warns_of_the_spread_of_targets_unless_it_has_a_learning_rate():
     model = FMRegressor(2, loss="quantile", max_iter=1)
     with pytest.warns(UserWarning, match="from their median.*TransformedTarget"):

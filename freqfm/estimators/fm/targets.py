@@ -17,6 +17,9 @@ from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
 
 __all__ = ["ClassTargets", "RealTargets", "balanced_weights", "check_labels"]
 
+# The share of the range of real targets beyond which it matters how float32 rounds them.
+_ROUNDED = 1e-3
+
 
 def _has_probabilities(model):
     if model._loss.expectation is None:
@@ -286,6 +289,8 @@ class RealTargets(RegressorMixin):
                 f"y holds {np.abs(y).max():g}, which is too large for float32; divide y by a "
                 f"constant, for instance with sklearn's TransformedTargetRegressor."
             )
+        if reset:
+            warn_of_rounding(y, target[0])
         if reset and self.learning_rate is None:
             warn_of_spread(self._loss, target[0])
         return target, None
@@ -337,6 +342,18 @@ def _log_proba(scores):
     """Return the logarithms of the sigmoids of scores, divided by their sums over the classes."""
     logs = -np.logaddexp(0.0, -scores)
     return logs - logsumexp(logs, axis=1, keepdims=True)
+
+
+def warn_of_rounding(y, target):
+    """Warn of targets far from zero, such as times, whose differences float32 can hardly hold."""
+    lost, spread = np.abs(target - y).max(), float(y.max()) - float(y.min())
+    if lost > _ROUNDED * spread > 0:
+        warn_user(
+            f"y holds numbers up to {np.abs(y).max():g} that differ by {spread:g} at most, but "
+            f"models train in float32, which rounds them by up to {lost:g}. Subtract a constant "
+            f"from y, for instance with sklearn's TransformedTargetRegressor(FMRegressor(...), "
+            f"transformer=StandardScaler())."
+        )
 
 
 def warn_of_spread(loss, target):
