@@ -349,11 +349,12 @@ class LazyTable:
         if hasattr(self._X, "collect"):
             rows = self._X.head(_ROWS_OF_CHUNK).collect()
             return Table(rows) if rows.shape[0] else None
-        return next(self.chunks(), None)
+        return next((Table(rows) for rows in self._batches(None) if rows.shape[0]), None)
 
     def chunks(self, columns=None):
         """Yield a ``Table`` for each chunk that has rows, of some columns by name or of all."""
-        frames = self._collected(columns) if hasattr(self._X, "collect") else self._batches(columns)
+        lazy = hasattr(self._X, "collect")
+        frames = self._collected(columns) if lazy else _joined(self._batches(columns))
         for frame in frames:
             if frame.shape[0]:
                 yield Table(frame)
@@ -374,6 +375,32 @@ class LazyTable:
             yield from X.collect_batches(chunk_size=_ROWS_OF_CHUNK)
         else:
             yield from X.collect().iter_slices(_ROWS_OF_CHUNK)
+
+
+def _joined(tables):
+    """Yield tables of pyarrow, small ones one below the other until they have enough rows.
+
+    What is done with a chunk takes time for all ids that are known, so chunks of few rows, as of
+    thousands of small files, would take far longer than their rows.
+    """
+    waiting, n_rows = [], 0
+    for table in tables:
+        waiting.append(table)
+        n_rows += len(table)
+        if n_rows >= _ROWS_OF_CHUNK:
+            yield _stacked(waiting)
+            waiting, n_rows = [], 0
+    if waiting:
+        yield _stacked(waiting)
+
+
+def _stacked(tables):
+    """Return tables of pyarrow one below the other, as one whose columns share a dictionary."""
+    import pyarrow
+
+    if len(tables) == 1:
+        return tables[0]
+    return pyarrow.concat_tables(tables).unify_dictionaries()
 
 
 def _fragments_of(data):

@@ -12,6 +12,7 @@ from freqfm import InteractionRecommender, _interactions
 polars = pytest.importorskip("polars")
 pyarrow = pytest.importorskip("pyarrow")
 dataset = pytest.importorskip("pyarrow.dataset")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.fixture
@@ -141,6 +142,26 @@ def test_memory_is_that_of_few_row_groups(tmp_path, monkeypatch):
         pyarrow.set_memory_pool(before)
     assert model.estimator_.X.sum() == 30_000
     assert pool.max_memory() + of_python < n_bytes / 4
+
+
+def test_row_groups_of_few_rows_are_read_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 50)
+    ids = np.random.default_rng(0).integers(0, 20, (2, 180)).astype(str)
+    table = pyarrow.table({"user_id": pyarrow.array(ids[0]).dictionary_encode(), "item_id": ids[1]})
+    # Files of three rows, whose dictionaries differ, and one of 60, which is read in parts of 50.
+    for begin in range(0, 120, 3):
+        rows = table[begin : begin + 3].to_pydict()
+        rows["user_id"] = pyarrow.array(rows["user_id"]).dictionary_encode()
+        parquet.write_table(pyarrow.table(rows), tmp_path / f"{begin:03}.parquet")
+    parquet.write_table(table[120:], tmp_path / "large.parquet")
+    data = dataset.dataset(tmp_path)
+    chunks = list(_interactions.LazyTable(data).chunks(["user_id", "item_id"]))
+    assert [chunk.shape[0] for chunk in chunks] == [51, 51, 68, 10]
+    assert np.concatenate([chunk.ids("user", 0) for chunk in chunks]).tolist() == ids[0].tolist()
+    model = InteractionRecommender(Seeing(), value=None).fit(data)
+    expected = InteractionRecommender(Seeing(), value=None).fit(table)
+    assert_array_equal(model.user_ids_, expected.user_ids_)
+    assert (model.estimator_.X != expected.estimator_.X).nnz == 0
 
 
 def test_empty_folder_and_missing_columns(folder):
