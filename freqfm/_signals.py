@@ -61,23 +61,31 @@ def hold_signals():
                     _held = False
 
 
-@contextlib.contextmanager
-def release_signals():
+class release_signals:
     """Deliver signals as they arrive while the block runs, inside :func:`hold_signals`.
 
     A handler that raises ends the block; from then on signals are held back again.
     """
-    global _held
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = _held
-    try:
-        _held = False
-        _deliver()
-        yield
-    finally:
-        _held = held
+
+    # Not a generator: if a handler raises before its end is run, the end would be run when the
+    # generator is deleted, any time later.
+
+    def __enter__(self):
+        global _held
+        self._before = _held
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            _held = False
+            _deliver()
+        except BaseException:
+            _held = self._before
+            raise
+
+    def __exit__(self, *exception):
+        global _held
+        if threading.current_thread() is threading.main_thread():
+            _held = self._before
 
 
 def _handle(number, frame):

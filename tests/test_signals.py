@@ -1,5 +1,6 @@
 """Signals that are held back, and delivered."""
 
+import gc
 import os
 import signal
 import threading
@@ -86,6 +87,20 @@ def test_blocks_within_released_ones_hold_signals_back():
             seen.append("held")
         seen.append("not reached")
     assert seen == ["held"]
+
+
+def test_a_signal_just_before_the_end_of_a_released_block_changes_nothing_later():
+    # Where the exception is raised on the way into the end of the block, that is not run.
+    with pytest.raises(KeyboardInterrupt), hold_signals():
+        released = release_signals()
+        released.__enter__()
+        press()
+    del released
+    gc.collect()
+    assert not _signals._held
+    with pytest.raises(KeyboardInterrupt), hold_signals():
+        assert signal.getsignal(signal.SIGINT) is _signals._handle
+        press()
 
 
 def test_handlers_that_return_let_the_block_go_on():
