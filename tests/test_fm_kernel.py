@@ -3,6 +3,7 @@
 import numba
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
 from scipy import sparse
@@ -94,11 +95,31 @@ def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
     )
 
 
-def test_scores_equal_sum_over_pairs(clicks):
+# Around the numbers of columns that one instruction, and one block of them, takes.
+WIDTHS = [1, 16, 17, 32, 33, 64, 65, 80, 128, 150]
+
+
+@each("width", WIDTHS)
+def test_vectors_of_any_length_are_trained(clicks, width):
     X, y = clicks
-    model = estimator(FMRegressor, "sgd").fit(X, y)
+    params = {"n_components": width, "init_scale": 0.5 / np.sqrt(width), "alpha_factors": 0.5}
+    optimizer, weight = CFSGD(0.1, max_step=10.0), np.ones(len(y))
+    model = estimator(FMRegressor, optimizer, max_iter=1, **params).fit(X, y)
+    reference = reference_of(model, optimizer, X, weight)
+    reference.b[0] = y.mean()
+    reference.epoch(X.toarray(), y.astype(float), weight, 16, visit_order(len(y), model._seed, 0))
+    assert_allclose(model.coef_, reference.w, rtol=2e-4, atol=3e-5)
+    assert_allclose(model.factors_, reference.V, rtol=2e-4, atol=3e-5)
+
+
+@each("width", [5, *WIDTHS])
+def test_scores_equal_sum_over_pairs(clicks, width):
+    X, y = clicks
+    model = estimator(FMRegressor, SGD(0.1), n_components=width, init_scale=0.1).fit(X, y)
+    # Rows of no entry, of one and of two beside each other, and of all.
+    X = sparse.csr_array(np.concatenate([np.tri(13, 12, -1), 2 * np.eye(5, 12), X.toarray()]))
     expected = fm_scores(X.toarray(), model.intercept_, model.coef_, model.factors_)
-    assert_allclose(model.predict(X), expected, atol=1e-5)
+    assert_allclose(model.predict(X), expected, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("alpha_per", ["token", "row"])
