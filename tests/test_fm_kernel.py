@@ -7,8 +7,11 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
 from scipy import sparse
+from sklearn.base import clone
 
 from freqfm import FMClassifier, FMRegressor
+from freqfm.backends.cpu import fm_prepared, fm_trainer
+from freqfm.backends.cpu.fm_prepared import DIGIT_BITS
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of_one_plus
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
 
@@ -178,6 +181,53 @@ def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_com
             assert_array_equal(getattr(model, name), getattr(models[0], name))
 
 
+@each("n_batches", [1, 2, 3, 5])
+def test_bits_do_not_depend_on_how_many_batches_a_call_trains(n_batches):
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array(np.eye(40, dtype=np.float32)[rng.integers(0, 40, (400, 3))].sum(axis=1))
+    y = rng.integers(0, 2, 400)
+    whole = estimator(FMClassifier, Adam(0.02), max_iter=2, batch_size=30).fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fm_trainer, "_WEIGHTS_PER_BATCH", 0)
+        init = fm_trainer.FMEpochs.__init__
+
+        def of_short_calls(self, problem, n_threads):
+            init(self, problem, n_threads)
+            self._batches_per_call = n_batches
+
+        patch.setattr(fm_trainer.FMEpochs, "__init__", of_short_calls)
+        for n_jobs in (1, 2, 3):
+            model = clone(whole).set_params(n_jobs=n_jobs).fit(X, y)
+            assert_array_equal(model.factors_, whole.factors_)
+            assert_array_equal(model.loss_curve_, whole.loss_curve_)
+
+
+def test_dense_steps_of_more_tokens_than_a_batch_has_entries(clicks):
+    X, y = clicks
+    optimizer = Adam(0.02, lazy=False)
+    few = estimator(FMClassifier, optimizer).fit(X, y)
+    wide = sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], 5000))
+    many = estimator(FMClassifier, optimizer).fit(wide, y)
+    assert_array_equal(many.factors_[:12], few.factors_)
+    assert_array_equal(many.coef_[:12], few.coef_)
+    generator = np.random.default_rng(many._seed)
+    start = np.float32(0.3) * generator.standard_normal((5000, 5), dtype=np.float32)
+    assert_array_equal(many.factors_[12:], start[12:])
+
+
+@each("bits", [1, 2, 10, 11, 12, 21, 22, 23, 30, 31])
+def test_entries_are_sorted_by_token(bits):
+    n_tokens, generator = 2**bits - 1, np.random.default_rng(bits)
+    tokens = generator.integers(0, n_tokens, 500)
+    tokens[:3] = 0, n_tokens - 1, n_tokens // 2
+    entries = (tokens.astype(np.uint64) << np.uint64(32)) | np.arange(500, dtype=np.uint64)
+    # What lies behind the counts must stay as it is.
+    counts, keys = np.full(2**12, -1, dtype=np.int32), np.stack([entries, entries[::-1]])
+    fm_prepared._sort(np.uint64(500), n_tokens, counts[: 2**DIGIT_BITS], keys)
+    assert_array_equal(keys[0], np.sort(entries))
+    assert (counts[2**DIGIT_BITS :] == -1).all()
+
+
 @pytest.mark.slow
 def test_large_tables_are_reproducible_for_any_number_of_threads():
     # Factors of more than 64 MB are shared out among threads by rows and tokens.
@@ -193,6 +243,17 @@ def test_large_tables_are_reproducible_for_any_number_of_threads():
     )
     assert_array_equal(two.factors_, one.factors_)
     assert_array_equal(two.coef_, one.coef_)
+
+
+def test_the_first_step_of_the_intercept_does_not_overshoot():
+    # Rows without entries, so that nothing else moves.
+    X, y = sparse.csr_array((40, 2), dtype=np.float32), np.random.default_rng(0).normal(size=40)
+    optimizer = CFSGD(9.0, max_step=9.0, curvature_cap=np.inf)
+    model = estimator(FMRegressor, optimizer, max_iter=1).fit(X, y)
+    reference = reference_of(model, optimizer, X, np.ones(40))
+    reference.b[0] = y.mean()
+    reference.epoch(X.toarray(), y, np.ones(40), 16, visit_order(40, model._seed, 0))
+    assert_allclose(model.intercept_, reference.b, rtol=1e-4)
 
 
 def test_fa_sgd_with_uniform_counts_is_sgd_to_the_bit(clicks):
