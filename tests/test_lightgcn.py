@@ -68,6 +68,19 @@ def test_propagation_is_the_same_for_any_number_of_threads(graph):
                 assert_array_equal(found, expected)
 
 
+def test_rows_where_the_parts_of_threads_begin(monkeypatch):
+    monkeypatch.setattr("freqfm.backends.cpu.propagation._WORTH_SEVERAL_THREADS", 0)
+    # Users and items of four neighbours each, but for some without any.
+    A = sum(np.roll(np.eye(24, dtype=np.float32), k, axis=1) for k in range(4))
+    X = np.zeros((28, 26), dtype=np.float32)
+    X[np.ix_(np.delete(np.arange(28), [0, 6, 13, 27]), np.delete(np.arange(26), [0, 12]))] = A
+    tables = [np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32) for n in X.shape]
+    expected = matrix_of(X, 2) @ np.concatenate(tables)
+    for n_threads in (1, 2, 3, 4, 6):
+        found = backends.get().propagation(sparse.csr_array(X), n_threads).mean(*tables, 2)
+        assert_allclose(np.concatenate(found), expected, atol=2e-6)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_through_propagation(data, family):  # noqa: F811
     X, U, V = data

@@ -221,6 +221,21 @@ def test_in_batch_negatives_of_batches_of_unequal_size(data):
     assert_allclose(model.item_factors_, V, atol=1e-4)
 
 
+@pytest.mark.parametrize("sampler", [Uniform(), Uniform(shared=False), "in_batch"], ids=repr)
+def test_batches_that_are_scored_in_several_panels(monkeypatch, sampler):
+    X = sparse.random_array((200, 30), density=0.1, random_state=0, format="csr")
+    params = {
+        "negative_sampler": sampler, "optimizer": SGD(0.5), "batch_size": 10_000, "max_iter": 2,
+        "early_stopping": False, "random_state": 0, "n_jobs": 2,
+    }  # fmt: skip
+    whole = MFRecommender(WIDTH, **params).fit(X)
+    monkeypatch.setattr("freqfm.backends.cpu.softmax._SCORES", 1)
+    panels = MFRecommender(WIDTH, **params).fit(X)
+    assert_allclose(panels.loss_curve_, whole.loss_curve_, rtol=1e-6)
+    assert_allclose(panels.user_factors_, whole.user_factors_, rtol=1e-4, atol=1e-6)
+    assert_allclose(panels.item_factors_, whole.item_factors_, rtol=1e-4, atol=1e-6)
+
+
 def test_bsl_weighs_the_logarithm(data):
     _X, U, V = data
     pairs, step = known_pairs(
@@ -506,14 +521,14 @@ def test_lazy_weight_decay_is_exact(data, optimizer):
 def test_momentum_of_rows_that_are_not_in_batches(beta_1):
     X = sparse.csr_array(np.tile(np.eye(20, dtype=np.float32), (25, 1)))
     params = {
-        "loss": "softmax", "n_negatives": 4, "batch_size": 1, "max_iter": 1,
+        "loss": "softmax", "n_negatives": 4, "batch_size": 1, "max_iter": 2,
         "early_stopping": False, "user_dropout": 0, "random_state": 0,
         "optimizer": Adam(0.01, beta_1=beta_1, lazy=False),
     }  # fmt: skip
     model = MFRecommender(4, **params).fit(X)
     # With a decay, however small, every missed step is made in full.
     reference = MFRecommender(4, weight_decay=1e-30, **params).fit(X)
-    assert_allclose(model.user_factors_, reference.user_factors_, atol=1e-5)
+    assert_allclose(model.user_factors_, reference.user_factors_, atol=5e-5)
 
 
 @pytest.mark.parametrize(
