@@ -142,9 +142,10 @@ def test_numbered_names_are_none():
         X = pandas.DataFrame(dict(zip(names, [USERS, ITEMS, VALUES, TIMES], strict=True)))
         assert_array_equal(fit_silently(X).estimator_.seen_, MATRIX)
         assert len(list(LeaveLastOut().split(X))) == 1
-    X = pandas.DataFrame(dict(zip("abcd", [USERS, ITEMS, VALUES, TIMES], strict=True)))
-    with pytest.raises(ValueError, match="no column of users"):
-        fit(X)
+    for names in ("abcd", ["a1", "b2", "a3", "b4"], ["x2", "x1", "x3", "x4"], ["x1", "x01"]):
+        X = pandas.DataFrame(dict(zip(names, [USERS, ITEMS, VALUES, TIMES], strict=False)))
+        with pytest.raises(ValueError, match="no column of users"):
+            fit(X)
 
 
 def test_ratings_used_as_weights_are_reported_once():

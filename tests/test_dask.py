@@ -4,6 +4,7 @@ import importlib
 import pickle
 import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.base import clone
 import freqfm
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_clicks, make_interactions
+from freqfm.optimizers import SGD
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -263,6 +265,86 @@ def test_warm_start_and_validation_set(client, rows, data):
     model = fdask.FMClassifier(**TWO, **params).fit(*data, X_val=data[0], y_val=data[1])
     expected = -np.log(model.to_local().predict_proba(rows[0])[np.arange(800), rows[1]]).mean()
     assert model.validation_scores_.max() == pytest.approx(-expected, rel=1e-6)
+
+
+def test_losses_and_the_start_are_weighted_means_over_shards(client, rows, histories):
+    # Without a step the loss is that of the start, whatever the batches.
+    still = {**SHORT, "optimizer": SGD(1e-30), "max_iter": 1}
+    X, bounds = rows[0], [0, 500, 800]
+    y = np.linspace(0, 3, 800) ** 2
+    weight = np.where(np.arange(800) < 500, 0.5, 4) + np.arange(800) % 3
+    plain = freqfm.FMRegressor(**still).fit(X, y, weight)
+    of_shards = split(X, bounds), split(y, bounds), split(weight, bounds)
+    model = fdask.FMRegressor(**TWO, **still).fit(*of_shards)
+    assert_allclose(model.intercept_, plain.intercept_, rtol=1e-5)
+    assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-5)
+    weighted = histories.copy()
+    weighted.data = 1 + 9 * (
+        np.repeat(np.arange(120), np.diff(histories.indptr)) < 30
+    ) * np.float32(1)
+    still |= {"loss": "softmax", "negative_sampler": "full", "temperature": 1.0}
+    still |= {"user_dropout": 0.0}
+    plain = freqfm.MFRecommender(**still).fit(weighted)
+    model = fdask.MFRecommender(**TWO, **still).fit(split(weighted, [0, 30, 120]))
+    assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-5)
+
+
+def test_a_warm_start_knows_classes_that_its_rows_lack(client, rows):
+    X, y = rows[0], rows[1] + (np.arange(800) % 7 == 0)
+    params, bounds = {**SHORT, "warm_start": True}, [0, 100, 800]
+    model, plain = fdask.FMClassifier(n_shards=1, **params), freqfm.FMClassifier(**params)
+    for part in (np.arange(800), np.flatnonzero(y > 0)[:400]):
+        bounds = [0, 100, len(part)]
+        model.fit(split(X[part], bounds), split(y[part], bounds))
+        plain.fit(X[part], y[part])
+        assert model.classes_.tolist() == [0, 1, 2]
+    assert_same(model, plain)
+
+
+@pytest.mark.parametrize("n_rows, early", [(9000, False), (11_000, True)])
+def test_early_stopping_is_automatic_by_the_rows_of_all_shards(monkeypatch, n_rows, early):
+    # Plain Python stands in for the workers.
+    shares = []
+    rows = importlib.import_module("freqfm.dask._trainer").ShardedRows(
+        None, ["a", "b"], ["c", "d"], 1, 2, [n_rows // 2] * 2
+    )
+    monkeypatch.setattr("freqfm.dask._fm.AUTO_EARLY_STOPPING", 10_000)
+    monkeypatch.setattr("freqfm.dask._fm.CROSS_VALIDATED_BELOW", 10_500)
+
+    def of_shards(self, function, *arguments):
+        shares.extend(arguments)
+        return ["a", "b"]
+
+    monkeypatch.setattr(type(rows), "of_shards", of_shards)
+    cluster = SimpleNamespace(gather=lambda futures: [[(90, 10)], [(90, 0)]])
+    model = fdask.FMClassifier(early_stopping="auto")
+    folds = model._split(rows._replace(cluster=cluster), None)
+    assert [fold.held_out for fold in folds] == [True if early else None]
+    assert shares == ([0.1] if early else [])
+    if early:
+        model._split(rows._replace(cluster=cluster, sizes=[5100, 5100]), None)
+        assert shares[1] == 0.2
+
+
+@pytest.mark.parametrize("n_shards, expected", [(1, 4), (2, 4), (3, 2), (4, 2), (5, 1), (40, 1)])
+def test_threads_of_a_worker_are_shared_by_its_shards(n_shards, expected):
+    cluster = importlib.import_module("freqfm.dask._cluster").Cluster
+    found = cluster.__new__(cluster)
+    found.workers, found._threads = ["a", "b"], {"a": 8, "b": 4}
+    assert found.n_threads(n_shards) == expected
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_features_of_all_shards_are_compared(reset):
+    model, names = fdask.FMClassifier(), np.array(["a", "b"], dtype=object)
+    model._take_features([(2, names), (2, names.copy())], True)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    model._take_features([(2, names)], reset)
+    for other in (names[::-1], None):
+        with pytest.raises(ValueError, match="partitions of X have different column names"):
+            model._take_features([(2, names), (2, other)], reset)
+    with pytest.raises(ValueError, match=r"partitions of X have \[2, 3\] columns, where 2 are"):
+        model._take_features([(3, names), (2, names)], reset)
 
 
 def test_errors_name_the_argument(client, rows, data):

@@ -20,7 +20,7 @@ from freqfm import (
 )
 from freqfm import _validation as validation
 from freqfm._memory import aligned_zeros, as_aligned
-from freqfm._rows import take_rows
+from freqfm._rows import stack_rows, take_rows
 from freqfm._validation import canonical_csr, count_columns, validate_weights
 from freqfm.backends.cpu import packing
 from freqfm.datasets import make_interactions
@@ -128,6 +128,22 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
         assert_array_equal(samples["weight"][:-1], of_rows.astype(np.float32))
         assert_array_equal(entries["token"][:-1], wanted.indices)
         assert_array_equal(entries["value"][:-1], wanted.data)
+
+
+def test_rows_of_matrices_of_several_widths_are_stacked():
+    rng = np.random.default_rng(0)
+    parts = [
+        sparse.random_array((n, m), density=0.4, random_state=rng, format="csr", dtype=np.float32)
+        for n, m in ((3, 4), (0, 2), (2, 6), (4, 5))
+    ]
+    parts[2].indptr = parts[2].indptr.astype(np.int64)
+    expected = np.zeros((9, 6))
+    for first, part in zip((0, 3, 3, 5), parts, strict=True):
+        expected[first : first + part.shape[0], : part.shape[1]] = part.toarray()
+    found = stack_rows(parts)
+    assert found.shape == (9, 6)
+    assert_array_equal(found.toarray(), expected)
+    assert stack_rows(parts[:1]) is parts[0]
 
 
 def test_non_canonical_rows_are_found_in_any_part(parts):
