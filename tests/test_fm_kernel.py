@@ -24,9 +24,9 @@ CASES = [
     CFSGD(0.1, max_step=0.06, exponent=0.25),
     CFSGD(0.1, max_step=10.0, count="batch"),
     CFSGD(0.05, max_step=0.02, curvature_cap=np.inf),
-    Adagrad(0.1),
-    RowwiseAdagrad(0.1),
-    Adam(0.02, lazy=True),
+    Adagrad(0.1, epsilon=0.05),
+    RowwiseAdagrad(0.1, epsilon=0.05),
+    Adam(0.02, epsilon=1e-3, lazy=True),
     Adam(0.02, beta_1=0.5, lazy=False),
 ]
 NAMES = {cls: name for name, cls in OPTIMIZERS.items()}
