@@ -5,11 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference.mf
+from helpers import each
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm._jit import interpreted
+from freqfm.backends.cpu import tables
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BSL,
@@ -412,6 +415,15 @@ def test_mawu_gradient(data, margins):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+def test_margins_stay_between_zero_and_one():
+    # Momentum moves them further after the batches that hold them.
+    X = sparse.random_array((60, 30), density=0.1, random_state=0, format="csr")
+    params = {"optimizer": Adam(0.3, lazy=False), "batch_size": 8, "max_iter": 3}
+    model = MFRecommender(4, loss=MAWU(1, 1), early_stopping=False, random_state=0, **params).fit(X)
+    for margins in (model.user_margins_, model.item_margins_):
+        assert 0 <= margins.min() <= margins.max() <= 1
+
+
 def test_mawu_without_margins_is_directau_alignment(data):
     _X, _U, _V = data
     mawu = one_step(data, loss=MAWU(0, 0, margins=False))
@@ -427,6 +439,29 @@ def test_dropout_drops_and_scales(data):
     kept, _, _ = one_step(data, user_dropout=0.5, temperature=1.0, similarity="dot")
     share = np.mean(kept[np.diff(X.indptr) > 0] == 0)
     assert 0.2 < share < 0.8
+
+
+@each("dropout", [0.1, 0.5, 0.75])
+@each("cosine", [True, False])
+def test_what_is_kept_of_a_row_is_scaled(dropout, cosine):
+    gather, through = interpreted(tables.gather_dropped_row), interpreted(tables.through_dropout)
+    rng, width = np.random.default_rng(0), 1003
+    table = rng.normal(size=(3, width)).astype(np.float32)
+    mask, out = np.zeros((2, width), np.float32), np.zeros((2, width), np.float32)
+    with np.errstate(over="ignore"):
+        length = gather(table, 2, cosine, dropout, np.uint64(7), mask, out, 1)
+    assert_allclose(np.unique(mask[1]), [0, 1 / (1 - dropout)], rtol=1e-6)
+    assert np.mean(mask[1] == 0) == pytest.approx(dropout, abs=0.06)
+    # Not in groups: a hash serves four weights.
+    assert len(np.unique((mask[1, :1000] > 0).reshape(-1, 4), axis=0)) > 4
+    expected = mask[1] * table[2]
+    assert length == pytest.approx(np.linalg.norm(expected) if cosine else 1, rel=1e-5)
+    assert_allclose(out[1], expected / length, rtol=1e-5)
+    assert not out[0].any() and not mask[0].any()
+    gradient = np.ones((2, width), np.float32)
+    through(gradient, dropout, mask, 1)
+    assert_array_equal(gradient[1], mask[1])
+    assert (gradient[0] == 1).all()
 
 
 OPTIMIZERS = [

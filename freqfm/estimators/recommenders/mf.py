@@ -175,7 +175,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     item_counts_ : ndarray of shape (n_items,)
         How many users have each item.
     user_margins_, item_margins_ : ndarray of shape (n_users,) and (n_items,), float32
-        Only with the loss "mawu".
+        Between 0 and 1. Only with the loss "mawu".
     loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per positive.
     validation_scores_ : ndarray

@@ -119,8 +119,19 @@ class MFTrainer(RecommenderTrainer):
             total += part[0]
             weight += part[1]
         trainer.end_epoch()
+        self._clip_margins()
         model._n_steps += n_batches
         return total / weight
+
+    def _clip_margins(self):
+        """Clip margins to [0, 1], which momentum has moved on after the last batch with them."""
+        tables = self.model._tables()
+        margins = [tables[name] for name in _MARGINS if name in tables]
+        if margins and self._rule.catch_up != codes.CATCH_UP_NONE:
+            self._trainer.pull(margins)
+            for table in margins:
+                np.clip(table, 0, 1, out=table)
+            self._trainer.push(margins)
 
     @property
     def _batches_per_call(self):
