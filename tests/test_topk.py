@@ -109,17 +109,19 @@ def test_large_random_problem():
 
 
 @pytest.mark.parametrize("unit_columns", [0, 30, 37])
-@pytest.mark.parametrize("n", [2, 70])
+@pytest.mark.parametrize("n", [2, 60, 70])  # of the last there are bounds, not products
 def test_queries_have_the_same_result_alone_and_together(n, unit_columns):
     rng = np.random.default_rng(n)
     queries = rng.standard_normal((n, 37), dtype=np.float32)
     items = rng.standard_normal((1200, 37), dtype=np.float32)
-    # Scores that differ by no more than rounding.
+    # Scores that differ by no more than rounding, four at a time: the last place is one of four.
     items[300:] = items[np.arange(900) % 300] * (1 + 1e-7 * rng.standard_normal((900, 37)))
     queries *= np.exp(3 * rng.standard_normal((n, 1))).astype(np.float32)
-    found, scores = top_k(queries, items, 20, unit_columns=unit_columns)
-    for i in range(0, n, 5):
-        alone = top_k(queries[i : i + 1], items, 20, unit_columns=unit_columns)
+    if n == 60:
+        queries[::2] *= np.float32(1e-25)  # whose squares are zero
+    found, scores = top_k(queries, items, 18, unit_columns=unit_columns)
+    for i in range(n):
+        alone = top_k(queries[i : i + 1], items, 18, unit_columns=unit_columns)
         assert_array_equal(found[i], alone[0][0])
         assert_array_equal(scores[i], alone[1][0])
 
