@@ -253,6 +253,7 @@ def test_an_array_of_ids_is_no_matrix():
     with pytest.warns(UserWarning, match=r"X of shape \(90, 2\) is read as a matrix of 90 users"):
         MFRecommender(2, max_iter=1).fit(ids)
     for matrix in (ids % 100, ids + 0.5, np.tile(ids, 3), ids % [500, 100], ids % [100, 500]):
+        warn_once.cache_clear()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             MFRecommender(2, max_iter=1).fit(matrix)
