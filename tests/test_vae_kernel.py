@@ -289,6 +289,16 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     assert sizes[0] == sizes[1]
 
 
+def test_counters_of_items_and_layers_count_users():
+    X = sparse.random_array((60, 30), density=0.1, random_state=0, format="csr")
+    n_users = np.count_nonzero(np.diff(X.indptr))
+    options = {"early_stopping": False, "random_state": 0}
+    model = FastVAERecommender(4, optimizer="cf_sgd", max_iter=2, **options).fit(X)
+    for name, state in model._states.items():
+        if name != "input_factors":
+            assert (state["per_row"] == 2 * n_users).all()
+
+
 @pytest.mark.parametrize("rate, falls", [(None, True), (0.01, False)])
 def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not(rate, falls):
     X = make_interactions(60, 30, 600, random_state=0)
