@@ -242,6 +242,12 @@ def test_other_losses_agree(use, case):
     assert_recommenders_agree(use, mf_model(**case))
 
 
+def test_margins_that_momentum_moves_beyond_their_bounds_agree(use):
+    model = mf_model(loss=MAWU(0.5, 0.5), optimizer="sgd")
+    model.set_params(optimizer=Adam(0.1, epsilon=1e-2, lazy=False), batch_size=6)
+    assert_recommenders_agree(use, model)
+
+
 @pytest.mark.parametrize(
     "case",
     covering(
