@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from helpers import each
 from numpy.testing import assert_allclose
+from scipy.special import ndtri
 
 from freqfm._jit import interpreted
-from freqfm.formulas import losses, sampling_laws, search
+from freqfm.formulas import losses, rng, sampling_laws, search
 
 
 @each("n", range(9))
@@ -78,3 +79,13 @@ def test_softmax_with_its_positive(logit, log_sum):
     total, share = interpreted(losses.softmax_with_positive)(logit, log_sum)
     assert total == pytest.approx(np.logaddexp(logit, log_sum))
     assert share == pytest.approx(math.exp(logit - np.logaddexp(logit, log_sum)))
+
+
+@each("number", [0, 1, 2, 1000, 4000, 12_000, 50_000, 2**23, 2**24 - 1])
+def test_normal_numbers_at_both_ends(number):
+    normal = interpreted(rng.standard_normal)
+    quantile = -ndtri((number + 0.5) * 2.0**-25)
+    for sign in (0, 1):
+        found = normal(np.uint64(number << 40 | sign))
+        assert found == pytest.approx(quantile if sign else -quantile, rel=2e-5, abs=2e-6)
+        assert abs(found) < 5.55
