@@ -37,6 +37,7 @@ CASES = [make() for make in SAMPLERS.values()] + [
     MIDX("exact", n_subspaces=3, n_codewords=4),
     Kernel(alpha=0.5),
     DNS(n_candidates=2),
+    SelfAdversarial(temperature=0.5),
 ]
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", CASES, ids=repr)
 
@@ -178,7 +179,7 @@ def test_log_q_is_that_of_the_distribution(sampler, problem):
     if isinstance(sampler, SelfAdversarial):
         # The uniform distribution, less the log of the weights relative to their mean.
         scores = np.take_along_axis(queries @ fitted.item_vectors_.T, ids, axis=1)
-        expected = expected - log_softmax(scores, axis=1) - np.log(500)
+        expected -= log_softmax(scores / sampler.temperature, axis=1) + np.log(500)
     assert_allclose(log_q, expected, atol=2e-5)
 
 
