@@ -208,3 +208,38 @@ def test_small_rises_are_noise_if_the_loss_has_fallen_far():
     for loss in (0.5, 0.54, 0.55, 0.56, 0.57):
         trainer._watch(loss)
     assert trainer._scale == pytest.approx(1.05**3 / 2)
+
+
+def test_r2_of_all_shards_with_constant_targets_in_one():
+    parts = [np.array([1.0, 2.0, 6.0]), np.full(5, 4.0)]
+    weights, errors = [np.array([1.0, 2.0, 1.0]), np.ones(5)], [0.5, 0.25]
+    facts = []
+    for part, weight, error in zip(parts, weights, errors, strict=True):
+        total, mean, variance = _shards.moments(part, weight)
+        facts.append((1 - error / (variance or 1), total, mean, variance))
+    trainer = _trainer.Sharded.__new__(_trainer.Sharded)
+    trainer.model, trainer._retried = SimpleNamespace(_score_name="r2"), lambda work: [*facts, None]
+    weight, values = np.concatenate(weights), np.concatenate(parts)
+    variance = _shards.moments(values, weight)[2]
+    expected = 1 - np.average(errors, weights=[4, 5]) / variance
+    assert trainer.validation_score() == pytest.approx(expected)
+    # As facts of partitions: of one row each, and without any variance.
+    assert _shards.score_of([(1, 0.0, 1.0, 3.0, 0.0), (1, 0.0, 1.0, 5.0, 0.0)], False) == 1
+    for error, score in ((0.0, 1), (2.0, 0)):
+        assert _shards.score_of([(4, error, 4.0, 3.0, 0.0)], False) == score
+
+
+def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks, monkeypatch):
+    X, y = clicks
+    raw = _shards.RawRows(X, y, None)
+    shard = _shards.Shard(raw, FMClassifier(3), 7, np.array([0, 1]))
+    assert shard.split(0.25).facts() == [(45, 15)]
+    parts = _shards._parts(shard.rows, 4, 7)
+    assert [len(part) for part in parts] == [15] * 4
+    assert_array_equal(np.sort(np.concatenate(parts)), np.arange(60))
+    assert all((np.diff(part) > 1).any() for part in parts)
+    monkeypatch.setattr(_shards, "_TARGETS", 10)
+    targets, weights = _shards.some_targets(shard, None, 2)
+    assert targets.shape == (1, 5) and weights.shape == (5,)
+    rows = _trainer.ShardedRows(None, [], [], 1, 2, [30, 50, 40])
+    assert rows.n_trained == 50
