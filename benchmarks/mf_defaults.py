@@ -78,7 +78,7 @@ CHANGES = {
         for sampler in ("uniform", "midx_uniform", "midx_popularity")
     },
     **{
-        f"bpr, {sampler}, 8 epochs": {"loss": "bpr", "negative_sampler": sampler, "max_iter": 8}
+        f"bpr, {sampler}, 20 epochs": {"loss": "bpr", "negative_sampler": sampler, "max_iter": 20}
         for sampler in ("uniform", "dns")
     },
     **{f"before, propagation, {w}": {**BEFORE, "propagation": w} for w in (0.05, 0.1, 0.2, 0.4)},

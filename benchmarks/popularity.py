@@ -28,6 +28,7 @@ from freqfm.samplers import InBatch
 
 VARIANTS = {
     'MFRecommender(loss="bpr")': {"loss": "bpr"},
+    'MFRecommender(loss="bpr", weight_decay=0)': {"loss": "bpr", "weight_decay": 0.0},
     "MFRecommender(negative_sampler=InBatch(corrected=False))": {
         "negative_sampler": InBatch(corrected=False)
     },

@@ -78,7 +78,7 @@ plt.show()
 # %%
 # The list of popular items has the same few dozen items for everybody. All models recommend far
 # more of the catalogue. On MovieLens BPR, whose scores are dot products, stays closest to the list,
-# with 280 films and an NDCG of 0.245; the default, which ranks by cosines, reaches 0.301 with 390.
+# with 254 films and an NDCG of 0.244; the default, which ranks by cosines, reaches 0.301 with 390.
 # PRISM ranks by dot products too: from the same NDCG it recommends fewer films, 303 with an alpha
 # of 0.5 and 324 with 0, and more of the popular ones. So look at more than NDCG before you choose.
 # What favours unpopular items costs NDCG: see the :doc:`reference results </results_recommenders>`.

@@ -1,4 +1,4 @@
-"""Defaults that an MFRecommender derives from its data: learning rates, dropout."""
+"""Defaults that an MFRecommender derives from its data: learning rates, dropout, decay."""
 
 import warnings
 
@@ -61,6 +61,33 @@ def test_large_data_needs_no_dropout():
     assert dropout_of(POSITIVES, user_dropout=0.3) == 0.3
     assert dropout_of(POSITIVES, loss="softmax") == 0.1
     assert dropout_of(POSITIVES, loss="bpr") == 0.0
+
+
+def decay_of(**params):
+    """Return the weight decay, and its scope, on data of a sixtieth of all pairs."""
+    found = resolve_components(MFRecommender(**params), POSITIVES, (USERS, ITEMS), POSITIVES)
+    return found.weight_decay, found.weight_decay_scope
+
+
+def test_losses_of_two_scores_decay_by_the_density():
+    root = np.sqrt(1 / 60)
+    for params in ({}, {"optimizer": "adam"}, {"init": "prism"}, {"n_components": 3}):
+        assert decay_of(loss="bpr", **params) == (pytest.approx(0.1 * root), "batch")
+    assert decay_of(loss="bpr", weight_decay_scope="full") == (pytest.approx(0.1 * root), "full")
+    for decay in (0.0, 0.3):
+        assert decay_of(loss="bpr", weight_decay=decay) == (decay, "full")
+        assert decay_of(weight_decay=decay, weight_decay_scope="batch") == (decay, "batch")
+    others = {"loss": "softmax", "similarity": "dot"}, {"loss": "bpr", "similarity": "cosine"}
+    backbones = ({"loss": "bpr", "backbone": name} for name in ("lightgcn", "mlp"))
+    for params in ({}, {"loss": "ccl"}, {"loss": "directau"}, *others, *backbones):
+        assert decay_of(**params)[0] == 0
+    # All that the model knows counts, not what is new.
+    more = resolve_components(MFRecommender(loss="bpr"), 20, (USERS, ITEMS), POSITIVES)
+    assert more.weight_decay == pytest.approx(0.1 * root)
+    X = make_interactions(40, 30, 300, random_state=0)
+    given = {"weight_decay": 0.1 * (X.nnz / 1200) ** 0.5, "weight_decay_scope": "batch"}
+    models = [MFRecommender(4, loss="bpr", max_iter=3, random_state=0, **p) for p in ({}, given)]
+    assert_array_equal(*(model.fit(X).item_factors_ for model in models))
 
 
 def distances_moved(model, X, n_epochs):

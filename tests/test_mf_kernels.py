@@ -369,6 +369,7 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
         temperature=temperature,
         negative_sampler=GivenNegatives(),
         n_negatives=n_negatives,
+        weight_decay=0.0,
     )
     lists = GivenNegatives().draw((len(pairs), n_negatives), N_ITEMS, None, None)
     known = X.toarray() > 0

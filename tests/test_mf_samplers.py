@@ -104,7 +104,7 @@ def test_softmax_gradient(data, similarity, inside, name):
 @pytest.mark.parametrize("n_negatives", [1, 3])
 def test_bpr_gradient(data, n_negatives):
     (du, dv, model), epoch, proposal = train_and_watch(
-        data, loss="bpr", negative_sampler=DNS(3), n_negatives=n_negatives
+        data, loss="bpr", negative_sampler=DNS(3), n_negatives=n_negatives, weight_decay=0.0
     )
     X, U, V = data
     users = np.repeat(epoch.row_users, np.diff(epoch.row_starts))

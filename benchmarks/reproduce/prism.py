@@ -83,7 +83,7 @@ def losses(args):
     """Return the parameters of each loss."""
     alignment = {"batch_size": args.alignment_batch_size}
     return {
-        "bpr": {"loss": BPR(), "batch_size": args.batch_size},
+        "bpr": {"loss": BPR(), "batch_size": args.batch_size, "weight_decay": 0.0},
         "softmax": {
             "loss": Softmax(include_positive=True),
             "temperature": args.temperature,

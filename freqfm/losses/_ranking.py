@@ -84,6 +84,9 @@ class RankingLoss(Component):
     #: Dropout of users' vectors, and from how many interactions on there is none.
     user_dropout = 0.0
     no_dropout_from = math.inf
+    #: Default weight decay in batches, for dot products of a user's and an item's own vectors: it
+    #: is multiplied by the root of the density of the data.
+    decay_by_root_density = 0.0
     #: Whether the loss is defined only for unit vectors.
     cosine_only = False
     #: Whether negatives are weighted by the inverse of their probability: then any sampler can be
@@ -422,6 +425,7 @@ class PairwiseLoss(RankingLoss):
     n_negatives = 1
     block = 16
     optimizer = "rowwise_adagrad"
+    decay_by_root_density = 0.1
     fold_in_pairwise = True
     n_fold_in = 128
     #: Function of (positive, negative), the scores of two items divided by the temperature, that

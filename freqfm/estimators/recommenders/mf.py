@@ -123,12 +123,15 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax, PSL and SL@K, and for BSL with fewer than 262,144 interactions, else 0.
-    weight_decay : float, default=0.0
-        L2 penalty: ``weight_decay`` times the row is added to the gradient of a row.
-    weight_decay_scope : {"full", "batch"}, default="full"
+    weight_decay : float, default=None
+        L2 penalty: ``weight_decay`` times the row is added to the gradient of a row. None is a
+        tenth of the root of the density of X, the share of pairs that are positives, for BPR and
+        other losses of two scores, with dot products and ``backbone="linear"``, else 0.
+    weight_decay_scope : {"full", "batch"}, default=None
         "full" shrinks every row in every batch: steps that a row has missed are made up for
         exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
-        batch, in proportion to how often they occur.
+        batch, in proportion to how often they occur. None is "full" for a given ``weight_decay``,
+        and "batch" without one.
     init : {"xavier", "normal", "prism"} or Initializer, default="xavier"
         Initial values of the vectors, see :mod:`freqfm.initializers`.
     init_scale : float, default=None
@@ -273,8 +276,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "max_iter": [*POSITIVE_INTEGER, None],
         "batch_size": [*POSITIVE_INTEGER, None],
         "user_dropout": [Interval(Real, 0, 1, closed="left"), None],
-        "weight_decay": NON_NEGATIVE,
-        "weight_decay_scope": [StrOptions({"full", "batch"})],
+        "weight_decay": [*NON_NEGATIVE, None],
+        "weight_decay_scope": [StrOptions({"full", "batch"}), None],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
         "n_recommendations": POSITIVE_INTEGER,
@@ -305,8 +308,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         max_iter: int | None = None,
         batch_size: int | None = None,
         user_dropout: float | None = None,
-        weight_decay: float = 0.0,
-        weight_decay_scope: str = "full",
+        weight_decay: float | None = None,
+        weight_decay_scope: str | None = None,
         init: str | Initializer = "xavier",
         init_scale: float | None = None,
         n_recommendations: int = 10,

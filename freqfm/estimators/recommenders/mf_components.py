@@ -44,6 +44,8 @@ class Components(NamedTuple):
     batch_size: int
     block: int | None  #: positives of a user that stay together in an epoch; None for all
     user_dropout: float
+    weight_decay: float
+    weight_decay_scope: str
     max_iter: int
     #: number of steps over which the learning rate falls linearly; None keeps it constant
     n_falling_steps: int | None
@@ -97,6 +99,8 @@ def resolve_components(model, n_pairs, shape, n_known):
         include_positive = False
     relative = isinstance(sampler, InBatch) and not sampler.corrected
     optimizer, n_falling_steps = _optimizer(model, loss, backbone, n_pairs, n_known, stretch)
+    density = n_known / (shape[0] * shape[1])
+    weight_decay, scope = _weight_decay(model, loss, backbone, cosine, density)
     return Components(
         loss=loss,
         backbone=backbone,
@@ -113,6 +117,8 @@ def resolve_components(model, n_pairs, shape, n_known):
         batch_size=_batch_size(model, loss, backbone, n_pairs),
         block=loss.block,
         user_dropout=_user_dropout(model, loss, n_known),
+        weight_decay=weight_decay,
+        weight_decay_scope=scope,
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
     )
@@ -141,6 +147,20 @@ def _user_dropout(model, loss, n_known):
     if model.user_dropout is not None:
         return model.user_dropout
     return loss.user_dropout if n_known < loss.no_dropout_from else 0.0
+
+
+def _weight_decay(model, loss, backbone, cosine, density):
+    """Return the weight decay, and its scope.
+
+    The lengths of vectors, which cosines ignore, would grow to whatever fits the training data. The
+    denser these are, the more there is to overfit to: few users or items, each in many positives.
+    """
+    if model.weight_decay is not None:
+        return float(model.weight_decay), model.weight_decay_scope or "full"
+    # Decay would shrink the layers of other backbones to zero.
+    decays = backbone.is_linear and not cosine
+    decay = loss.decay_by_root_density * min(density, 1.0) ** 0.5 if decays else 0.0
+    return decay, model.weight_decay_scope or "batch"
 
 
 def _rank_by_cosine(model, loss, cosine, initializer, relative):

@@ -51,7 +51,9 @@ class RecommenderTrainer(TrainingTask):
         self._score = score
         self._n_threads = n_threads
         self._counts = count_columns(X)
-        self._rule = make_rule(components.optimizer, model.weight_decay, model.weight_decay_scope)
+        self._rule = make_rule(
+            components.optimizer, components.weight_decay, components.weight_decay_scope
+        )
         self._proposal = None
 
     def _epoch_of(self, n_batches):

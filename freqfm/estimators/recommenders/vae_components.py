@@ -51,6 +51,8 @@ class Components(NamedTuple):
     n_negatives: int
     batch_size: int
     kl_weight: float
+    weight_decay: float
+    weight_decay_scope: str
     max_iter: int
     #: number of steps over which the learning rate falls linearly; None keeps it constant
     n_falling_steps: int | None
@@ -102,6 +104,8 @@ def resolve_components(model, n_users, n_items, goes_on):
         n_negatives=int(model.n_negatives or _N_NEGATIVES),
         batch_size=int(batch_size),
         kl_weight=0.0 if model.kl_weight == "reference" else float(model.kl_weight),
+        weight_decay=float(model.weight_decay),
+        weight_decay_scope=model.weight_decay_scope,
         max_iter=int(model.max_iter),
         n_falling_steps=n_falling_steps,
     )
