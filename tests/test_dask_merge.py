@@ -123,7 +123,7 @@ def test_counters_add_up(clicks):
 
 
 def test_items_are_merged_and_users_are_not():
-    X = sparse.random_array((30, 8), density=0.4, random_state=0, format="csr")
+    X = sparse.random(30, 8, density=0.4, random_state=0, format="csr")
     model = MFRecommender(3, optimizer=Adam(0.1), max_iter=2, random_state=0).fit(X)
     layout = ItemLayout(model, model.optimizer)
     found = rules_of(layout)
@@ -155,7 +155,8 @@ def test_variances_of_parts_are_those_of_all():
     generator = np.random.default_rng(0)
     parts = [generator.normal(1e6 + k, 1 + k, size=20 + 10 * k) for k in range(3)]
     weights = [generator.integers(0, 4, len(part)).astype(float) for part in parts]
-    parts.append(np.full(4, 9.0)), weights.append(np.zeros(4))
+    parts.append(np.full(4, 9.0))
+    weights.append(np.zeros(4))
     found = np.array([_shards.moments(*of) for of in zip(parts, weights, strict=True)]).T
     values, weight = np.concatenate(parts), np.concatenate(weights)
     mean = np.average(values, weights=weight)

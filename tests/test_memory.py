@@ -133,7 +133,7 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
 def test_rows_of_matrices_of_several_widths_are_stacked():
     rng = np.random.default_rng(0)
     parts = [
-        sparse.random_array((n, m), density=0.4, random_state=rng, format="csr", dtype=np.float32)
+        sparse.csr_array(sparse.random(n, m, 0.4, random_state=rng, dtype=np.float32))
         for n, m in ((3, 4), (0, 2), (2, 6), (4, 5))
     ]
     parts[2].indptr = parts[2].indptr.astype(np.int64)

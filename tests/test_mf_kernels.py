@@ -226,7 +226,7 @@ def test_in_batch_negatives_of_batches_of_unequal_size(data):
 
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(shared=False), "in_batch"], ids=repr)
 def test_batches_that_are_scored_in_several_panels(monkeypatch, sampler):
-    X = sparse.random_array((200, 30), density=0.1, random_state=0, format="csr")
+    X = sparse.random(200, 30, density=0.1, random_state=0, format="csr")
     params = {
         "negative_sampler": sampler, "optimizer": SGD(0.5), "batch_size": 10_000, "max_iter": 2,
         "early_stopping": False, "random_state": 0, "n_jobs": 2,
@@ -418,7 +418,7 @@ def test_mawu_gradient(data, margins):
 
 def test_margins_stay_between_zero_and_one():
     # Momentum moves them further after the batches that hold them.
-    X = sparse.random_array((60, 30), density=0.1, random_state=0, format="csr")
+    X = sparse.random(60, 30, density=0.1, random_state=0, format="csr")
     params = {"optimizer": Adam(0.3, lazy=False), "batch_size": 8, "max_iter": 3}
     model = MFRecommender(4, loss=MAWU(1, 1), early_stopping=False, random_state=0, **params).fit(X)
     for margins in (model.user_margins_, model.item_margins_):

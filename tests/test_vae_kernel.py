@@ -290,7 +290,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
 
 
 def test_counters_of_items_and_layers_count_users():
-    X = sparse.random_array((60, 30), density=0.1, random_state=0, format="csr")
+    X = sparse.random(60, 30, density=0.1, random_state=0, format="csr")
     n_users = np.count_nonzero(np.diff(X.indptr))
     options = {"early_stopping": False, "random_state": 0}
     model = FastVAERecommender(4, optimizer="cf_sgd", max_iter=2, **options).fit(X)
