@@ -62,7 +62,7 @@ plt.show()
 
 # %%
 # After so few epochs PSL is best. On MovieLens softmax, PSL, SL@K and BSL, which compare a positive
-# with many negatives at once, are ahead of BPR and CCL by a fifth and more. Averages over
+# with many negatives at once, are ahead of BPR and CCL by a tenth and more. Averages over
 # neighbours help most of the losses a little. Dense layers learn slowly from so little data: give
 # them more epochs before you judge. Published figures beside ours, on larger data and with as many
 # epochs as are best, are in the :doc:`reference results </results_recommenders>`.

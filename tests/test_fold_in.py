@@ -17,13 +17,15 @@ from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import InteractionHistory
-from freqfm.losses import BPR, BSL, MAWU, RANKING_LOSSES, DirectAU
+from freqfm.losses import BPR, BSL, CCL, MAWU, RANKING_LOSSES, DirectAU
 
 X = make_interactions(40, 25, 300, random_state=0)
 X.data = np.random.default_rng(0).choice([0.5, 1, 3], X.nnz).astype(np.float32)
 
 MODELS = {
     **{name: MFRecommender(4, loss=name) for name in RANKING_LOSSES},
+    # With the weight of the reference.
+    "ccl": MFRecommender(4, loss=CCL(negative_weight=20.0)),
     "dot": MFRecommender(4, loss="softmax", similarity="dot", init="normal"),
     "cosine bpr": MFRecommender(4, loss="bpr", similarity="cosine", temperature=0.2),
     "per user": MFRecommender(4, loss="softmax", temperature="adap_tau"),
@@ -54,7 +56,7 @@ def loss_of(model):
         users, items, length = unit(users), unit(items), 1.0
     others, constant = items, 1.0
     # Losses of other families than that of pairs fold users in by BPR.
-    of_pair = model.loss if loss.family == "pairwise" else "bpr"
+    of_pair = "ccl" if isinstance(loss, CCL) else "bpr"
     pairwise = reference.mf.PAIR_LOSSES[of_pair] if loss.fold_in_pairwise else None
     if loss.family == "alignment":
         others, constant = users, loss.gammas[0]

@@ -12,6 +12,7 @@ from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.initializers import PRISM, XavierUniform
+from freqfm.losses import CCL
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import Adam, RowwiseAdagrad
@@ -88,6 +89,37 @@ def test_losses_of_two_scores_decay_by_the_density():
     given = {"weight_decay": 0.1 * (X.nnz / 1200) ** 0.5, "weight_decay_scope": "batch"}
     models = [MFRecommender(4, loss="bpr", max_iter=3, random_state=0, **p) for p in ({}, given)]
     assert_array_equal(*(model.fit(X).item_factors_ for model in models))
+
+
+def weight_of(n, shape=(USERS, ITEMS), loss="ccl"):
+    """Return CCL's weight of negatives for n positives of a log."""
+    found = resolve_components(MFRecommender(loss=loss), n, shape, n).loss
+    return found.value_of("negative_weight")
+
+
+def test_the_weight_of_negatives_goes_by_the_density():
+    # Gowalla, MovieLens-1M, MovieLens-100K, and its ten most popular films.
+    assert weight_of(810_128, (29_858, 40_981)) == 150
+    assert weight_of(590_733, (6039, 3628)) == 15
+    assert weight_of(71_981, (943, 1682)) == 10
+    assert weight_of(8273, (2000, 10)) == 1.5
+    assert weight_of(1, (10**6, 10**6)) == 300
+    assert weight_of(100, (10, 10)) == weight_of(10**9, (10, 10)) == 1
+    assert weight_of(8273, (2000, 10), CCL(0.1, negative_weight=6.0)) == 6
+    margin = resolve_components(MFRecommender(loss=CCL(0.1)), 10, (9, 9), 10).loss.margin
+    assert margin == 0.1 and CCL().negative_weight is None
+
+
+def test_users_are_folded_in_with_the_weight_of_the_fit():
+    X = make_interactions(60, 40, 500, random_state=0)
+    params = {"n_components": 4, "max_iter": 3, "random_state": 0}
+    model = MFRecommender(loss="ccl", **params).fit(X)
+    given = CCL(negative_weight=weight_of(X.nnz, X.shape))
+    same = MFRecommender(loss=given, **params).fit(X)
+    assert_array_equal(model.item_factors_, same.item_factors_)
+    assert_array_equal(model.transform(X[:5]), same.transform(X[:5]))
+    model.set_params(loss=CCL(negative_weight=200.0))
+    assert (model.transform(X[:5]) != same.transform(X[:5])).any()
 
 
 def distances_moved(model, X, n_epochs):

@@ -16,6 +16,7 @@ from freqfm.backends.cpu import tables
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BSL,
+    CCL,
     MAWU,
     PSL,
     RANKING_LOSSES,
@@ -364,7 +365,7 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
     inverse = INVERSE if cls.has_temperature else np.ones(INVERSE.shape)
     pairs, step = known_pairs(
         data,
-        loss=name,
+        loss=CCL(negative_weight=20.0) if name == "ccl" else name,
         similarity=similarity,
         temperature=temperature,
         negative_sampler=GivenNegatives(),

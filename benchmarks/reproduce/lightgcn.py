@@ -48,7 +48,7 @@ MODELS = {
     "mf psl atan": {"loss": PSL("atan")},
     "mf psl relu": {"loss": PSL("relu")},
     "mf slatk": {"loss": SLatK()},
-    "mf ccl": {"loss": CCL()},
+    "mf ccl": {"loss": CCL(negative_weight=20)},
     "mf ccl, 0.6 and 150": {"loss": CCL(0.6, negative_weight=150)},
     "mlp bsl": {"backbone": MLP()},
     "mlp softmax": {"backbone": MLP(), "loss": "softmax", "temperature": "density"},

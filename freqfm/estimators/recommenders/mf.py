@@ -787,7 +787,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _pairwise_loss(self):
         loss = resolve("loss", self.loss, RankingLoss, RANKING_LOSSES)
-        return loss if isinstance(loss, PairwiseLoss) else BPR()
+        if not isinstance(loss, PairwiseLoss):
+            return BPR()
+        return loss._for_data(self._n_users, len(self.item_factors_), self._history.n_interactions)
 
     def _fold_in_units(self, X):
         """Return the unit vectors of the rows of a canonical matrix; zeros for empty rows."""

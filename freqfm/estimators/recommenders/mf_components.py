@@ -72,7 +72,7 @@ def resolve_components(model, n_pairs, shape, n_known):
     TypeError
         If a value is neither a name nor a component.
     """
-    loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)
+    loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)._for_data(*shape, n_known)
     backbone = resolve("backbone", model.backbone, Backbone, BACKBONES)
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
