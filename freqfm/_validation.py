@@ -385,6 +385,18 @@ def kernel_csr(data, indices, indptr, shape):
     )
 
 
+def _sum_by_column(X, values_of, dtype):
+    """Return the sums over columns of what ``values_of`` returns for a slice of the entries.
+
+    Works in chunks: NumPy would convert all indices to 64 bits at once.
+    """
+    sums = np.zeros(X.shape[1], dtype=dtype)
+    for begin in range(0, X.nnz, _ENTRIES):
+        chunk = slice(begin, begin + _ENTRIES)
+        np.add.at(sums, X.indices[chunk], values_of(chunk))
+    return sums
+
+
 def count_columns(X, weight=None, rows=None):
     """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
 
@@ -398,11 +410,9 @@ def count_columns(X, weight=None, rows=None):
     rows : ndarray of int, default=None
         The rows to count, in the order in which weights are added up; all if None.
     """
-    counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
-        for begin in range(0, X.nnz, _ENTRIES):
-            np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
-        return counts
+        return _sum_by_column(X, lambda chunk: 1, np.int64)
+    counts = np.zeros(X.shape[1])
     n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
     for first in range(0, n_rows, step):
@@ -540,11 +550,11 @@ def warn_of_large_values(estimator, X):
     """Warn of columns whose values are far beyond 1, which factorization machines learn badly."""
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
-    squares = np.zeros(X.shape[1])
-    # In chunks, as in ``count_columns``.
-    for begin in range(0, X.nnz, _ENTRIES):
-        chunk = slice(begin, begin + _ENTRIES)
-        np.add.at(squares, X.indices[chunk], np.square(X.data[chunk], dtype=np.float64))
+
+    def squared(chunk):
+        return np.square(X.data[chunk], dtype=np.float64)
+
+    squares = _sum_by_column(X, squared, np.float64)
     means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)
     if len(large):

@@ -123,10 +123,14 @@ class MFTrainer(RecommenderTrainer):
         model._n_steps += n_batches
         return total / weight
 
+    def _margins(self):
+        """Return the model's margins, if it has any, by name."""
+        tables = self.model._tables()
+        return {name: tables[name] for name in _MARGINS if name in tables}
+
     def _clip_margins(self):
         """Clip margins to [0, 1], which momentum has moved on after the last batch with them."""
-        tables = self.model._tables()
-        margins = [tables[name] for name in _MARGINS if name in tables]
+        margins = list(self._margins().values())
         if margins and self._rule.catch_up != codes.CATCH_UP_NONE:
             self._trainer.pull(margins)
             for table in margins:
@@ -337,9 +341,12 @@ class BackboneTrainer(MFTrainer):
         """Return what the loss compares: vectors of all users and items, and margins if any."""
         model = self.model
         vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
-        tables = model._tables()
-        margins = {name: tables[name] for name in _MARGINS if name in tables}
-        return vectors | margins
+        return vectors | self._margins()
+
+    def _clip_margins(self):
+        """Clip margins to [0, 1]; they are moved in the model's own arrays."""
+        for table in self._margins().values():
+            np.clip(table, 0, 1, out=table)
 
     def _problem(self, constants):
         rule = STORE._replace(average=self._rule.average)
@@ -397,10 +404,7 @@ class BackboneTrainer(MFTrainer):
             self._step(name, rows, values, counts.get(name), first + 1, 1 / result[1])
         # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
-        for name in _MARGINS:
-            if name in gradients:
-                margins = model._tables()[name]
-                np.clip(margins, 0, 1, out=margins)
+        self._clip_margins()
         return result
 
     def _step(self, name, rows, values, counted, n, mean):
