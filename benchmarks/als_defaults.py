@@ -60,9 +60,9 @@ def ease(X, penalty):
     return X @ weights
 
 
-def judge(X, held_out, k, **params):
-    """Return the NDCG of ALSRecommender."""
-    model = ALSRecommender(random_state=0, **params).fit(X)
+def judge(model, X, held_out, k):
+    """Return the NDCG of a recommender, which is fitted."""
+    model.fit(X)
     users = np.flatnonzero(np.diff(held_out.indptr))
     return ndcg_at_k(held_out[users], model.recommend(users=users, n_recommendations=k)[0])
 
@@ -76,10 +76,11 @@ def main():
         found = Objective.of(ALSRecommender(), X)
         of_noise = found.regularization / MULTIPLES[2]
         of_five = 5 / (X.nnz / X.shape[0] + found.unobserved_weight * X.shape[1])
-        row = [judge(X, later, k, regularization=m * of_noise) for m in MULTIPLES]
-        row.append(judge(X, later, k, regularization=of_five))
+        penalties = *(m * of_noise for m in MULTIPLES), of_five
+        models = [ALSRecommender(regularization=p, random_state=0) for p in penalties]
+        row = [judge(model, X, later, k) for model in models]
         if X.shape[1] <= MOST_ITEMS:
-            row.append(by_scores(np.tile(X.sum(axis=0), (X.shape[0], 1)), X, later, k))
+            row.append(by_scores(np.broadcast_to(X.sum(axis=0), X.shape), X, later, k))
             row.append(max(by_scores(ease(X, penalty), X, later, k) for penalty in (30, 100, 500)))
         print(f"{name:16}" + "".join(f"{value:9.4f}" for value in row), flush=True)
 

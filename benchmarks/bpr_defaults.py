@@ -9,11 +9,10 @@ of rare items, few users, and few interactions. No test part is read.
 import als_defaults
 import numpy as np
 from _data import click_parts, data_parser, require_data
-from als_defaults import by_scores, held_out
+from als_defaults import by_scores, held_out, judge
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.metrics import ndcg_at_k
 
 MULTIPLES = (0, 0.03, 0.06, 0.1, 0.2, 0.5)
 
@@ -35,24 +34,17 @@ def parts(data):
         yield f"Gowalla, {name}", *held_out(some[np.diff(some.indptr) >= least][:8000]), 20
 
 
-def judge(X, later, k, multiple):
-    """Return the NDCG of BPR."""
-    decay = multiple * np.sqrt(X.nnz / np.prod(X.shape))
-    model = MFRecommender(
-        loss="bpr", weight_decay=decay, weight_decay_scope="batch", random_state=0
-    ).fit(X)
-    users = np.flatnonzero(np.diff(later.indptr))
-    return ndcg_at_k(later[users], model.recommend(users=users, n_recommendations=k)[0])
-
-
 def main():
     args = data_parser(__doc__).parse_args()
     print(f"{'NDCG':18}" + "".join(f"{m:>9}" for m in (*MULTIPLES, "popular", "density")))
     for name, X, later, k in parts(require_data(args)):
         X, later = sparse.csr_array(X), sparse.csr_array(later)
-        row = [judge(X, later, k, multiple) for multiple in MULTIPLES]
+        density = X.nnz / np.prod(X.shape)
+        params = {"loss": "bpr", "weight_decay_scope": "batch", "random_state": 0}
+        decays = np.sqrt(density) * np.array(MULTIPLES)
+        row = [judge(MFRecommender(weight_decay=d, **params), X, later, k) for d in decays]
         popularity = np.broadcast_to(X.sum(axis=0), X.shape)
-        row += [by_scores(popularity, X, later, k), X.nnz / np.prod(X.shape)]
+        row += [by_scores(popularity, X, later, k), density]
         print(f"{name:18}" + "".join(f"{value:9.4f}" for value in row), flush=True)
 
 
