@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "_signals": set(),
     "_threads": {"_signals"},
     "_warnings": set(),
-    "callbacks": set(),
+    "callbacks": {"_warnings"},
     "_code_cache": {"_signals", "_warnings"},
     "_compiler": {"_signals"},
     "_jit": {"_code_cache", "_compiler"},

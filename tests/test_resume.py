@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import multiprocessing
 import os
 import pickle
 import random
 import re
+import stat
 import time
+import warnings
 import zipfile
 
 import numpy as np
@@ -361,16 +364,55 @@ def test_every_must_be_a_number_of_epochs(every):
         Checkpoint("file", every=every)
 
 
-def test_a_full_disk_is_reported_and_the_model_kept(data, tmp_path, monkeypatch):
-    def fail(*args):
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_is_warned_of_and_the_fit_continues(data, tmp_path, monkeypatch):
+    path, replace, n_calls = tmp_path / "file", os.replace, itertools.count()
 
-    model = clone(MODELS["mf"]).set_callbacks(Checkpoint(tmp_path / "file", every=2))
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="could not be written.*No space left"):
+    def fail_at_second(*args):
+        if next(n_calls) == 1:
+            raise OSError(28, "No space left on device")
+        replace(*args)
+
+    model = clone(MODELS["mf_loss"]).set_callbacks(Checkpoint(path))
+    expected = clone(MODELS["mf_loss"]).fit(*data[1])
+    monkeypatch.setattr(os, "replace", fail_at_second)
+    with pytest.warns(UserWarning, match="could not be written.*No space left.*earlier epoch"):
         model.fit(*data[1])
-    assert model.n_iter_ == 2 and len(model.predict(*data[1])) == 60
-    assert list(tmp_path.iterdir()) == []
+    assert_same(learned(model), learned(expected))
+    # The next epochs were written again.
+    assert next(n_calls) == 4 and resume(path).n_iter_ == 4
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_earlier_file(data, tmp_path, monkeypatch):
+    path, replace, n_calls = tmp_path / "file", os.replace, itertools.count()
+
+    def fail_from_third(*args):
+        if next(n_calls) >= 2:
+            raise PermissionError(13, "read by another process")
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", fail_from_third)
+    with pytest.warns(UserWarning, match="could not be written.*another process"):
+        model = clone(MODELS["mf"]).set_callbacks(Checkpoint(path)).fit(*data[1])
+    monkeypatch.undo()
+    assert resume(path).n_iter_ == 2
+    assert_same(learned(resume(path).fit(*data[1])), learned(model))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems do not open folders")
+def test_folders_that_cannot_be_synchronized(data, tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def only_files(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not be written")
+        clone(MODELS["als"]).set_callbacks(Checkpoint(tmp_path / "file")).fit(*data[1])
+    assert resume(tmp_path / "file").n_iter_ > 0
 
 
 def test_two_writers_of_one_file_leave_a_whole_one(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from freqfm._warnings import warn_user
 from freqfm.callbacks import _storage
 
 __all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
@@ -41,6 +42,12 @@ class Checkpoint:
     OSError, TypeError
         From ``fit``, before it trains: if the folder does not exist, or no file can be written
         there, or if a parameter of the estimator cannot be stored, such as a custom component.
+
+    Warns
+    -----
+    UserWarning
+        If a file cannot be written later on, because the disk is full, say. The fit continues, the
+        file stays as it was, and the next checkpoint is tried again.
 
     See Also
     --------
@@ -124,7 +131,7 @@ class Checkpoint:
             ) from error
 
     def save(self, estimator, progress):
-        """Write the file.
+        """Write the file; warn if that fails, since hours of training are worth more than the file.
 
         Parameters
         ----------
@@ -142,10 +149,10 @@ class Checkpoint:
         try:
             _storage.save(self._target, value)
         except OSError as error:
-            raise OSError(
-                f"{self!r} could not be written ({error}); the estimator holds the model of the "
-                f"last epoch."
-            ) from error
+            warn_user(
+                f"{self!r} could not be written ({error}). Training continues; the file, if there "
+                f"is one, is that of an earlier epoch."
+            )
 
 
 def resume(path: str | os.PathLike[str]) -> Any:

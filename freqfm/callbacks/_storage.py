@@ -148,13 +148,14 @@ def digest(value, name):
 
 
 def _sync_folder(folder):
-    """Make the renaming of a file survive a power failure, where the system supports it."""
+    """Make the renaming of a file survive a power failure, where the file system supports it."""
     if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def load(path):
