@@ -170,6 +170,21 @@ def peak_of(call):
 
 
 @pytest.mark.parametrize(
+    "model",
+    [
+        MFRecommender(64, max_iter=1, random_state=0),
+        FastVAERecommender(64, max_iter=1, negative_sampler="uniform", random_state=0),
+    ],
+)
+def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
+    X = canonical_csr(sparse.random(300, 20_000, density=1e-3, random_state=0))
+    model.fit(X).partial_fit(X[:20])
+    size = sum(a.nbytes for a in vars(model).values() if isinstance(a, np.ndarray))
+    # The copy that is trained; with another one it would be more than twice that size.
+    assert peak_of(lambda: model.partial_fit(X[:20])) < 1.8 * (size + model.optimizer_state_nbytes_)
+
+
+@pytest.mark.parametrize(
     "early_stopping, weighted", [(False, False), (False, True), (True, False), (True, True)]
 )
 def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatch):

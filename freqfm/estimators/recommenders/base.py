@@ -344,7 +344,8 @@ class BaseRecommender(
                 self._keep_settings(components, known)
                 n_known = self._history.n_interactions
                 trainer = self._trainer_of(components, train_part, None, n_known)
-            train(trainer, Phase(1), trial)
+            # It trains copies of the arrays: what fails is discarded with them.
+            train(trainer, Phase(1, restores=False), trial)
         return self
 
     def _prepare(self, X, reset, partial=False, resumes=False):
