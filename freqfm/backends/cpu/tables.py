@@ -428,25 +428,33 @@ def catch_up_all(rank, size, barrier, table, step, gradients):
 
 
 @inlined
-def _sum_occurrences(head, occurrences, nexts, sources, gradient):
-    """Write the sum of a token's occurrences to ``gradient``; return how many there are."""
+def _count_occurrences(head, nexts):
+    """Return how many occurrences a token has."""
+    n_seen = 1
+    link = nexts[np.uint64(head)]
+    while link >= 0:
+        n_seen += 1
+        link = nexts[np.uint64(link)]
+    return n_seen
+
+
+@inlined
+def _sum_occurrences(head, occurrences, nexts, sources, weights, k, penalty, gradient):
+    """Write the sum of a token's occurrences, and ``penalty`` times row ``k``, to ``gradient``."""
     width = sources.shape[1]
     p = np.uint64(head)
     j = np.uint64(occurrences.rows[p])
     x = occurrences.multiples[p]
     for f in range(width):
-        gradient[f] = x * sources[j, f]
-    n_seen = 1
+        gradient[f] = x * sources[j, f] + penalty * weights[k, f]
     link = nexts[p]
     while link >= 0:
         p = np.uint64(link)
         j = np.uint64(occurrences.rows[p])
         x = occurrences.multiples[p]
         link = nexts[p]
-        n_seen += 1
         for f in range(width):
             gradient[f] += x * sources[j, f]
-    return n_seen
 
 
 @inlined
@@ -459,27 +467,47 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 
 @inlined
+def _penalty_of(share, rule):
+    """Return what a weight decay in the gradient multiplies the weights of a row by.
+
+    The penalty on touched rows is multiplied by ``share``.
+    """
+    if rule.decay_code == DECAY_NONE or rule.decoupled:
+        return ZERO
+    return np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
+
+
+@inlined
+def _add_penalty(k, penalty, weights, gradient):
+    """Add ``penalty`` times row ``k`` to its gradient."""
+    if penalty != ZERO:
+        for f in range(weights.shape[1]):
+            gradient[f] += penalty * weights[k, f]
+
+
+@inlined
 def move_row(k, n_seen, share, curvature, gradient, table, step):
     """Step row ``k`` along its gradient, and apply its weight decay.
 
     A batch holds the row ``n_seen`` times; the penalty on touched rows is multiplied by ``share``.
     ``curvature`` bounds a counted learning rate, see ``counted_rate``; 0 does not.
     """
+    _add_penalty(k, _penalty_of(share, step.rule), table.weights, gradient)
+    _move_along(k, n_seen, curvature, gradient, table, step)
+
+
+@inlined
+def _move_along(k, n_seen, curvature, gradient, table, step):
+    """Do what ``move_row`` does with a gradient that includes the penalty."""
     rule = step.rule
     weights = table.weights
-    width = weights.shape[1]
     rate = row_rate(
         rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), curvature
     )
-    if rule.decay_code != DECAY_NONE:
-        if rule.decoupled:
-            power = np.float32(1.0 - rate * rule.decay)
-            for f in range(width):
-                weights[k, f] *= power
-        else:
-            penalty = np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
-            for f in range(width):
-                gradient[f] += penalty * weights[k, f]
+    if rule.decay_code != DECAY_NONE and rule.decoupled:
+        power = np.float32(1.0 - rate * rule.decay)
+        for f in range(weights.shape[1]):
+            weights[k, f] *= power
     if rule.catch_up != CATCH_UP_NONE:
         table.caught_up[k] = step.number
     _step_along(k, gradient, rate, table, step)
@@ -540,7 +568,7 @@ def _sum_curvatures(head, curvatures, nexts):
 @inlined
 def _apply(member, n, side, sources, n_unit, step, mean, curvatures):
     """Do what ``apply_bounded_gradients`` does; without bounds if there are no curvatures."""
-    table, occurrences = side.table, side.occurrences
+    table, occurrences, weights = side.table, side.occurrences, side.table.weights
     nexts = occurrences.nexts[member.rank]
     touched = occurrences.touched[member.rank]
     gradient = occurrences.gradients[member.rank]
@@ -553,10 +581,16 @@ def _apply(member, n, side, sources, n_unit, step, mean, curvatures):
             _prefetch_state(touched[t + _ROWS_AHEAD], table)
         head = table.heads[k]
         table.heads[k] = -1
-        n_seen = _sum_occurrences(head, occurrences, nexts, sources, gradient)
+        n_seen = _count_occurrences(head, nexts)
+        penalty = _penalty_of(n_seen * mean, step.rule)
+        # In the same loop as the sum, if that is of gradients by the weights themselves.
+        summed = penalty if n_unit == 0 else ZERO
+        _sum_occurrences(head, occurrences, nexts, sources, weights, k, summed, gradient)
+        if n_unit > 0:
+            through_unit_row(gradient, weights, k, n_unit)
+            _add_penalty(k, penalty, weights, gradient)
         curvature = _sum_curvatures(head, curvatures, nexts)
-        through_unit_row(gradient, table.weights, k, n_unit)
-        move_row(k, n_seen, n_seen * mean, curvature, gradient, table, step)
+        _move_along(k, n_seen, curvature, gradient, table, step)
 
 
 _NO_CURVATURES = np.zeros(0, dtype=np.float32)
