@@ -260,7 +260,7 @@ class SLatK(Softmax):
     weight_temperature : float or "auto", default="auto"
         Divisor of the differences of cosines, or dot products, in the weights. "auto" computes it
         from the density of the data, 13 / log(n_users * n_items / (2 n_positives)) but at most 13:
-        1.9 for Gowalla and 4.5 for the much denser MovieLens-1M.
+        2.0 for Gowalla and 4.5 for the much denser MovieLens-1M.
     refresh : int, default=5
         Epochs between computations of beta; each takes about as long as recommending to all users.
 

@@ -185,6 +185,9 @@ class AdapTau(AdapTau0):
 
         1 / tau_u = 1 / tau0 * exp(-W(max((L(u) - threshold) / (2 beta), -1 / e))).
 
+    L(u) is the mean of -s_p + log sum_j exp(s_j) over the user's positives p, with all negatives j
+    as they were drawn: without p, and not corrected for the probabilities of drawing them.
+
     Parameters
     ----------
     form : {"paper", "reference"}, default="reference"

@@ -98,14 +98,14 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
         "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
         for losses without negatives. From "midx_uniform" on, negatives are drawn for each user by
-        the user's scores, for softmax and BSL; BPR supports only "dns" of these.
+        the user's scores, for softmax and BSL; BPR and CCL support only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 1024 for softmax, PSL and
         SL@K, 512 for BSL, 64 for CCL, 1 for BPR, and 128 if negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and other losses of two
+        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and custom losses of two
         scores, and "adam" for all others.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
@@ -130,8 +130,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     weight_decay_scope : {"full", "batch"}, default=None
         "full" shrinks every row in every batch: steps that a row has missed are made up for
         exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
-        batch, in proportion to how often they occur. None is "full" for a given ``weight_decay``,
-        and "batch" without one.
+        batch, in proportion to how often they occur: items as positives or drawn, and users once
+        for the positives that the loss keeps together, see its ``block``. None is "full" for a
+        given ``weight_decay``, and "batch" without one.
     init : {"xavier", "normal", "prism"} or Initializer, default="xavier"
         Initial values of the vectors, see :mod:`freqfm.initializers`.
     init_scale : float, default=None

@@ -90,7 +90,8 @@ class Word2Vec(
 
         -log sigmoid(<u_w, h>) - sum_k log sigmoid(-<u_k, h>),
 
-    where h is each v of the window in turn (skip-gram), or their mean (CBOW). Tokens may be words,
+    where h is each v of the window in turn (skip-gram), or their mean (CBOW), and noise that is w
+    itself is left out. Tokens may be words,
     or any items in sequences, such as those of shopping sessions.
 
     Parameters
