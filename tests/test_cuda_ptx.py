@@ -99,7 +99,7 @@ def serve(what):
     if what == "top_k":
         backend.top_k(table, table, 2, Exclusions(starts, numbers, numbers[:1]), 3, 1)
         return
-    problem = FoldInProblem(table, table, True, 1.0, 1.0, 1.0, 1.0, 2)
+    problem = FoldInProblem(table, table, True, 1.0, 1.0, 1.0, 1.0, 1.0, 2)
     for formulas in ({}, CustomBPR().replacements()):
         backend.fold_in(problem, Histories(starts, numbers, table[:, 0]), 1, formulas)
     backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)

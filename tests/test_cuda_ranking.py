@@ -119,13 +119,16 @@ def histories():
     return X.indptr, X.indices, X.data
 
 
+# With little inertia some steps are undone.
+@pytest.mark.parametrize("inertia", [3.0, 0.05])
 @pytest.mark.parametrize("pairwise", [False, True])
-def test_folding_in_agrees(pairwise):
+def test_folding_in_agrees(pairwise, inertia):
     generator = np.random.default_rng(0)
     items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (9, 5))
     problem = FoldInProblem(
-        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
-    )
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=inertia,
+        largest_rise=1e-4, n_steps=4,
+    )  # fmt: skip
     (vectors,) = assert_agree("fold_in", problem, histories(), 1)
     assert_array_equal(vectors[5], 0)
     if pairwise:
@@ -138,7 +141,8 @@ def test_lanes_choose_and_fold_in_together(monkeypatch):
     found, _ = assert_agree("top_k", queries, items, 5, exclusions(3, 100), 3, 1, n_lanes=4)
     assert (found[:2] >= 0).all() and (found[2] == -1).all()
     for pairwise in (False, True):
-        problem = FoldInProblem(items[:9], items[9:20], pairwise, 1.5, 2.0, 1.2, 3.0, n_steps=2)
+        terms = 1.5, 2.0, 1.2, 3.0, 1e-4
+        problem = FoldInProblem(items[:9], items[9:20], pairwise, *terms, n_steps=2)
         (vectors,) = assert_agree("fold_in", problem, histories(), 1, n_lanes=4)
         assert np.isfinite(vectors).all() and not vectors[5].any()
 

@@ -89,6 +89,24 @@ def test_folding_in_is_that_of_the_reference(model):
         assert_allclose(got[r], expected, atol=1e-4)
 
 
+def test_no_step_raises_the_loss_much(monkeypatch):
+    model = MFRecommender(4, loss="softmax", temperature=0.2, max_iter=40, random_state=0).fit(X)
+    others, items, terms = loss_of(model)
+    shares = [row.data.astype(np.float64) / row.sum() for row in X]
+    losses = []
+    for n_steps in range(1, 21):
+        monkeypatch.setattr("freqfm.estimators.recommenders.fold_in.N_STEPS", n_steps)
+        of_users = zip(unit(model.transform(X)), shares, X, strict=True)
+        losses.append(
+            [
+                reference.mf.user_loss(user, items[row.indices], weights, others, **terms)
+                for user, weights, row in of_users
+            ]
+        )
+    # Rises are estimated; without a check they reach 1.6.
+    assert np.diff(losses, axis=0).max() < 0.1
+
+
 @pytest.mark.parametrize("pairwise", [None, BPR(), HingeOfPairs()])
 def test_pulls_and_push_are_the_gradient(pairwise):
     rng = np.random.default_rng(1)

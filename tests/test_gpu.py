@@ -202,13 +202,16 @@ def test_top_k_of_many_items_agrees():
     assert_allclose(found[1], expected[1], rtol=1e-4)
 
 
+# With little inertia some steps are undone.
+@pytest.mark.parametrize("inertia", [3.0, 0.05])
 @pytest.mark.parametrize("pairwise", [False, True])
-def test_folding_in_agrees(pairwise):
+def test_folding_in_agrees(pairwise, inertia):
     generator = np.random.default_rng(0)
     items, others = (generator.normal(size=(n, 70)).astype(np.float32) for n in (9, 75))
     problem = FoldInProblem(
-        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
-    )
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=inertia,
+        largest_rise=1e-4, n_steps=4,
+    )  # fmt: skip
     found, expected = (
         b.fold_in(problem, Histories(*histories()), 1) for b in (GPU, NumpyBackend())
     )

@@ -418,13 +418,16 @@ def test_custom_formulas_of_recommenders(numpy_backend, custom, shipped):
 # Operations on their own.
 
 
+# With little inertia some steps are undone.
+@pytest.mark.parametrize("inertia", [3.0, 0.05])
 @pytest.mark.parametrize("pairwise", [False, True])
-def test_folding_in_agrees(pairwise):
+def test_folding_in_agrees(pairwise, inertia):
     X, generator = histories(), np.random.default_rng(0)
     items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (12, 5))
     problem = FoldInProblem(
-        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=3.0, n_steps=4
-    )
+        items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=inertia,
+        largest_rise=1e-4, n_steps=4,
+    )  # fmt: skip
     results = [
         backend.fold_in(problem, Histories(X.indptr.astype(np.int64), X.indices, X.data), 1)
         for backend in (CPU, NumpyBackend())

@@ -263,6 +263,7 @@ class FoldInProblem(NamedTuple):
     inverse: float  #: and of the others
     constant: float  #: weight of the logarithm in a softmax
     inertia: float  #: multiple of the vector itself that a step adds to the gradient
+    largest_rise: float  #: of the loss in a step; if it rises more, the step is undone
     n_steps: int
 
 

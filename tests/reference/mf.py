@@ -149,10 +149,17 @@ def user_loss(user, items, shares, others, *, pairwise, positive, inverse, const
 
 
 def fold_in(loss, items, shares, inertia, n_steps):
-    """Return the unit vector after some steps to the direction of -gradient + inertia * user."""
-    user = shares @ items
-    for _ in range(n_steps):
+    """Return the unit vector after some steps to the direction of -gradient + inertia * user.
+
+    A step after which the loss is higher is undone, and the inertia is doubled.
+    """
+    user, last = shares @ items, None
+    for n in range(n_steps + 1):
         user = user / np.linalg.norm(user)
         (gradient,) = gradients(loss, user)
-        user = inertia * user - gradient
-    return user / np.linalg.norm(user)
+        if last and (gradient + last[1]) @ (user - last[0]) / 2 > 1e-4:
+            (user, gradient), inertia = last, 2 * inertia
+        last = user, gradient
+        if n < n_steps:
+            user = inertia * user - gradient
+    return user

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
+from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
@@ -27,6 +27,8 @@ class FoldInScratch(NamedTuple):
     scores: np.ndarray  #: (size, m), of the others
     pushes: np.ndarray  #: (size, m)
     gradients: np.ndarray  #: (size, d)
+    last_users: np.ndarray  #: (size, d), from where the last step was made
+    last_gradients: np.ndarray  #: (size, d), and the gradients there
 
 
 @inlined
@@ -114,18 +116,56 @@ def _sum_history(begin, end, items, histories, user):
     return weight
 
 
+@inlined
+def _write_gradient(begin, end, weight, user, problem, histories, scratch, rank):
+    """Write the negative gradient of a user's loss."""
+    gradient = scratch.gradients[rank]
+    width = problem.items.shape[1]
+    for f in range(width):
+        gradient[f] = ZERO
+    _score_others(user, problem.others, problem.inverse, scratch.scores[rank])
+    if problem.pairwise:
+        _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
+        return
+    for p in range(begin, end):
+        k = np.uint64(histories.items[p])
+        x = problem.positive * histories.weights[p] / weight
+        for f in range(width):
+            gradient[f] += x * problem.items[k, f]
+    strength = problem.constant * problem.inverse
+    _push_of_softmax(problem.others, scratch.scores[rank], gradient, strength)
+
+
+@inlined
+def _keep_or_go_back(first, largest_rise, user, gradient, last_user, last_gradient):
+    """Undo the last step if the loss has risen; return whether it has.
+
+    The change of the loss is estimated by the mean of the gradients before and after the step.
+    """
+    fall = ZERO
+    for f in range(user.shape[0]):
+        fall += HALF * (gradient[f] + last_gradient[f]) * (user[f] - last_user[f])
+    rises = fall < -largest_rise and not first
+    for f in range(user.shape[0]):
+        if rises:
+            user[f], gradient[f] = last_user[f], last_gradient[f]
+        else:
+            last_user[f], last_gradient[f] = user[f], gradient[f]
+    return rises
+
+
 @kernel
 def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     """Write unit vectors of users to ``out`` (n, d); a row without items gets zeros.
 
     In each of ``n_steps`` steps the user's vector becomes the unit vector of the gradient plus
-    ``inertia`` times itself. The loss is, if ``pairwise``, that of ranking each of the user's items
+    ``inertia`` times itself. A step after which the loss is higher is undone, and the user's
+    inertia is doubled. The loss is, if ``pairwise``, that of ranking each of the user's items
     above each of the others; else it is -positive * (mean score) + constant * log sum exp(inverse *
     scores of others).
     """
     items = problem.items
-    width = items.shape[1]
-    gradient = scratch.gradients[rank]
+    gradient = scratch.gradients[rank, : items.shape[1]]
     for r in range(rank, out.shape[0], size):
         user = out[r]
         begin = histories.starts[r]
@@ -133,22 +173,19 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
         weight = _sum_history(begin, end, items, histories, user)
         if not _normalise(user):
             continue
-        for _ in range(problem.n_steps):
-            for f in range(width):
-                gradient[f] = ZERO
-            _score_others(user, problem.others, problem.inverse, scratch.scores[rank])
-            if problem.pairwise:
-                _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
-            else:
-                for p in range(begin, end):
-                    k = np.uint64(histories.items[p])
-                    x = problem.positive * histories.weights[p] / weight
-                    for f in range(width):
-                        gradient[f] += x * items[k, f]
-                strength = problem.constant * problem.inverse
-                _push_of_softmax(problem.others, scratch.scores[rank], gradient, strength)
-            for f in range(width):
-                user[f] = gradient[f] + problem.inertia * user[f]
+        inertia = problem.inertia
+        # Once more, to check the last step.
+        for n in range(problem.n_steps + 1):
+            _write_gradient(begin, end, weight, user, problem, histories, scratch, rank)
+            if _keep_or_go_back(
+                n == 0, problem.largest_rise, user, gradient, scratch.last_users[rank],
+                scratch.last_gradients[rank],
+            ):  # fmt: skip
+                inertia += inertia
+            if n == problem.n_steps:
+                break
+            for f in range(items.shape[1]):
+                user[f] = gradient[f] + inertia * user[f]
             if not _normalise(user):
                 break
 
@@ -161,11 +198,10 @@ def fold_in(problem, histories, n_threads, formulas=None):
         n_threads = 1
     numbers = {
         name: np.float32(getattr(problem, name))
-        for name in ("positive", "inverse", "constant", "inertia")
+        for name in ("positive", "inverse", "constant", "inertia", "largest_rise")
     }
-    scratch = FoldInScratch(
-        *(aligned_zeros((n_threads, length + _PADDING)) for length in (n_others, n_others, width))
-    )
+    lengths = n_others, n_others, width, width, width
+    scratch = FoldInScratch(*(aligned_zeros((n_threads, n + _PADDING)) for n in lengths))
     out = aligned_zeros((n, width))
     with Team(n_threads, formulas) as team:
         team.run(fold_in_rows, problem._replace(**numbers), histories, scratch, out)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ZERO, inlined
+from freqfm._jit import HALF, ZERO, inlined
 from freqfm.backends.cuda.memory import lanes_for
 from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.losses import pair_gradient
@@ -34,6 +34,8 @@ class FoldInArgs(NamedTuple):
     scores: np.ndarray  #: (n_groups, m), scratch
     pushes: np.ndarray  #: (n_groups, m)
     gradients: np.ndarray  #: (n_groups, d)
+    last_users: np.ndarray  #: (n_groups, d), from where the last step was made
+    last_gradients: np.ndarray  #: (n_groups, d), and the gradients there
     out: np.ndarray  #: (n, d), the users' vectors
 
 
@@ -120,8 +122,29 @@ def _pairs(team, r, weight, scores, pushes, args):
 
 
 @inlined
-def _step(team, r, weight, args):
-    """Move a user once; return whether its vector has a length."""
+def _keep_or_go_back(team, r, first, args):
+    """Undo the last step if the loss has risen; return whether it has.
+
+    The change of the loss is estimated by the mean of the gradients before and after the step.
+    """
+    user, gradient = args.out[r], args.gradients[team.rank]
+    last_user, last_gradient = args.last_users[team.rank], args.last_gradients[team.rank]
+    fall = ZERO
+    if not first:
+        for f in range(team.lane, user.shape[0], team.n_lanes):
+            fall += HALF * (gradient[f] + last_gradient[f]) * (user[f] - last_user[f])
+    rises = group_sum(team, fall) < -args.problem.largest_rise
+    for f in range(team.lane, user.shape[0], team.n_lanes):
+        if rises:
+            user[f], gradient[f] = last_user[f], last_gradient[f]
+        else:
+            last_user[f], last_gradient[f] = user[f], gradient[f]
+    return rises
+
+
+@inlined
+def _write_gradient(team, r, weight, args):
+    """Write the negative gradient of a user's loss; a lane writes the columns that it reads."""
     problem, histories, out = args.problem, args.histories, args.out
     scores, pushes = args.scores[team.rank], args.pushes[team.rank]
     gradient = args.gradients[team.rank]
@@ -143,7 +166,15 @@ def _step(team, r, weight, args):
         total = gradient[f]
         for j in range(pushes.shape[0]):
             total -= pushes[j] * problem.others[j, f]
-        out[r, f] = total + problem.inertia * out[r, f]
+        gradient[f] = total
+
+
+@inlined
+def _step(team, r, inertia, args):
+    """Move a user along its gradient; return whether its vector has a length."""
+    out, gradient = args.out, args.gradients[team.rank]
+    for f in range(team.lane, out.shape[1], team.n_lanes):
+        out[r, f] = gradient[f] + inertia * out[r, f]
     synchronize_group(team)
     return _normalise(team, out, r)
 
@@ -161,9 +192,15 @@ def fold_in_rows(team, b, args):
         _sum_row(team, histories, r, args.problem.items, out)
         synchronize_group(team)
         moves = _normalise(team, out, r)
-        for _ in range(args.problem.n_steps):
+        inertia = args.problem.inertia
+        # Once more, to check the last step.
+        for n in range(args.problem.n_steps + 1):
             if moves:
-                moves = _step(team, r, weight, args)
+                _write_gradient(team, r, weight, args)
+                if _keep_or_go_back(team, r, n == 0, args):
+                    inertia += inertia
+                if n < args.problem.n_steps:
+                    moves = _step(team, r, inertia, args)
 
 
 SUM = (sum_rows,)
@@ -193,7 +230,7 @@ def fold_in(device, problem, histories, formulas):
     n_groups = min(n, _GROUPS)
     numbers = {
         name: np.float32(getattr(problem, name))
-        for name in ("positive", "inverse", "constant", "inertia")
+        for name in ("positive", "inverse", "constant", "inertia", "largest_rise")
     }
     vectors = np.empty((n, width), dtype=np.float32)
     args = FoldInArgs(
@@ -209,6 +246,8 @@ def fold_in(device, problem, histories, formulas):
         scores=device.empty((n_groups, n_others), np.float32),
         pushes=device.empty((n_groups, n_others), np.float32),
         gradients=device.empty((n_groups, width), np.float32),
+        last_users=device.empty((n_groups, width), np.float32),
+        last_gradients=device.empty((n_groups, width), np.float32),
         out=device.empty((n, width), np.float32),
     )
     device.run(FOLD_IN, args, 32, n_groups, formulas=formulas)

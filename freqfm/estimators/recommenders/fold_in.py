@@ -9,14 +9,14 @@ from freqfm.backends.base import FoldInProblem, Histories
 from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.losses import PairwiseLoss
 
-__all__ = ["INERTIA", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
+__all__ = ["INERTIA", "LARGEST_RISE", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
 
 N_STEPS = 20
 
 # A step moves a user to the gradient plus this share of the squared inverse temperature, times the
 # mean squared length of the others, times the current vector: a bound of the loss's curvature for
-# typical scores.
-INERTIA = 0.1
+# typical scores. A user whose loss rises by more than float32 explains moves less from then on.
+INERTIA, LARGEST_RISE = 0.1, 1e-4
 
 
 class FoldIn(NamedTuple):
@@ -150,7 +150,8 @@ def fold_in_rows(loss, X, items, indices, n_threads, device="cpu"):
     device : str, default="cpu"
     """
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
-    problem = FoldInProblem(items=items, inertia=loss.inertia, n_steps=N_STEPS, **terms)
+    terms |= {"inertia": loss.inertia, "largest_rise": LARGEST_RISE, "n_steps": N_STEPS}
+    problem = FoldInProblem(items=items, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
     histories = Histories(X.indptr, indices, scale_rows(X.indptr, X.data))
     return backends.serve(device, "fold_in", problem, histories, n_threads, formulas)

@@ -353,7 +353,8 @@ def fold_in(problem, formulas, starts, indices, values):
         if not user.any():
             continue
         user, shares = user / np.linalg.norm(user), shares / shares.sum()
-        for _ in range(problem.n_steps):
+        inertia, last = problem.inertia, None
+        for n in range(problem.n_steps + 1):
             scores = problem.inverse * (others @ user)
             if problem.pairwise:
                 positive = problem.inverse * (items @ user)[:, None]
@@ -365,7 +366,12 @@ def fold_in(problem, formulas, starts, indices, values):
                 softmax = np.exp(scores - logsumexp(scores))
                 gradient = problem.positive * (shares @ items)
                 gradient -= problem.constant * problem.inverse * (softmax @ others)
-            user = gradient + problem.inertia * user
+            if last and (gradient + last[1]) @ (user - last[0]) / 2 < -problem.largest_rise:
+                (user, gradient), inertia = last, 2 * inertia
+            if n == problem.n_steps:
+                break
+            last = user, gradient
+            user = gradient + inertia * user
             if not user.any():
                 break
             user = user / np.linalg.norm(user)
