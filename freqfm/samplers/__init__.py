@@ -16,10 +16,10 @@ name               cost for a query        memory, in bytes          distance fr
                    shares its list                                   matters
 "in_batch"         none                    24 M                      as "popularity"
 "full"             M d                     0                         none: no draws
-"midx_uniform"     2 K d + K^2 + n log K   8 K d + 20 K^2 + 8 M      small; less with more codewords
-"midx_popularity"  the same                8 K d + 20 K^2 + 32 M     small; mostly less than
+"midx_uniform"     2 K d + K^2 + n log K   8 K d + 28 K^2 + 8 M      small; less with more codewords
+"midx_popularity"  the same                8 K d + 28 K^2 + 32 M     small; mostly less than
                                                                      "midx_uniform"
-"midx_exact"       M d + n log M           8 K d + 20 K^2 +          none
+"midx_exact"       M d + n log M           8 K d + 28 K^2 +          none
                                            (8 + 4 d) M
 "kernel"           n d^2 log(M / d)        up to 8 M d               medium: items of very negative
                                                                      scores are drawn too

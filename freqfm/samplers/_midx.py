@@ -69,11 +69,11 @@ class MIDX(QuerySampler):
     is at most ``2 C |q|`` (theorem 5.3); for "popularity" the bound grows by
     log(max pop / min pop) (theorem 5.4).
 
-    Memory for M items: 4 m K d bytes of codewords in m subspaces, up to 20 K^m of cells, and per
-    item 8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d multiplications
-    and up to K^m exponentials, or M d and M for "exact"; a draw then costs a search among cells
-    and, for any M, one access to the items. Quantization is k-means on at most 256 K items, with 20
-    iterations at first and 2 later, and the assignment of all items, about 2 M K d.
+    Memory for M items: 4 m K d bytes of codewords in m subspaces, up to (4 m + 20) K^m of cells,
+    and per item 8 ("uniform"), 32 ("popularity") or 8 + 4 d ("exact"). A query costs m K d
+    multiplications and up to K^m exponentials, or M d and M for "exact"; a draw then costs a search
+    among cells and, for any M, one access to the items. Quantization is k-means on at most 256 K
+    items, with 20 iterations at first and 2 later, and the assignment of all items, about 2 M K d.
 
     References
     ----------
