@@ -525,6 +525,17 @@ def test_incremental_encoder_refuses_what_cannot_be_a_category():
     assert encoder.get_feature_names_out().tolist() == ["x0_tea", "x1_1"]
 
 
+def test_incremental_encoder_tells_strings_from_numbers():
+    encoder = IncrementalOneHotEncoder()
+    with pytest.raises(TypeError, match="Field 0 of X holds '1' beside 1; .* Convert the field"):
+        encoder.fit([[1], ["1"]])
+    encoder.fit([["1", 2], ["3", 4.5]])
+    for call in (encoder.partial_fit, encoder.transform):
+        with pytest.raises(TypeError, match="Field 0 of X holds 5 beside '1'"):
+            call(np.array([["6", 1], [5, 1]], dtype=object))
+    assert encoder.n_features_out_ == 4
+
+
 def test_incremental_encoder_names_its_columns():
     pandas = pytest.importorskip("pandas")
     rows = pandas.DataFrame({"user": ["ann", "bob"], "item": ["tea", "tea"]})
@@ -567,7 +578,7 @@ def test_incremental_encoder_keeps_columns():
     with pytest.raises(ValueError, match="field 1 of X holds None"):
         encoder.partial_fit([["new", None]])
     assert encoder.n_features_out_ == 2 and list(encoder.columns_[0]) == ["a"]
-    for value in (0, -3, 2.7):
+    for value in (0, -3, 2.7, True):
         with pytest.raises(ValueError, match=f"max_features={value!r} must be an integer"):
             IncrementalOneHotEncoder(max_features=value).fit(rows)
     with pytest.raises(ValueError, match="X has 1 features, but .* expecting 2"):
@@ -587,6 +598,8 @@ def test_incremental_encoder_returns_frames():
     encoder = IncrementalOneHotEncoder(sparse_output=False).set_output(transform="pandas")
     rows = encoder.fit_transform(pandas.DataFrame({"user": ["ann", "bob"]}))
     assert rows.columns.tolist() == ["user_ann", "user_bob"]
+    with pytest.raises(TypeError, match="sparse_output='no' must be True or False"):
+        IncrementalOneHotEncoder(sparse_output="no").fit_transform([["ann"]])
     assert_array_equal(rows.to_numpy(), np.eye(2))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from itertools import islice
 
 import numpy as np
 from scipy.sparse import issparse
@@ -16,6 +16,7 @@ from sklearn.utils.validation import (
 
 from freqfm._ids import check_present, natural
 from freqfm._rows import csr_of, with_one_index_type
+from freqfm._validation import check_flag, check_integer
 from freqfm._versions import VersionStamp
 
 __all__ = ["IncrementalOneHotEncoder"]
@@ -100,7 +101,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_fields)
-            Strings or numbers, none of them missing.
+            In each field either strings or numbers, none of them missing.
         y : object, default=None
             Ignored.
 
@@ -114,19 +115,19 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
             If values are missing, the number of fields is another one, or ``max_features`` is not
             None or an integer of at least 1.
         TypeError
-            If a value is neither a string nor a number, or ``X`` is sparse.
+            If a value cannot be a category, if a field holds strings beside numbers, also of
+            earlier rows, or if ``X`` is sparse.
         """
-        most = np.iinfo(np.int32).max if self.max_features is None else self.max_features
-        if not isinstance(most, Integral) or most < 1:
-            raise ValueError(
-                f"max_features={self.max_features!r} must be an integer of at least 1, or None."
-            )
+        most = np.iinfo(np.int32).max
+        if self.max_features is not None:
+            most = check_integer("max_features", self.max_features, 1)
         given, X = X, _as_fields(X)
         begins = not hasattr(self, "columns_")
         if not begins:
             validate_data(self, given, reset=False, skip_check_array=True)
         # All are read before any is added: an error leaves the encoder as it was.
-        fields = [dict.fromkeys(_values(X, j)) for j in range(X.shape[1])]
+        known = [{}] * X.shape[1] if begins else self.columns_
+        fields = [dict.fromkeys(_values(X, j, columns)) for j, columns in enumerate(known)]
         if begins:
             validate_data(self, given, reset=True, skip_check_array=True)
             self.n_features_out_ = 0
@@ -155,13 +156,14 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         validate_data(self, given, reset=False, skip_check_array=True)
         found = np.empty(X.shape, dtype=np.int32)
         for j, columns in enumerate(self.columns_):
-            found[:, j] = [columns.get(value, -1) for value in _values(X, j)]
+            found[:, j] = [columns.get(value, -1) for value in _values(X, j, columns)]
         found.sort(axis=1)
         known = found >= 0
         indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
         ones = np.ones(indptr[-1], dtype=np.float32)
         rows = csr_of(ones, found[known], indptr, (len(X), self.n_features_out_))
-        return with_one_index_type(rows) if self.sparse_output else rows.toarray()
+        sparse_output = check_flag("sparse_output", self.sparse_output)
+        return with_one_index_type(rows) if sparse_output else rows.toarray()
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns, "field_category".
@@ -214,8 +216,8 @@ def _as_fields(X):
     return X
 
 
-def _values(X, j):
-    """Return the categories of a field as a list."""
+def _values(X, j, known):
+    """Return the categories of a field as a list: strings beside strings, or none of them."""
     values = natural(X[:, j])
     check_present(values, f"field {j} of X")
     if values.dtype.kind == "O":
@@ -226,4 +228,13 @@ def _values(X, j):
                 f"Field {j} of X holds a value that cannot be a category: {error}. Each argument "
                 f"must be a string or a number."
             ) from None
-    return values.tolist()
+    values = values.tolist()
+    all_values = [*islice(known, 1), *values]
+    if len({issubclass(kind, str) for kind in set(map(type, all_values))}) > 1:
+        first = all_values[0]
+        other = next(v for v in all_values if isinstance(v, str) != isinstance(first, str))
+        raise TypeError(
+            f"Field {j} of X holds {other!r} beside {first!r}; '1' and 1 would be two categories. "
+            f"Convert the field to one type, for instance to strings."
+        )
+    return values
