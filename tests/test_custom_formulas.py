@@ -233,6 +233,7 @@ def test_poisson_predicts_counts(in_numpy):
     assert model.predict(X).min() > 0
     assert np.mean(model.predict(X)) == pytest.approx(y.mean(), rel=0.1)
     assert_allclose(model.predict(X), np.exp(model._scores(X)[0]), rtol=1e-5)
+    assert model.predict(1e6 * np.abs(X)).max() <= np.finfo(np.float32).max
     with pytest.raises(ValueError, match="y holds -1, but Poisson"):
         regressor(loss="poisson").fit(X, y - 1 - y.min())
 

@@ -320,10 +320,12 @@ class RealTargets(RegressorMixin):
         Returns
         -------
         y : ndarray of shape (n_samples,)
+            At most the largest number of float32, also where a "poisson" loss expects more.
         """
         scores, loss = self._scores(X)[0], self._loss
         if loss.expectation is not None:
-            scores = expect(loss, False, scores)
+            largest = np.finfo(np.float32).max
+            scores = np.clip(expect(loss, False, scores), -largest, largest)
         return scores.astype(np.float64)
 
 
