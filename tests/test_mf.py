@@ -26,6 +26,7 @@ from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import SGD, Adam, RowwiseAdagrad
 from freqfm.samplers import Uniform
+from freqfm.temperatures import AdapTau
 
 LOSSES = list(RANKING_LOSSES)
 
@@ -365,6 +366,20 @@ def test_final_temperatures_are_attributes(checkerboard):
         assert 0 < model_of(temperature=name, max_iter=8).fit(train).temperature_ < 10
 
 
+def test_temperatures_of_users_need_epochs_after_the_warm_up(checkerboard):
+    train, _ = checkerboard
+    for warm_up, max_iter in ((5, 5), (0, 1), (None, 3)):
+        model = model_of(temperature=AdapTau(warm_up=warm_up), max_iter=max_iter)
+        with pytest.warns(UserWarning, match=f"warm_up={warm_up} epochs.* all users keep one temp"):
+            model.fit(train)
+        assert np.ptp(model.user_temperatures_) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model = model_of(temperature=AdapTau(warm_up=1), max_iter=2, n_iter_no_change=None)
+        model.fit(train)
+    assert np.ptp(model.user_temperatures_) > 0
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_prism_lengths(checkerboard, alpha):
     train, _ = checkerboard
@@ -423,7 +438,8 @@ def test_parameters_of_what_the_data_decide_are_refused():
 
 def test_copies_are_equal(checkerboard, tmp_path):
     train, _ = checkerboard
-    model = model_of(max_iter=2, init=PRISM(0.5), temperature="adap_tau").fit(train)
+    temperature = AdapTau(warm_up=1)
+    model = model_of(max_iter=2, init=PRISM(0.5), temperature=temperature).fit(train)
     buffer = io.BytesIO()
     joblib.dump(model, buffer)
     buffer.seek(0)

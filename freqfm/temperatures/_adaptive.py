@@ -245,6 +245,10 @@ class AdapTau(AdapTau0):
         """Whether the positive is part of the sum in the logarithm."""
         return self.form == "paper"
 
+    def adapts_within(self, n_epochs):
+        """Return whether users have individual temperatures before so many epochs have ended."""
+        return self.warm_up is not None and n_epochs > max(self.warm_up, 1)
+
     def refresh(self, epoch, inverse, state, snapshot):
         """Write the inverse temperatures, see :class:`Temperature`."""
         overall = self._global_inverse(epoch, snapshot)

@@ -22,6 +22,7 @@ from freqfm._validation import (
     count_columns,
     count_threads,
 )
+from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
@@ -42,7 +43,7 @@ from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler, Uniform
-from freqfm.temperatures import TEMPERATURES, Temperature
+from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
 
 __all__ = ["MFRecommender"]
 
@@ -385,6 +386,16 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _resolve_components(self, X):
         return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
+
+    def _train(self, components, X, held_out, trial, callbacks):
+        strategy, n_epochs = components.temperature, self.n_iter_ + components.max_iter
+        if isinstance(strategy, AdapTau) and not strategy.adapts_within(n_epochs):
+            warn_user(
+                f"temperature={self.temperature!r} warms up for warm_up={strategy.warm_up} epochs, "
+                f"and this fit ends with epoch {n_epochs}: all users keep one temperature, as with "
+                f"'adap_tau0'. Raise max_iter, or give an AdapTau with a smaller warm_up."
+            )
+        super()._train(components, X, held_out, trial, callbacks)
 
     def _tables(self):
         """Return the arrays that are updated by gradients, by name."""
