@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import each
 from scipy.special import expit
+from sklearn import config_context
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
@@ -308,7 +309,8 @@ def test_criteo_count_becomes_a_token(tmp_path, count, token):
 
 def test_criteo_transformed_counts_do_not_meet_small_ones(tmp_path):
     lines = [criteo_line(counts={1: count}) for count in (1, 3, 2, 5, 4)]
-    bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv", lines), min_frequency=1)
+    with config_context(transform_output="pandas"):
+        bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv", lines), min_frequency=1)
     first = bunch.data.indices.reshape(5, 39)[:, 0]
     # 1, 3 (log1), 2 and 5 (log2) are four tokens; 4 is log1 as 3 is.
     assert len(set(first[:4])) == 4 and first[4] == first[1]

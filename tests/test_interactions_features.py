@@ -7,6 +7,7 @@ import pytest
 from fake_recommender import Counting
 from numpy.testing import assert_allclose, assert_array_equal
 from purchases import FRAMES, frame
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from test_resume import Killed, Killing
@@ -54,6 +55,13 @@ def users(first=0, last=40):
 def fitted(X=None, **params):
     model = MFRecommender(4, max_iter=20, learning_rate=0.03, batch_size=64, random_state=0)
     return InteractionRecommender(model, **params).fit(log() if X is None else X)
+
+
+def test_encoders_do_not_depend_on_the_output_of_transformers():
+    plain = fitted(item_features=items()).recommend([USERS[0]])
+    with config_context(transform_output="pandas"):
+        model = fitted(item_features=items())
+        assert_array_equal(model.recommend([USERS[0]])[0], plain[0])
 
 
 def kinds_of(ids, prefix="i"):

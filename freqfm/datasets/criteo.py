@@ -106,7 +106,8 @@ def load_criteo_tsv(
             handle_unknown="infrequent_if_exist",
             min_frequency=int(min_frequency),
             dtype=np.float32,
-        ).fit(tokens)
+        )
+        encoder.set_output(transform="default").fit(tokens)
     data = csr_array(encoder.transform(tokens), dtype=np.float32)
     data.sort_indices()
     return Bunch(

@@ -145,7 +145,8 @@ def new_encoder(table):
     """Return a DictVectorizer for the features of a table."""
     if not any(table.rows):
         raise ValueError(f"{table.name} holds no features: every cell is missing or zero.")
-    return DictVectorizer(dtype=np.float32).fit(table.rows)
+    encoder = DictVectorizer(dtype=np.float32).set_output(transform="default")
+    return encoder.fit(table.rows)
 
 
 def encode(encoder, table):
