@@ -58,8 +58,8 @@ def test_candidates_and_exclude(model):
     assert_array_equal(sets, items)
     items, _ = model.recommend(["ann"], n_recommendations=5, exclude_seen=False, exclude=["fig"])
     assert sorted(items[0]) == ITEMS
-    with pytest.raises(ValueError, match="candidates holds no item that fit has seen"):
-        model.recommend(["ann"], candidates=["fig"])
+    items, scores = model.recommend(["ann", "zoe"], n_recommendations=2, candidates=["fig"])
+    assert set(items.ravel()) == {None} and (scores == -np.inf).all()
 
 
 def test_pairs(model):

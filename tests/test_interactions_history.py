@@ -6,8 +6,11 @@ from fake_recommender import Counting
 from numpy.testing import assert_allclose, assert_array_equal
 from purchases import ITEMS, ROWS, USERS
 from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import Binarizer
 
 from freqfm import (
     ALSRecommender,
@@ -138,11 +141,9 @@ def test_candidates_of_histories(counting):
     assert items[:, 0].tolist() == ["gin", "jam"] and set(items[:, 1:].ravel()) == {None}
     items, _ = counting.recommend(history=["tea"], candidates=[["gin"]])
     assert items[0] == "gin"
-    for none in ([["fig"]], [[]], []):
+    for none in ([["fig"]], ["fig"], [[]], []):
         items, scores = counting.recommend(history=["tea"], candidates=none)
         assert set(items) == {None} and (scores == -np.inf).all()
-    with pytest.raises(ValueError, match="candidates holds no item that fit has seen"):
-        counting.recommend(history=["tea"], candidates=["fig"])
 
 
 @pytest.mark.parametrize("scale", [1, 0.02, 300])
@@ -224,6 +225,38 @@ def test_transform_of_histories(model):
             model.transform(**wrong)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_embeddings_in_frames(model, library):
+    frames = pytest.importorskip(library)
+    X = pytest.importorskip("pandas").DataFrame(ROWS, index=range(5, 5 + len(ROWS)))
+    lists = [["tea", "jam"], ["gin"]]
+    expected, of_lists = model.transform(ROWS), model.transform(history=lists)
+    names = model.get_feature_names_out()
+    assert len(names) == expected.shape[1] and names[1] == "interactionrecommender1"
+    chosen = clone(model).set_output(transform=library).fit(X)
+    with config_context(transform_output=library):
+        found = [(m.transform(X), m.transform(history=lists)) for m in (model, chosen)]
+        assert_allclose(model.transform(history=lists[1]), of_lists[1], rtol=1e-5)
+    # The recommender may return frames, too.
+    inner = InteractionRecommender(clone(model.estimator).set_output(transform=library), value=None)
+    assert_allclose(inner.fit(ROWS).transform(history=lists[1]), of_lists[1], rtol=1e-5)
+    for embeddings, others in found:
+        for frame, array in ((embeddings, expected), (others, of_lists)):
+            assert isinstance(frame, frames.DataFrame) and list(frame.columns) == list(names)
+            assert_allclose(frame.to_numpy(), array, rtol=1e-5)
+        if library == "pandas":
+            assert_array_equal(embeddings.index, X.index)
+
+
+def test_embeddings_beside_other_columns(model):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(ROWS, columns=["user", "item", "value"])
+    columns = make_column_transformer((clone(model), ["user", "item"]), (Binarizer(), ["value"]))
+    found = columns.set_output(transform="pandas").fit_transform(X)
+    assert_array_equal(found.columns, columns.get_feature_names_out())
+    assert_array_equal(found.iloc[:, :-1], model.transform(ROWS))
+
+
 def test_embeddings_of_the_autoencoder_are_those_of_histories():
     model = InteractionRecommender(VAE, value=None).fit(ROWS)
     histories = [[item for user, item, *_ in ROWS if user == name] for name in USERS]
@@ -238,8 +271,11 @@ def test_what_the_default_recommender_has_is_there():
     assert_allclose(explanation.score, model.predict_pairs(["ann"], ["egg"])[0], rtol=1e-4)
     assert model.transform(ROWS).shape == (len(ROWS), 128)
     assert len(model.export_vectors()[1]) == len(ITEMS)
-    for name in ("transform", "fit_transform", "export_vectors"):
+    for name in ("transform", "fit_transform", "set_output", "export_vectors"):
         assert not hasattr(InteractionRecommender(Counting()), name)
+    with pytest.raises(AttributeError) as error:
+        InteractionRecommender(ALSRecommender()).without_optimizer_state()
+    assert "'ALSRecommender' object has no" in str(error.value.__cause__)
     assert hasattr(InteractionRecommender(Counting()), "explain")
 
 

@@ -72,6 +72,15 @@ def test_clone_pickle_and_repr(model):
     assert model.recommend()[0].shape[1] == 3 and model.recommend("ann")[0].shape == (3,)
 
 
+def test_parameters_of_the_default_recommender_are_set():
+    model = InteractionRecommender().set_params(estimator__n_components=3, n_recommendations=2)
+    assert repr(model.estimator) == "MFRecommender(n_components=3)" and model.n_recommendations == 2
+    model.set_params(estimator=None)
+    assert model.set_params(n_recommendations=4).estimator is None
+    model.set_params(estimator=Counting(), estimator__weight=5)
+    assert model.estimator.weight == 5
+
+
 # freqfm.recommend
 
 

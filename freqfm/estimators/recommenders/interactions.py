@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    MetaEstimatorMixin,
+    clone,
+)
 from sklearn.utils import Bunch, TransformerTags
 from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -30,7 +36,12 @@ __all__ = ["InteractionRecommender"]
 
 def _if_estimator_has(name):
     """Return a decorator of methods that ``estimator`` must have; the default has all."""
-    return available_if(lambda self: self.estimator is None or hasattr(self.estimator, name))
+
+    def has(self):
+        # The error of an estimator without it tells which estimator that is.
+        return self.estimator is None or bool(getattr(self.estimator, name))
+
+    return available_if(has)
 
 
 class InteractionRecommender(
@@ -38,6 +49,7 @@ class InteractionRecommender(
     InteractionEncodingMixin,
     VersionStamp,
     CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
     MetaEstimatorMixin,
     BaseEstimator,
 ):
@@ -52,8 +64,8 @@ class InteractionRecommender(
     Parameters
     ----------
     estimator : estimator, default=None
-        Recommender of users x items; None means ``MFRecommender()``. To search over its parameters
-        as ``estimator__...``, it must be given: ``InteractionRecommender(MFRecommender())``.
+        Recommender of users x items; None means ``MFRecommender()``. Searches can set its
+        parameters as ``estimator__...``.
     user : int or str, default="auto"
         Column of the users: its position, or its name in a DataFrame. "auto" is the only column of
         a DataFrame with a name such as "user", "user_id", "userId", "uid" or "customer_id"; without
@@ -147,6 +159,8 @@ class InteractionRecommender(
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
     }
+    # For set_output. TransformerMixin would wrap ``transform`` in a function that needs an X.
+    _sklearn_auto_wrap_output_keys = {"transform"}
 
     def __init__(
         self,
@@ -173,6 +187,25 @@ class InteractionRecommender(
         tags.input_tags.string = True
         tags.transformer_tags = TransformerTags(preserves_dtype=[])
         return tags
+
+    def set_params(self, **params):
+        """Set parameters, including those of the recommender.
+
+        ``set_params(estimator__n_components=32)`` also works with ``estimator=None``, which is then
+        replaced by ``MFRecommender()``.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+        """
+        nested = any(name.startswith("estimator__") for name in params)
+        if nested and params.get("estimator", self.estimator) is None:
+            params["estimator"] = _default_recommender()
+        return super().set_params(**params)
 
     def fit(self, X, y=None, *, X_val=None):
         """Fit the recommender to interactions.
@@ -278,9 +311,7 @@ class InteractionRecommender(
             return deepcopy(self.estimator)
         if self.estimator is not None:
             return clone(self.estimator)
-        from freqfm.estimators.recommenders.mf import MFRecommender
-
-        return MFRecommender()
+        return _default_recommender()
 
     def recommend(
         self,
@@ -334,10 +365,9 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If ids are of another kind than those of fit, no candidate for all users is known, two
-            of ``users``, ``history`` and ``user_features`` are given, there is not one list of
-            ``candidates`` or ``exclude`` for each user, or features are of ids that the model
-            knows.
+            If ids are of another kind than those of fit, two of ``users``, ``history`` and
+            ``user_features`` are given, there is not one list of ``candidates`` or ``exclude`` for
+            each user, or features are of ids that the model knows.
 
         Examples
         --------
@@ -417,10 +447,6 @@ class InteractionRecommender(
                 continue
             if not _is_nested(name, ids):
                 found[name] = self._known("item", ids, name)
-                if name == "candidates" and len(ids) and not found[name].size:
-                    raise ValueError(
-                        "candidates holds no item that fit has seen; give ids out of item_ids_."
-                    )
             elif len(ids) != n_users:
                 raise ValueError(
                     f"{name} holds {len(ids)} lists of ids, but there are {n_users} users; give "
@@ -570,7 +596,7 @@ class InteractionRecommender(
         Returns
         -------
         embeddings : ndarray of shape (n_interactions, d) or (n_users, d), float32
-            One-dimensional for a ``history`` of one user.
+            One-dimensional for a ``history`` of one user. A DataFrame after ``set_output``.
 
         Raises
         ------
@@ -589,13 +615,17 @@ class InteractionRecommender(
             )
         history = _as_list(history)
         if history is not None:
-            embeddings = self.estimator_.transform(self._histories("history", history))
-            return embeddings if _is_nested("history", history) else embeddings[0]
+            # The recommender may return DataFrames, too.
+            embeddings = np.asarray(self.estimator_.transform(self._histories("history", history)))
+            if not _is_nested("history", history):
+                return embeddings[0]
+            return _wrap_data_with_container("transform", embeddings, None, self)
         users, _ = self._read(X, reset=False, values=False)
         codes, rows = np.unique(
             self._find("user", users, "X's column of users"), return_inverse=True
         )
-        return self.estimator_._embed(codes)[rows]
+        embeddings = self.estimator_._embed(codes)[rows]
+        return _wrap_data_with_container("transform", embeddings, X, self)
 
     @_if_estimator_has("_embed")
     def fit_transform(self, X, y=None):
@@ -613,6 +643,42 @@ class InteractionRecommender(
             See :meth:`transform`.
         """
         return self.fit(X).transform(X)
+
+    @property
+    def _n_features_out(self):
+        return self.estimator_._n_features_out
+
+    @_if_estimator_has("_embed")
+    def get_feature_names_out(self, input_features=None):
+        """Return the names of the columns of embeddings.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Only used to check its length against that of ``feature_names_in_``.
+
+        Returns
+        -------
+        names : ndarray of shape (d,), dtype object
+            "interactionrecommender0", "interactionrecommender1" and so on.
+        """
+        return super().get_feature_names_out(input_features)
+
+    @_if_estimator_has("_embed")
+    def set_output(self, *, transform=None):
+        """Set the type of what ``transform`` and ``fit_transform`` return.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"}, default=None
+            "default" is an array; DataFrames have the index of ``X``. None changes nothing. The
+            embedding of one ``history`` is always an array.
+
+        Returns
+        -------
+        self : object
+        """
+        return _SetOutputMixin.set_output(self, transform=transform)
 
     @_if_estimator_has("without_optimizer_state")
     def without_optimizer_state(self):
@@ -728,6 +794,12 @@ class InteractionRecommender(
         relevant = self._matrix(users[known], items[known], values[known])
         relevant.eliminate_zeros()
         return relevant
+
+
+def _default_recommender():
+    from freqfm.estimators.recommenders.mf import MFRecommender
+
+    return MFRecommender()
 
 
 def _usual_weight(values):
