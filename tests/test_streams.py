@@ -536,6 +536,17 @@ def test_incremental_encoder_tells_strings_from_numbers():
     assert encoder.n_features_out_ == 4
 
 
+def test_incremental_encoder_knows_dates_in_any_unit():
+    pandas = pytest.importorskip("pandas")
+    days = np.array([["2026-01-01"], ["2026-01-02"]], dtype="M8[D]")
+    encoder = IncrementalOneHotEncoder().fit(days.astype("M8[ns]"))
+    for unit in ("s", "us", "ns"):
+        rows = days.astype(f"M8[{unit}]")
+        for given in (rows, pandas.DataFrame(rows)):
+            assert_array_equal(encoder.transform(given).toarray(), np.eye(2))
+    assert encoder.get_feature_names_out()[0].startswith("x0_2026-01-01")
+
+
 def test_incremental_encoder_names_its_columns():
     pandas = pytest.importorskip("pandas")
     rows = pandas.DataFrame({"user": ["ann", "bob"], "item": ["tea", "tea"]})

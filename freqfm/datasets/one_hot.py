@@ -101,7 +101,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_fields)
-            In each field either strings or numbers, none of them missing.
+            In each field either strings, numbers or dates, none of them missing.
         y : object, default=None
             Ignored.
 
@@ -202,8 +202,9 @@ def _as_fields(X):
             columns = [X[name] for name in getattr(X, "column_names", None) or X.columns]
         X = np.empty(X.shape, dtype=object)
         for j, column in enumerate(columns):
-            X[:, j] = np.asarray(column)
-    X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
+            X[:, j] = _without_nanoseconds(np.asarray(column))
+    is_list = isinstance(X, (list, tuple))
+    X = np.array(X, dtype=object) if is_list else _without_nanoseconds(np.asarray(X))
     if X.ndim != 2:
         raise ValueError(
             f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
@@ -214,6 +215,11 @@ def _as_fields(X):
     if np.iscomplexobj(X):
         raise ValueError("Complex data not supported: X holds complex numbers.")
     return X
+
+
+def _without_nanoseconds(array):
+    """Return dates in microseconds; NumPy makes integers of nanoseconds, and Python has none."""
+    return array.astype(f"{kind}8[us]") if (kind := array.dtype.kind) in "mM" else array
 
 
 def _values(X, j, known):
