@@ -26,6 +26,7 @@ from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.losses import BPR, BSL, MAWU, Softmax
 from freqfm.optimizers import SGD
 from freqfm.samplers import SAMPLERS, Uniform
+from freqfm.temperatures import AdapTau
 
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations
 
@@ -81,7 +82,7 @@ def assert_agree(fit_on, model):
         loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
         comparison=[
             ("cosine", 0.5),
-            ("cosine", "adap_tau"),
+            ("cosine", AdapTau(warm_up=1)),
             ("cosine", "learned_user"),
             ("dot", "learned"),
         ],

@@ -18,6 +18,7 @@ from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.losses import BPR, BSL, CCL, MAWU, RANKING_LOSSES, DirectAU
+from freqfm.temperatures import AdapTau
 
 X = make_interactions(40, 25, 300, random_state=0)
 X.data = np.random.default_rng(0).choice([0.5, 1, 3], X.nnz).astype(np.float32)
@@ -28,7 +29,7 @@ MODELS = {
     "ccl": MFRecommender(4, loss=CCL(negative_weight=20.0)),
     "dot": MFRecommender(4, loss="softmax", similarity="dot", init="normal"),
     "cosine bpr": MFRecommender(4, loss="bpr", similarity="cosine", temperature=0.2),
-    "per user": MFRecommender(4, loss="softmax", temperature="adap_tau"),
+    "per user": MFRecommender(4, loss="softmax", temperature=AdapTau(warm_up=1)),
     "few others": MFRecommender(4, loss=BSL(constant=1.5)),
     "weak": MFRecommender(4, loss=DirectAU(gamma=0.3)),
     "no margins": MFRecommender(4, loss=MAWU(gamma_users=0.5, margins=False)),

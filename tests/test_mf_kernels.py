@@ -27,7 +27,7 @@ from freqfm.losses import (
 )
 from freqfm.optimizers import SGD, Adagrad, Adam
 from freqfm.samplers import InBatch, Popularity, Uniform
-from freqfm.temperatures import Temperature
+from freqfm.temperatures import AdapTau, Temperature
 
 N_USERS, N_ITEMS, WIDTH = 9, 13, 5
 
@@ -573,13 +573,13 @@ def test_momentum_of_rows_that_are_not_in_batches(beta_1, max_iter, atol):
     "params",
     [
         *({"loss": name} for name in RANKING_LOSSES),
-        {"temperature": "adap_tau"},
+        {"temperature": AdapTau(warm_up=1)},
         {"negative_sampler": "full"},
         {"negative_sampler": Uniform(shared=False), "n_negatives": 5},
         {"loss": "bpr", "n_components": 40},
         {"loss": "mawu", "weight_decay": 1e-3, "optimizer": Adam(0.01, lazy=False)},
         {"loss": "psl", "negative_sampler": "popularity"},
-        {"loss": "slatk", "temperature": "adap_tau"},
+        {"loss": "slatk", "temperature": AdapTau(warm_up=1)},
     ],
     ids=str,
 )

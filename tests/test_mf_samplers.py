@@ -16,6 +16,7 @@ from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, log_q_of
 from freqfm.losses import Softmax
 from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
+from freqfm.temperatures import AdapTau
 
 NAMES = [name for name, make in SAMPLERS.items() if isinstance(make(), QuerySampler)]
 
@@ -139,7 +140,7 @@ WAYS = [
     {
         "negative_sampler": MIDX("popularity", n_codewords=5),
         "loss": Softmax(include_positive=True),
-        "temperature": "adap_tau",
+        "temperature": AdapTau(warm_up=1),
     },
     {"negative_sampler": "midx_uniform", "optimizer": "sgd", "weight_decay": 1e-3},
     {"negative_sampler": "dns", "loss": "bpr", "optimizer": "sgd", "weight_decay": 1e-3},

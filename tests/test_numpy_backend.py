@@ -27,6 +27,7 @@ from freqfm.backends.base import Candidates, Exclusions, FoldInProblem, Historie
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
+from freqfm.temperatures import AdapTau
 
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations
 
@@ -208,7 +209,7 @@ SOFTMAX_SAMPLERS = list(SAMPLERS)
         loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
         comparison=[
             ("cosine", 0.5),
-            ("cosine", "adap_tau"),
+            ("cosine", AdapTau(warm_up=1)),
             ("cosine", "learned"),
             ("cosine", "learned_user"),
             ("dot", 0.5),
@@ -267,7 +268,7 @@ def test_later_losses_agree_on_other_negatives(use, loss, sampler):
     assert_recommenders_agree(use, mf_model(loss=loss, sampler=sampler, optimizer="sgd"))
 
 
-@pytest.mark.parametrize("temperature", ["adap_tau", "learned_user"])
+@pytest.mark.parametrize("temperature", [AdapTau(warm_up=1), "learned_user"])
 def test_temperatures_of_slatk_agree(use, temperature):
     assert_recommenders_agree(
         use,

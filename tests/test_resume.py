@@ -38,7 +38,7 @@ from freqfm.datasets import make_clicks, make_interactions
 from freqfm.losses import BSL, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, Adam
 from freqfm.samplers import DNS, MIDX, Kernel
-from freqfm.temperatures import Temperature
+from freqfm.temperatures import AdapTau, Temperature
 
 FM = {"n_components": 3, "max_iter": 5, "batch_size": 100, "random_state": 0}
 RAFM = {"ranks": (2, 4), "rank_assignment": [10], "max_iter": 4, "random_state": 0}
@@ -60,7 +60,7 @@ MODELS = {
     "mf": MFRecommender(**MF, early_stopping=True),
     "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
     "mf_learned": MFRecommender(**MF, temperature="learned_user", weight_decay=0.01),
-    "mf_adaptive": MFRecommender(**MF, temperature="adap_tau", loss="softmax"),
+    "mf_adaptive": MFRecommender(**MF, temperature=AdapTau(warm_up=1), loss="softmax"),
     "mf_bpr": MFRecommender(**MF, loss="bpr", negative_sampler=DNS(refresh=3)),
     "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),
     "mf_lightgcn": MFRecommender(**MF, backbone=LightGCN(2), early_stopping=True),

@@ -144,6 +144,9 @@ class BaseRecommender(
     def _vectors_in_training(self, users, X):
         """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
 
+    def _check_epochs(self, components):
+        """Warn of components that have no effect in as few epochs as a fit has."""
+
     # Hooks for predictions.
 
     @property
@@ -376,6 +379,7 @@ class BaseRecommender(
 
     def _train(self, components, X, held_out, trial, callbacks):
         """Train all epochs of a fit, or as many as improve the score of what is held out."""
+        self._check_epochs(components)
         with release_signals():
             trainer = self._trainer_of(components, X, held_out, X.nnz)
         phase = Phase(components.max_iter)

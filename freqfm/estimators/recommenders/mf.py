@@ -387,15 +387,14 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _resolve_components(self, X):
         return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
 
-    def _train(self, components, X, held_out, trial, callbacks):
+    def _check_epochs(self, components):
         strategy, n_epochs = components.temperature, self.n_iter_ + components.max_iter
         if isinstance(strategy, AdapTau) and not strategy.adapts_within(n_epochs):
             warn_user(
                 f"temperature={self.temperature!r} warms up for warm_up={strategy.warm_up} epochs, "
-                f"and this fit ends with epoch {n_epochs}: all users keep one temperature, as with "
-                f"'adap_tau0'. Raise max_iter, or give an AdapTau with a smaller warm_up."
+                f"and this fit ends before: all users keep one temperature, as with 'adap_tau0'. "
+                f"Raise max_iter, or give an AdapTau with a smaller warm_up."
             )
-        super()._train(components, X, held_out, trial, callbacks)
 
     def _tables(self):
         """Return the arrays that are updated by gradients, by name."""
