@@ -1,6 +1,7 @@
 """Streams of chunks: what they read, and fits on them."""
 
 import gzip
+import itertools
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +92,13 @@ def test_chunks_hold_the_rows_in_order(clicks, prefetch):
     assert stream.n_rows == 1050
 
 
+def test_blocks_without_weights_may_say_so(clicks):
+    X, y, _ = clicks
+    ((found, targets),) = RowStream(lambda: iter([(X, y, None)]), chunk_size=len(y))
+    assert_array_equal(found.toarray(), X.toarray())
+    assert_array_equal(targets, y)
+
+
 def test_shuffling_moves_parts_and_rows(clicks):
     X, y, _ = clicks
     number = np.arange(len(y))
@@ -131,7 +140,11 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
         (lambda X, y: RowStream.from_csr(X, y, chunk_size=2.5), "chunk_size=2.5 must be an int"),
         (lambda X, y: stream_of(X, y, seed=None), "seed=None must be an integer"),
         (lambda X, y: stream_of(X, y[:-1]), r"30 rows of X, but \[29\] of y"),
-        (lambda X, y: stream_of(X, y, n_features=7), "140 features, but n_features=7"),
+        (
+            lambda X, y: RowStream(lambda: iter([(X, y), (X, y, y)])),
+            "some blocks .* sample_weight and others have none",
+        ),
+        (lambda X, y: stream_of(X, y, n_features=139), "140 features, but n_features=139"),
         (lambda X, y: stream_of(np.full((1050, 1), "a"), y), "not numbers.*give an encoder"),
         (lambda X, y: RowStream.from_csr(X), "y=None"),
         (lambda X, y: RowStream.from_csr(X, y[:3]), "X has 1050 rows, but y .* 3"),
@@ -144,12 +157,15 @@ def test_malformed_streams(clicks, make, message):
         list(make(*clicks[:2]))
 
 
-def test_progress_tells_the_time_left(clicks, capsys, monkeypatch):
-    monkeypatch.setattr("freqfm.datasets.streams._SECONDS", 0)
-    list(stream_of(*clicks, verbose=1, n_rows=1050))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
-    assert lines[0].startswith("300 of 1,050 rows, ") and lines[0].endswith(" s left")
+def test_progress_is_printed_every_few_seconds(clicks, capsys, monkeypatch):
+    clock = SimpleNamespace(perf_counter=itertools.count(step=3).__next__)
+    monkeypatch.setattr("freqfm.datasets.streams.time", clock)
+    list(stream_of(*clicks, verbose=1, n_rows=1000, prefetch=0))
+    assert capsys.readouterr().out.splitlines() == [
+        "600 of 1,000 rows, 100 rows/s, 6 s, 4 s left",
+        "1,050 of 1,000 rows, 88 rows/s, 12 s, 0 s left",
+        "1,050 of 1,050 rows, 70 rows/s, 15 s, 0 s left",
+    ]
 
 
 def test_integers_beside_prices_keep_their_digits():
