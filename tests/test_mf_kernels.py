@@ -240,6 +240,19 @@ def test_batches_that_are_scored_in_several_panels(monkeypatch, sampler):
     assert_allclose(panels.item_factors_, whole.item_factors_, rtol=1e-4, atol=1e-6)
 
 
+def test_low_temperatures_of_items_that_all_point_away(data):
+    # Below -87 exponentials underflow: these logits are far below those of the closest item.
+    _X, U, V = data
+    U, V = abs(U), -abs(V)
+    pairs, (*_, model) = known_pairs(
+        (_X, U, V), temperature=0.01, negative_sampler=GivenNegatives(), n_negatives=7
+    )
+    expected = reference.mf.softmax_loss(
+        U, V, pairs, [range(7)] * len(pairs), cosine=True, inverse=np.full((N_USERS, 2), 100)
+    )
+    assert_allclose(model.loss_curve_[0], expected, rtol=1e-5)
+
+
 def test_bsl_weighs_the_logarithm(data):
     _X, U, V = data
     pairs, step = known_pairs(
