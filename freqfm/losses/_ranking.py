@@ -374,7 +374,6 @@ class PSL(Softmax):
     include_positive = False
     adapts_temperature = False
     cosine_only = True
-    block = 1
     _parameter_constraints = {"activation": [StrOptions({"tanh", "atan", "relu"})]}
 
     def __init__(self, activation: str = "tanh"):
