@@ -334,6 +334,27 @@ def test_threads_of_a_worker_are_shared_by_its_shards(n_shards, expected):
     assert found.n_threads(n_shards) == expected
 
 
+@pytest.mark.parametrize(
+    "holders, expected", [([1, 0, 1, 0], [1, 0, 1, 0]), (4 * [1], [1, 1, 0, 0])]
+)
+def test_partitions_stay_where_they_are_if_that_is_even(client, holders, expected):
+    cluster = importlib.import_module("freqfm.dask._cluster").Cluster(client)
+    groups = []
+    for i, holder in enumerate(holders):
+        part = client.persist(dask.delayed(np.full)(3, i), workers=cluster.workers[holder])
+        groups.append([part])
+    distributed.wait([part for (part,) in groups])
+    assert [cluster.workers.index(home) for home in cluster.homes(groups)] == expected
+
+
+def test_partitions_that_no_worker_holds_are_spread():
+    cluster = importlib.import_module("freqfm.dask._cluster").Cluster
+    found = cluster.__new__(cluster)
+    found.workers = ["a", "b", "c"]
+    homes = found.homes([[dask.delayed(i)] for i in range(4)])
+    assert sorted(map(homes.count, "abc")) == [1, 1, 2]
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_features_of_all_shards_are_compared(reset):
     model, names = fdask.FMClassifier(), np.array(["a", "b"], dtype=object)
