@@ -304,8 +304,16 @@ def test_streams_of_matrices_of_any_format(clicks):
     expected = rows_of(RowStream.from_csr(X, y, weight, chunk_size=300))
     for same in (X.tocsc(), X.tocoo(), X.toarray(), sparse.csr_matrix(X, dtype=np.float64)):
         stream = RowStream.from_csr(same, y.tolist(), weight.tolist(), chunk_size=300)
+        assert stream.n_rows == 1050
         for one, other in zip(rows_of(stream), expected, strict=True):
             assert_array_equal(one, other)
+
+
+def test_wider_chunks_leave_the_given_matrix_alone(clicks):
+    X, y, _ = clicks
+    chunks = list(RowStream(lambda: iter([(X, y)]), n_features=200, chunk_size=len(y)))
+    assert [chunk.shape for chunk, _ in chunks] == [(1050, 200)]
+    assert X.shape == (1050, 140)
 
 
 @pytest.mark.parametrize("name", ["y_val", "sample_weight_val"])

@@ -355,7 +355,8 @@ class RowStream:
                     f"a block of the stream has {X.shape[1]} features, but "
                     f"n_features={self.n_features}; give at least that many."
                 )
-            X = _wide(X, self.n_features)
+            # The matrix is new, though its arrays may be those that were given.
+            X.resize(X.shape[0], self.n_features)
         weight = [w for w in weight if w is not None]
         return X, *(np.asarray(values) for values in (y, *weight))
 
@@ -428,13 +429,6 @@ def _texts(X):
             f"FeatureHasher(input_type='string')."
         )
     return X[:, 0]
-
-
-def _wide(X, n_features):
-    """Return a matrix with more columns, of the same arrays."""
-    X = slice_csr(X, 0, X.shape[0])
-    X.resize(X.shape[0], n_features)
-    return X
 
 
 def _for_users(chunk):
