@@ -22,7 +22,7 @@ BOTH_INPUTS = pytest.mark.parametrize("fields", [None, FIELDS], ids=["pooled", "
 def rows(n=90, n_features=12, classes=2):
     """Return rows with values and without, and targets."""
     generator = np.random.default_rng(5)
-    X = generator.choice([0.5, 1, 2], (n, n_features)) * (generator.random((n, n_features)) < 0.3)
+    X = generator.choice([0.5, -1, 2], (n, n_features)) * (generator.random((n, n_features)) < 0.3)
     X[:, 0], X[7] = 1, 0
     return sparse.csr_array(X.astype(np.float32)), np.arange(n) * 7 % 5 % classes
 
@@ -155,6 +155,18 @@ def test_scores_of_a_row_depend_on_that_row_alone(fields):
         for i in range(70)
     ]
     assert_array_equal(alone, scores[:70])
+
+
+def test_towers_that_have_diverged_give_no_number():
+    X, y = rows()
+    model = model_of().fit(X, y)
+    (tower,) = model._towers()
+    weights = tower.weights.copy()
+    weights[0] = np.nan  # of the first layer, after which there is another one
+    towers = [tower._replace(weights=weights)]
+    assert np.isnan(
+        deepfm_trainer.deepfm_scores(canonical_csr(X), model._outputs(), towers, 1)
+    ).all()
 
 
 @pytest.mark.slow
