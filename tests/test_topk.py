@@ -24,7 +24,7 @@ from freqfm.backends.cpu.topk import (
 from freqfm.metrics._ranking import top_k
 
 
-def reference_top_k(queries, items, k, exclude=None, candidates=None):
+def reference_top_k(queries, items, k, exclude=None, candidates=None, exclude_for_all=()):
     """All scores in float64, sorted one query after the other."""
     scores = np.asarray(queries, dtype=np.float64) @ np.asarray(items, dtype=np.float64).T
     if exclude is not None:
@@ -33,6 +33,7 @@ def reference_top_k(queries, items, k, exclude=None, candidates=None):
         others = np.ones(len(items), dtype=bool)
         others[candidates] = False
         scores[:, others] = np.nan
+    scores[:, list(exclude_for_all)] = np.nan
     found = np.full((len(scores), k), -1)
     best = np.full((len(scores), k), -np.inf)
     for r, row in enumerate(scores):
@@ -86,6 +87,7 @@ def test_equals_the_reference(n, m, d, k):
         {"exclude": exclude},
         {"candidates": candidates},
         {"exclude": exclude, "candidates": candidates},
+        {"exclude": exclude, "exclude_for_all": range(0, m, 3)},
     ):
         result = top_k(queries, items, k, **options)
         assert_same(result, reference_top_k(queries, items, k, **options))
@@ -217,12 +219,14 @@ def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, n, m, d):
     queries = rng.standard_normal((n, d), dtype=np.float32)
     items = rng.standard_normal((m, d), dtype=np.float32)
     exclude = random_exclusions(rng, n, m, 0.1)
-    results = [top_k(queries, items, 30, exclude=exclude, n_threads=s) for s in (1, 2, 3, 7)]
+    # Among these are items with which tiles begin.
+    exclusions = {"exclude": exclude, "exclude_for_all": range(0, m, 4)}
+    results = [top_k(queries, items, 30, **exclusions, n_threads=s) for s in (1, 2, 3, 7)]
     assert teams == [1, 2, 3, 7]
     for found, scores in results[1:]:
         assert_array_equal(found, results[0][0])
         assert_array_equal(scores.view(np.int32), results[0][1].view(np.int32))
-    assert_array_equal(top_k(queries, items, 30, exclude=exclude)[0], results[0][0])
+    assert_array_equal(top_k(queries, items, 30, **exclusions)[0], results[0][0])
 
 
 def test_small_problems_use_one_thread(monkeypatch):

@@ -497,7 +497,8 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:
         return best.items, best.scores
-    # The best of all ranges are merged; missing places, with -inf, come last.
+    # The best of all ranges are merged; of equal scores those of earlier ranges come first, and
+    # missing places, with -inf, last.
     found, scores = (part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in best)
-    order = np.lexsort((found, -scores))[:, :k]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)
