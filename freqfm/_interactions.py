@@ -179,7 +179,6 @@ class Table:
         if role in ("user", "item"):
             return place
         usual = (places["user"], places["item"]) == (0, 1) and self.shape[1] > place
-        usual = usual and place not in places.values()
         if usual and self._has_times(_PLACES["value"]):
             advice = "value=None to count every interaction as 1, or value=2 if they are values"
             if role == "time":

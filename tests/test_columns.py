@@ -73,6 +73,12 @@ def test_usual_names_in_any_order(library, user, item, value, time):
             assert_array_equal(one[1], other[1])
 
 
+def test_of_two_usual_names_the_one_that_is_given_to_another_role_is_left_out():
+    pytest.importorskip("pandas")
+    X = frame("pandas", {"track_id": USERS, "artist_id": ITEMS})
+    assert_array_equal(fit(X, user="track_id").estimator_.seen_ != 0, MATRIX != 0)
+
+
 @pytest.mark.parametrize("library", FRAMES)
 @each(
     "columns, match",

@@ -183,6 +183,7 @@ def test_missing_marks_of_pandas():
         ({"item": 3}, "item=3 is not a column of X, which has 3 columns"),
         ({"item": -4}, "item=-4 is not a column"),
         ({"user": "item"}, "user and item would both be column 1"),
+        ({"item": -3}, "item and user would both be column 0"),
         ({"value": 0}, "value and user would both be column 0"),
     ],
 )
