@@ -348,7 +348,7 @@ def _solve_system(matrix, vector):
 
 @kernel
 def solve_exactly(rank, size, barrier, span, systems, scratch, rows, losses):
-    """Write the solutions of a span of rows, and their losses."""
+    """Write the solutions of a span of rows, and their losses, which are zeros before."""
     begin, end = span
     n = scratch.matrices.shape[1]
     matrix, vector = scratch.matrices[rank, :, : n + 1], scratch.vectors[rank, :n]
@@ -356,7 +356,6 @@ def solve_exactly(rank, size, barrier, span, systems, scratch, rows, losses):
     for part in range(begin + rank * _LINE, end, size * _LINE):
         for r in range(part, min(part + _LINE, end)):
             first, last = systems.starts[r], systems.starts[r + 1]
-            losses[r] = 0.0
             for f in range(rows.shape[1]):
                 rows[r, f] = ZERO
             if first < last:
