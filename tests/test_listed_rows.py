@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from helpers import each
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm._jit import kernel
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.ownership import owner
+from freqfm.backends.cpu.pairwise import Pairwise, _is_known
 from freqfm.backends.cpu.vectors import contains
 
 
@@ -21,6 +22,12 @@ def _score_and_add(listed, table, vectors, multiples, scores, sums):
 def _among(values, begin, end, numbers, out):
     for i in range(numbers.shape[0]):
         out[i] = contains(values, begin, end, numbers[i])
+
+
+@kernel
+def _known(pairwise, user, out):
+    for item in range(out.shape[0]):
+        out[item] = _is_known(pairwise, user, np.int32(item))
 
 
 @kernel
@@ -55,6 +62,23 @@ def test_a_number_is_found_among_others(n):
     found = np.zeros(len(numbers), dtype=np.bool_)
     _among(values, 3, 3 + n, numbers, found)
     assert numbers[found].tolist() == values[3 : 3 + n].tolist()
+
+
+@pytest.mark.parametrize("n", [0, 1, 256, 257, 900])
+def test_known_items_of_long_histories(n):
+    items = np.sort(np.random.default_rng(n).permutation(1000)[:n]).astype(np.int32)
+    known = np.concatenate([[5, 500, 999], items, [0, 7]]).astype(np.int32)
+    pairwise = Pairwise(
+        cosine=False,
+        dropout=0.0,
+        known_starts=np.array([0, 3, 3 + n, 5 + n]),
+        known_items=known,
+        negatives=np.zeros((1, 1), dtype=np.int32),
+        inverse_temperatures=np.ones((3, 2), dtype=np.float32),
+    )
+    found = np.zeros(1000, dtype=np.bool_)
+    _known(pairwise, np.uint64(1), found)
+    assert_array_equal(np.flatnonzero(found), items)
 
 
 @each("size", [1, 2, 3, 16])

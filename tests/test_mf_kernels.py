@@ -439,6 +439,13 @@ def test_margins_stay_between_zero_and_one():
         assert 0 <= margins.min() <= margins.max() <= 1
 
 
+@pytest.mark.parametrize("loss", [DirectAU(1.0), MAWU(1.0, 1.0)])
+def test_a_pair_alone_in_its_batch_is_only_aligned(loss):
+    X = sparse.eye_array(5, format="csr", dtype=np.float32)
+    model = MFRecommender(4, loss=loss, batch_size=2, max_iter=1, random_state=0).fit(X)
+    assert np.isfinite(model.loss_curve_).all() and np.isfinite(model.user_factors_).all()
+
+
 def test_mawu_without_margins_is_directau_alignment(data):
     _X, _U, _V = data
     mawu = one_step(data, loss=MAWU(0, 0, margins=False))

@@ -199,9 +199,6 @@ def _score(listed, row, pairwise, table, units, scores, scales):
             scale = ONE / row_length(table, k, table.shape[1])
         scores[rank, t] = row.inverse * scale * scores[rank, t]
         scales[rank, t] = scale
-    # The remaining lanes are computed as well, and ignored.
-    for t in range(row.n_pairs, _LANES):
-        scores[rank, t] = scores[rank, 0]
 
 
 @inlined
@@ -212,6 +209,7 @@ def _compare(listed, row, batch, pairwise, lanes):
         share = batch.data.weights[row.first_pair + t] / np.float32(listed.stride - 1)
         item = listed.tokens[listed.first + t * listed.stride]
         lanes.shares[rank, t] = ZERO if _is_known(pairwise, row.user, item) else share
+    # Lanes beyond those of the row hold scores of rows before, and are ignored.
     for t in range(_LANES):
         value, by_positive, by_negative = pair_loss(
             lanes.positives[rank, t], lanes.negatives[rank, t]
