@@ -12,7 +12,9 @@ from freqfm.datasets import make_interactions
 
 @pytest.fixture(scope="module")
 def X():
-    return make_interactions(20, 15, 100, random_state=0)
+    X = make_interactions(20, 15, 100, random_state=0)
+    als().fit(X)  # a fit that compiles prints more
+    return X
 
 
 def als(**params):
