@@ -436,7 +436,7 @@ class PairwiseLoss(RankingLoss):
     optimizer = "rowwise_adagrad"
     decay_by_root_density = 0.1
     fold_in_pairwise = True
-    n_fold_in = 128
+    n_fold_in = 512
     #: Function of (positive, negative), the scores of two items divided by the temperature, that
     #: returns the loss and its derivatives with respect to both.
     value_and_derivatives = None

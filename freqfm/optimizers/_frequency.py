@@ -134,8 +134,8 @@ class CFSGD(Optimizer):
         L_k = sum_rows l'' |x_k| (1 + sum_i |x_i|) (1 + |s|^2),    s = sum_i x_i v_i,
 
     with l'' the largest second derivative of the loss: 1/4 for the log loss, 1 for the squared
-    error. (Exactly it would be |s - x_i v_i|^2, which is larger only if the vectors of a row
-    cancel.) Twice the curvature of the penalties, the larger of ``alpha_linear`` and
+    error. (Exactly it would be ``|s - x_i v_i|^2``, which is larger only if the vectors of a
+    row cancel.) Twice the curvature of the penalties, the larger of ``alpha_linear`` and
     ``alpha_factors`` for each row, is added.
 
     On sparse clicks it affects only tokens that occur in a large part of all rows, whose first
