@@ -1,14 +1,19 @@
-"""New users of MovieLens-100K: folded in, and after one call of ``partial_fit``.
+"""New users and new interactions of MovieLens-100K: folded in, and after ``partial_fit``.
 
 A model is fitted on all users but 150. Of each of these a fifth of the ratings is hidden; the rest
 is folded in by ``recommend(X)``, then learned by ``partial_fit``. The table has NDCG@10 of the
 hidden items: of the most popular items, folded in, after ``partial_fit`` by ``users=``, the ratio
 of the latter two, and folded in again after it.
 
-    python benchmarks/new_users.py --data DIR [--models bsl lightgcn] [--seeds 3]
+With ``--by-time`` a model is fitted on the first 70 or 80 % of the ratings by time; the next tenth
+is folded in, or learned by one call of ``partial_fit``, or a new model is fitted on both. The table
+has NDCG@10 of the tenth after that.
+
+    python benchmarks/new_users.py --data DIR [--models bsl lightgcn] [--seeds 3] [--by-time]
 """
 
 import json
+from itertools import product
 
 import numpy as np
 from _data import data_parser, require_data
@@ -26,10 +31,25 @@ MODELS = (*LOSSES, *BACKBONES, "vae")
 
 
 def load(data):
-    """Return MovieLens-100K as a matrix of ones."""
+    """Return the users and the items of MovieLens-100K in the order of time, numbered from 0."""
     table = np.loadtxt(data / "ml100k" / "u.data", dtype=np.int64)
-    users, items = (np.unique(table[:, c], return_inverse=True)[1] for c in (0, 1))
-    return sparse.csr_array((np.ones(len(users), dtype=np.float32), (users, items)))
+    table = table[np.argsort(table[:, 3], kind="stable")]
+    return tuple(np.unique(table[:, c], return_inverse=True)[1] for c in (0, 1))
+
+
+def matrix(users, items, part=slice(None)):
+    """Return some interactions as a matrix of ones."""
+    shape = users.max() + 1, items.max() + 1
+    places = users[part], items[part]
+    return sparse.csr_array((np.ones(len(places[0]), dtype=np.float32), places), shape=shape)
+
+
+def model_of(name, seed):
+    """Return a model with default parameters, but for a loss or a backbone."""
+    if name == "vae":
+        return FastVAERecommender(random_state=seed)
+    axis = "loss" if name in LOSSES else "backbone"
+    return MFRecommender(random_state=seed).set_params(**{axis: name})
 
 
 def measure(name, X, seed):
@@ -37,12 +57,7 @@ def measure(name, X, seed):
     order = np.random.default_rng(seed).permutation(X.shape[0])
     known, history = X[np.sort(order[N_NEW:])], X[np.sort(order[:N_NEW])]
     history, hidden = holdout_interactions(history, 0.2, random_state=seed)
-    if name == "vae":
-        model = FastVAERecommender(random_state=seed)
-    else:
-        axis = "loss" if name in LOSSES else "backbone"
-        model = MFRecommender(random_state=seed).set_params(**{axis: name})
-    model.fit(known)
+    model = model_of(name, seed).fit(known)
 
     def ndcg(*args, **options):
         return ndcg_at_k(hidden, model.recommend(*args, n_recommendations=K, **options)[0])
@@ -59,23 +74,48 @@ def measure(name, X, seed):
     return figures
 
 
+def measure_by_time(name, users, items, share, seed):
+    """Return the figures of a model that is fitted on the first ``share`` of all interactions."""
+    first, second, third = (round(len(users) * (share + tenth)) for tenth in (0, 0.1, 0.2))
+    known, new, test = (
+        matrix(users, items, slice(*part)) for part in ((first,), (first, second), (second, third))
+    )
+    everyone = {"users": np.arange(known.shape[0]), "n_recommendations": K}
+
+    def ndcg(model):
+        return ndcg_at_k(test, model.recommend(**everyone)[0])
+
+    both = known + new
+    model = model_of(name, seed).fit(known)
+    folded_in = ndcg_at_k(test, model.recommend(both, n_recommendations=K)[0])
+    return {
+        "share": share,
+        "folded in": folded_in,
+        "partial_fit": ndcg(model.partial_fit(new)),
+        "new fit": ndcg(model_of(name, seed).fit(both)),
+    }
+
+
 def main():
     """Measure, print and write ``new_users.json``."""
     parser = data_parser(__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--by-time", action="store_true", help="new interactions, not new users")
     args = parser.parse_args()
-    X = load(require_data(args))
+    users, items = load(require_data(args))
     report = []
-    for name in args.models:
-        for seed in range(args.seeds):
-            figures = measure(name, X, seed)
-            if not report:
-                print(f"{'model':10}seed", *(f"{key:>16}" for key in figures))
-            print(
-                f"{name:10}{seed:4}", *(f"{value:16.4f}" for value in figures.values()), flush=True
-            )
-            report.append({"model": name, "seed": seed, **figures})
+    for name, seed, share in product(
+        args.models, range(args.seeds), (0.7, 0.8) if args.by_time else (None,)
+    ):
+        if share is None:
+            figures = measure(name, matrix(users, items), seed)
+        else:
+            figures = measure_by_time(name, users, items, share, seed)
+        if not report:
+            print(f"{'model':10}seed", *(f"{key:>16}" for key in figures))
+        print(f"{name:10}{seed:4}", *(f"{value:16.4f}" for value in figures.values()), flush=True)
+        report.append({"model": name, "seed": seed, **figures})
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "new_users.json").write_text(json.dumps(report, indent=1))
 
