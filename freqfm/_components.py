@@ -367,8 +367,9 @@ def resolve(axis, value, base, registry, parameters=()):
                     f"which has its own. Leave one of the two out."
                 )
             component = _with(component, {key: number})
-    refuse_ignored(axis, component, base)
+    # Formulas may depend on the parameters.
     component._validate_params()
+    refuse_ignored(axis, component, base)
     return component
 
 

@@ -63,7 +63,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     if not reset and _is_ready(estimator, X, y, positive):
         return canonical_csr(X, positive), None if isinstance(y, str) else y
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
-        _check_numbers("y", y)
+        y = _as_numbers("y", y)
     with named("X"):
         refuse_dates("X", X)
         checked = validate_data(
@@ -136,15 +136,18 @@ def widen(name, X, n_features):
     return sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
 
 
-def _check_numbers(name, values):
-    """Raise if objects or strings are not numbers; scikit-learn's error would not name them."""
+def _as_numbers(name, values):
+    """Return values, strings converted to numbers; raise if objects or strings are no numbers.
+
+    Scikit-learn's error would not name them, and it converts objects only.
+    """
     try:
-        values = np.asarray(values)
-        if values.dtype.kind in "OSTU":
-            values.astype(np.float64)
+        array = np.asarray(values)
+        numbers = array.astype(np.float64) if array.dtype.kind in "OSTU" else array
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
-    refuse_dates(name, values)
+    refuse_dates(name, array)
+    return numbers if array.dtype.kind in "STU" else values
 
 
 def refuse_dates(name, values):

@@ -328,3 +328,7 @@ def test_targets_of_several_types(y):
         regressor.fit(X, y)
     with pytest.raises(ValueError, match="y holds None at row 1"):
         classifier.fit(X, np.array(["a", None, "b", "a"], dtype=object))
+    with pytest.raises(ValueError, match="y contains NaN"):
+        regressor.fit(X, np.array(["1", "nan", "2", "3"]))
+    numbers = regressor.fit(X, [1.5, -1, 2, 3]).predict(X)
+    assert_array_equal(regressor.fit(X, ["1.5", "-1", "2", "3"]).predict(X), numbers)

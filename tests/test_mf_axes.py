@@ -108,6 +108,8 @@ def test_the_weight_of_negatives_goes_by_the_density():
     assert weight_of(8273, (2000, 10), CCL(0.1, negative_weight=6.0)) == 6
     margin = resolve_components(MFRecommender(loss=CCL(0.1)), 10, (9, 9), 10).loss.margin
     assert margin == 0.1 and CCL().negative_weight is None
+    with pytest.raises(ValueError, match="'negative_weight' parameter of CCL must be a float"):
+        weight_of(10, (9, 9), CCL(negative_weight="ten"))
 
 
 def test_users_are_folded_in_with_the_weight_of_the_fit():
