@@ -56,12 +56,12 @@ def movielens_ratings(data):
 
 
 def movielens_100k(data):
-    """Return users, movies (both numbered from 0) and ratings of MovieLens-100K.
+    """Return users, movies (both numbered from 0), ratings and times of MovieLens-100K.
 
     Reads ``ml100k/u.data``, lines of user, movie, rating and time, between tabs.
     """
     table = np.loadtxt(data / "ml100k" / "u.data", dtype=np.int64)
-    return table[:, 0] - 1, table[:, 1] - 1, table[:, 2]
+    return table[:, 0] - 1, table[:, 1] - 1, table[:, 2], table[:, 3]
 
 
 def one_hot_pairs(users, movies):

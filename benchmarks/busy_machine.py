@@ -40,7 +40,7 @@ def load(args):
             "size of MovieLens-1M": synthetic_ratings(6040, 3706, 1_000_000),
         }
     return {
-        "MovieLens-100K": movielens_100k(args.data),
+        "MovieLens-100K": movielens_100k(args.data)[:3],
         "MovieLens-1M": movielens_ratings(args.data),
     }
 

@@ -16,7 +16,7 @@ import json
 from itertools import product
 
 import numpy as np
-from _data import data_parser, require_data
+from _data import data_parser, movielens_100k, require_data
 from scipy import sparse
 
 from freqfm import FastVAERecommender, MFRecommender
@@ -28,13 +28,6 @@ N_NEW = 150
 LOSSES = ("bsl", "softmax", "bpr", "directau", "mawu")
 BACKBONES = ("lightgcn", "mlp")  # with the default loss
 MODELS = (*LOSSES, *BACKBONES, "vae")
-
-
-def load(data):
-    """Return the users and the items of MovieLens-100K in the order of time, numbered from 0."""
-    table = np.loadtxt(data / "ml100k" / "u.data", dtype=np.int64)
-    table = table[np.argsort(table[:, 3], kind="stable")]
-    return tuple(np.unique(table[:, c], return_inverse=True)[1] for c in (0, 1))
 
 
 def matrix(users, items, part=slice(None)):
@@ -80,19 +73,17 @@ def measure_by_time(name, users, items, share, seed):
     known, new, test = (
         matrix(users, items, slice(*part)) for part in ((first,), (first, second), (second, third))
     )
-    everyone = {"users": np.arange(known.shape[0]), "n_recommendations": K}
+    both, everyone = known + new, np.arange(known.shape[0])
 
-    def ndcg(model):
-        return ndcg_at_k(test, model.recommend(**everyone)[0])
+    def ndcg(model, *args, **options):
+        return ndcg_at_k(test, model.recommend(*args, n_recommendations=K, **options)[0])
 
-    both = known + new
     model = model_of(name, seed).fit(known)
-    folded_in = ndcg_at_k(test, model.recommend(both, n_recommendations=K)[0])
     return {
         "share": share,
-        "folded in": folded_in,
-        "partial_fit": ndcg(model.partial_fit(new)),
-        "new fit": ndcg(model_of(name, seed).fit(both)),
+        "folded in": ndcg(model, both),
+        "partial_fit": ndcg(model.partial_fit(new), users=everyone),
+        "new fit": ndcg(model_of(name, seed).fit(both), users=everyone),
     }
 
 
@@ -103,7 +94,9 @@ def main():
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--by-time", action="store_true", help="new interactions, not new users")
     args = parser.parse_args()
-    users, items = load(require_data(args))
+    users, items, _, times = movielens_100k(require_data(args))
+    order = np.argsort(times, kind="stable")
+    users, items = users[order], items[order]
     report = []
     for name, seed, share in product(
         args.models, range(args.seeds), (0.7, 0.8) if args.by_time else (None,)

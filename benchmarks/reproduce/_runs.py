@@ -13,7 +13,7 @@ from freqfm import DivergenceError
 from freqfm.metrics import ranking_report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import click_parts, data_parser, require_data
+from _data import click_parts, data_parser, movielens_100k, require_data
 
 __all__ = [
     "Results",
@@ -21,6 +21,7 @@ __all__ = [
     "data_parser",
     "epochs_of",
     "evaluate",
+    "movielens_100k",
     "rank_correlation",
     "require_data",
     "run_parser",

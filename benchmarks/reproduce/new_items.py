@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _runs import Results, data_parser, require_data, table
+from _runs import Results, data_parser, movielens_100k, require_data, table
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
@@ -36,15 +36,16 @@ LOSSES = {"freqfm": ("bpr", "bsl"), "LightFM": ("bpr", "warp")}
 
 def movielens(data):
     """Return users x items, one for a rating of 4 or 5, and one-hot genres and years of items."""
-    ratings = np.loadtxt(data / "ml100k" / "u.data", dtype=np.int64)
-    users, items = ratings[ratings[:, 2] >= 4, :2].T - 1
+    users, items, ratings, _ = movielens_100k(data)
+    liked = ratings >= 4
     lines = (data / "ml100k" / "u.item").read_text("latin-1").splitlines()
     fields = [line.split("|") for line in lines]
     genres = np.array([field[5:] for field in fields], dtype=np.float32)
     years = np.array([field[2][-4:] for field in fields])
     years = np.float32(years[:, None] == np.setdiff1d(years, [""]))
-    shape = ratings[:, 0].max(), len(lines)
-    X = sparse.csr_array((np.ones(len(users), np.float32), (users, items)), shape=shape)
+    shape = users.max() + 1, len(lines)
+    places = users[liked], items[liked]
+    X = sparse.csr_array((np.ones(liked.sum(), np.float32), places), shape=shape)
     return X, sparse.csr_array(np.hstack([genres, years]))
 
 
