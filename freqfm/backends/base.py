@@ -266,6 +266,11 @@ class FoldInProblem(NamedTuple):
     largest_rise: float  #: of the loss in a step; if it rises more, the step is undone
     n_steps: int
 
+    def in_float32(self):
+        """Return the problem with its numbers in the type of the vectors, as kernels take them."""
+        names = ("positive", "inverse", "constant", "inertia", "largest_rise")
+        return self._replace(**{name: np.float32(getattr(self, name)) for name in names})
+
 
 class LeastSquaresProblem(NamedTuple):
     """The squared error of each row of a table as a function of the row, with others held fixed.

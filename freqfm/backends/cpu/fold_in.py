@@ -196,13 +196,9 @@ def fold_in(problem, histories, n_threads, formulas=None):
     n_threads = max(1, min(n_threads, n))
     if n * problem.n_steps * problem.others.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1
-    numbers = {
-        name: np.float32(getattr(problem, name))
-        for name in ("positive", "inverse", "constant", "inertia", "largest_rise")
-    }
     lengths = n_others, n_others, width, width, width
     scratch = FoldInScratch(*(aligned_zeros((n_threads, n + _PADDING)) for n in lengths))
     out = aligned_zeros((n, width))
     with Team(n_threads, formulas) as team:
-        team.run(fold_in_rows, problem._replace(**numbers), histories, scratch, out)
+        team.run(fold_in_rows, problem.in_float32(), histories, scratch, out)
     return out

@@ -228,18 +228,13 @@ def fold_in(device, problem, histories, formulas):
     """Return unit vectors of users by their histories, see ``Backend``."""
     n, (n_others, width) = len(histories[0]) - 1, problem.others.shape
     n_groups = min(n, _GROUPS)
-    numbers = {
-        name: np.float32(getattr(problem, name))
-        for name in ("positive", "inverse", "constant", "inertia", "largest_rise")
-    }
     vectors = np.empty((n, width), dtype=np.float32)
     args = FoldInArgs(
-        problem=problem._replace(
+        problem=problem.in_float32()._replace(
             items=device.to_device(problem.items),
             others=device.to_device(problem.others),
             pairwise=bool(problem.pairwise),
             n_steps=int(problem.n_steps),
-            **numbers,
         ),
         turned=device.to_device(np.ascontiguousarray(problem.others.T)),
         histories=_on_device(device, *histories),
