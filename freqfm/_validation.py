@@ -137,7 +137,7 @@ def widen(name, X, n_features):
 
 
 def _as_numbers(name, values):
-    """Return values, strings converted to numbers; raise if objects or strings are no numbers.
+    """Return an array, objects and strings converted to numbers; raise if they are none.
 
     Scikit-learn's error would not name them, and it converts objects only.
     """
@@ -147,7 +147,7 @@ def _as_numbers(name, values):
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
     refuse_dates(name, array)
-    return numbers if array.dtype.kind in "STU" else values
+    return numbers
 
 
 def refuse_dates(name, values):

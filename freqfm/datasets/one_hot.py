@@ -235,8 +235,9 @@ def _values(X, j, known):
                 f"must be a string or a number."
             ) from None
     values = values.tolist()
-    all_values = [*islice(known, 1), *values]
-    if len({issubclass(kind, str) for kind in set(map(type, all_values))}) > 1:
+    kinds = {*map(type, islice(known, 1)), *map(type, values)}
+    if len({issubclass(kind, str) for kind in kinds}) > 1:
+        all_values = [*islice(known, 1), *values]
         first = all_values[0]
         other = next(v for v in all_values if isinstance(v, str) != isinstance(first, str))
         raise TypeError(

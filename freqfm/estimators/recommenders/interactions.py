@@ -797,6 +797,7 @@ class InteractionRecommender(
 
 
 def _default_recommender():
+    """Return the recommender that ``estimator=None`` stands for."""
     from freqfm.estimators.recommenders.mf import MFRecommender
 
     return MFRecommender()
