@@ -301,7 +301,7 @@ def test_candidates_are_a_set():
     for candidates in (
         [3, 1, 3],
         (1, 3),
-        np.array([1, 3], dtype=np.uint8),
+        *(np.array([1, 3], dtype=dtype) for dtype in "bBhHiIqQ"),
         [False, True, False, True],
     ):
         found, scores = top_k([[1.0]], items, 3, candidates=candidates)

@@ -240,7 +240,7 @@ def _indices(name, indices, n_items):
     if indices[0] < 0 or indices[-1] >= n_items:
         bad = indices[0] if indices[0] < 0 else indices[-1]
         raise ValueError(f"{name} holds {bad}; indices of items lie in [0, {n_items - 1}].")
-    return indices
+    return indices.astype(np.int64, copy=False)
 
 
 def _to_candidate_positions(candidates, indptr, indices):
