@@ -328,6 +328,8 @@ def test_ratings_or_lists(tmp_path, text):
         ("1,3000000000,1\n", "line 1: item 3000000000 is more than 2147483646"),
         (f"{'9' * 5000},1,1\n", "line 1: user 9999999999.* is more than 2147483646"),
         ("1,2,978300760\n1,3,978300761\n", "has what looks like times, such as 978300760"),
+        ("1,2,978300760.25\n1,3,978300761.5\n", "has what looks like times, such as 978300760"),
+        ("1,2,20240131\n1,3,20240201\n", "has what looks like times, such as 20240131"),
         ("1,2,3e38\n1,2,3e38\n", "holds ratings whose sums overflow float32"),
         ("userId,movieId\n", "has no rating; pass a file with at least one"),
     ],

@@ -14,8 +14,8 @@ from freqfm.datasets._lines import at_line, read_lines
 # The largest id for which the matrix has a shape within int32.
 MAX_ID = np.iinfo(np.int32).max - 1
 
-# Integers of nine digits or more are times: seconds since 1970, or fractions of seconds.
-_TIMES = 1e8, 1e19
+# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
+_TIMES = 1e7, 1e19
 
 # Number of lines from which the format is guessed.
 _N_LINES_READ = 1000
@@ -214,7 +214,7 @@ def _float(field):
 
 def _check_no_times(path, values):
     least, most = _TIMES
-    if ((values >= least) & (values < most) & (values == np.floor(values))).all():
+    if ((values >= least) & (values < most)).all():
         raise ValueError(
             f"{path} has what looks like times, such as {values[0]:.0f}, where ratings are "
             f"expected. Add a header line such as user,item,time."
