@@ -32,7 +32,7 @@ def check_present(values, name):
     """Raise if a value is missing or not finite."""
     if values.dtype.kind == "f":
         bad = ~np.isfinite(values)
-    elif values.dtype.kind == "M":
+    elif values.dtype.kind in "mM":
         bad = np.isnat(values)
     elif values.dtype.kind == "O" and set(map(type, values.tolist())) != {str}:
         bad = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
@@ -82,7 +82,7 @@ def as_ids(values, name):
     if values.ndim != 1:
         raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")
     if values.dtype.kind == "f":
-        _check_exact(values, name)
+        check_exact(values, name)
     values = natural(values)
     if values.dtype.kind == "O" and len(values) and isinstance(values[0], (tuple, list)):
         raise TypeError(
@@ -98,7 +98,7 @@ def as_ids(values, name):
     return values
 
 
-def _check_exact(values, name):
+def check_exact(values, name):
     """Raise if a floating-point number may be a rounded integer."""
     # From here on floats are rounded to even numbers.
     bits = np.finfo(values.dtype).nmant + 1
@@ -107,7 +107,7 @@ def _check_exact(values, name):
         row = int(np.argmax(large))
         raise ValueError(
             f"{name} holds {values[row]:g} at row {row}; {values.dtype} numbers of 2**{bits} and "
-            f"more are rounded, so that different ids become one: give integers or strings."
+            f"more are rounded, so that different ones become one: give integers or strings."
         )
 
 

@@ -1,7 +1,5 @@
 """Tables of interactions, as users have them, and the roles of their columns."""
 
-import contextlib
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from numbers import Integral
@@ -12,6 +10,7 @@ from sklearn.utils import check_array
 
 from freqfm._columns import is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
+from freqfm._times import time_ranks
 from freqfm._warnings import warn_once
 
 # Default positions of the columns in tables without names.
@@ -284,39 +283,13 @@ class Table:
         Raises
         ------
         ValueError, TypeError
-            If a time is missing, or if times cannot be compared with each other.
+            If a time is missing, and as in :func:`time_ranks`.
         """
         name = "X's column of times"
         values = natural(self.column(place))
         check_present(values, name)
         codes = _ordered_codes(self.given, place)
-        if codes is not None:
-            return codes
-        times, codes = unique_codes(values, name)
-        if len(times) and isinstance(times.tolist()[0], (str, bytes)):
-            times = _times_in_text(times)[codes]
-            check_present(times, name)
-            return np.unique(times, return_inverse=True)[1]
-        return codes
-
-
-def _times_in_text(texts):
-    """Return times that are given as text, as numbers or dates: text itself sorts by its letters.
-
-    Raises
-    ------
-    ValueError
-        If they are neither numbers nor dates as in ISO 8601.
-    """
-    for dtype in ("int64", "float64", "datetime64"):
-        with contextlib.suppress(ValueError, OverflowError), warnings.catch_warnings():
-            # NumPy warns that it converts time zones to UTC, as it should.
-            warnings.simplefilter("ignore", UserWarning)
-            return np.array(texts.tolist(), dtype=dtype)
-    raise ValueError(
-        f"X's column of times holds text such as {texts[0]!r}, whose order in time is not clear; "
-        f"convert it, for instance with pandas.to_datetime, or to numbers or an ordered category."
-    )
+        return time_ranks(values, name) if codes is None else codes
 
 
 def _ordered_codes(X, place):

@@ -49,7 +49,8 @@ MAY_IMPORT = {
     "metrics": {*BELOW_AXES, "_validation"},
     "_columns": set(),
     "_ids": set(),
-    "_interactions": {"_warnings", "_columns", "_ids"},
+    "_times": {"_ids"},
+    "_interactions": {"_warnings", "_columns", "_ids", "_times"},
     "model_selection": {
         "_ids",
         "_interactions",

@@ -1,7 +1,12 @@
 """Splitters of interactions."""
 
 import pickle
+import sys
 from collections import defaultdict
+from datetime import date, datetime, timedelta, timezone
+from datetime import time as time_of_day
+from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -196,24 +201,131 @@ def test_where_times_are():
     assert test.tolist() == [0]
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
 @each(
     "times",
     [
         ["78", "746", "1000"],
         ["9.5", "10", "11.25"],
+        ["-1e3", "+20", " 100 "],
         # As floats the last two would be equal.
         ["9007199254740991", "9007199254740992", "9007199254740993"],
+        ["1704412800.12345678901", "1704412800.1234567891", "1704412800.123456789101"],
         ["2023-02-01", "2023-10-01 00:00:01", "2024-01"],
         # The same day in other time zones.
-        ["2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z", "2024-01-01T08:00:00-02:00"],
+        ["2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z", "2024-01-01 08:00 -0200"],
+        ["0001-01-01T00:00+05:00", "2024-01-05T10:00:00Z", "9999-12-31T23:59:59-01:00"],
+        # One unit of NumPy's holds these two, another one those with many decimals.
+        ["0001-01-01", "2024-01-05T10:00:00.123456789", "9999-12-31"],
+        ["2024-01-05T10", "2024-01-05T10:00:00.00000000001", "2024-01-05T10:00:00.0000000001"],
+        ["20240105", "20240131", "20240201"],
         np.array([b"9", b"10", b"11"]),
+        [b"2024-01-05", b"2024-01-06", b"2024-01-07"],
+        [date(2024, 1, 4), datetime(2024, 1, 5), "2024-01-06"],
+        # The hour that is repeated: the last one is the earliest by the clock.
+        [
+            datetime(2024, 10, 27, 2, 20, tzinfo=BERLIN),
+            datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN),
+            datetime(2024, 10, 27, 2, 10, tzinfo=BERLIN, fold=1),
+        ],
+        [
+            datetime(2024, 1, 5, 12, tzinfo=ZoneInfo("Asia/Tokyo")),
+            datetime(2024, 1, 5, 12, tzinfo=BERLIN),
+            datetime(2024, 1, 5, 11, 30, tzinfo=timezone.utc),
+        ],
+        [np.datetime64("0001-01-01"), np.datetime64("2024-01-05T10", "ns"), date(9999, 12, 31)],
+        [timedelta(hours=9), timedelta(days=1), timedelta(days=10)],
+        [Decimal("1.1"), 10**30, 10**30 + 1],
     ],
 )
-def test_times_in_text_are_sorted_by_time(times):
+def test_times_are_sorted_by_time(times):
     rows = [("ann", item, 1, time) for item, time in zip("abc", times, strict=True)]
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
-        ((_, test),) = LeaveLastOut().split([rows[row] for row in order])
-        assert test.tolist() == [order.index(2)]
+        for splitter in (LeaveLastOut(), GlobalTimeSplit(test_fraction=0.3, drop_cold=False)):
+            ((train, test),) = splitter.split([rows[row] for row in order])
+            assert test.tolist() == [order.index(2)]
+            assert len(train) == 2
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+@each(
+    "times",
+    [
+        ["0001-01-01", "2024-01-05T10:00:00.123456789", "9999-12-31"],
+        ["2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z", "2024-01-01 08:00 -0200"],
+        [datetime(2024, 10, 27, 0, minute, tzinfo=timezone.utc) for minute in (5, 10, 59)],
+        [date(2024, 1, 31), date(2024, 2, 1), date(2024, 12, 1)],
+    ],
+)
+def test_times_in_frames_are_sorted_by_time(library, times):
+    module = pytest.importorskip(library)
+    columns = {"user": ["ann"] * 3, "item": list("bca"), "time": [times[i] for i in (1, 2, 0)]}
+    frame = module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+    frames = [frame]
+    if library == "pandas":
+        frames += [frame.astype({"time": kind}) for kind in ("object", "category")]
+        if isinstance(times[0], str):
+            frames.append(frame.astype({"time": "string"}))
+        elif isinstance(times[0], datetime):
+            frames.append(frame.assign(time=frame["time"].dt.tz_convert("Europe/Berlin")))
+    for one in frames:
+        ((_, test),) = LeaveLastOut().split(one)
+        assert test.tolist() == [1]
+
+
+@each(
+    "times, match",
+    [
+        (["05-01-24", "04-02-24", "03-03-24"], "times holds '03-03-24' at row 2, whose order in"),
+        (["05/01/24", "04/02/24"], "holds '04/02/24' at row 1, whose order in time is not clear"),
+        (["2024-01-04", "2024-1-5"], "holds '2024-1-5' at row 1"),
+        (["2024-01-04", "20240105"], "holds '20240105' at row 1"),
+        (["2024-W01-1", "2024-W02-1"], "holds '2024-W01-1' at row 0"),
+        (["2024-01-05", "2024-02-30"], "holds '2024-02-30' at row 1"),
+        (["2024-01-05T24:00", "2024-01-05T10:00"], "holds '2024-01-05T24:00' at row 0"),
+        (["today", "now"], "holds 'now' at row 1"),
+        (["2024-01-05", "NaT"], "holds 'NaT' at row 1"),
+        (["", "2024-01-05"], "holds '' at row 0"),
+        (["1", "1_0"], "holds '1_0' at row 1"),
+        (["\u0661", "\u0662"], "holds '\u0661' at row 0"),
+        ([time_of_day(10), time_of_day(9)], "holds '09:00:00' at row 1"),
+        (["2024-01-05T10:00:00+02:00", "2024-01-05T09:00:00"], "'2024-01-05T10:00:00.02:00' besi"),
+        ([datetime(2024, 1, 5, tzinfo=BERLIN), datetime(2024, 1, 5)], "which has no time zone"),
+        (["2024-01-05", "2024-01-05T10:00"], "'2024-01-05' beside '2024-01-05T10:00', so that"),
+        ([date(2024, 1, 5), datetime(2024, 1, 5, 10)], "'2024-01-05' beside '2024-01-05T10:00:00'"),
+        (["2024-01", "2024-01-05"], "'2024-01' beside '2024-01-05'"),
+        (["2024", "2024-01"], "'2024' beside '2024-01'"),
+        (
+            ["202402", "20240105"],
+            "202402 beside 20240105, which look like times in different units",
+        ),
+        (["1704412800", "1704412800000", "0"], "1704412800 beside 1704412800000, which look like"),
+        ([1704412800, 1704412800000], "different units"),
+        ([1704412800.5, 20240105], "different units"),
+        (np.array([1704412800, 1704412790], dtype=np.float32), "float32 numbers of 2..24 and more"),
+        ([1.7e18, 1.8e18], "float64 numbers of 2..53 and more are rounded"),
+    ],
+)
+def test_times_whose_order_is_not_clear(times, match):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": ["ann"] * len(times), "item": range(len(times))})
+    frame["time"] = times
+    tables = [frame, list(frame.itertuples(index=False, name=None))]
+    for table in tables if isinstance(times, list) else tables[:1]:
+        for splitter in (LeaveLastOut(time=2), GlobalTimeSplit(time=2)):
+            with pytest.raises(ValueError, match=match):
+                list(splitter.split(table))
+
+
+def test_missing_durations_without_narwhals(monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setitem(sys.modules, "narwhals", None)
+    durations = pandas.to_timedelta([None, "1s"])
+    frame = pandas.DataFrame({"user": "ann", "item": ["a", "b"], "time": durations})
+    with pytest.raises(ValueError, match="column of times holds NaT at row 0"):
+        list(LeaveLastOut().split(frame))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
@@ -244,8 +356,8 @@ def test_frames_split_as_arrays(library, splitter):
         (LeaveLastOut(time=5), [(1, 2, 3)], "time=5 is not a column of X"),
         (LeaveLastOut(time=1), [(1, 2, 3)], "time and item would both be column 1"),
         (LeaveLastOut(), [(1, 2, 3, None)], "column of times holds None at row 0"),
-        (LeaveLastOut(), [(1, 2, 3, "24/10/2023")], "times holds text such as '24/10/2023'"),
-        (LeaveLastOut(), [(1, 2, 3, "2023"), (1, 2, 3, "nan")], "times holds nan at row 1"),
+        (LeaveLastOut(), [(1, 2, 3, "24/10/2023")], "times holds '24/10/2023' at row 0, whose"),
+        (LeaveLastOut(), [(1, 2, 3, "2023"), (1, 2, 3, "nan")], "times holds 'nan' at row 1"),
         (
             LeaveLastOut(time=2),
             [(1, 2, "a"), (1, 2, 3)],

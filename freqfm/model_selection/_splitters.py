@@ -168,9 +168,11 @@ class LeaveLastOut(_InteractionSplitter):
         training.
     time : int, str, "auto" or None, default="auto"
         Column of times: numbers, dates, an ordered category, or numbers and ISO 8601 dates given
-        as text; other text is refused. "auto" is a DataFrame's column "timestamp", "time", "date"
-        or the like; without names, the fourth after users, items and values. None means that the
-        rows are ordered by time. Of equal times the later row counts as later.
+        as text. Times whose order is not clear are refused: other text, numbers in different
+        units, dates of which only some have a time zone, a day beside an hour of it. "auto" is a
+        DataFrame's column "timestamp", "time", "date" or the like; without names, the fourth
+        after users, items and values. None means that the rows are ordered by time. Of equal
+        times the later row counts as later.
     drop_repeated : bool, default=True
         Whether to leave out test interactions that repeat a pair of user and item of the training
         part: a recommender that excludes what a user has seen cannot find them.

@@ -1,0 +1,154 @@
+"""The order of times: numbers, dates, and either of them given as text."""
+
+import re
+from datetime import date, time
+from decimal import Decimal
+
+import numpy as np
+
+from freqfm._ids import check_exact, unique_codes
+
+__all__ = ["time_ranks"]
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+# As in ISO 8601: a date or its first parts, a time of day, and the offset of its time zone.
+_CLOCK = r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d){decimals})?)?"
+_DATE = re.compile(
+    r"(?P<date>(\d{4})(?:-(\d\d)(?:-(\d\d))?)?)(?:(?<=-\d\d-\d\d)[T ]"
+    + _CLOCK.replace("{decimals}", r"(?:[.,](\d+))?")
+    + r"(?P<zone> ?(?:Z|([+-])"
+    + _CLOCK.replace("{decimals}", "")
+    + r"))?)?",
+    re.ASCII,
+)
+
+# Numbers of times from 1990 to 2100, the first one and the next one after the last: years, months
+# such as 202401, days, seconds since 1970, minutes such as 202401312359, milliseconds since 1970,
+# seconds such as 20240131235959, microseconds and nanoseconds since 1970.
+_RANGES = (
+    *(1990, 2101, 199001, 210013, 19900101, 21001232, 6.3e8, 4.2e9, 1.99e11, 2.11e11),
+    *(6.3e11, 4.2e12, 1.99e13, 2.11e13, 6.3e14, 4.2e15, 6.3e17, 4.2e18),
+)
+
+
+def time_ranks(values, name):
+    """Return ranks of times; equal times have equal ranks.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Numbers, dates or text, none missing.
+    name : str
+        What they are, for error messages.
+
+    Returns
+    -------
+    ranks : ndarray of shape (n,)
+
+    Raises
+    ------
+    ValueError, TypeError
+        If their order is not clear: other text, numbers that may be rounded or are in different
+        units, dates of which only some have a time zone or a time of day.
+    """
+    if values.dtype.kind == "f":
+        check_exact(values, name)
+    if values.dtype.kind in "OS":
+        values = np.array([*map(_as_text, values.tolist()), None], dtype=object)[:-1]
+    values, ranks = unique_codes(values, name)
+    if isinstance(values.tolist()[0], str):
+        values, order = unique_codes(_moments(values, ranks, name), name)
+        ranks = order[ranks]
+    if values.dtype.kind in "iuf" or isinstance(values[0], Decimal):
+        _check_units(values, name)
+    return ranks
+
+
+def _as_text(value):
+    """Return dates as text, with the offset of their time zone; other times as they are.
+
+    Python compares dates of one time zone by the clock, also in the hour that is repeated when
+    summer time ends, and NumPy converts dates to units that may not hold them.
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, np.datetime64):
+        return str(value)
+    return value.isoformat() if isinstance(value, (date, time)) else value
+
+
+def _moments(texts, codes, name):
+    """Return what distinct texts stand for, in an array of objects that can be sorted."""
+    moments = np.empty(len(texts), dtype=object)
+    stripped = [text.strip() for text in texts.tolist()]
+    are_numbers = list(map(bool, map(_NUMBER.fullmatch, stripped)))
+    if all(are_numbers):
+        moments[:] = list(map(Decimal, stripped))
+        return moments
+    matches = list(map(_DATE.fullmatch, stripped))
+    moments[:] = list(map(_moment, matches))
+    wrong = [code for code, moment in enumerate(moments) if moment is None]
+    if wrong:
+        code = min(wrong, key=are_numbers.__getitem__)
+        raise ValueError(
+            f"{name} holds {texts[code]!r} at row {np.argmax(codes == code)}, whose order in time "
+            f"is not clear: text must be numbers in all rows, or dates as in ISO 8601, such as "
+            f"'2024-01-31 23:59:59+01:00'. Convert it, for instance with pandas.to_datetime, or to "
+            f"an ordered category."
+        )
+    _check_alike(matches, name)
+    return moments
+
+
+def _moment(match):
+    """Return the second, and the decimals of its fraction as text: there may be any number.
+
+    None if there is no such date.
+    """
+    if not match:
+        return None
+    _, year, month, day, *clock, decimals, _, sign, hours, minutes, seconds = match.groups()
+    try:
+        days = date(int(year), int(month or 1), int(day or 1)).toordinal()
+    except ValueError:
+        return None
+    offset = _seconds(hours, minutes, seconds)
+    second = 86400 * days + _seconds(*clock) + (offset if sign == "-" else -offset)
+    return second, (decimals or "").rstrip("0")
+
+
+def _seconds(hour, minute, second):
+    return 3600 * int(hour or 0) + 60 * int(minute or 0) + int(second or 0)
+
+
+def _check_alike(matches, name):
+    """Raise if only some dates have a time zone, or if one includes another with more parts."""
+    with_zone = [match for match in matches if match["zone"]]
+    if 0 < len(with_zone) < len(matches):
+        without = next(match for match in matches if not match["zone"])
+        raise ValueError(
+            f"{name} holds {with_zone[0][0]!r} beside {without[0]!r}, which has no time zone, so "
+            f"that their order is not clear; give all of them a time zone, or none."
+        )
+    whole = {match["date"] for match in matches if match["date"] == match[0]}
+    for match in matches if whole else ():
+        for length in (4, 7, 10):
+            start = match[0][:length]
+            if start in whole and start != match[0]:
+                raise ValueError(
+                    f"{name} holds {start!r} beside {match[0]!r}, so that their order is not "
+                    f"clear; give all of them with the same parts."
+                )
+
+
+def _check_units(numbers, name):
+    """Raise if all of some sorted numbers look like times, but not in the same unit."""
+    # Missing times may be 0 or -1.
+    numbers = numbers[numbers > 0]
+    places = np.searchsorted(_RANGES, numbers.astype(np.float64), side="right")
+    if (places % 2).all() and len(set(places.tolist())) > 1:
+        raise ValueError(
+            f"{name} holds {numbers[0]} beside {numbers[-1]}, which look like times in different "
+            f"units; convert them to one."
+        )
