@@ -1,5 +1,7 @@
 """Documents, as users give them, as numbers of tokens."""
 
+import re
+import unicodedata
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
@@ -8,11 +10,42 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction.text import CountVectorizer
 
 from freqfm._rows import concatenated_ranges
 
 __all__ = ["Corpus", "Documents"]
+
+
+class _WordCharacters(dict):
+    """A table for ``str.translate`` that replaces by a space what separates words.
+
+    The ``\\w`` of regular expressions would cut words at combining marks, which write vowels in most
+    scripts of India, in Thai, Arabic and Hebrew, and accents in decomposed Latin.
+    """
+
+    def __missing__(self, code):
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category[0] in "LMN" or character in "_\u200c\u200d":
+            # Letters, marks, numbers, and what joins letters or keeps them apart within a word.
+            self[code] = code
+        elif category == "Cf" and character != "\u200b":
+            # Invisible and without a meaning, such as soft hyphens; but that space ends words.
+            self[code] = None
+        else:
+            self[code] = " "
+        return self[code]
+
+
+_WORD_CHARACTERS = _WordCharacters()
+
+# Marks, such as those of emoji, begin no word, and nothing is kept apart at its end.
+_WORD = re.compile("\\w(?:[^ ]*[^ \u200c])?")
+
+
+def _words(text):
+    """Return the words of a text in lower case."""
+    return _WORD.findall(text.lower().translate(_WORD_CHARACTERS))
 
 
 class Corpus(NamedTuple):
@@ -135,17 +168,16 @@ def _splitter(analyzer):
     """Return a function of a document and its number that returns the tokens."""
     if callable(analyzer):
         return lambda document, i: analyzer(document)
-    of_string = str.split
-    if analyzer == "word":
-        of_string = CountVectorizer(token_pattern=r"(?u)\b\w+\b").build_analyzer()
+    of_string = _words if analyzer == "word" else str.split
 
     def split(document, i):
         if isinstance(document, str):
             return of_string(document)
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
+            decoded = ", such as X[i].decode(errors='replace')" if isinstance(document, bytes) else ""
             raise TypeError(
                 f"X[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
-                f"string, or a list of tokens."
+                f"string{decoded}, or a list of tokens."
             )
         return document
 

@@ -118,10 +118,12 @@ class Word2Vec(
         Whether the size of each window is drawn from 1 to ``window``, so that near tokens have more
         weight. For sessions, where order means little, False is better.
     analyzer : {"word", "whitespace"} or callable, default="word"
-        How a document that is a string is split. "word" finds words of letters and digits and
-        converts them to lower case, as ``CountVectorizer`` does but with words of one letter;
-        "whitespace" splits at white space. A function is called with each document, string or not,
-        and returns its tokens. Otherwise, sequences of tokens are used as they are.
+        How a document that is a string is split. "word" converts it to lower case and finds words
+        of letters, digits and their combining marks, in any script; punctuation, symbols and white
+        space separate them. Unlike ``CountVectorizer`` it keeps words of one letter, and does not
+        cut those with marks or joiners. "whitespace" splits at white space. A function is called
+        with each document, string or not, and returns its tokens. Otherwise, sequences of tokens
+        are used as they are.
     optimizer : str or Optimizer, default="cf_sgd"
         "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance from
         :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
