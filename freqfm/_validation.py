@@ -297,8 +297,11 @@ class LearnedArrays:
         return ValueError(f"{name} of {owner} {found}. {self._advice}.")
 
 
-def check_structure(X, name="X"):
-    """Raise if a sparse matrix has indices out of bounds, which scipy's compiled code trusts."""
+def check_structure(X, name="X", read_indices=True):
+    """Raise if a sparse matrix has indices out of bounds, which scipy's compiled code trusts.
+
+    Those of the columns of a CSR matrix are not read without ``read_indices``.
+    """
     if X.ndim != 2:
         raise ValueError(
             f"{name} is a sparse array of {X.ndim} dimension(s); give one of shape "
@@ -330,7 +333,8 @@ def check_structure(X, name="X"):
             f"per {major}), and it must have as many data as indices. Build it from "
             f"(values, (rows, columns)) triples instead."
         )
-    _check_indices(X.indices[: indptr[-1]], n_minor, minor, name)
+    if read_indices:
+        _check_indices(X.indices[: indptr[-1]], n_minor, minor, name)
 
 
 def _check_indices(indices, n, axis, name):

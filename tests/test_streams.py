@@ -1,5 +1,6 @@
 """Streams of chunks: what they read, and fits on them."""
 
+import functools
 import gzip
 import itertools
 import json
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import BOTH, fitted, model_of
+from helpers import BOTH, each, fitted, model_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier
@@ -239,30 +240,87 @@ def test_csr_files(clicks, tmp_path):
             save_csr(tmp_path / "twice", stream_of(X, y, weight), **given)
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_damaged_csr_files_are_refused(mmap, clicks, tmp_path):
-    X, y, _ = clicks
-    save_csr(tmp_path, X, y)
-    header = json.loads((tmp_path / "header.json").read_text())
-    arrays = header["arrays"]
-    shorter = {**arrays, "indices": {**arrays["indices"], "size": 8}}
-    for wrong in (
-        [],
-        {**header, "arrays": {}},
-        {**header, "arrays": {**arrays, "indptr": {"size": 3}}},
-        {**header, "arrays": {**arrays, "indptr": {**arrays["indptr"], "dtype": "|O"}}},
-        {**header, "n_features": "9"},
-        {**header, "arrays": shorter},
-    ):
-        (tmp_path / "header.json").write_text(json.dumps(wrong))
-        if wrong and wrong["arrays"] is shorter:
-            (tmp_path / "indices.bin").write_bytes(X.indices[:8].tobytes())
-        with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
-            load_csr(tmp_path, mmap=mmap)
-    save_csr(tmp_path, X, y)
-    (tmp_path / "indptr.bin").write_bytes(np.arange(len(y) + 1, dtype=np.int64).tobytes())
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
-        load_csr(tmp_path, mmap=mmap)
+def header_with(name, **kept):
+    return lambda header: {
+        **header,
+        "arrays": {**header["arrays"], name: {**header["arrays"][name], **kept}},
+    }
+
+
+DAMAGED_HEADERS = [
+    lambda header: [],
+    lambda header: {},
+    lambda header: {**header, "format": "\x1b[2J" * 10**6},
+    lambda header: {**header, "arrays": {}},
+    lambda header: {**header, "arrays": {**header["arrays"], "../target": {}}},
+    lambda header: {**header, "arrays": {**header["arrays"], "a" * 10**6: {}}},
+    lambda header: {**header, "arrays": {**header["arrays"], "indptr": {"size": 3}}},
+    *(lambda header, n=n: {**header, "n_features": n} for n in ("9", True, -1, 2**40, 10**30)),
+    *(header_with("target", size=size) for size in (-1, 1050.0, "1050", 0, 10**30)),
+    *(
+        header_with(name, dtype=dtype)
+        for name in ("indptr", "indices", "data", "target", "sample_weight")
+        for dtype in ("|O", "<M8[ns]", "|S8", "<c8", "(2,)f4", "f4,f4", ">f8", None, [["a", "i4"]])
+    ),
+    # Of the right size, and numbers, but not what compiled code reads.
+    header_with("data", dtype="<i4"),
+    header_with("indices", dtype="<f4"),
+    header_with("indices", dtype="<u4"),
+    header_with("indptr", dtype="<u8"),
+]
+
+
+@each("change", DAMAGED_HEADERS)
+def test_damaged_headers_of_csr_files_are_refused(change, clicks, tmp_path):
+    save_csr(tmp_path, *clicks)
+    path = tmp_path / "header.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    refuses_to_load(tmp_path)
+
+
+def refuses_to_load(folder):
+    for load in (load_csr, functools.partial(load_csr, mmap=True), RowStream.from_csr):
+        with pytest.raises(ValueError, match=re.escape(str(folder))) as caught:
+            load(folder)
+        message = str(caught.value)
+        assert len(message) < 1000 and message.isprintable()
+
+
+@each(
+    "name, content",
+    [
+        ("header.json", b"[" * 10**5),
+        ("header.json", b"\xff"),
+        *((f"{name}.bin", None) for name in ("indptr", "indices", "data", "target")),
+        ("indices.bin", np.zeros(8, np.int32)),
+        ("indptr.bin", np.arange(1051)),
+        ("indptr.bin", np.r_[0, -(10**12), np.zeros(1049, np.int64)]),
+        ("indptr.bin", np.r_[0, 10**12, np.zeros(1049, np.int64)]),
+    ],
+)
+def test_damaged_csr_files_are_refused(name, content, clicks, tmp_path):
+    save_csr(tmp_path, *clicks)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(bytes(content))
+    refuses_to_load(tmp_path)
+
+
+def test_files_without_values_must_be_there(tmp_path):
+    save_csr(tmp_path, np.zeros((2, 3), np.float32), [0, 1])
+    assert load_csr(tmp_path, mmap=True).data.nnz == 0
+    (tmp_path / "data.bin").unlink()
+    refuses_to_load(tmp_path)
+
+
+@each("dtype", [">f8", ">i4", "<f2", "?", "longdouble"])
+def test_targets_of_any_numbers_are_saved(dtype, tmp_path):
+    y = np.arange(4).astype(dtype)
+    save_csr(tmp_path, np.eye(4, dtype=np.float32), y)
+    found = load_csr(tmp_path).target
+    assert_array_equal(found, y)
+    assert found.dtype.isnative
 
 
 def test_indices_in_csr_files_are_checked(clicks, tmp_path):

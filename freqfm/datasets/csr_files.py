@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
+from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import check_columns, check_integer, check_structure, is_stream
 
@@ -17,6 +18,18 @@ __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
 _FORMAT = "freqfm csr 1"
 _HEADER = "header.json"
+
+_NUMBERS = {np.dtype(c).str for c in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
+
+# The types that files may have, as strings of NumPy: only these are made into a dtype, as a file of
+# objects would be mapped as pointers.
+_DTYPES = {
+    "indptr": {np.dtype(np.int64).str},
+    "indices": {np.dtype(np.int32).str},
+    "data": {np.dtype(np.float32).str},
+    "target": _NUMBERS,
+    "sample_weight": _NUMBERS,
+}
 
 
 def as_csr(X):
@@ -188,8 +201,8 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
         The folder.
     mmap : bool, default=False
         Whether to map the files into memory, read-only, instead of reading them: the system reads
-        the pages that are used, and drops them when memory is short. Indices are then not checked
-        here, but where freqfm uses them.
+        the pages that are used, and drops them when memory is short. Indices of columns are then
+        not checked here, but where freqfm uses them.
 
     Returns
     -------
@@ -210,62 +223,54 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     folder = Path(path)
     try:
         header = json.loads((folder / _HEADER).read_text())
-    except (OSError, ValueError) as error:
-        raise _not_saved(path, error) from None
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
+        if found == _FORMAT:
+            return _bunch(folder, header, mmap)
+    except MemoryError:
+        raise
+    # The exception raised for a damaged folder depends on where the damage is.
+    except Exception as error:
         raise ValueError(
-            f"{os.fspath(path)} has the format {found!r}; this version reads {_FORMAT!r}. Save it "
-            f"again."
-        )
-    try:
-        arrays = {
-            name: _read(folder, name, **kept, mmap=mmap) for name, kept in header["arrays"].items()
-        }
-        shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
-        X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _not_saved(path, f"{_HEADER}: {error!r}") from None
-    except ValueError as error:
-        raise _not_saved(path, error) from None
-    _check_arrays(path, X, arrays, mmap)
-    X = with_one_index_type(X)
-    return Bunch(data=X, target=arrays.get("target"), sample_weight=arrays.get("sample_weight"))
-
-
-def _not_saved(path, found):
-    return ValueError(
-        f"{os.fspath(path)} is not a folder that save_csr has written completely ({found})."
+            f"{os.fspath(path)} is not a folder that save_csr has written completely "
+            f"({type(error).__name__}: {cut(str(error))})."
+        ) from None
+    raise ValueError(
+        f"{os.fspath(path)} has the format {shown(found)}; this version reads {_FORMAT!r}. Save it "
+        f"again."
     )
 
 
-def _check_arrays(path, X, arrays, mmap):
-    """Raise if the arrays do not fit each other; indices are read only if they are not mapped."""
-    kinds = [array.dtype.kind for array in (X.data, X.indices, X.indptr)]
-    lengths = {len(array) for name, array in arrays.items() if name in ("target", "sample_weight")}
-    if (
-        kinds != ["f", "i", "i"]
-        or not len(X.data) == len(X.indices) == X.indptr[-1]
-        or not lengths <= {X.shape[0]}
-    ):
-        raise _not_saved(path, "its arrays do not fit each other")
-    if not mmap:
-        # SciPy's compiled code trusts them.
-        check_structure(X, os.fspath(path))
+def _bunch(folder, header, mmap):
+    """Return what the files of a folder hold; whoever wrote its header is not trusted."""
+    arrays = {name: _read(folder, name, kept, mmap) for name, kept in header["arrays"].items()}
+    shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
+    X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
+    check_columns(X)
+    # SciPy's compiled code trusts them.
+    check_structure(X, read_indices=not mmap)
+    if len(X.indices) != X.indptr[-1]:
+        raise ValueError(f"{X.indptr[-1]} entries in the rows, but {len(X.indices)} in the files")
+    others = {name: arrays.get(name) for name in ("target", "sample_weight")}
+    for name, values in others.items():
+        if values is not None and len(values) != shape[0]:
+            raise ValueError(f"{name} has {len(values)} values for {shape[0]} rows")
+    return Bunch(data=with_one_index_type(X), **others)
 
 
-def _read(folder, name, dtype, size, mmap):
+def _read(folder, name, kept, mmap):
     """Return an array of a folder."""
-    path, dtype = folder / f"{name}.bin", np.dtype(dtype)
-    found = path.stat().st_size if path.exists() else 0
+    if kept["dtype"] not in _DTYPES[name]:
+        raise ValueError(
+            f"{name} holds {shown(kept['dtype'])}, which save_csr does not write on this machine"
+        )
+    path, dtype = folder / f"{name}.bin", np.dtype(kept["dtype"])
+    size, found = check_integer("size", kept["size"], 0), path.stat().st_size
     if found != size * dtype.itemsize:
         raise ValueError(
             f"{path} holds {found} bytes, not the {size * dtype.itemsize} of its header; save the "
-            f"rows again."
+            f"rows again"
         )
-    if size == 0:
-        return np.empty(0, dtype=dtype)
-    if mmap:
+    if mmap and size:
         # As a plain array: slices of memmap objects are slow.
         return np.asarray(np.memmap(path, dtype, "r"))
     return np.fromfile(path, dtype)
