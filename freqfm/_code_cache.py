@@ -5,13 +5,16 @@ code that cannot be written is compiled again in the next process. Loading a fil
 so a folder that another user can write to is not used.
 """
 
+import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import pickle
 import stat
 import sys
 import types
+from importlib import resources
 from pathlib import Path
 
 from numba.core.caching import (
@@ -30,13 +33,27 @@ COMPILED = ("formulas", "backends")
 
 def _source_hash():
     """Hash the sources that may be compiled: the version of the package's compiled code."""
+    # The package may be in a zip archive, or be bytecode without sources.
+    package, hashed = resources.files(__package__), {*COMPILED, "_code_cache", "_compiler", "_jit"}
+    found = [path for path in package.iterdir() if path.name.partition(".")[0] in hashed]
+    files = dict(file for path in found for file in _sources(path, path.name))
+    if not files:
+        raise FileNotFoundError("the package has no files that tell one version from another")
     digest = hashlib.sha256()
-    root = Path(__file__).parent
-    compilers = [root / f"_{name}.py" for name in ("code_cache", "compiler", "jit")]
-    for path in [*compilers, *sorted(p for f in COMPILED for p in (root / f).rglob("*.py"))]:
-        digest.update(str(path.relative_to(root)).encode())
+    for name, path in sorted(files.items()):
+        digest.update(name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _sources(path, name):
+    """Yield names and paths of a module, or of all in a folder."""
+    if not path.is_dir():
+        if name.endswith((".py", ".pyc")):
+            yield name, path
+    elif path.name != "__pycache__":
+        for inner in path.iterdir():
+            yield from _sources(inner, f"{name}/{inner.name}")
 
 
 def _cache_root():
@@ -52,17 +69,14 @@ def _cache_root():
 def cache_directory():
     """Return the folder for this version's compiled code, or None if no folder can be used."""
     try:
-        root = _cache_root()
-        folder = root / "freqfm" / _source_hash()
-        root.mkdir(parents=True, exist_ok=True)
-        for place in (folder.parent, folder):
-            place.mkdir(mode=0o700, exist_ok=True)
-        objection = _objection(root, folder)
+        # Not the link itself, if it is one: it may be pointed elsewhere later.
+        folder = Path(os.path.realpath(_cache_root())) / "freqfm" / _source_hash()
+        objection = _objection(folder)
         if objection:
             warn_user(
-                f"Compiled code is neither read from nor kept in {folder}: {objection}, who could "
-                f"put code there. Every process compiles for itself. Delete that folder, or set "
-                f"the environment variable NUMBA_CACHE_DIR to a folder that only you can write to."
+                f"Compiled code is neither read from nor kept in {folder}: {objection}. Every "
+                f"process compiles for itself. Delete that folder or link, or set the environment "
+                f"variable NUMBA_CACHE_DIR to a folder that only you can write to."
             )
             return None
         if not _has_code(folder):
@@ -79,50 +93,81 @@ def cache_directory():
     return folder
 
 
+def checked_directory():
+    """Return the folder of :func:`cache_directory`, to be used at once.
+
+    Raises
+    ------
+    OSError
+        If another user could put files into it by now: it may have been deleted, and made again by
+        somebody else.
+    """
+    objection = _objection(cache_directory())
+    if objection:
+        raise PermissionError(objection)
+    return cache_directory()
+
+
 def _has_code(folder):
     """Return whether there is code to read, though perhaps none can be written."""
     return any(entry.is_dir() for entry in folder.iterdir())
 
 
-def _objection(root, folder):
-    """Return why another user could put files into the folder, or None."""
+def _objection(folder):
+    """Make a folder if there is none; return why another user could put files into it, or None."""
+    root = folder.parents[1]
+    root.mkdir(parents=True, exist_ok=True)
+    for place in (folder.parent, folder):
+        place.mkdir(mode=0o700, exist_ok=True)
     if os.name != "posix":
         return None
-    uid = os.geteuid()
     # A group may write to ``root``: on some systems each user has a private group, and new folders
     # are group-writable. The folders below ``root`` are created here.
-    for place, writable, owners in (
-        (root, stat.S_IWOTH, {uid, 0}),
-        (folder.parent, stat.S_IWOTH | stat.S_IWGRP, {uid, 0}),
-        (folder, stat.S_IWOTH | stat.S_IWGRP, {uid, 0}),
+    for place, writable in (
+        (root, stat.S_IWOTH),
+        (folder.parent, stat.S_IWOTH | stat.S_IWGRP),
+        (folder, stat.S_IWOTH | stat.S_IWGRP),
     ):
-        status = place.stat()
-        if status.st_uid not in owners:
-            return f"{place} belongs to another user (uid {status.st_uid})"
+        status = place.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return f"{place} is a symbolic link, which may be pointed elsewhere"
+        if status.st_uid not in (os.geteuid(), 0):
+            return (
+                f"{place} belongs to another user (uid {status.st_uid}), who could put code there"
+            )
         sticky = place == root and status.st_mode & stat.S_ISVTX
         if status.st_mode & writable and not sticky:
-            return f"others may write to {place}"
+            return f"others may write to {place}, and could put code there"
     return None
 
 
 class _Locator(UserProvidedCacheLocator):
     """Puts all kernels under one folder, without looking at it once for each of them."""
 
-    def __init__(self, py_func, py_file):
-        self._py_file = py_file
+    def __init__(self, py_func):
+        self._py_file = inspect.getfile(py_func)
         self._lineno = py_func.__code__.co_firstlineno
-        self._cache_path = str(cache_directory() / self.get_suitable_cache_subpath(py_file))
-
-    @classmethod
-    def from_function(cls, py_func, py_file):
-        return cls(py_func, py_file)
+        subpath = self.get_suitable_cache_subpath(self._py_file)
+        self._cache_path = str(cache_directory() / subpath)
 
     def ensure_cache_path(self):
         os.makedirs(self.get_cache_path(), mode=0o700, exist_ok=True)
 
+    def get_source_stamp(self):
+        """Return numba's stamp of a file; without a file, the name of the folder has to do."""
+        with contextlib.suppress(OSError):
+            return super().get_source_stamp()
+
 
 class _Impl(CompileResultCacheImpl):
-    _locator_classes = [_Locator]
+    # numba's constructor would let the environment choose another folder, which is not checked.
+    def __init__(self, py_func):
+        self._lineno = py_func.__code__.co_firstlineno
+        self._locator = _Locator(py_func)
+        module = py_func.__module__.rpartition(".")[2]
+        self._filename_base = self.get_filename_base(
+            f"{module}.{py_func.__qualname__}", getattr(sys, "abiflags", "")
+        )
 
 
 class _CheckedFile(IndexDataCacheFile):
@@ -186,16 +231,19 @@ class KernelCache(FunctionCache):
         """Write to disk, if possible."""
         with hold_signals():
             try:
+                checked_directory()
                 super().save_overload(sig, data)
             except Exception as error:
                 _warn_once("written", error)
 
     def _load(self, sig, target_context):
         try:
+            checked_directory()
             return super().load_overload(sig, target_context)
         except Exception as error:
             _warn_once("read", error)
         try:
+            checked_directory()
             # Without an index, what is compiled now replaces the files on disk.
             self.flush()
         except Exception as error:

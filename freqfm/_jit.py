@@ -24,6 +24,7 @@ from freqfm._code_cache import (
     Fingerprint,
     KernelCache,
     cache_directory,
+    checked_directory,
     is_of_library,
     names_used,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "announced_compilation",
     "as_python",
     "cache_directory",
+    "checked_directory",
     "compiling",
     "fingerprint_of",
     "inlined",

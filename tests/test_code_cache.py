@@ -2,13 +2,15 @@
 
 import json
 import os
+import py_compile
 import re
 import shutil
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
-from processes import python
+from processes import ROOT, python
 
 from freqfm import _code_cache
 from freqfm._jit import JIT_DISABLED, cache_directory
@@ -314,3 +316,121 @@ def test_folder_of_another_user_is_refused(folders, place):
     told = re.escape(f"{places[place]} belongs to another user (uid 65534)")
     with pytest.warns(UserWarning, match=told):
         assert ask() is None
+
+
+def moved(place):
+    """Move a folder away and leave a symbolic link to it."""
+    elsewhere = place.with_name(f"{place.name}-elsewhere")
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
+@pytest.mark.parametrize("place", [1, 2])
+def test_symbolic_links_are_refused(folders, place):
+    # Of a link in a folder for all, as /tmp is, somebody else may be the owner.
+    places, ask = folders
+    moved(places[place])
+    with pytest.warns(UserWarning, match=f"{places[place]} is a symbolic link.*NUMBA_CACHE_DIR"):
+        assert ask() is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
+def test_a_link_to_the_root_is_followed_once(folders, monkeypatch):
+    places, ask = folders
+    moved(places[0])
+    folder = ask()
+    monkeypatch.setattr(_code_cache, "cache_directory", lambda: folder)
+    places[0].unlink()
+    places[0].symlink_to("/")
+    assert _code_cache.checked_directory() == folder
+    assert folder.is_relative_to(places[0].with_name("cache-elsewhere"))
+
+
+SWAPPED = """
+folder = _jit.cache_directory().parent
+folder.rename(folder.with_name("old"))
+folder.symlink_to(folder.with_name("old"))
+"""
+OPENED = "_jit.cache_directory().chmod(0o777)"
+MADE_AGAIN = """
+import shutil
+shutil.rmtree(_jit.cache_directory().parent)
+_jit.cache_directory().mkdir(parents=True)
+_jit.cache_directory().parent.chmod(0o777)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs rights of files")
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (SWAPPED, "is a symbolic link"),
+        (OPENED, "others may write to"),
+        (MADE_AGAIN, "others may write to"),
+    ],
+)
+def test_the_folder_is_checked_at_each_use(script, cache, change, told):
+    hits, warned, folder = run(script, cache, AFTER=change)
+    assert hits == [0, 0]
+    assert len(warned) == 1 and told in warned[0] and folder in warned[0]
+    if change is MADE_AGAIN:
+        assert not list(Path(folder).iterdir())
+
+
+def test_a_folder_that_is_deleted_is_made_again(script, cache):
+    delete = "import shutil; shutil.rmtree(_jit.cache_directory().parent)"
+    hits, warned, folder = run(script, cache, AFTER=delete)
+    assert (hits, warned) == ([0, 0], [])
+    assert run(script, cache)[:2] == ([1, 1], [])
+    if os.name == "posix":
+        assert Path(folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_the_environment_names_no_other_place_of_code(script, cache):
+    # numba's variable for a class that chooses the folder.
+    classes = {"NUMBA_CACHE_LOCATOR_CLASSES": "InTreeCacheLocator"}
+    assert run(script, cache, **classes)[:2] == ([1, 1], [])
+
+
+def archive(sources, folder):
+    with zipfile.ZipFile(folder / "package.zip", "w") as file:
+        for path in sources.rglob("*.py"):
+            file.write(path, path.relative_to(sources.parent))
+    return folder / "package.zip"
+
+
+def bytecode(sources, folder):
+    for path in sources.rglob("*.py"):
+        name = folder / path.relative_to(sources.parent).with_suffix(".pyc")
+        py_compile.compile(path, name, doraise=True)
+    return folder
+
+
+FIT = """
+import json
+import warnings
+warnings.simplefilter("error")
+import numpy as np
+from freqfm import ALSRecommender
+from freqfm._jit import KERNELS, cache_directory
+
+als = ALSRecommender(2, max_iter=1).fit(np.eye(3, dtype=np.float32))
+used = [kernel for kernel in KERNELS if kernel.signatures]
+hits = [sum(kernel.stats.cache_hits.values()) for kernel in used]
+print(json.dumps([len(used), sum(hits), str(cache_directory())]))
+"""
+
+
+@pytest.mark.parametrize("pack", [archive, bytecode])
+def test_code_of_a_package_without_sources_in_files_is_kept(pack, tmp_path):
+    root = pack(ROOT / "freqfm", tmp_path)
+
+    def fit():
+        done = python(FIT, root=root, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    n_kernels, n_hits, folder = fit()
+    assert n_kernels and not n_hits and folder.startswith(str(tmp_path / "cache"))
+    assert fit() == [n_kernels, n_kernels, folder]

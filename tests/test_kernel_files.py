@@ -8,7 +8,8 @@ from freqfm.backends.cuda.fm import SCORE, TRAIN
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_files, "cache_directory", lambda: tmp_path)
+    for name in ("cache_directory", "checked_directory"):
+        monkeypatch.setattr(kernel_files, name, lambda: tmp_path)
     return tmp_path
 
 
@@ -51,3 +52,15 @@ def test_without_a_folder(monkeypatch):
     assert kernel_files.name_of(TRAIN, (), (9, 0, 13, 0)) is None
     kernel_files.save(None, 3)
     assert kernel_files.load(None) is None
+
+
+def test_files_of_others_are_not_loaded(folder, monkeypatch):
+    kernel_files.save("a", 3)
+
+    def refuse():
+        raise PermissionError("belongs to another user")
+
+    monkeypatch.setattr(kernel_files, "checked_directory", refuse)
+    assert kernel_files.load("a") is None
+    kernel_files.save("b", 3)
+    assert [path.name for path in folder.iterdir()] == ["a"]

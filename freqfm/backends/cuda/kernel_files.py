@@ -14,7 +14,7 @@ from importlib import metadata
 
 import numba
 
-from freqfm._jit import cache_directory
+from freqfm._jit import cache_directory, checked_directory
 
 __all__ = ["load", "name_of", "save"]
 
@@ -43,14 +43,14 @@ def name_of(phases, kind, target):
 def load(name):
     """Return what was saved under a name, or None."""
     with contextlib.suppress(Exception):
-        return pickle.loads(zlib.decompress((cache_directory() / name).read_bytes()))
+        return pickle.loads(zlib.decompress((checked_directory() / name).read_bytes()))
     return None
 
 
 def save(name, code):
     """Save compiled code under a name, if that is possible."""
     with contextlib.suppress(Exception):
-        content, path = zlib.compress(pickle.dumps(code), 1), cache_directory() / name
+        content, path = zlib.compress(pickle.dumps(code), 1), checked_directory() / name
         # Other processes find all of it, or nothing.
         temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
         try:
