@@ -212,7 +212,7 @@ def test_strings_are_split(analyzer, vocabulary):
         "မြန်မာ ဘာသာ",
         "བོད་ཡིག་ གཉིས་".replace("\u0f0b", " "),
         "مُحَمَّدٌ كِتَابٌ",
-        "می\u200cخواهم کتاب\u200cها",
+        "می\u200cخواهم کتاب\u200cها",  # noqa: RUF001
         "שָׁלוֹם עִבְרִית",
         "cafe\u0301 nai\u0308ve tie\u0302\u0301ng",
         "i\u0307stanbul snake_case x² 7",

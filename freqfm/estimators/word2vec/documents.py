@@ -19,8 +19,8 @@ __all__ = ["Corpus", "Documents"]
 class _WordCharacters(dict):
     """A table for ``str.translate`` that replaces by a space what separates words.
 
-    The ``\\w`` of regular expressions would cut words at combining marks, which write vowels in most
-    scripts of India, in Thai, Arabic and Hebrew, and accents in decomposed Latin.
+    The ``\\w`` of regular expressions would cut words at combining marks, which write vowels in
+    most scripts of India, in Thai, Arabic and Hebrew, and accents in decomposed Latin.
     """
 
     def __missing__(self, code):
@@ -174,10 +174,9 @@ def _splitter(analyzer):
         if isinstance(document, str):
             return of_string(document)
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
-            decoded = ", such as X[i].decode(errors='replace')" if isinstance(document, bytes) else ""
             raise TypeError(
                 f"X[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
-                f"string{decoded}, or a list of tokens."
+                f"string (of bytes, decode(errors='replace') makes one), or a list of tokens."
             )
         return document
 
