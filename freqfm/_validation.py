@@ -55,11 +55,10 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
     _refuse_unread(X)
-    converted = sparse.issparse(X) and X.format != "csr"
     if sparse.issparse(X):
-        check_structure(X)
+        X = checked_csr(X)
     # Then nobody need look for zeros, NaN and infinity.
-    positive = sparse.issparse(X) and X.format == "csr" and _are_positive(X.data)
+    positive = sparse.issparse(X) and _are_positive(X.data)
     if not reset and _is_ready(estimator, X, y, positive):
         return canonical_csr(X, positive), None if isinstance(y, str) else y
     if options.get("y_numeric") and y is not None and not sparse.issparse(y):
@@ -71,9 +70,6 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
             ensure_all_finite=not positive, **options,
         )  # fmt: skip
     X, y = (checked, None) if isinstance(y, str) else checked
-    if converted:
-        # Check again: scipy converts other formats without checking their indices.
-        check_structure(X)
     return canonical_csr(X, positive), y
 
 
@@ -123,11 +119,10 @@ def widen(name, X, n_features):
     if sparse.issparse(X):
         if X.shape[1] == n_features:
             return X
-        check_structure(X, name)
+        X = checked_csr(X, name)
     else:
         refuse_dates(name, X)
-        X = check_array(X, dtype=np.float32, input_name=name)
-    X = sparse.csr_array(X)
+        X = sparse.csr_array(check_array(X, dtype=np.float32, input_name=name))
     if X.shape[1] > n_features:
         raise ValueError(
             f"{name} has {X.shape[1]} features, but n_features={n_features}; give at least that "
@@ -352,6 +347,23 @@ def _check_indices(indices, n, axis, name):
         )
 
 
+def checked_csr(X, name="X"):
+    """Return a sparse matrix of any format as CSR; raise if its indices are out of bounds.
+
+    CSR is returned as it is. Other formats become float64, since scipy adds up entries that repeat
+    a pair in the type of the data, where 256 ones of uint8 are nothing.
+    """
+    check_structure(X, name)
+    if X.format == "csr":
+        return X
+    if X.dtype.kind in "biuf":
+        X = X.astype(np.float64)
+    X = sparse.csr_array(X)
+    # Check again: scipy converts other formats without checking their indices.
+    check_structure(X, name)
+    return X
+
+
 def check_columns(X):
     """Raise if rows have more columns than int32 indices can number."""
     if X.shape[1] > np.iinfo(np.int32).max:
@@ -371,14 +383,22 @@ def canonical_csr(X, positive=False):
     if not (sparse.issparse(X) and X.format == "csr"):
         X = sparse.csr_array(X)
     if not is_canonical(X, positive):
-        # Flags may be stale if the caller changed the arrays: build the matrix again.
-        X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, copy=True)
-        X.has_canonical_format = False
-        X.sum_duplicates()
+        X = summed_csr(X)
         X.eliminate_zeros()
+        with np.errstate(over="ignore"):
+            X.data = X.data.astype(np.float32)
         if not np.isfinite(X.data).all():
             raise ValueError("X holds infinity once its duplicate entries are summed in float32.")
     return kernel_csr(X.data, X.indices, X.indptr, X.shape)
+
+
+def summed_csr(X):
+    """Return a copy of a CSR matrix in float64, with entries that repeat a pair added up."""
+    # Flags may be stale if the caller changed the arrays: build the matrix again.
+    X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape, dtype=np.float64, copy=True)
+    X.has_canonical_format = False
+    X.sum_duplicates()
+    return X
 
 
 def kernel_csr(data, indices, indptr, shape):

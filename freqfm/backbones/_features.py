@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._rows import take_rows
-from freqfm._validation import canonical_csr, check_structure, count_columns
+from freqfm._validation import canonical_csr, checked_csr, count_columns
 from freqfm._warnings import warn_user
 from freqfm.backbones._base import Backbone
 
@@ -321,7 +321,7 @@ def _matrix(name, features):
         If they are not a matrix of finite numbers.
     """
     if sparse.issparse(features):
-        check_structure(features, name)
+        features = checked_csr(features, name)
     try:
         features = check_array(
             features,

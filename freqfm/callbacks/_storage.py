@@ -207,7 +207,8 @@ def _encode(value, arrays, name):
     if isinstance(value, np.ndarray):
         return _encode_array(value, arrays, name)
     if sparse.issparse(value):
-        value = sparse.csr_array(value)
+        # COO would add up entries that repeat a pair in its own type, which may be too small.
+        value = sparse.csr_array(value.astype(np.float64) if value.format == "coo" else value)
         # As it is built when it is loaded, in the smallest type of indices.
         value = sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
         parts = [value.data, value.indices, value.indptr]

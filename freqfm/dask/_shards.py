@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
-from freqfm._validation import check_structure
+from freqfm._validation import checked_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score
@@ -60,7 +60,7 @@ def matrix_of(part):
     """Return a partition as a matrix; one of a bag may be any iterable of matrices."""
     part = part if hasattr(part, "shape") else stack(list(part), "X")
     if sparse.issparse(part):
-        check_structure(part)
+        part = checked_csr(part)
     return part
 
 
@@ -77,7 +77,7 @@ def stack(parts, name):
     if len(parts) == 1:
         return parts[0]
     if sparse.issparse(parts[0]):
-        return sparse.csr_array(sparse.vstack(parts, format="csr"))
+        return sparse.csr_array(sparse.vstack(list(map(checked_csr, parts)), format="csr"))
     if hasattr(parts[0], "iloc"):
         import pandas as pd
 

@@ -12,7 +12,13 @@ from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, with_one_index_type
-from freqfm._validation import check_columns, check_integer, check_structure, is_stream
+from freqfm._validation import (
+    check_columns,
+    check_integer,
+    check_structure,
+    checked_csr,
+    is_stream,
+)
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 
@@ -34,16 +40,11 @@ _DTYPES = {
 
 def as_csr(X):
     """Return rows as a float32 CSR matrix with int32 indices and int64 indptr."""
-    converted = issparse(X) and X.format != "csr"
     if issparse(X):
-        check_structure(X)
+        X = checked_csr(X)
         check_columns(X)
     else:
-        X = np.asarray(X, dtype=np.float32)
-    X = csr_array(X)
-    if converted:
-        # Check again: scipy converts other formats without checking their indices.
-        check_structure(X)
+        X = csr_array(np.asarray(X, dtype=np.float32))
     return csr_of(
         X.data.astype(np.float32, copy=False),
         X.indices.astype(np.int32, copy=False),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import as_array, canonical_csr, check_count, check_structure
+from freqfm._validation import as_array, canonical_csr, check_count, checked_csr
 
 # Entries of a ranking that are looked up at once, each taking a few times 8 bytes.
 _ENTRIES_AT_ONCE = 1 << 20
@@ -81,10 +81,7 @@ def as_csr(name, matrix):
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}; give numbers, 0 where there is no item.")
     try:
-        if sparse.issparse(matrix):
-            check_structure(matrix)
-        matrix = sparse.csr_array(matrix)
-        check_structure(matrix)
+        matrix = checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
         if not np.isfinite(matrix.data).all():
             raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
         with np.errstate(over="ignore"):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._validation import as_array, check_count, check_flag, check_structure
+from freqfm._validation import as_array, check_count, check_flag, checked_csr
 from freqfm.metrics._formulas import check_item_counts
 from freqfm.metrics._hits import check_ranked
 
@@ -247,7 +247,7 @@ def _mean_of_users(totals, numbers, average, least):
 def _unit_vectors(item_vectors):
     """Return vectors divided by their lengths, as a sparse matrix."""
     if sparse.issparse(item_vectors):
-        check_structure(item_vectors, "item_vectors")
+        item_vectors = checked_csr(item_vectors, "item_vectors")
     else:
         item_vectors = as_array("item_vectors", item_vectors)
     if item_vectors.ndim != 2 or not all(item_vectors.shape):

@@ -13,7 +13,13 @@ from sklearn.utils._param_validation import InvalidParameterError
 
 from freqfm._interactions import Table, is_dataframe
 from freqfm._rows import with_one_index_type
-from freqfm._validation import check_integer, check_structure, draw_seed
+from freqfm._validation import (
+    check_integer,
+    checked_csr,
+    draw_seed,
+    is_canonical,
+    summed_csr,
+)
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 
@@ -57,7 +63,7 @@ def holdout_interactions(
     Returns
     -------
     history : csr_array of shape (n_users, n_items), or table
-        The interactions kept. For a table: its rows, in order, as a table of the same type.
+        The interactions kept, in X's type; in float64 if pairs repeat and their sums exceed it. For a table: its rows, in order, as a table of the same type.
     held_out : csr_array of shape (n_users, n_items), or table
         The interactions held out; ``history + held_out`` is ``X``. Rows of a table that repeat a
         pair of user and item stay together.
@@ -202,13 +208,8 @@ class _Matrix:
 
     def __init__(self, X):
         if sparse.issparse(X):
-            check_structure(X)
-            if X.format != "csr":
-                X = sparse.csr_array(X)
-            # A new matrix, whose flags are not stale.
-            X = with_one_index_type(X).copy()
-            X.has_canonical_format = False
-            X.sum_duplicates()
+            _check_numbers(X)
+            X = _summed(with_one_index_type(checked_csr(X)), X.dtype)
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
             _check_numbers(X)
@@ -235,6 +236,16 @@ class _Matrix:
         np.cumsum(mask, out=kept[1:])
         indptr = kept[X.indptr]
         return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
+
+
+def _summed(X, dtype):
+    """Return a copy in the type that was given, or in float64 if its sums are beyond that."""
+    X = X.copy() if is_canonical(X, positive=True) else summed_csr(X)
+    with np.errstate(invalid="ignore", over="ignore"):
+        data = X.data.astype(dtype)
+    if dtype.kind == "f" or (data == X.data).all():
+        X.data = data
+    return X
 
 
 def _check_numbers(X):

@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 from freqfm import metrics
 from freqfm._interactions import refuse_table
 from freqfm._rows import take_rows
-from freqfm._validation import check_count, check_structure
+from freqfm._validation import check_count, checked_csr
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -121,7 +121,7 @@ class _RankingScorer:
         """Return the relevant items and the rankings of the rows with held-out items."""
         refuse_table(X)
         if sparse.issparse(X):
-            check_structure(X)
+            X = checked_csr(X)
         else:
             X = check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:

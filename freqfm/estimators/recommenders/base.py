@@ -265,7 +265,8 @@ class BaseRecommender(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items)
-            Interactions; values are their weights. Rows and columns may be empty.
+            Interactions; values are their weights, added up where a sparse matrix holds a pair
+            several times. Rows and columns may be empty.
         y : Ignored
         X_val : {array-like, sparse matrix} of shape (n_users, n_items), default=None
             Held-out interactions of the same users, for early stopping in place of a random part of
