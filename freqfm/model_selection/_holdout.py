@@ -63,7 +63,8 @@ def holdout_interactions(
     Returns
     -------
     history : csr_array of shape (n_users, n_items), or table
-        The interactions kept, in X's type; in float64 if pairs repeat and their sums exceed it. For a table: its rows, in order, as a table of the same type.
+        The interactions kept, in X's type; in float64 if pairs repeat and their sums exceed it.
+        For a table: its rows, in order, as a table of the same type.
     held_out : csr_array of shape (n_users, n_items), or table
         The interactions held out; ``history + held_out`` is ``X``. Rows of a table that repeat a
         pair of user and item stay together.
@@ -132,7 +133,8 @@ def holdout_by_content(
     Returns
     -------
     history : csr_array of shape (n_users, n_items), or table
-        The interactions kept. For a table: its rows, in order, as a table of the same type.
+        The interactions kept, in X's type; in float64 if pairs repeat and their sums exceed it.
+        For a table: its rows, in order, as a table of the same type.
     held_out : csr_array of shape (n_users, n_items), or table
         The interactions held out; ``history + held_out`` is ``X``. Rows of a table that repeat a
         pair of user and item stay together.
