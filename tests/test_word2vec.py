@@ -1,7 +1,10 @@
 """Word2Vec: training against a reference, vocabulary, questions, files, conventions."""
 
+import gzip
 import itertools
 import pickle
+import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -356,35 +359,119 @@ def test_files_of_word2vec(binary, name, tmp_path):
             call(sentences())
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "binary", "message"),
     [
-        (b"a 1 2\nb 3 4\n", False, "does not begin with the numbers"),
-        (b"2 2\na 1 2\n", False, "at vector 2 of 2"),
-        (b"2 2\na 1 2\na 3 4\n", False, "a token twice"),
+        (b"", False, "holds no vectors"),
+        (b"", True, "of tokens and of components are expected first"),
+        (b"a\n", False, "at vector 1: a token and its numbers"),
+        (b"a 1 2\nb 3\n", False, "at vector 2: a token and 2 numbers"),
+        (b"a 1 2\nb 3 4 5\n", False, "at vector 2: a token and 2 numbers"),
+        (b"2 2\na 1 2\n", False, "holds 1 vectors, but its first line says 2.*limit=1 loads"),
         (b"1 2\na 1\n", False, "a token and 2 numbers"),
-        (b"1 2\na 1 x\n", False, "at vector 1 of 1"),
-        (b"1 2\na 1 nan\n", False, "not finite"),
-        (b"99999999999 2\na 1 2\n", False, "at vector 2"),
+        (b"1 2\na 1 x\n", False, "at vector 1"),
+        (b"1 2\na 1 nan\n", False, "numbers for 'a' that are not finite"),
+        (b"a 1 1e39\n", False, "numbers for 'a' that are not finite"),
+        (b"99999999999 2\na 1 2\n", False, "first line says 99999999999"),
+        (b"1 99999999999999999999\na 1 2\n", True, "vectors of 99999999999999999999 numbers"),
+        (b"1 0\na\n", False, "vectors of 0 numbers"),
+        (b"a 1 2\n\xe9 3 4\n", False, "at vector 2: 'utf-8' codec can't decode"),
         (b"1 2\na \0\0\0\0", True, "2 numbers of 4 bytes"),
+        (b"1 2\na \0\0\0\0\0\0\0", True, "2 numbers of 4 bytes"),
+        (b"2 1\na \0\0\0\0", True, "holds 1 vectors, but its first line says 2"),
+        (b"2 1\na \0\0\0\0 \0\0\0\0", True, "at vector 2: a token and 1 numbers"),
         (b"1 2\na", True, "ends with a space"),
-        (b"0 2\n", True, "0 vectors"),
-        (b"1 2\na 0.123456 0.654321\nb 1.23456 2.34567\n", True, "more than the 1 vectors"),
-        (b"1 2\na 1 2\nb 3 4\n", False, "more than the 1 vectors"),
+        (b"0 2\n", True, "holds no vectors"),
+        (b"a 1 2\n", True, "of tokens and of components are expected first"),
+        (b"1 2\na 0.123456 0.654321\nb 1.23456 2.34567\n", True, "at vector 2: a token and"),
     ],
 )
 def test_malformed_files(content, binary, message, tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        Word2Vec.load_word2vec_format(path, binary=binary)
+    for name, written in (("file", content), ("file.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(ValueError, match=message):
+            Word2Vec.load_word2vec_format(tmp_path / name, binary=binary)
 
 
-def test_a_file_cannot_hold_white_space(tmp_path):
-    model = Word2Vec(**FEW).fit([["New York", "Rome"] * 5])
-    with pytest.raises(ValueError, match="'New York' is empty or holds white space"):
+def test_damaged_compressed_files(tmp_path):
+    whole = gzip.compress(b"a 1 2\nb 3 4\n" * 99)
+    for damaged in (whole[:-12], whole[:-8] + b"\0" * 8, whole[:20] + b"\xff" * 9, b"a 1 2\n"):
+        (tmp_path / "file.gz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"file.gz cannot be read at vector"):
+            Word2Vec.load_word2vec_format(tmp_path / "file.gz")
+
+
+def binary_of(*rows, header=None):
+    """Return a binary file of tokens, as bytes, and numbers."""
+    header = header or f"{len(rows)} {len(rows[0]) - 1}\n".encode()
+    rows = [name + b" " + np.array(numbers, "<f4").tobytes() for name, *numbers in rows]
+    return header + b"".join(rows)
+
+
+@each(
+    ("content", "options", "found", "warning"),
+    [
+        (b"a 1 2\nb 3 4\n", {}, {"a": [1, 2], "b": [3, 4]}, None),
+        (b"a 1 2\r\nb 3 4", {}, {"a": [1, 2], "b": [3, 4]}, None),
+        (b"\xef\xbb\xbfa 1 2\n\nb 3 4 \n\n", {}, {"a": [1, 2], "b": [3, 4]}, None),
+        (b"\xef\xbb\xbf1 2\n7 3 4\n", {}, {"7": [3, 4]}, None),
+        (b"7 3 4\n. . 1 2\n", {}, {"7": [3, 4], ". .": [1, 2]}, None),
+        (b"a 1 2\nb 3 4\nrest", {"limit": 1}, {"a": [1, 2]}, None),
+        (b"9 1\na 1\nb 2\n", {"limit": np.int64(2)}, {"a": [1], "b": [2]}, None),
+        (b"2 1\na 1\nb 2\n", {"limit": 9}, {"a": [1], "b": [2]}, None),
+        (b"1 1\na 1\nb 2\n", {}, {"a": [1], "b": [2]}, "2 vectors, but its first line says 1"),
+        (b"a 1\nb 2\na 3\n", {}, {"a": [1], "b": [2]}, "1 vectors of tokens .* such as 'a'"),
+        (b"\xe9t 1\n", {"decode_error": "replace"}, {"\ufffdt": [1]}, None),
+        (b"\xe9t 1\nt 2\n", {"decode_error": "ignore"}, {"t": [1]}, "such as 't'"),
+        (binary_of([b"a", 1], [b"\nb", 2]), {"binary": True}, {"a": [1], "b": [2]}, None),
+        (binary_of([b"a", 1], [b"b", 2]), {"binary": True, "limit": 1}, {"a": [1]}, None),
+        (
+            binary_of([b"a", 1], [b"b", 2], [b"a", 3], header=b"2 1\n"),
+            {"binary": True},
+            {"a": [1], "b": [2]},
+            "3 vectors, but its first line says 2|such as 'a'",
+        ),
+        (
+            binary_of([b"\xe9t", 1]),
+            {"binary": True, "decode_error": "ignore"},
+            {"t": [1]},
+            None,
+        ),
+    ],
+)
+def test_files_of_other_programs(content, options, found, warning, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.warns(match=warning) if warning else nullcontext():
+        model = Word2Vec.load_word2vec_format(tmp_path / "file", **options)
+    assert {token: model.vectors_[i].tolist() for token, i in model.vocabulary_.items()} == found
+    assert model.n_components == model.vectors_.shape[1] == model.transform([["a"]]).shape[1]
+
+
+@each("params", [{"limit": 0}, {"limit": 2.5}, {"decode_error": "drop"}, {"binary": "no"}])
+def test_options_of_files_are_checked(params, tmp_path):
+    (tmp_path / "file").write_bytes(b"a 1 2\n")
+    with pytest.raises((ValueError, TypeError), match=next(iter(params))):
+        Word2Vec.load_word2vec_format(tmp_path / "file", **params)
+
+
+@each("token", ["New York", "a\nb", "", " ", "\ud800"])
+def test_tokens_that_files_cannot_hold(token, tmp_path):
+    model = Word2Vec(**FEW).fit([[token, "Rome"] * 5])
+    with pytest.raises(ValueError, match=re.escape(f"the token {token!r} cannot be stored")):
         model.save_word2vec_format(tmp_path / "file")
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_files_hold_all_other_tokens(binary, tmp_path):
+    spaces = [chr(code) for code in range(0x3001) if chr(code).isspace() and chr(code) not in " \n"]
+    tokens = [f"{a}{space}{b}" for space in spaces for a in ("", "a") for b in ("", "b")]
+    tokens += ["\ufeff", "\0", "1", "1.5", "नमस्ते", "می\u200cخواهم", "👩\u200d🚀"]  # noqa: RUF001
+    model = Word2Vec(**FEW).fit([tokens])
+    model.save_word2vec_format(tmp_path / "file", binary=binary)
+    loaded = Word2Vec.load_word2vec_format(tmp_path / "file", binary=binary)
+    assert loaded.vocabulary_ == model.vocabulary_
+    assert_array_equal(loaded.vectors_, model.vectors_)
 
 
 @each(

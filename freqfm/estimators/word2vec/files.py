@@ -1,15 +1,31 @@
 """Files of word vectors in the format of the original word2vec program, text or binary."""
 
+import codecs
 import gzip
 import os
+import re
+import zlib
+from itertools import chain, islice
 
 import numpy as np
 
+from freqfm._validation import check_count, check_flag
+from freqfm._warnings import warn_user
+
 __all__ = ["read_vectors", "write_vectors"]
+
+# What a damaged file raises.
+_UNREADABLE = ValueError, EOFError, zlib.error, gzip.BadGzipFile
+
+# More components are not believed of a header.
+_WIDEST = 1 << 20
+
+# The end of a token that is rather the first of too many numbers.
+_ENDS_WITH_NUMBER = re.compile(rb" [-+]?\.?\d[^ ]*$")
 
 
 def _open(path, mode):
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     return gzip.open(path, mode) if path.endswith(".gz") else open(path, mode)
 
 
@@ -21,12 +37,16 @@ def write_vectors(path, tokens, vectors, binary):
     ValueError
         If the format cannot hold a token; nothing is written then.
     """
+    binary = check_flag("binary", binary)
     names = [str(token) for token in tokens]
     for name in names:
-        if not name or name.split() != [name]:
+        # Half of a surrogate pair has no bytes.
+        whole = name.encode(errors="ignore").decode() == name
+        if not name or not whole or " " in name or "\n" in name:
             raise ValueError(
-                f"the token {name!r} is empty or holds white space, by which files of word2vec "
-                f"separate tokens from numbers; store the model with pickle or skops instead."
+                f"the token {name!r} cannot be stored in files of word2vec: it is empty, or holds "
+                f"a space, a line break or no valid Unicode; store the model with pickle or skops "
+                f"instead."
             )
     with _open(path, "wb") as file:
         file.write(f"{len(names)} {vectors.shape[1]}\n".encode())
@@ -36,64 +56,127 @@ def write_vectors(path, tokens, vectors, binary):
             file.write(name.encode() + b" " + numbers + b"\n")
 
 
-def read_vectors(path, binary):
-    """Return the tokens of a file, a list of strings, and their vectors.
+def read_vectors(path, binary, limit, decode_error):
+    """Return the distinct tokens of a file, a list of strings, and their vectors.
 
-    Raises
-    ------
-    ValueError
-        If the file does not have this format; the message says where.
+    For parameters, errors and warnings see ``Word2Vec.load_word2vec_format``.
     """
+    read_rows = _binary_rows if check_flag("binary", binary) else _text_rows
+    limit = None if limit is None else check_count("limit", limit)
+    if decode_error not in ("strict", "replace", "ignore"):
+        raise ValueError(
+            f"decode_error={decode_error!r} is unknown; choose 'strict', 'replace' or 'ignore'."
+        )
+    tokens, rows = [], []
     with _open(path, "rb") as file:
-        header = file.readline(100).split()
-        if len(header) != 2 or not all(part.isdigit() for part in header):
-            raise _error(path, "does not begin with the numbers of tokens and of components")
-        n, width = map(int, header)
-        if n < 1 or width < 1:
-            raise _error(path, f"is said to hold {n} vectors of {width} numbers")
-        read_row = _read_binary if binary else _read_text
-        tokens, rows = [], []
-        for i in range(n):
-            try:
-                name, row = read_row(file, width)
-                token = name.decode()
-            except ValueError as error:
-                raise _error(path, f"cannot be read at vector {i + 1} of {n}: {error}") from None
-            tokens.append(token)
-            rows.append(row)
-        if file.read().strip():
-            raise _error(path, f"holds more than the {n} vectors that it is said to hold")
-    if len(set(tokens)) < n:
-        raise _error(path, "holds a token twice")
+        try:
+            n_said, found = read_rows(file)
+            for name, row in islice(found, limit):
+                tokens.append(name.decode(errors=decode_error))
+                rows.append(row)
+        except _UNREADABLE as error:
+            raise _error(path, f"cannot be read at vector {len(rows) + 1}: {error}") from None
+    if not rows:
+        raise _error(path, "holds no vectors")
+    _check_number(path, len(rows), n_said, limit)
     vectors = np.array(rows, dtype=np.float32)
-    if not np.isfinite(vectors).all():
-        raise _error(path, "holds numbers that are not finite in float32")
-    return tokens, vectors
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        name = tokens[np.argmin(finite)]
+        raise _error(path, f"holds numbers for {name!r} that are not finite in float32")
+    return _first_of_each(path, tokens, vectors)
 
 
-def _read_text(file, width):
-    name, *numbers = file.readline().rstrip().split(b" ") or [b""]
-    if not name or len(numbers) != width:
-        raise ValueError(f"a token and {width} numbers are expected")
-    return name, np.array([float(number) for number in numbers], dtype=np.float32)
+def _check_number(path, n_read, n_said, limit):
+    """Compare the number of vectors with that of the first line, None if it has none."""
+    if n_said is None or n_read in (n_said, limit):
+        return
+    found = f"{os.fsdecode(path)} holds {n_read} vectors, but its first line says {n_said}"
+    if n_read < n_said:
+        raise ValueError(f"{found}: it may be cut off. limit={n_read} loads what is there.")
+    warn_user(f"{found}; all are loaded.")
 
 
-def _read_binary(file, width):
+def _first_of_each(path, tokens, vectors):
+    """Return distinct tokens with the first vector of each."""
+    rows = {}
+    for row, token in enumerate(tokens):
+        rows.setdefault(token, row)
+    if len(rows) < len(tokens):
+        again = next(token for row, token in enumerate(tokens) if rows[token] != row)
+        warn_user(
+            f"{os.fsdecode(path)} holds {len(tokens) - len(rows)} vectors of tokens that it held "
+            f"before, such as {again!r}; the first vector of each token is kept."
+        )
+        vectors = vectors[list(rows.values())]
+    return list(rows), vectors
+
+
+def _header(line):
+    """Return the number of vectors and that of their components, or None if a line has no such."""
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        return None
+    n, width = map(int, parts)
+    if not 1 <= width <= _WIDEST:
+        raise ValueError(f"vectors of {width} numbers are announced")
+    return n, width
+
+
+def _text_rows(file):
+    """Return the number of vectors that is announced, or None, and names and vectors."""
+    line = file.readline().removeprefix(codecs.BOM_UTF8)
+    header = _header(line)
+    if header is not None:
+        return header[0], _parsed(file, header[1])
+    return None, _parsed(chain([line], file), line.rstrip().count(b" "))
+
+
+def _parsed(lines, width):
+    for line in lines:
+        # Some tokens of GloVe's files hold spaces.
+        name, *numbers = line.rstrip().rsplit(b" ", width)
+        if not name and not numbers:
+            continue
+        if not name or not width or len(numbers) != width or _ENDS_WITH_NUMBER.search(name):
+            raise ValueError(f"a token and {width or 'its'} numbers are expected")
+        with np.errstate(over="ignore"):  # infinity is refused later, by the token's name
+            row = np.array([float(number) for number in numbers], dtype=np.float32)
+        yield name, row
+
+
+def _binary_rows(file):
+    """Return the number of vectors that is announced, and names and vectors."""
+    header = _header(file.readline(100))
+    if header is None:
+        raise ValueError("the numbers of tokens and of components are expected first")
+    return header[0], _unpacked(file, header[1])
+
+
+def _unpacked(file, width):
+    while (name := _name(file)) is not None:
+        numbers = file.read(4 * width)
+        if not name or len(numbers) != 4 * width:
+            raise ValueError(f"a token and {width} numbers of 4 bytes are expected")
+        yield name, np.frombuffer(numbers, dtype="<f4")
+
+
+def _name(file):
+    """Return the next token of a binary file, or None at its end."""
     name = bytearray()
     while (byte := file.read(1)) != b" ":
+        if not byte and not name:
+            return None
         if not byte or len(name) > 10_000:
             raise ValueError("a token that ends with a space is expected")
         # Some programs end a row with a line break.
         if byte != b"\n":
             name += byte
-    row = np.frombuffer(file.read(4 * width), dtype="<f4")
-    if not name or len(row) != width:
-        raise ValueError(f"a token and {width} numbers of 4 bytes are expected")
-    return bytes(name), row
+    return bytes(name)
 
 
 def _error(path, found):
     return ValueError(
-        f"{os.fspath(path)} {found}; it is not a file of word vectors in the format of word2vec, "
-        f"or it was written with the other value of binary."
+        f"{os.fsdecode(path)} {found}; it is not a file of word vectors in the format of word2vec, "
+        f"is damaged, or was written with the other value of binary."
     )

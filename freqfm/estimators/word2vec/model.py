@@ -642,8 +642,9 @@ class Word2Vec(
     def save_word2vec_format(self, path, *, binary=False):
         """Write the vectors to a file that other programs read.
 
-        The format is that of the original word2vec program: the tokens, as text, and the vectors.
-        It does not contain what further training needs; to train further, pickle the model.
+        The format is that of the original word2vec program: the tokens, as text in UTF-8, and the
+        vectors. It does not contain what further training needs; to train further, pickle the
+        model.
 
         Parameters
         ----------
@@ -651,15 +652,22 @@ class Word2Vec(
             Compressed if it ends with ".gz".
         binary : bool, default=False
             Whether numbers are stored as bytes instead of text.
+
+        Raises
+        ------
+        ValueError
+            If a token is empty, or holds a space or a line break; nothing is written then.
         """
         self._check_learned()
         write_vectors(path, self.vocabulary_, self.vectors_, binary)
 
     @classmethod
-    def load_word2vec_format(cls, path, *, binary=False):
-        """Return a model with the vectors of a file in the format of word2vec.
+    def load_word2vec_format(cls, path, *, binary=False, limit=None, decode_error="strict"):
+        """Return a model with the vectors of a file in the format of word2vec, or of GloVe.
 
-        It has ``transform`` and ``most_similar``, but cannot be trained further.
+        It has ``transform`` and ``most_similar``, but cannot be trained further. A text without a
+        first line that announces how many tokens and components follow, as GloVe writes, is read
+        too.
 
         Parameters
         ----------
@@ -667,18 +675,38 @@ class Word2Vec(
             Decompressed if it ends with ".gz".
         binary : bool, default=False
             Whether numbers are stored as bytes instead of text.
+        limit : int, default=None
+            Read only so many vectors, which are those of the most frequent tokens in most files.
+            None reads all.
+        decode_error : {"strict", "replace", "ignore"}, default="strict"
+            What to do with bytes of tokens that are not UTF-8: raise, put U+FFFD in their place, or
+            leave them out.
 
         Returns
         -------
         model : Word2Vec
-            Its tokens are strings.
+            Its tokens are strings. Of a token that occurs twice the first vector is kept, with a
+            warning.
 
         Raises
         ------
         ValueError
-            If the file has another format.
+            If the file has another format, or fewer vectors than its first line announces. With
+            more it warns, and loads all.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from freqfm import Word2Vec
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "vectors.txt"
+        ...     _ = path.write_text("the 0.1 0.5\\ncat 0.3 0.2\\ndog 0.4 0.2\\n")
+        ...     model = Word2Vec.load_word2vec_format(path, limit=2)
+        >>> model.vocabulary_
+        {'the': 0, 'cat': 1}
         """
-        tokens, vectors = read_vectors(path, binary)
+        tokens, vectors = read_vectors(path, binary, limit, decode_error)
         model = cls(n_components=vectors.shape[1])
         model.vocabulary_ = {token: i for i, token in enumerate(tokens)}
         model.vectors_ = vectors
