@@ -3,7 +3,7 @@
 import re
 from numbers import Integral
 
-__all__ = ["is_rating", "only_numbered", "role_of", "shorten"]
+__all__ = ["is_count", "is_rating", "only_numbered", "role_of", "shorten"]
 
 # Names in lower case, without separators.
 _RATINGS = ["rating", "score", "stars", "overall"]
@@ -20,6 +20,10 @@ _NAMES = {
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 
+# Names that pandas, Polars and others give to how often a group occurs; 0 is that of a Series
+# without a name. Of a table with other columns they may mean anything.
+_COUNTS = ["0", "count_all", "count_star()", "len", "n", "size"]
+
 # What may follow a name: "user_id".
 _ENDING = re.compile("(id|idx|index)$")
 
@@ -34,6 +38,11 @@ def role_of(name):
 def is_rating(name):
     """Return whether a column of values holds ratings, where low values mean dislike."""
     return _plain(name) in _RATINGS
+
+
+def is_count(name):
+    """Return whether a column beside groups of a table tells how often each of them occurs."""
+    return str(name) in _COUNTS
 
 
 def _plain(name):

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._columns import is_rating, only_numbered, role_of, shorten
+from freqfm._columns import is_count, is_rating, only_numbered, role_of, shorten
 from freqfm._ids import as_ids, check_present, natural, unique_codes
 from freqfm._times import time_ranks
 from freqfm._warnings import warn_once
@@ -22,67 +22,33 @@ _TIMES = 1e7, 1e19
 # Weights of interactions are rarely integers of this size, ids are.
 _MANY = 100
 
+# Tables without names have at most this many columns, unless it is said which ones to read.
+_MOST_COLUMNS = 10
+
+# The share of rows with zeros in place of both ids above which a table looks like a matrix.
+_EMPTY = 0.4
+
+# What errors advise.
+_FOR_MATRICES = (
+    "fit a recommender that takes matrices, such as MFRecommender, and split its users with KFold"
+)
+ADVICE_FOR_NONE = {"value": ", or pass value=None to count every interaction as 1"}
+
 # Rows of a lazy table that are read at a time.
 _ROWS_OF_CHUNK = 1 << 18
 
 
-class Table:
-    """A table of interactions: an array, a list of tuples or a DataFrame, read column by column.
+class Columns:
+    """The columns of a table, of which some hold users, items, values and times.
 
     Parameters
     ----------
-    X : array-like or DataFrame of shape (n_interactions, n_columns)
-
-    Attributes
-    ----------
-    shape : tuple of int
-    given : array or DataFrame
-        What it was made from.
-    column : callable
-        Returns the column at a position, as an array.
-    names : list or None
-        Names of a DataFrame's columns; None for an array, and for a DataFrame whose names only
-        number the columns.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a DataFrame that
-        cannot be read.
+    names : list of str or None
+    n_columns : int
     """
 
-    def __init__(self, X):
-        self.names, self.given = None, X
-        if is_dataframe(X):
-            names, self.column, n_rows = _open_dataframe(X)
-            self.shape = n_rows, len(names)
-            if not only_numbered(names):
-                self.names = names
-        else:
-            _refuse_matrix(X)
-            if isinstance(X, (Iterator, Mapping, Set)):
-                raise TypeError(
-                    f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
-                    f"array or a DataFrame."
-                )
-            if isinstance(X, (list, tuple)):
-                # As objects, since NumPy would convert ("ann", 3) to two strings.
-                X = np.array(X, dtype=object)
-            X = check_array(
-                X,
-                dtype=None,
-                ensure_all_finite=False,
-                ensure_min_samples=0,
-                ensure_min_features=0,
-                input_name="X",
-            )
-            self.shape = X.shape
-            self.column = X.T.__getitem__
-        if self.shape[0] == 0:
-            raise ValueError(
-                f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
-                f"least one interaction."
-            )
+    def __init__(self, names, n_columns):
+        self.names, self.shape = names, (0, n_columns)
 
     def find(self, **wanted):
         """Return the position of the column for each role, or None where there is none.
@@ -102,16 +68,17 @@ class Table:
         Raises
         ------
         ValueError
-            If a column does not exist, if two roles share one, if names are ambiguous, or if
-            times are where values are expected.
+            If a column does not exist, if two roles share one, if names are ambiguous, if times
+            are where values are expected, or if this looks like a matrix of users x items.
         TypeError
             If a column is given as anything else.
         """
-        if self.shape[1] < 2:
+        if self.shape[1] < 2 and "item" in wanted:
             raise ValueError(
                 f"X has {self.shape[1]} feature(s) (shape={self.shape}) while a minimum of 2 is "
                 f"required: a column of users and a column of items."
             )
+        self.check_is_table(wanted)
         places = {role: self._given(role, key) for role, key in wanted.items() if not _is_auto(key)}
         for role, key in wanted.items():
             if _is_auto(key):
@@ -125,9 +92,14 @@ class Table:
                     f"{role} and {others[0]} would both be column {place} of X; separate them with "
                     f"{role}=... and {others[0]}=..."
                 )
-        if _is_auto(wanted.get("value")):
-            self._warn_about_values(places)
         return places
+
+    def check_is_table(self, wanted):
+        """Raise if the columns are those of a matrix; only the rows of a table tell."""
+
+    def _has_times(self, place):
+        """Return whether a column holds times; only the rows of a table tell."""
+        return False
 
     def _given(self, role, key):
         """Return the position of a column that is given by name or position."""
@@ -141,7 +113,7 @@ class Table:
                 found = f"which has {shorten(self.names)}"
             raise ValueError(
                 f"{role}={key!r} is not a column of X, {found}; name one of its columns, or give "
-                f"a position."
+                f"a position{ADVICE_FOR_NONE.get(role, '')}."
             )
         if not isinstance(key, Integral):
             raise TypeError(f"{role}={key!r} must be a column's position or name, or 'auto'.")
@@ -161,12 +133,18 @@ class Table:
         if len(found) == 1:
             return found[0]
         if role == "value" and not found:
-            return None
+            others = set(range(len(self.names))) - {places.get("user"), places.get("item")}
+            # What counting groups of users and items makes has no other column.
+            return others.pop() if len(others) == 1 and is_count(self.names[min(others)]) else None
         several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
         advice = {
             "value": "value= the right one, or value=None to count every interaction as 1",
             "time": "time= its name, or time=None if the rows are in order of time",
-        }.get(role, "user=..., item=... with the names of the right columns")
+        }.get(
+            role,
+            "user=..., item=... with the names of the right columns, or fit a recommender that "
+            "takes matrices, such as MFRecommender, if the columns are items",
+        )
         raise ValueError(
             f"{role}='auto' finds {several if found else f'no column of {role}s'} in X, whose "
             f"columns are {shorten(self.names)}. Pass {advice}."
@@ -196,17 +174,7 @@ class Table:
             )
         return None
 
-    def _has_times(self, place):
-        """Return whether most numbers of a column are in the range of times."""
-        values = self.column(place)
-        try:
-            numbers = values.astype(np.float64)
-        except (TypeError, ValueError):
-            return False
-        least, most = _TIMES
-        return 2 * np.count_nonzero((numbers >= least) & (numbers < most)) > len(numbers)
-
-    def _warn_about_values(self, places):
+    def warn_about_values(self, places):
         """Warn if ratings are used as weights, or if ignored columns might be weights."""
         names = range(self.shape[1]) if self.names is None else self.names
         read = ", ".join(
@@ -231,6 +199,113 @@ class Table:
                 f"too. Pass value=None to count every interaction as 1 (having dropped the low "
                 f"ratings, for instance), value={names[place]!r} to use ratings silently."
             )
+
+
+class Table(Columns):
+    """A table of interactions: an array, a list of tuples or a DataFrame, read column by column.
+
+    Parameters
+    ----------
+    X : array-like or DataFrame of shape (n_interactions, n_columns)
+        Users and items may also be in the index of a Series or DataFrame, as pandas groups them.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    given : array or DataFrame
+        What it was made from.
+    column : callable
+        Returns the column at a position, as an array.
+    all_names : list of str or None
+        Names of a DataFrame's columns; None for an array, and for a DataFrame whose names are
+        integers.
+    names : list of str or None
+        The same, but None if names only number the columns.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a DataFrame that
+        cannot be read.
+    """
+
+    def __init__(self, X):
+        X = _with_groups(X)
+        self.names, self.all_names, self.given = None, None, X
+        if is_dataframe(X):
+            names, self.column, n_rows = _open_dataframe(X)
+            self.shape = n_rows, len(names)
+            if not all(isinstance(name, Integral) for name in names):
+                self.all_names = list(map(str, names))
+            if not only_numbered(names):
+                self.names = self.all_names
+        else:
+            _refuse_matrix(X)
+            if isinstance(X, (Iterator, Mapping, Set)):
+                raise TypeError(
+                    f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
+                    f"array or a DataFrame."
+                )
+            if isinstance(X, (list, tuple)):
+                # As objects, since NumPy would convert ("ann", 3) to two strings.
+                X = np.array(X, dtype=object)
+            X = check_array(
+                X,
+                dtype=None,
+                ensure_all_finite=False,
+                ensure_min_samples=0,
+                ensure_min_features=0,
+                input_name="X",
+            )
+            self.shape = X.shape
+            self.column = X.T.__getitem__
+        if self.shape[0] == 0:
+            raise ValueError(
+                f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
+                f"least one interaction."
+            )
+
+    def check_is_table(self, wanted):
+        """Raise if this looks like a matrix of users x items; warn if it may be one.
+
+        Tables have names, or ids that are no numbers, or it is said which columns to read. A matrix
+        has a column for each item, and in the first two of them many rows without either.
+        """
+        n_rows, n_columns = self.shape
+        guessed = _is_auto(wanted.get("user")) and _is_auto(wanted.get("item"))
+        if self.names is not None or n_columns < 2 or not guessed:
+            return
+        some = slice(None, None, max(1, n_rows >> 18))
+        try:
+            entries = np.array([self.column(place)[some] for place in (0, 1)]).astype(np.float64)
+        except (OverflowError, TypeError, ValueError):
+            return
+        n_empty = np.count_nonzero((np.isnan(entries) | (entries == 0)).all(axis=0))
+        sparse_rows = n_empty > max(2, _EMPTY * entries.shape[1])
+        wide = n_columns > len(_PLACES)
+        if n_columns > _MOST_COLUMNS or (wide and sparse_rows):
+            raise ValueError(
+                f"X of shape {self.shape} looks like a matrix of users x items, where a table of "
+                f"interactions is expected, one in each row. If it is a matrix, {_FOR_MATRICES}; "
+                f"if it is a table, pass user=0, item=1."
+            )
+        fractions = n_columns > 2 and (np.trunc(entries) != entries).any(axis=1).all()
+        if wide or sparse_rows or fractions:
+            warn_once(
+                f"X of shape {self.shape} is read as a table of interactions: users in column 0, "
+                f"items in column 1, values in column 2. If it is a matrix of users x items, "
+                f"{_FOR_MATRICES}; if it is a table, pass user=0, item=1."
+            )
+
+    def _has_times(self, place):
+        """Return whether most numbers of a column are in the range of times."""
+        values = self.column(place)
+        try:
+            numbers = values.astype(np.float64)
+        except (TypeError, ValueError):
+            return False
+        least, most = _TIMES
+        return 2 * np.count_nonzero((numbers >= least) & (numbers < most)) > len(numbers)
 
     def take(self, rows):
         """Return some rows, as a table of the type that was given."""
@@ -301,6 +376,15 @@ def _ordered_codes(X, place):
     if type(getattr(column, "dtype", None)).__name__ == "Enum":
         return column.to_physical().to_numpy()
     return None
+
+
+def _with_groups(X):
+    """Return what pandas has counted or summed by groups, with these as columns."""
+    groups = getattr(getattr(X, "index", None), "names", [])
+    if not hasattr(X, "iloc") or len(groups) < 2:
+        return X
+    roles = set(map(role_of, groups)) - set(map(role_of, getattr(X, "columns", [])))
+    return X.reset_index() if X.ndim == 1 or {"user", "item"} <= roles else X
 
 
 class LazyTable:
@@ -416,8 +500,7 @@ def _refuse_matrix(X):
     if sparse.issparse(X):
         raise TypeError(
             f"X is a sparse matrix of shape {X.shape}, where a table of interactions is expected. "
-            f"Pass its users and items, np.column_stack(X.nonzero()), or fit a recommender that "
-            f"takes matrices, such as MFRecommender, and split its users with KFold."
+            f"Pass its users and items, np.column_stack(X.nonzero()), or {_FOR_MATRICES}."
         )
 
 

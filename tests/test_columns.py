@@ -7,7 +7,7 @@ import pytest
 from fake_recommender import Counting
 from helpers import each
 from numpy.testing import assert_array_equal
-from purchases import COLUMNS, FRAMES, MATRIX, frame
+from purchases import COLUMNS, FRAMES, MATRIX, ROWS, frame
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
@@ -17,6 +17,8 @@ from freqfm.model_selection import (
     GlobalTimeSplit,
     LeaveLastOut,
     WarmStartKFold,
+    holdout_by_content,
+    holdout_interactions,
     make_ranking_scorer,
 )
 
@@ -241,6 +243,184 @@ def test_arrays_have_the_columns_of_the_frame_that_was_fitted():
     model = fit(X)
     with pytest.warns(UserWarning, match="valid feature names"):
         assert_array_equal(model.predict(X.to_numpy()), model.predict(X))
+
+
+LOG = {"user": USERS, "item": ITEMS, "weight": VALUES, "timestamp": TIMES}
+
+
+def as_array(frame):
+    return frame.to_numpy(dtype=object)
+
+
+def as_tuples(frame):
+    return list(frame.itertuples(index=False, name=None))
+
+
+def as_numbered(frame):
+    return frame.set_axis(range(frame.shape[1]), axis=1)
+
+
+@each("convert", [*FRAMES, as_array, as_tuples, as_numbered])
+@each(
+    "columns",
+    [["user", "item"], ["item", "user"], ["user", "item", "weight"], [*reversed(LOG)], [*LOG, "x"]],
+)
+def test_only_columns_that_are_used_are_needed(convert, columns):
+    log = frame("pandas", LOG)
+    names = isinstance(convert, str)
+    if not names and columns[:2] != ["user", "item"]:
+        return
+
+    def converted(frame):
+        if not names:
+            return convert(frame)
+        module = pytest.importorskip(convert)
+        if convert == "pyarrow":
+            return module.table(frame)
+        return frame if convert == "pandas" else module.DataFrame(frame.to_dict("list"))
+
+    X, some = converted(log), converted(log.assign(x=1)[columns])
+    model, equal = fit(X), fit(X, value=None)
+    assert_array_equal(model.predict(some), model.predict(X))
+    assert model.score(some) == model.score(X)
+    assert_array_equal(equal.partial_fit(some).estimator_.seen_, 2 * ONES)
+    if "weight" in columns:
+        assert_array_equal(model.partial_fit(some).estimator_.seen_, 2 * MATRIX)
+        return
+    with pytest.raises(ValueError, match="(value='weight' is not|X has 2 features).* value=None"):
+        model.partial_fit(some)
+    grown = model.set_params(value=None).partial_fit(some)
+    assert_array_equal(grown.estimator_.seen_, MATRIX + ONES)
+
+
+def test_columns_of_arrays_have_the_places_of_fit():
+    log = frame("pandas", LOG)
+    X = log[["timestamp", "user", "item", "weight"]]
+    model = fit(as_array(X), user=1, item=2, value=3)
+    assert len(model.predict(as_array(X))) == 9
+    # The same number of columns could be users, items and weights.
+    for some in (as_array(X)[:, 1:], as_array(X)[:, :3], as_array(X)[:, [1]]):
+        with pytest.raises(ValueError, match=r"X has \d features, but .* is expecting 4 features"):
+            model.predict(some)
+    # Names tell the places, whatever was fitted.
+    assert_array_equal(fit(as_array(log)).predict(X), fit(log).predict(log))
+    assert_array_equal(fit(log, user=0, item=1).predict(X), fit(log).predict(log))
+    users = fit_embedding(log)
+    assert_array_equal(users.transform(log[["user"]]), users.transform(log))
+
+
+def fit_embedding(X):
+    return InteractionRecommender(MFRecommender(2, max_iter=1)).fit(X)
+
+
+def test_values_that_fit_did_not_use_are_reported():
+    log = frame("pandas", LOG)
+    model = fit(log[["user", "item"]])
+    with pytest.warns(UserWarning, match=r"counts as 1, and columns are ignored, \['weight'\]"):
+        model.partial_fit(log)
+    assert_array_equal(model.estimator_.seen_, 2 * ONES)
+
+
+@each(
+    "count",
+    [
+        lambda log: log.groupby(["user", "item"]).size(),
+        lambda log: log.groupby(["user", "item"]).size().reset_index(),
+        lambda log: log.groupby(["user", "item"]).size().reset_index(name="n"),
+        lambda log: log.groupby(["user", "item"], as_index=False).size(),
+        lambda log: log[["user", "item"]].value_counts(),
+        lambda log: log.groupby(["item", "user"])["weight"].count(),
+        lambda log: log.groupby(["item", "user"])[["weight"]].count(),
+        lambda log: pytest.importorskip("polars").DataFrame(log).group_by("user", "item").len(),
+        lambda log: (
+            pytest.importorskip("pyarrow")
+            .table(log)
+            .group_by(["user", "item"])
+            .aggregate([([], "count_all")])
+        ),
+    ],
+)
+def test_counts_of_groups_are_values(count):
+    X = count(frame("pandas", {"user": USERS, "item": ITEMS, "weight": VALUES}))
+    model = fit_silently(X)
+    assert_array_equal(model.estimator_.seen_, ONES)
+    assert len(model.predict(X)) == 8
+    assert {len(test) for _, test in WarmStartKFold(2, random_state=0).split(X)} <= {1, 2, 3}
+
+
+def test_names_of_counts_mean_nothing_beside_other_columns():
+    X = frame("pandas", {"user": USERS, "item": ITEMS, "size": VALUES, "colour": ITEMS})
+    with pytest.warns(UserWarning, match=r"columns are ignored, \['size', 'colour'\]"):
+        assert_array_equal(fit(X).estimator_.seen_, ONES)
+    groups = X.groupby(["user", "item"])["size"].sum().rename_axis(["who", "what"])
+    assert_array_equal(fit(groups, user="who", item="what").estimator_.seen_, MATRIX)
+
+
+rng = np.random.default_rng(0)
+RATINGS = (rng.random((60, 40)) < 0.1) * rng.integers(1, 6, (60, 40))
+
+
+@each(
+    "make",
+    [
+        np.asarray,
+        np.ndarray.tolist,
+        lambda X: list(map(tuple, X.tolist())),
+        lambda X: X > 0,
+        lambda X: X.astype(object),
+        lambda X: X.astype(np.float32),
+        lambda X: frame("pandas", X),
+        lambda X: frame("pandas", X).replace(0, np.nan),
+        lambda X: frame("pandas", X).set_axis(rng.permutation(999)[: X.shape[1]], axis=1),
+        lambda X: frame("pandas", X).add_prefix("c"),
+        lambda X: frame("pandas", X).add_prefix("item_"),
+        lambda X: frame("polars", X),
+        lambda X: frame("pyarrow", {f"c{place}": column for place, column in enumerate(X.T)}),
+    ],
+)
+@pytest.mark.parametrize("n_items", [40, 12, 6])
+def test_matrices_are_no_tables(make, n_items):
+    X = make(RATINGS[:, :n_items])
+    model = fit(ROWS)
+    uses = [
+        lambda: fit(X),
+        lambda: model.partial_fit(X),
+        lambda: model.predict(X),
+        *(
+            lambda cv=cv: list(cv.split(X))
+            for cv in (WarmStartKFold(2), LeaveLastOut(time=None), GlobalTimeSplit(time=None))
+        ),
+    ]
+    if hasattr(X, "columns"):
+        uses += [lambda: holdout_interactions(X), lambda: holdout_by_content(X)]
+    for use in uses:
+        with pytest.raises(ValueError, match="a recommender that takes matrices|is not a column"):
+            use()
+
+
+def test_what_may_be_a_matrix_is_reported():
+    pairs = np.column_stack([np.arange(60) % 9, np.arange(60) % 7])
+    for X in (
+        RATINGS[:, :4],
+        RATINGS[:, :2],
+        RATINGS[:, :3] + 0.5,
+        rng.integers(1, 6, (60, 6)),
+        np.column_stack([pairs, pairs, pairs]),
+    ):
+        warn_once.cache_clear()
+        with pytest.warns(UserWarning, match=r"X of shape .* is read as a table .* user=0, item=1"):
+            fit(X)
+        fit_silently(X, user=0, item=1, value=None)
+    wide = np.tile(pairs, 20)
+    for X in (
+        pairs,
+        np.char.add("u", wide.astype(str)),
+        np.zeros((2, 2)),
+        np.insert(pairs, 2, 0, axis=1),
+    ):
+        fit_silently(X, value=None)
+    fit_silently(wide, user=0, item=1, value=None)
+    fit_silently(frame("pandas", wide).rename(columns={0: "user", 1: "item"}), value=None)
 
 
 def test_tables_are_no_matrices():

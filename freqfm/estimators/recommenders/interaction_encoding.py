@@ -4,9 +4,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
+from freqfm._columns import only_numbered, shorten
 from freqfm._ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
-from freqfm._interactions import LazyTable, Table
+from freqfm._interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table
 from freqfm._validation import LearnedArrays
+from freqfm._warnings import warn_user
 
 __all__ = ["InteractionEncodingMixin"]
 
@@ -58,22 +60,76 @@ class InteractionEncodingMixin:
             LearnedArrays(self).require(False, f"{role}_ids_", f"holds {len(known)} ids, too few")
         return ids_of(known, codes)
 
-    def _read(self, X, reset, values=True):
-        """Return ids of users and items, and values, of the rows of ``X``."""
+    def _read(self, X, reset, roles=("user", "item", "value"), optional=()):
+        """Return ids of users and items, and values, of the rows of ``X``, as far as asked for.
+
+        Of those columns that fit has read, only the ``optional`` ones may be missing.
+        """
         table = Table(X)
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        if table.names is None and not reset:
-            # An array is assumed to have the columns of the DataFrame seen in fit.
-            table.names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
-        roles = {"value": self.value} if values else {}
-        places = table.find(user=self.user, item=self.item, **roles)
-        users = table.ids("user", places["user"])
-        items = table.ids("item", places["item"])
-        if not values:
-            return users, items
-        if places["value"] is None:
-            return users, items, np.ones(len(users))
-        return users, items, table.numbers("value", places["value"])
+        wanted = {role: getattr(self, role) for role in roles}
+        if reset:
+            self._keep_columns(table)
+        else:
+            wanted = self._columns_of_fit(table, wanted, optional)
+        places = self._find_columns(table, wanted)
+        return [
+            np.ones(table.shape[0])
+            if places[role] is None
+            else (table.numbers if role == "value" else table.ids)(role, places[role])
+            for role in roles
+        ]
+
+    def _find_columns(self, table, wanted):
+        """Return the positions of columns by role, and warn if values may be unexpected."""
+        places = table.find(**wanted)
+        if "value" in wanted and isinstance(self.value, str) and self.value == "auto":
+            table.warn_about_values(places)
+        return places
+
+    def _keep_columns(self, table):
+        """Store how many columns a table has, and their names."""
+        self.n_features_in_ = table.shape[1]
+        vars(self).pop("feature_names_in_", None)
+        if table.all_names is not None:
+            self.feature_names_in_ = np.array(table.all_names, dtype=object)
+
+    def _columns_of_fit(self, table, wanted, optional):
+        """Return the columns that fit has read, by role: their names or, of an array, positions.
+
+        Those that are ``optional`` are None if they are missing.
+        """
+        names = getattr(self, "feature_names_in_", np.array([])).tolist()
+        if only_numbered(names):
+            if names and table.all_names is not None:
+                # Numbers tell the places of columns only if all of them are there.
+                validate_data(self, table.given, reset=False, skip_check_array=True)
+            names = None
+        if table.names is not None and names is None:
+            return wanted
+        places = Columns(names, self.n_features_in_).find(**wanted)
+        if table.names is not None:
+            columns = {role: None if at is None else names[at] for role, at in places.items()}
+            missing = [role for role in optional if columns[role] not in table.names]
+            return columns | dict.fromkeys(missing)
+        table.check_is_table(wanted)
+        n_columns = table.shape[1]
+        missing = [role for role in optional if (places[role] or 0) >= n_columns]
+        places |= dict.fromkeys(missing)
+        used = sorted(place for place in places.values() if place is not None)
+        leading = used == list(range(len(used))) and 2 <= len(used) <= n_columns
+        if n_columns != self.n_features_in_ and not leading:
+            raise ValueError(
+                f"X has {n_columns} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input: its columns {used} are used. Give "
+                f"columns in the order of fit, of which only those after the used ones may be "
+                f"missing, or a DataFrame with their names{ADVICE_FOR_NONE['value']}."
+            )
+        if names:
+            warn_user(
+                f"X does not have valid feature names, but {type(self).__name__} was fitted with "
+                f"feature names: its columns are read as {shorten(names[:n_columns])}."
+            )
+        return places
 
     def _matrix(self, users, items, values):
         shape = len(self.user_ids_), len(self.item_ids_)
@@ -90,8 +146,9 @@ class InteractionEncodingMixin:
         first = table.first_rows()
         if first is None:
             raise ValueError("X has 0 rows; give at least one interaction.")
-        validate_data(self, first.given, reset=True, skip_check_array=True)
-        places = first.find(user=self.user, item=self.item, value=self.value)
+        self._keep_columns(first)
+        wanted = {"user": self.user, "item": self.item, "value": self.value}
+        places = self._find_columns(first, wanted)
         # In the order in which the chunks of the second pass have them.
         roles = [role for role in ("user", "item", "value") if places[role] is not None]
         wanted = {role: table.names[places[role]] for role in roles}

@@ -119,10 +119,14 @@ class InteractionRecommender(
 
     Notes
     -----
-    Values of repeated interactions are summed. Column names are recognised in any case, with or
-    without separators; if they are ambiguous, ``fit`` raises. Names that only number the columns,
-    such as 0, 1, 2 or "column_0", are ignored. Further columns, such as times, are for splitters
-    and are not used. Interactions themselves are not stored, except in ``estimator_``.
+    Values of repeated interactions are summed; what ``groupby(["user", "item"]).size()`` returns in
+    pandas is a table, too. Column names are recognised in any case, with or without separators; if
+    they are ambiguous, ``fit`` raises. Names that only number the columns, such as 0, 1, 2 or
+    "column_0", are ignored. Without names, more than ten columns of numbers are taken for a matrix
+    of users x items and refused, unless ``user`` and ``item`` are given. Further columns, such as
+    times, are for splitters and are not used. After ``fit``, a DataFrame needs only the columns
+    that are used, in any order; of an array, those after the used ones may be missing. Interactions
+    themselves are not stored, except in ``estimator_``.
 
     Ids are numbers, strings or other objects that can be hashed and sorted, all of one kind.
     Columns of objects that are all integers or all numbers are converted to integers or floats. Ids
@@ -232,9 +236,9 @@ class InteractionRecommender(
         Raises
         ------
         ValueError, TypeError
-            If a column does not exist, if names are ambiguous, if a column of values contains
-            times, if an id or a value is missing, if ids are of several kinds, and
-            whatever the recommender raises.
+            If a column does not exist, if names are ambiguous, if ``X`` looks like a matrix, if a
+            column of values contains times, if an id or a value is missing, if ids are of several
+            kinds, and whatever the recommender raises.
         DivergenceError
             If training produces values that are not finite, with recommenders that detect it. The
             last finite model is kept.
@@ -249,7 +253,7 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            Interactions, with the columns of ``fit``. Ids that are new are appended to
+            Interactions, with the columns that ``fit`` used. Ids that are new are appended to
             ``user_ids_`` and ``item_ids_``.
         y : object, default=None
             Ignored.
@@ -480,7 +484,7 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            With the columns of ``fit``; values are not used.
+            With the columns of users and items that ``fit`` used.
 
         Returns
         -------
@@ -493,7 +497,7 @@ class InteractionRecommender(
             If fit has not seen a user or an item.
         """
         check_is_fitted(self)
-        return self.predict_pairs(*self._read(X, reset=False, values=False))
+        return self.predict_pairs(*self._read(X, reset=False, roles=("user", "item")))
 
     def predict_pairs(self, users, items):
         """Return the scores of pairs of a user and an item.
@@ -588,8 +592,9 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns), default=None
-            With the columns of ``fit``. For every row the user's embedding is looked up; it depends
-            on the user's interactions in fit, not on the other rows.
+            With the column of users that ``fit`` used; an array has all columns of ``fit``. For
+            every row the user's embedding is looked up; it depends on the user's interactions in
+            fit, not on the other rows.
         history : list of ids, or list of n_users such lists, default=None
             Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
 
@@ -620,7 +625,7 @@ class InteractionRecommender(
             if not _is_nested("history", history):
                 return embeddings[0]
             return _wrap_data_with_container("transform", embeddings, None, self)
-        users, _ = self._read(X, reset=False, values=False)
+        (users,) = self._read(X, reset=False, roles=["user"])
         codes, rows = np.unique(
             self._find("user", users, "X's column of users"), return_inverse=True
         )
@@ -751,7 +756,7 @@ class InteractionRecommender(
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
-            Held-out interactions, with the columns of ``fit``.
+            Held-out interactions, with the columns of users and items that ``fit`` used.
         y : object, default=None
             Ignored.
 
@@ -782,7 +787,7 @@ class InteractionRecommender(
 
     def _held_out(self, X, name):
         """Return the matrix of held-out interactions, without unknown users and items."""
-        users, items, values = self._read(X, reset=False)
+        users, items, values = self._read(X, reset=False, optional=["value"])
         users = self._find("user", users, f"{name}'s column of users", unknown="-1")
         items = self._find("item", items, f"{name}'s column of items", unknown="-1")
         known = (users >= 0) & (items >= 0)
