@@ -82,6 +82,20 @@ def test_parts_add_up(report):
     assert np.average([group.ndcg for group in groups], weights=n_users) == pytest.approx(ndcg)
 
 
+def test_intervals_are_of_the_means_over_users():
+    # Two users of whom the first one's item is found by the model, the other one's by popularity.
+    relevant = np.array([[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    found = RankingReport(relevant, [[2], [2], [0]], 0 * relevant, item_counts=[1, 9, 3, 3])
+    assert found.n_users == 2
+    assert found.ndcg_intervals["model"] == pytest.approx((0.5 - 0.98, 0.5 + 0.98))
+    assert found.ndcg_intervals["most popular"] == pytest.approx((0.5 - 0.98, 0.5 + 0.98))
+    assert found.ndcg_intervals["difference"] == pytest.approx((-1.96, 1.96))
+    html = found.to_html()
+    assert "the 2 users with held-out items" in html and "is -1.9600 to 1.9600." in html
+    alone = RankingReport(relevant[:1], [[2]], 0 * relevant[:1], item_counts=[1, 9, 3, 3])
+    assert alone.n_users == 1 and np.isnan(alone.ndcg_intervals["difference"]).all()
+
+
 def test_examples_from_high_to_low(model, report):
     values = [example.ndcg for example in report.examples]
     assert len(values) == 3 and values == sorted(values, reverse=True)
@@ -168,8 +182,9 @@ def test_refused(model):
         RankingReport(HELD_OUT, ranked, HISTORY[:3])
     with pytest.raises(ValueError, match=r"item_names has the shape \(2,\)"):
         RankingReport(HELD_OUT, ranked, HISTORY, item_names=["a", "b"])
-    with pytest.raises(ValueError, match="name='most popular' is that of the baseline"):
-        RankingReport(HELD_OUT, ranked, HISTORY, name="most popular")
+    for name in ("most popular", "difference"):
+        with pytest.raises(ValueError, match=f"name='{name}' is that of another figure"):
+            RankingReport(HELD_OUT, ranked, HISTORY, name=name)
     with pytest.raises(TypeError, match=r"n_examples=2\.5"):
         RankingReport(HELD_OUT, ranked, HISTORY, n_examples=2.5)
     for counts, error, message in (

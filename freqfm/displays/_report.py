@@ -57,6 +57,12 @@ class RankingReport:
     ----------
     metrics : dict of str to dict
         :func:`freqfm.metrics.ranking_report` of the model, and of "most popular".
+    n_users : int
+        Number of users with held-out items, of whom the metrics are means.
+    ndcg_intervals : dict of str to tuple of float
+        95 % confidence intervals of the mean NDCG (the mean plus and minus 1.96 standard errors)
+        of the model, of "most popular", and of the "difference" of the two for the same user. NaN
+        if there is one user.
     by_popularity : dict of str to Bunch
         For "popular", "neutral" and "unpopular" items, as in
         :func:`freqfm.metrics.stratified_ndcg_at_k`: ``n_items``, their number; their shares of
@@ -110,8 +116,8 @@ class RankingReport:
     ):
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
         _check_shapes(relevant, history, item_names)
-        if name == "most popular":
-            raise ValueError("name='most popular' is that of the baseline; give another name.")
+        if name in ("most popular", "difference"):
+            raise ValueError(f"name={name!r} is that of another figure; give another name.")
         # Items are looked up by position, also in a Series with an index.
         self.item_names = None if item_names is None else np.asarray(item_names, dtype=object)
         self.user_names = None
@@ -126,12 +132,20 @@ class RankingReport:
             one: ranking_report(relevant, found, item_counts=item_counts, item_vectors=item_vectors)
             for one, found in {name: hits.ranked, "most popular": popular}.items()
         }
-        ndcg = stratified_ndcg_at_k(relevant, ranked, item_counts)
+        ndcg, of_popular = (
+            ndcg_at_k(relevant, found, average=False) for found in (hits.ranked, popular)
+        )
+        values = {name: ndcg, "most popular": of_popular, "difference": ndcg - of_popular}
+        self.n_users = int(np.isfinite(ndcg).sum())
+        self.ndcg_intervals = {one: _interval(value) for one, value in values.items()}
+        parts = stratified_ndcg_at_k(relevant, ranked, item_counts)
         stratum = strata(item_counts, (0.05, 0.2), hits)
-        self.by_popularity = _by_popularity(relevant, hits.ranked, item_counts, stratum, ndcg)
-        self.by_history = _by_history(relevant, hits.ranked, popular, np.diff(history.indptr))
+        self.by_popularity = _by_popularity(relevant, hits.ranked, item_counts, stratum, parts)
+        recall = recall_at_k(relevant, hits.ranked, average=False)
+        by_user = {"ndcg": ndcg, "recall": recall, "ndcg_popular": of_popular}
+        self.by_history = _by_history(by_user, np.diff(history.indptr))
         n_examples = check_count("n_examples", n_examples) if n_examples else 0
-        self.examples = _examples(relevant, hits.ranked, history, n_examples)
+        self.examples = _examples(relevant, hits.ranked, history, ndcg, n_examples)
 
     @classmethod
     def from_estimator(cls, estimator, relevant, *, history=None, k=10, **options):
@@ -224,7 +238,14 @@ class RankingReport:
             [name, *(f"{values[name]:.4f}" for values in self.metrics.values())]
             for name in self.metrics[self.name]
         ]
-        return _table(["", *self.metrics], rows)
+        texts = {
+            name: f"{low:.4f} to {high:.4f}" for name, (low, high) in self.ndcg_intervals.items()
+        }
+        rows.append([f"95 % interval of ndcg@{self.k}", *map(texts.get, self.metrics)])
+        return (
+            f"<p>Means over the {self.n_users:,} users with held-out items. The 95 % interval of "
+            f"the difference in NDCG is {texts['difference']}.</p>"
+        ) + _table(["", *self.metrics], rows)
 
     def _popularity_html(self):
         head = ["items", "number", "interactions", "held out", "recommended", "part of NDCG"]
@@ -346,30 +367,33 @@ def _share(weights, chosen=None):
     return float(np.asarray(weights)[chosen].sum() / total) if total else float("nan")
 
 
-def _by_history(relevant, ranked, popular, lengths):
+def _interval(values):
+    """Return a 95 % confidence interval of the mean of one number for each user, or NaN."""
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    half = 1.96 * values.std(ddof=1) / len(values) ** 0.5
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def _by_history(by_user, lengths):
     """Return the figures of users in groups by the lengths of their histories."""
-    users = np.flatnonzero(np.diff(relevant.indptr))
+    users = np.flatnonzero(np.isfinite(by_user["ndcg"]))
     users = users[np.argsort(lengths[users], kind="stable")]
-    values = {
-        "ndcg": ndcg_at_k(relevant, ranked, average=False),
-        "recall": recall_at_k(relevant, ranked, average=False),
-        "ndcg_popular": ndcg_at_k(relevant, popular, average=False),
-    }
     return [
         Bunch(
             shortest=int(lengths[part[0]]),
             longest=int(lengths[part[-1]]),
             n_users=len(part),
-            **{name: float(value[part].mean()) for name, value in values.items()},
+            **{name: float(value[part].mean()) for name, value in by_user.items()},
         )
         for part in np.array_split(users, 4)
         if len(part)
     ]
 
 
-def _examples(relevant, ranked, history, n):
+def _examples(relevant, ranked, history, values, n):
     """Return users at equal distances in the order of their NDCG, from the upper end on."""
-    values = ndcg_at_k(relevant, ranked, average=False)
     users = np.flatnonzero(~np.isnan(values))
     users = users[np.argsort(-values[users], kind="stable")]
     n = min(n, len(users))
