@@ -150,6 +150,35 @@ def test_global_time_split(X, n_splits, fraction, drop_cold, drop_repeated):
         assert len(test)
 
 
+@pytest.mark.parametrize(
+    ("splitter", "drop"),
+    [
+        (GlobalTimeSplit, {"drop_cold": False, "drop_repeated": False, "n_splits": 3}),
+        (LeaveLastOut, {"drop_repeated": False}),
+    ],
+)
+def test_sizes_of_splits(splitter, drop, capsys):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(40, size=(300, 2)), np.ones(300), rng.permutation(300)])
+    X[:, 0] *= rng.random(300) < 0.8
+    n_splits = {name: value for name, value in drop.items() if name == "n_splits"}
+    whole = [test for _, test in splitter(**drop).split(X)]
+    assert capsys.readouterr().out == ""
+    splitter = splitter(**n_splits, verbose=1)
+    for _ in range(2):  # the second call starts anew
+        splits = list(splitter.split(X))
+    lines = capsys.readouterr().out.splitlines()[len(splits) :]
+    for (train, test), asked, sizes, line in zip(
+        splits, whole, splitter.split_sizes_, lines, strict=True
+    ):
+        known, tested, wanted = (set(X[rows, 0]) for rows in (train, test, asked))
+        assert sizes.n_train == len(train) and sizes.n_train_users == len(known)
+        assert sizes.n_test == len(test) and sizes.n_test_users == len(tested)
+        assert sizes.n_left_out == len(asked) - len(test) > 0
+        assert sizes.n_left_out_users == len(wanted - tested)
+        assert f"test {len(test)} of {len(tested)}, leave out {sizes.n_left_out} (all of" in line
+
+
 def test_times_may_be_ordered_categories():
     pd, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     months = ["Jan", "Feb", "Mar"]

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
+from sklearn.utils import Bunch
 
 from freqfm._interactions import Table
 from freqfm._validation import check_flag, check_integer, draw_seed
@@ -45,6 +46,25 @@ class _InteractionSplitter(BaseCrossValidator):
         """Return codes of users and items, and the positions of further columns."""
         places = table.find(user=self.user, item=self.item, **roles)
         return [codes for _, codes in table.codes(places)], places
+
+    def _count(self, users, train, test, left_out):
+        """Add the sizes of a split, of masks of rows, to ``split_sizes_``."""
+        known, tested, others = (np.unique(users[mask]) for mask in (train, test, left_out))
+        sizes = Bunch(
+            n_train=int(train.sum()),
+            n_train_users=len(known),
+            n_test=int(test.sum()),
+            n_test_users=len(tested),
+            n_left_out=int(left_out.sum()),
+            n_left_out_users=len(np.setdiff1d(others, tested)),
+        )
+        self.split_sizes_.append(sizes)
+        if self.verbose:
+            print(
+                f"split {len(self.split_sizes_)}: train {sizes.n_train:,} interactions of "
+                f"{sizes.n_train_users:,} users, test {sizes.n_test:,} of {sizes.n_test_users:,}, "
+                f"leave out {sizes.n_left_out:,} (all of {sizes.n_left_out_users:,} users)"
+            )
 
 
 class WarmStartKFold(_InteractionSplitter):
@@ -178,6 +198,17 @@ class LeaveLastOut(_InteractionSplitter):
         part: a recommender that excludes what a user has seen cannot find them.
     user, item : int or str, default="auto"
         Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
+    verbose : int, default=0
+        1 prints the sizes of each split, as in ``split_sizes_``.
+
+    Attributes
+    ----------
+    split_sizes_ : list of Bunch
+        Of each split since the last call of :meth:`split`: the numbers of interactions to train on
+        and to test, ``n_train`` and ``n_test``, and those of their users, ``n_train_users`` and
+        ``n_test_users``; ``n_left_out``, the number of interactions that ``drop_repeated``
+        leaves out of the test; and ``n_left_out_users``, the number of users of whom it leaves
+        nothing to test.
 
     See Also
     --------
@@ -200,12 +231,15 @@ class LeaveLastOut(_InteractionSplitter):
     array([0])
     """
 
-    def __init__(self, n=1, *, time="auto", drop_repeated=True, user="auto", item="auto"):
+    def __init__(
+        self, n=1, *, time="auto", drop_repeated=True, user="auto", item="auto", verbose=0
+    ):
         self.n = n
         self.time = time
         self.drop_repeated = drop_repeated
         self.user = user
         self.item = item
+        self.verbose = verbose
 
     def get_n_splits(self, X=None, y=None, groups=None):
         """Return 1.
@@ -231,7 +265,7 @@ class LeaveLastOut(_InteractionSplitter):
         later = np.cumsum(counts)[users[order]] - 1 - np.arange(len(order))
         test = np.zeros(len(users), dtype=bool)
         test[order] = (later < n) & (counts[users[order]] > n)
-        train = ~test
+        last, train = test.copy(), ~test
         if drop_repeated:
             test &= ~_repeated(users, items, train)
         if not test.any():
@@ -240,6 +274,8 @@ class LeaveLastOut(_InteractionSplitter):
                 f"{', with the last of new items' if drop_repeated else ''}. Lower n, or give "
                 f"more interactions{', or set drop_repeated=False' if drop_repeated else ''}."
             )
+        self.split_sizes_ = []
+        self._count(users, train, test, last & ~test)
         yield train, test
 
 
@@ -266,6 +302,17 @@ class GlobalTimeSplit(_InteractionSplitter):
         :class:`LeaveLastOut`.
     user, item : int or str, default="auto"
         Columns of users and items, as in :class:`~freqfm.InteractionRecommender`.
+    verbose : int, default=0
+        1 prints the sizes of each split, as in ``split_sizes_``.
+
+    Attributes
+    ----------
+    split_sizes_ : list of Bunch
+        Of each split since the last call of :meth:`split`: the numbers of interactions to train on
+        and to test, ``n_train`` and ``n_test``, and those of their users, ``n_train_users`` and
+        ``n_test_users``; ``n_left_out``, the number of interactions that ``drop_cold`` and
+        ``drop_repeated`` leave out of the test; and ``n_left_out_users``, the number of users of
+        whom they leave nothing to test.
 
     See Also
     --------
@@ -278,6 +325,12 @@ class GlobalTimeSplit(_InteractionSplitter):
     >>> [(train, test)] = GlobalTimeSplit(test_fraction=0.4).split(X)
     >>> train, test
     (array([1, 2]), array([0]))
+    >>> X += [("eve", "tea", 1, 40), ("bob", "jam", 1, 50)]
+    >>> splitter = GlobalTimeSplit(test_fraction=0.4, verbose=1)
+    >>> [(train, test)] = splitter.split(X)
+    split 1: train 3 interactions of 2 users, test 1 of 1, leave out 1 (all of 1 users)
+    >>> splitter.split_sizes_[0].n_test
+    1
     """
 
     def __init__(
@@ -290,6 +343,7 @@ class GlobalTimeSplit(_InteractionSplitter):
         drop_repeated=True,
         user="auto",
         item="auto",
+        verbose=0,
     ):
         self.n_splits = n_splits
         self.test_fraction = test_fraction
@@ -298,6 +352,7 @@ class GlobalTimeSplit(_InteractionSplitter):
         self.drop_repeated = drop_repeated
         self.user = user
         self.item = item
+        self.verbose = verbose
 
     def get_n_splits(self, X=None, y=None, groups=None):
         """Return the number of splits.
@@ -330,9 +385,11 @@ class GlobalTimeSplit(_InteractionSplitter):
         first = np.minimum(np.round(shares * n_rows).astype(int), n_rows - 1)
         points = np.sort(times)[first]
         points[-1] = times.max() + 1
+        self.split_sizes_ = []
         for start, end in pairwise(points):
             train = times < start
-            test = (times >= start) & (times < end)
+            window = (times >= start) & (times < end)
+            test = window.copy()
             if drop_cold:
                 for ids in (users, items):
                     seen = np.zeros(ids.max() + 1, dtype=bool)
@@ -348,6 +405,7 @@ class GlobalTimeSplit(_InteractionSplitter):
                     f"items, or repeat earlier ones. Set other values, or drop_cold=False and "
                     f"drop_repeated=False."
                 )
+            self._count(users, train, test, window & ~test)
             yield train, test
 
 
