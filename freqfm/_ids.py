@@ -1,5 +1,6 @@
 """Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
 
+from collections.abc import Iterator, Set, ValuesView
 from numbers import Integral, Number
 
 import numpy as np
@@ -55,6 +56,20 @@ def is_missing(value):
     return comparable and bool(value != value)
 
 
+def as_list(values):
+    """Return sets, views of dicts, iterators and arrays of Arrow as lists, others as they are."""
+    if hasattr(values, "to_pylist"):
+        return values.to_pylist()
+    if isinstance(values, (Set, ValuesView, Iterator)):
+        values = list(values)
+    if isinstance(values, (list, tuple)) and any(
+        hasattr(t, "as_py") for t in set(map(type, values))
+    ):
+        # Scalars of Arrow, which equal nothing else.
+        return [one.as_py() if hasattr(one, "as_py") else one for one in values]
+    return values.as_py() if hasattr(values, "as_py") else values
+
+
 def as_ids(values, name):
     """Return ids as a vector of their natural type: an object array of numbers becomes numeric.
 
@@ -73,11 +88,12 @@ def as_ids(values, name):
     ValueError, TypeError
         If they are not a vector, if one is missing, or if their type cannot be an id.
     """
+    values = as_list(values)
     if isinstance(values, (str, bytes)):
         values = [values]
-    if isinstance(values, (list, tuple, set, frozenset)):
+    if isinstance(values, (list, tuple)):
         # As objects, since NumPy strings drop trailing NUL characters.
-        values = np.array(list(values), dtype=object)
+        values = np.array(values, dtype=object)
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
         raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")
@@ -197,14 +213,18 @@ def match_kind(known, values, name):
         If no such type keeps all ids distinct.
     """
     kinds = known.dtype.kind, values.dtype.kind
+    if "b" in kinds and kinds != ("b", "b"):
+        # A mask rather than ids: NumPy would take it for the numbers 0 and 1.
+        raise _other_kind(known, values, name)
     if all(kind in "biu" for kind in kinds):
         common = np.result_type(known, values)
-        if common.kind in "biu":
-            return values.astype(common)
-        limits = np.iinfo(known.dtype)
-        if limits.min <= int(values.min()) and int(values.max()) <= limits.max:
-            return values.astype(known.dtype)
-    elif kinds[1] == "f" and kinds[0] in "iu":
+        if common.kind == "f":
+            # No type has all numbers of uint64 and negative ones.
+            limits = np.iinfo(known.dtype)
+            fits = limits.min <= int(values.min()) and int(values.max()) <= limits.max
+            common = known.dtype if fits else object
+        return values.astype(common)
+    if kinds[1] == "f" and kinds[0] in "iu":
         with np.errstate(invalid="ignore"):
             whole = values.astype(np.int64)
         if _equal(whole, values):
@@ -212,7 +232,7 @@ def match_kind(known, values, name):
         if (values % 1 == 0).all():
             # Integers beyond 64 bits.
             return np.array([int(value) for value in values.tolist()], dtype=object)
-    elif kinds[0] == "f" and kinds[1] in "biu":
+    elif kinds[0] == "f" and kinds[1] in "iu":
         with np.errstate(over="ignore"):
             converted = values.astype(known.dtype)
         return converted if _equal(converted, values) else values.astype(object)
@@ -234,9 +254,12 @@ def match_kind(known, values, name):
 
 
 def _other_kind(known, values, name):
+    advice = "convert them to the type of the latter"
+    if values.dtype.kind == "b":
+        advice = "give ids; for a mask, those that it selects"
     return TypeError(
         f"{name} holds ids such as {values[0]!r}, of another kind than those seen in fit, such as "
-        f"{known[0]!r}; convert them to the type of the latter."
+        f"{known[0]!r}; {advice}."
     )
 
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from freqfm import InteractionRecommender
+from freqfm import InteractionRecommender, MFRecommender
 
 
 @pytest.fixture
@@ -149,6 +149,12 @@ def test_a_table_of_ids_is_no_vector(model):
         (np.array([1, 2**70], dtype=object), np.array([1.0]), [0]),
         (np.array([1.0, 2.0**53], dtype=object), [2**53, 2**53 + 1], [1, -1]),
         (np.array([1.5, 2**53 + 1], dtype=object), [2**53 + 1, 2**53, 1.5], [1, -1, 0]),
+        (np.array([1, 2], dtype=np.uint64), [-1, 2, 2**64], [-1, 1, -1]),
+        (np.array([1, 2], dtype=np.uint64), np.array([-1, 2]), [-1, 1]),
+        (np.array([1, 2], dtype=np.uint8), np.array([-1.0, 2]), [-1, 1]),
+        (np.array([1, 2**63], dtype=np.uint64), [-(2**70), 2**63, -2.0], [-1, 1, -1]),
+        (np.array([-1, 2]), np.array([2**63, 2], dtype=np.uint64), [-1, 1]),
+        (np.array([-1, 2], dtype=np.int8), np.array([255, 2], dtype=np.uint64), [-1, 1]),
         (np.array(["a", "b"]), ["a\0", "a"], [-1, 0]),
         (np.array(["a", "b"], dtype=object), "a\0", [-1]),
         (np.array([b"a", b"b"]), [b"b", b"abc"], [1, -1]),
@@ -253,6 +259,60 @@ def test_ids_of_the_model_are_found_in_lists():
         # NumPy's scalars, not those of Python.
         assert_array_equal(model.recommend(list(model.user_ids_))[0], model.recommend()[0])
         assert_array_equal(model.recommend(users)[0], model.recommend()[0])
+
+
+@each("known", [[0, 1, 7], [0.0, 1, 7], ["False", "True"], [0, 1, 2**70], np.uint64([0, 1, 9])])
+@each(
+    "mask",
+    [
+        np.array([False, True]),
+        [False, True],
+        [np.True_, True],
+        (True, 7),
+        [[True], [False]],
+        np.array([[True], [False]]),
+        frozenset([True]),
+    ],
+)
+def test_masks_are_no_ids(known, mask):
+    model = InteractionRecommender(MFRecommender(2, max_iter=1)).fit([(i, i) for i in known])
+    users = list(known[:2])
+    for use in (
+        lambda: model.recommend(users, candidates=mask),
+        lambda: model.recommend(users, exclude=mask),
+        lambda: model.recommend(history=mask),
+        lambda: model.transform(history=mask),
+        lambda: model.recommend(mask),
+        lambda: model.recommend(True),
+        lambda: model.similar_items(mask),
+        lambda: model.similar_items(users, candidates=mask),
+        lambda: model.similar_users(users, exclude=mask),
+        lambda: model.predict_pairs(mask, mask),
+        lambda: model.explain(users[0], True),
+        lambda: model.explain(True, users[0]),
+        lambda: model.predict([(True, users[0])]),
+        lambda: model.score([(users[0], True)]),
+        lambda: model.partial_fit([(users[0], True)]),
+    ):
+        with pytest.raises((TypeError, ValueError), match="of another kind|types|a vector|object"):
+            use()
+
+
+def test_masks_are_no_ids_of_other_frames():
+    model = InteractionRecommender(Counting()).fit([(0, 0), (1, 1)])
+    pandas, polars, arrow = map(pytest.importorskip, ("pandas", "polars", "pyarrow"))
+    for mask in (pandas.Series([True]), polars.Series([True]), arrow.array([True])):
+        with pytest.raises(TypeError, match="exclude holds ids such as .*; give ids; for a mask"):
+            model.recommend([0], exclude=mask)
+    assert InteractionRecommender(Counting()).fit([(True, 1), (False, 1)]).recommend([True])
+
+
+def test_numbers_that_no_type_has_together_are_added():
+    model = InteractionRecommender(Counting()).fit(np.array([[3, 2**63]], dtype=np.uint64))
+    model.partial_fit(np.array([[-3, -5], [3, 7]]))
+    assert model.user_ids_.tolist() == [3, -3] and model.item_ids_.tolist() == [2**63, -5, 7]
+    same = InteractionRecommender(Counting()).fit(np.array([[3, 4]], dtype=np.uint64))
+    assert same.partial_fit(np.array([[5, 6]])).user_ids_.dtype == np.uint64
 
 
 def test_truth_values_are_no_numbers():
