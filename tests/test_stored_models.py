@@ -116,6 +116,9 @@ def test_a_copy_without_optimizer_state_predicts_and_is_not_trained(name):
 
 def test_only_models_with_an_optimizer_can_be_copied_without_its_state():
     assert not hasattr(ALSRecommender(), "without_optimizer_state")
-    assert not hasattr(InteractionRecommender(ALSRecommender()), "without_optimizer_state")
+    model = InteractionRecommender(ALSRecommender(2, max_iter=1)).fit([("ann", "tea")])
+    served = model.without_optimizer_state()
+    assert served is not model
+    assert_array_equal(served.recommend(["ann"])[0], model.recommend(["ann"])[0])
     with pytest.raises(NotFittedError):
         MFRecommender().without_optimizer_state()

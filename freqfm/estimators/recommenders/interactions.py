@@ -1,6 +1,6 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
-from collections.abc import Iterator, Set, ValuesView
+from collections.abc import Set
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from numbers import Integral, Number
@@ -20,6 +20,7 @@ from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._ids import as_list
 from freqfm._interactions import is_dataframe, is_lazy
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
@@ -392,7 +393,7 @@ class InteractionRecommender(
         named = [name for name, value in named.items() if value is not None]
         if len(named) > 1:
             raise ValueError(f"recommend takes either {' or '.join(named)}; both were given.")
-        users, history, candidates, exclude = map(_as_list, (users, history, candidates, exclude))
+        users, history, candidates, exclude = map(as_list, (users, history, candidates, exclude))
         model = self
         if item_features is not None:
             model, options["item_features"] = self._with_new_items(item_features)
@@ -457,14 +458,14 @@ class InteractionRecommender(
                     f"one list for each of them, or one list of ids for all."
                 )
             else:
-                found[name] = self._histories(name, [_without_none(of) for of in ids])
+                found[name] = self._histories(name, [_without_none(as_list(of)) for of in ids])
         return found
 
     def _histories(self, name, lists):
         """Return lists of ids of items, or a single one, as rows of a matrix."""
         if not _is_list(lists):
             raise TypeError(f"{name}={lists!r} must be a list of ids, or a list of such lists.")
-        lists = [list(ids) for ids in (lists if _is_nested(name, lists) else [lists])]
+        lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
         codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
@@ -578,9 +579,9 @@ class InteractionRecommender(
     def _similar(self, kind, ids, n_recommendations, candidates, exclude):
         check_is_fitted(self)
         k = check_count("n_recommendations", n_recommendations)
-        ids = _as_list(ids)
+        ids = as_list(ids)
         codes = self._find(kind, ids, f"{kind}s")
-        given = {"candidates": _as_list(candidates), "exclude": _as_list(exclude)}
+        given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
         lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
         found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
         return _match_query(_is_list(ids), self._named(kind, found), scores)
@@ -618,7 +619,7 @@ class InteractionRecommender(
                 "transform takes either X, interactions, or history, items of users; "
                 + ("neither was given." if X is None else "both were given.")
             )
-        history = _as_list(history)
+        history = as_list(history)
         if history is not None:
             # The recommender may return DataFrames, too.
             embeddings = np.asarray(self.estimator_.transform(self._histories("history", history)))
@@ -685,11 +686,11 @@ class InteractionRecommender(
         """
         return _SetOutputMixin.set_output(self, transform=transform)
 
-    @_if_estimator_has("without_optimizer_state")
     def without_optimizer_state(self):
         """Return a copy of the model that recommends the same, but cannot be trained further.
 
-        Its file is smaller: by the optimizer's arrays. The copy shares the arrays of this model.
+        Its file is smaller: by the optimizer's arrays. The copy shares the arrays of this model. If
+        the recommender has no optimizer, as :class:`ALSRecommender`, there is nothing to leave out.
 
         Returns
         -------
@@ -701,7 +702,8 @@ class InteractionRecommender(
         """
         check_is_fitted(self)
         model = copy(self)
-        model.estimator_ = self.estimator_.without_optimizer_state()
+        if hasattr(self.estimator_, "without_optimizer_state"):
+            model.estimator_ = self.estimator_.without_optimizer_state()
         return model
 
     @_if_estimator_has("export_vectors")
@@ -837,11 +839,6 @@ def _and_new_items(exclude, histories, n_known):
 def _match_query(many, ids, scores):
     """Return all rows, or the only row for a single query."""
     return (ids, scores) if many else (ids[0], scores[0])
-
-
-def _as_list(value):
-    """Return sets, views of dicts and iterators as lists, and anything else as it is."""
-    return list(value) if isinstance(value, (Set, ValuesView, Iterator)) else value
 
 
 def _is_list(value):
