@@ -27,6 +27,9 @@ _COUNTS = ["0", "count_all", "count_star()", "len", "n", "size"]
 # What may follow a name: "user_id".
 _ENDING = re.compile("(id|idx|index)$")
 
+# The type that RecBole's files give after a name: "user_id:token".
+_TYPE = re.compile(":(token|float)(_seq)?$")
+
 
 def role_of(name):
     """Return what a column of this name holds: "user", "item", "value", "time" or None."""
@@ -47,7 +50,7 @@ def is_count(name):
 
 def _plain(name):
     """Return "userid" for "userId", "user_id", "User Id" and so on."""
-    return re.sub(r"[\W_]", "", str(name)).lower()
+    return re.sub(r"[\W_]", "", _TYPE.sub("", str(name))).lower()
 
 
 def only_numbered(names):

@@ -59,6 +59,7 @@ def fit_silently(X, **columns):
         ("user_id", "product_id", "plays", "event_timestamp"),
         ("member", "book", "weight", "order_date"),
         ("visitor", "sku", "value", "ts"),
+        ("user_id:token", "item_id:token", "weight:float", "timestamp:float"),
     ],
 )
 def test_usual_names_in_any_order(library, user, item, value, time):

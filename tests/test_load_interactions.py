@@ -14,11 +14,68 @@ from helpers import assert_canonical, each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.io import mmwrite
 from scipy.sparse import coo_array, csr_array, save_npz
 
 from freqfm.datasets import load_interactions, make_interactions
 
 # Matrices
+
+
+@each(
+    "write",
+    [
+        lambda path, X: mmwrite(path, X),
+        lambda path, X: mmwrite(path, X.toarray()),
+        lambda path, X: mmwrite(path, X.astype(np.int64), field="integer"),
+        lambda path, X: mmwrite(path, X, comment="of a shop"),
+    ],
+)
+def test_matrix_market(tmp_path, write):
+    X = sparse.random(6, 8, density=0.3, random_state=0, format="csr")
+    X.data = np.ceil(9 * X.data)
+    write(tmp_path / "X.mtx", X)
+    with gzip.open(tmp_path / "Y.mtx.gz", "wb") as file:
+        file.write((tmp_path / "X.mtx").read_bytes())
+    for name in ("X.mtx", "Y.mtx.gz"):
+        X_read = load_interactions(tmp_path / name)
+        assert_canonical(X_read, (6, 8))
+        assert (X_read != X).nnz == 0
+    assert load_interactions(tmp_path / "X.mtx", shape=(7, 9)).shape == (7, 9)
+
+
+def test_matrix_market_patterns_are_ones(tmp_path):
+    path = tmp_path / "X.mtx"
+    head = "%%MatrixMarket matrix coordinate pattern"
+    path.write_text(f"{head} general\n2 3 2\n1 3\n2 1\n")
+    assert load_interactions(path).toarray().tolist() == [[0, 0, 1], [1, 0, 0]]
+    path.write_text(f"{head} symmetric\n2 2 2\n1 1\n2 1\n")
+    assert load_interactions(path).toarray().tolist() == [[1, 1], [1, 0]]
+
+
+@each(
+    "text",
+    [
+        "",
+        "0 1 2\n",
+        "%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1.0 2.0\n",
+        "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1.0\n",
+        "%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n",
+        "%%MatrixMarket matrix coordinate real general\n2 2 1\n0 1 1.0\n",
+        "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1e300\n",
+        "%%MatrixMarket matrix coordinate real general\n2000000000 2 1\n1 1 1.0\n",
+    ],
+)
+def test_matrix_market_rejects(tmp_path, text):
+    path = tmp_path / "X.mtx"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="X.mtx is not a sparse matrix that can be used"):
+        load_interactions(path)
+
+
+def test_a_missing_matrix_is_no_damaged_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="X.mtx"):
+        load_interactions(tmp_path / "X.mtx")
 
 
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
@@ -288,6 +345,85 @@ def test_movielens_100k(tmp_path):
     users, items, values = rows.T
     expected = csr_array((values.astype(float), (users, items)))
     assert X.shape == expected.shape and (expected != X).nnz == 0
+
+
+@each(
+    "files",
+    [
+        {"ratings.dat": ratings("::")},
+        {"ratings.csv": ratings(",", "userId,movieId,rating,timestamp\n"), "tags.csv": "none"},
+        {"u.data": ratings("\t"), "u.item": "1|a film", "u1.base": ratings("\t")},
+        {
+            "x.inter": ratings("\t", "user_id:token\titem_id:token\trating:float\ttime:float\n"),
+            "x.item": "item_id:token\ttitle:token_seq\n1\ta film\n",
+        },
+        {
+            "x.inter": ratings(
+                "\t", "timestamp:float\trating:float\titem_id:token\tuser_id:token\n",
+                [row[::-1] for row in RATINGS],
+            )
+        },
+    ],
+)  # fmt: skip
+def test_folders(tmp_path_factory, files):
+    folder = tmp_path_factory.mktemp("data")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for path in (folder, str(folder), folder / next(iter(files))):
+        assert load_interactions(path).toarray().tolist() == MATRIX
+    assert load_interactions(folder, format="ratings", min_rating=3.5, shape=(4, 9)).nnz == 2
+
+
+def test_folders_are_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder without any of ratings.csv, .*mv_\*.txt"):
+        load_interactions(tmp_path)
+    for part in ("train", "test"):
+        (tmp_path / f"x.{part}.inter").write_text(ratings("\t", "user:token\titem:token\ta\tb\n"))
+    with pytest.raises(ValueError, match="path holds 2 files, .*x.test.inter and others; pass one"):
+        load_interactions(tmp_path)
+
+
+NETFLIX = ["1:\n2,5,2005-09-06\n1488844,3,2005-05-13\n", "3:\n2,1,2005-09-06\n"]
+
+
+@each(
+    "names, texts",
+    [
+        (["combined_data_1.txt"], ["".join(NETFLIX)]),
+        (["combined_data_1.txt", "combined_data_2.txt"], NETFLIX),
+        (["mv_0000001.txt", "mv_0000003.txt"], NETFLIX),
+        (["training_set/mv_0000001.txt", "training_set/mv_0000003.txt"], NETFLIX),
+        (["combined_data_1.txt"], ["".join(NETFLIX).replace("\n", "\r\n\r\n")]),
+    ],
+)
+def test_netflix(tmp_path_factory, names, texts):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "training_set").mkdir()
+    for name, text in zip(names, texts, strict=True):
+        (folder / name).write_text(text)
+    X = load_interactions(folder)
+    assert_canonical(X, (1488845, 4))
+    assert dict(X.todok().items()) == {(2, 1): 5, (1488844, 1): 3, (2, 3): 1}
+    assert load_interactions(folder, min_rating=3).nnz == 2
+    one = load_interactions(folder / names[0], shape=X.shape, format="netflix")
+    assert one[:, [1]].sum() == 8 and one.shape == X.shape
+
+
+@each(
+    "text, message",
+    [
+        ("2,5,2005-09-06\n1:\n", "line 1: a customer before any movie"),
+        ("1:\n2,2005-09-06\n", "line 2: found '2005-09-06' as rating; give a finite number"),
+        ("1:\n2\n", "line 2: found '' as rating"),
+        ("1:\n2,5,2005-09-06\nx:\n3,1,2005-09-06\n", "line 4: found 'x' as item"),
+        ("1:\n2,5,2005-09-06\n3,1\n", "line 3: found 3 fields, where earlier lines have 4"),
+        ("1:\n", "combined_data_1.txt has no rating"),
+    ],
+)
+def test_netflix_rejects(tmp_path, text, message):
+    (tmp_path / "combined_data_1.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_interactions(tmp_path, format="netflix")
 
 
 def test_ratings_without_ratings(tmp_path):

@@ -32,6 +32,12 @@ def _open_zstd(path, mode):
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
 
+
+def opener_of(path):
+    """Return the function that opens a file, and decompresses it if its name says so."""
+    return _OPENERS.get(os.path.splitext(path)[1], open)
+
+
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
 
@@ -64,7 +70,7 @@ def read_lines(path):
         If the file cannot be decompressed, or is encoded in UTF-16.
     """
     path = os.fspath(path)
-    opener = _OPENERS.get(os.path.splitext(path)[1], open)
+    opener = opener_of(path)
     with opener(path, "rb") as file:
         try:
             for number, line in enumerate(file, start=1):

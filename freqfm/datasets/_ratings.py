@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from array import array
 from itertools import islice
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class _Layout(NamedTuple):
 
 
 def guess_format(path):
-    """Return whether a text file holds "ratings", one per line, or "lists" of items.
+    """Return what a text file holds: "ratings", one per line, "lists" of items, or "netflix".
 
     Raises
     ------
@@ -50,6 +51,8 @@ def guess_format(path):
     if not lines:
         return "lists"
     _, first = lines[0]
+    if re.fullmatch(r"\d+:", first[0]) and len(first) == 1:
+        return "netflix"
     if _separator(" ".join(first)) is not None or {"user", "item"} <= set(map(role_of, first)):
         return "ratings"
     widths = {len(fields) for _, fields in lines}
@@ -77,8 +80,16 @@ def guess_format(path):
     return "lists"
 
 
-def read_ratings(path, shape):
+def read_ratings(path, shape, lines):
     """Return users, items and values, each as an array, and the lines of the largest ids.
+
+    Parameters
+    ----------
+    path : str
+        For error messages.
+    shape : tuple of int or None
+    lines : iterable of (int, bytes)
+        The numbers of lines and their text.
 
     Raises
     ------
@@ -89,7 +100,7 @@ def read_ratings(path, shape):
     largest = {"user": (-1, 0), "item": (-1, 0)}
     most = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
     layout = None
-    for number, line in read_lines(path):
+    for number, line in lines:
         text = line.decode("utf-8", "backslashreplace").strip("\r\n")
         if not text.strip():
             continue
@@ -114,6 +125,25 @@ def read_ratings(path, shape):
     if layout is not None and not layout.n_header and len(values):
         _check_no_times(path, values)
     return users, items, values, largest
+
+
+def netflix_lines(path):
+    """Yield the lines of a file of Netflix' as customer,movie,rating,date.
+
+    There a line such as "1:" has the movie of those that follow.
+    """
+    movie = None
+    for number, line in read_lines(path):
+        if line.rstrip().endswith(b":"):
+            movie = line.rstrip()[:-1]
+        elif line.strip():
+            if movie is None:
+                problem = (
+                    "a customer before any movie; begin with the number of a movie and a colon."
+                )
+                raise at_line(path, number, problem)
+            customer, _, rest = line.partition(b",")
+            yield number, b",".join([customer, movie, rest])
 
 
 def outside(path, number, kind, id, shape):

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from array import array
 from numbers import Integral
+from pathlib import Path
 
 import numpy as np
-from scipy.sparse import csr_array, load_npz
+from scipy.io import mmread
+from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
-from freqfm.datasets._lines import at_line, read_lines
-from freqfm.datasets._ratings import MAX_ID, guess_format, outside, read_ratings
+from freqfm.datasets._lines import at_line, opener_of, read_lines
+from freqfm.datasets._ratings import MAX_ID, guess_format, netflix_lines, outside, read_ratings
 from freqfm.datasets.libfm import as_canonical
 from freqfm.datasets.synthetic import is_real
 
-FORMATS = ("auto", "npz", "lists", "ratings")
+FORMATS = ("auto", "npz", "mtx", "lists", "ratings", "netflix")
+
+# What a data set's folder holds its ratings in: MovieLens', RecBole's and Netflix' names.
+_IN_FOLDERS = (
+    *("ratings.csv", "ratings.dat", "u.data", "*.inter"),
+    *("combined_data_*.txt", "mv_*.txt", "training_set/mv_*.txt"),
+)
 
 # Ids may leave this many rows or columns empty, or this many per interaction. Beyond that, they are
 # probably not ids, but times for example.
@@ -29,28 +39,35 @@ def load_interactions(
     shape: tuple[int, int] | None = None,
     min_rating: float | None = None,
 ) -> csr_array:
-    """Load interactions of users and items from one file.
+    """Load interactions of users and items from a file or a data set's folder.
 
     Parameters
     ----------
     path : str or path-like
-        File to read.
-    format : {"auto", "npz", "lists", "ratings"}, default="auto"
+        File to read, or a folder as MovieLens, RecBole or Netflix have it: its file ratings.csv,
+        ratings.dat, u.data or the only ``*.inter`` is read, or all of combined_data_*.txt or
+        mv_*.txt.
+    format : {"auto", "npz", "mtx", "lists", "ratings", "netflix"}, default="auto"
         Format of the file:
 
         - "npz": a sparse matrix written by :func:`scipy.sparse.save_npz`, of any sparse
           format, with its values;
+        - "mtx": a matrix in a file of MatrixMarket, as written by :func:`scipy.io.mmwrite`;
         - "lists": the text files of NGCF [1]_ and LightGCN [2]_. A line is a user and the
           items of this user, all integers from 0 on with spaces between them; the user may
           have no items, and lines may be blank. Repeated items and repeated lines of a user are
           merged;
-        - "ratings": the text files of MovieLens [3]_, such as u.data, ratings.dat and ratings.csv.
-          A line is a user, an item, and maybe a rating and a time, separated by tabs, spaces,
-          "::", commas or semicolons. A header such as userId,movieId,rating,timestamp gives the
-          order of the columns; times and columns with other names are ignored. Without a column of
+        - "ratings": the text files of MovieLens [3]_, such as u.data, ratings.dat and ratings.csv,
+          and RecBole's ``.inter``. A line is a user, an item, and maybe a rating and a time,
+          separated by tabs, spaces, "::", commas or semicolons. A header such as
+          userId,movieId,rating,timestamp gives the order of the columns, also with RecBole's
+          types, user_id:token; times and columns with other names are ignored. Without a column of
           ratings all values are 1. Repeated ratings of an item by a user are summed;
-        - "auto": "npz" if the path ends in ".npz", otherwise what the first lines look like. It is
-          an error if they are ambiguous.
+        - "netflix": the text files of the Netflix Prize, combined_data_1.txt and mv_0000001.txt.
+          After a line of a movie and a colon, a line is a customer, a rating and a date, with
+          commas between them;
+        - "auto": "npz" or "mtx" if the path ends so, otherwise what the first lines look like. It
+          is an error if they are ambiguous.
 
         Text files that end in ".gz", ".bz2" or ".zst" are decompressed.
     shape : tuple of int (n_users, n_items), default=None
@@ -58,8 +75,9 @@ def load_interactions(
         the largest ids found plus one. Pass the shape to give several files of one data set the
         same users and items.
     min_rating : float, default=None
-        With "ratings" and a number, X holds a 1 for every rating of at least `min_rating` and
-        nothing for other ratings: implicit feedback. None keeps the ratings as they are.
+        With "ratings" or "netflix" and a number, X holds a 1 for every rating of at least
+        `min_rating` and nothing for other ratings: implicit feedback. None keeps the ratings as
+        they are.
 
     Returns
     -------
@@ -86,6 +104,8 @@ def load_interactions(
     is empty. Number them from 0 on without large gaps: every number up to the largest user takes
     a few bytes, even if no user has it. If ids are large or not integers, read the file into a
     DataFrame and fit an :class:`~freqfm.InteractionRecommender`.
+
+    Text takes three to four seconds per million lines.
 
     References
     ----------
@@ -124,29 +144,61 @@ def load_interactions(
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}; pass one of {FORMATS}.")
     shape = _check_shape(shape)
-    path = os.fspath(path)
+    path, *more = paths = _files(path)
     if format == "auto":
-        format = "npz" if path.endswith(".npz") else guess_format(path)
+        ending = re.search(r"\.(npz|mtx)(\.gz|\.bz2|\.zst)?$", path)
+        format = ending[1] if ending else guess_format(path)
+    if more and format != "netflix":
+        raise ValueError(f"path holds {len(paths)} files, {path} and others; pass one of them.")
     if min_rating is not None:
         if not is_real(min_rating):
             raise ValueError(f"min_rating is {min_rating!r}; pass a number or None.")
-        if format != "ratings" or not np.isfinite(min_rating):
+        if format not in ("ratings", "netflix") or not np.isfinite(min_rating):
             raise ValueError(
                 f"min_rating is {min_rating!r}, but {path} has the format {format!r}; it takes a "
                 f"finite number and a file of ratings (format='ratings')."
             )
-    if format == "npz":
-        return _load_npz(path, shape)
-    return _load_lists(path, shape) if format == "lists" else _load_ratings(path, shape, min_rating)
+    if format in ("npz", "mtx"):
+        return _load_matrix(path, shape, _read_npz if format == "npz" else _read_mtx)
+    if format == "lists":
+        return _load_lists(path, shape)
+    return _load_ratings(paths, shape, min_rating, netflix=format == "netflix")
 
 
-def _load_npz(path, shape):
+def _files(path):
+    """Return the path of a file, or of those in a folder that are read, as strings."""
+    if not os.path.isdir(path):
+        return [os.fspath(path)]
+    for name in _IN_FOLDERS:
+        found = sorted(map(str, Path(path).glob(name)))
+        if found:
+            return found
+    raise ValueError(
+        f"{path} is a folder without any of {', '.join(_IN_FOLDERS)}; pass the path of a file."
+    )
+
+
+def _read_npz(file):
     """Return the matrix in a file of scipy.sparse.save_npz."""
-    with open(path, "rb") as file:
+    _check_types(file)
+    # This reader never unpickles objects.
+    return load_npz(file)
+
+
+def _read_mtx(file):
+    """Return the matrix in a file of MatrixMarket."""
+    with warnings.catch_warnings():
+        # SciPy 1.18 announces another class of matrix; SciPy 1.11 has no argument for it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        X = mmread(file)
+    return coo_array(X) if issparse(X) else csr_array(X)
+
+
+def _load_matrix(path, shape, read):
+    """Return the matrix in a file."""
+    with opener_of(path)(path, "rb") as file:
         try:
-            _check_types(file)
-            # This reader never unpickles objects.
-            X = load_npz(file)
+            X = read(file)
             if X.ndim != 2:
                 raise ValueError(f"it holds an array of {X.ndim} dimensions")
             if X.dtype.kind not in "biuf":
@@ -165,7 +217,7 @@ def _load_npz(path, shape):
         except Exception as error:
             raise ValueError(
                 f"{path} is not a sparse matrix that can be used ({error}); pass a file of "
-                "scipy.sparse.save_npz with real values in two dimensions."
+                "scipy.sparse.save_npz or scipy.io.mmwrite with real values in two dimensions."
             ) from error
     if shape is not None:
         if X.shape[0] > shape[0] or X.shape[1] > shape[1]:
@@ -225,14 +277,22 @@ def _check_ids(path, largest, n_interactions, advice=""):
             )
 
 
-def _load_ratings(path, shape, min_rating):
-    """Return the matrix in a file of ratings."""
-    users, items, values, largest = read_ratings(path, shape)
+def _load_ratings(paths, shape, min_rating, netflix):
+    """Return the matrix in files of ratings."""
+    lines_of = netflix_lines if netflix else read_lines
+    *parts, largest = zip(
+        *(read_ratings(path, shape, lines_of(path)) for path in paths), strict=True
+    )
+    users, items, values = map(np.concatenate, parts)
     if shape is None:
         if not len(users):
-            raise ValueError(f"{path} has no rating; pass a file with at least one, or a shape.")
-        _check_ids(path, largest, len(users))
-        shape = largest["user"][0] + 1, largest["item"][0] + 1
+            raise ValueError(
+                f"{paths[0]} has no rating; pass a file with at least one, or a shape."
+            )
+        # Netflix' customers have large numbers, also in a file of few ratings.
+        if not netflix:
+            _check_ids(paths[0], largest[0], len(users))
+        shape = int(users.max()) + 1, int(items.max()) + 1
     if min_rating is not None:
         kept = values >= min_rating
         users, items, values = users[kept], items[kept], np.ones(np.count_nonzero(kept))
@@ -242,7 +302,7 @@ def _load_ratings(path, shape, min_rating):
     if min_rating is not None:
         X.data[:] = 1
     if not np.isfinite(X.data).all():
-        raise ValueError(f"{path} holds ratings whose sums overflow float32; scale them.")
+        raise ValueError(f"{paths[0]} holds ratings whose sums overflow float32; scale them.")
     return X
 
 
