@@ -73,6 +73,26 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     return canonical_csr(X, positive), y
 
 
+def as_float_rows(X):
+    """Return rows as a float32 array or CSR matrix, if a fit would not refuse their type or shape.
+
+    NaN is let through.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are not two-dimensional, or hold dates, text, complex numbers or what is infinite
+        in float32.
+    """
+    _refuse_unread(X)
+    with named("X"), np.errstate(over="ignore"):
+        refuse_dates("X", X)
+        return check_array(
+            X, accept_sparse="csr", dtype=np.float32, ensure_all_finite="allow-nan",
+            ensure_min_samples=0, ensure_min_features=0, input_name="X",
+        )  # fmt: skip
+
+
 def _are_positive(values):
     """Return whether numbers are positive and finite in float32 too, by two fast passes."""
     limits = np.finfo(np.float32)
@@ -156,11 +176,21 @@ def refuse_dates(name, values):
 
 
 def _dtypes(values):
-    """Return the types of the columns of a DataFrame, or of an array."""
-    if not hasattr(values, "columns"):
-        return [getattr(values, "dtype", None)]
-    # Tables of pyarrow have a schema.
-    return values.dtypes if hasattr(values, "dtypes") else values.schema.types
+    """Return the types of the columns of a DataFrame, of an array, or of what a list holds."""
+    values = values.to_native() if hasattr(values, "to_native") else values
+    if hasattr(values, "columns"):
+        # Tables of pyarrow have a schema. Categories have a type in pandas, and in pyarrow.
+        types = values.dtypes if hasattr(values, "dtypes") else values.schema.types
+        types = [getattr(dtype, "categories", dtype) for dtype in types]
+        return [getattr(dtype, "dtype", getattr(dtype, "value_type", dtype)) for dtype in types]
+    rows = (list, tuple, np.ndarray)
+    dtype = getattr(values, "dtype", None)
+    if isinstance(values, rows) and getattr(dtype, "kind", "O") == "O":
+        # NumPy would make numbers of its own dates.
+        values = getattr(values, "flat", values)
+        cells = {type(v): getattr(v, "dtype", None) for v in values if not isinstance(v, rows)}
+        return {*cells.values(), *(d for v in values if isinstance(v, rows) for d in _dtypes(v))}
+    return [dtype]
 
 
 def _is_temporal(dtype):
@@ -187,7 +217,8 @@ def named(name):
             raise
         raise ValueError(
             f"{name} holds text: {error}. Encode categories as numbers, for instance with "
-            f"OneHotEncoder; for a table with ids of users and items use InteractionRecommender."
+            f"OneHotEncoder, which a stream takes as its encoder; for a table with ids of users "
+            f"and items use InteractionRecommender."
         ) from None
 
 

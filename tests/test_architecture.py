@@ -42,7 +42,9 @@ MAY_IMPORT = {
     "_components": {"_jit", "_messages"},
     "_versions": {"_jit", "_threads", "_warnings", "backends"},
     "_validation": {"_messages", "_rows", "_threads", "_warnings", "exceptions"},
+    "_cells": {"_ids", "_messages"},
     "datasets": {
+        "_cells",
         "_columns",
         "_ids",
         "_messages",
@@ -83,6 +85,7 @@ MAY_IMPORT = {
     "estimators": {
         *BELOW_AXES,
         *AXES,
+        "_cells",
         "_columns",
         "_ids",
         "_interactions",

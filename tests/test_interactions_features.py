@@ -188,6 +188,74 @@ def test_cells():
     assert_allclose(F, [[1, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0.5, 0, 0]])
 
 
+# What makes a DataFrame of a table of pyarrow.
+MAKERS = {
+    "pandas": lambda table: table.to_pandas(),
+    "pandas arrow": lambda table: table.to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": lambda table: pytest.importorskip("polars").from_arrow(table),
+    "pyarrow": lambda table: table,
+    "narwhals": lambda table: pytest.importorskip("narwhals").from_native(table),
+}
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_cells_mean_the_same_in_all_libraries(library):
+    pa = pytest.importorskip("pyarrow")
+    a_map = pa.map_(pa.string(), pa.float64())
+    columns = {
+        "item": ["a", "b", "c"],
+        "struct": [{"abv": 0.4, "sugar": 2}, None, {"abv": None, "sugar": 1}],
+        "map": pa.array([[("abv", 0.4), ("sugar", 2.0)], [], None], a_map),
+        "tags": [["x", "y"], None, ["x"]],
+        "years": [[1995, 1996], [], [1995]],
+        "kind": pa.array(["tea", "rum", None]).dictionary_encode(),
+        "price": pa.array([0.5, None, 1.0]),
+        "count": [1, None, 3],
+        "new": [True, None, False],
+    }
+    features = MAKERS[library](pa.table(columns))
+    model = InteractionRecommender(MFRecommender(2, max_iter=1), item_features=features)
+    model.fit([("u", "a"), ("v", "b"), ("v", "c")])
+    names = "count kind=rum kind=tea map=abv map=sugar new price struct=abv struct=sugar tags=x "
+    names += "tags=y years=1995 years=1996"
+    assert model.item_encoder_.get_feature_names_out().tolist() == names.split()
+    F = model.estimator_.backbone.item_features.toarray()
+    assert_allclose(
+        F,
+        [
+            [1, 0, 1, 0.4, 2, 1, 0.5, 0.4, 2, 1, 1, 1, 1],
+            [0, 1, 0, 0.0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0],
+            [3, 0, 0, 0.0, 0, 0, 1.0, 0.0, 1, 1, 0, 1, 0],
+        ],
+    )
+
+
+@pytest.mark.parametrize("library", ["pandas", "pandas arrow", "pyarrow"])
+def test_numbers_of_categories_are_names(library):
+    pa = pytest.importorskip("pyarrow")
+    years = pa.array([1995, None, 1996]).dictionary_encode()
+    features = MAKERS[library](pa.table({"item": ["a", "b", "c"], "year": years}))
+    model = InteractionRecommender(MFRecommender(2, max_iter=1), item_features=features)
+    model.fit([("u", "a"), ("v", "b"), ("v", "c")])
+    assert model.item_encoder_.get_feature_names_out().tolist() == ["year=1995", "year=1996"]
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_dates_are_no_features(library):
+    pa = pytest.importorskip("pyarrow")
+    numbers = pa.array([10**9, 2 * 10**9])
+    for dtype in (
+        pa.date64(), pa.time64("ns"), *map(pa.timestamp, ("s", "us", "ns")),
+        pa.timestamp("ns", "UTC"), pa.duration("s"), pa.duration("ns"),
+    ):  # fmt: skip
+        values = numbers.cast(dtype)
+        for column in (values, values.dictionary_encode()):
+            features = MAKERS[library](pa.table({"item": ["a", "b"], "x": column}))
+            model = InteractionRecommender(MFRecommender(2), item_features=features)
+            with pytest.raises(TypeError, match="item_features holds .* in column 'x'; features a"):
+                model.fit([("u", "a"), ("v", "b")])
+
+
 def test_model_is_searched():
     model = InteractionRecommender(
         MFRecommender(4, max_iter=2, random_state=0, backbone="features"), item_features=items()

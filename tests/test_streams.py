@@ -1,5 +1,6 @@
 """Streams of chunks: what they read, and fits on them."""
 
+import builtins
 import functools
 import gzip
 import itertools
@@ -18,7 +19,7 @@ from helpers import BOTH, each, fitted, model_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier
-from sklearn.exceptions import SkipTestWarning
+from sklearn.exceptions import DataConversionWarning, SkipTestWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import SGDClassifier
@@ -146,7 +147,10 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
             "some blocks .* sample_weight and others have none",
         ),
         (lambda X, y: stream_of(X, y, n_features=139), "140 features, but n_features=139"),
-        (lambda X, y: stream_of(np.full((1050, 1), "a"), y), "not numbers.*give an encoder"),
+        (
+            lambda X, y: stream_of(np.full((1050, 1), "a"), y),
+            "X holds text.* a stream takes as its encoder",
+        ),
         (lambda X, y: RowStream.from_csr(X), "y=None"),
         (lambda X, y: RowStream.from_csr(X, y[:3]), "X has 1050 rows, but y .* 3"),
         (lambda X, y: RowStream.from_libfm(__file__, zero_based="auto"), "zero_based='auto'"),
@@ -156,6 +160,98 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
 def test_malformed_streams(clicks, make, message):
     with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
         list(make(*clicks[:2]))
+
+
+def tables_that_no_fit_takes():
+    """Yield rows that are refused in memory, in all containers that can hold them."""
+    days = np.array([["2026-01-01"], ["2026-01-02"]], dtype="M8[ns]")
+    yield from (days, days.astype("M8[s]"), days - days[0], list(days), [list(row) for row in days])
+    yield np.array([[day] for day in days[:, 0]] + [[0]], dtype=object)[:2]
+    for one in (1e300, 1 + 2j, 10**400, np.inf, "a", {"a": 1}):
+        yield [[one], [1]]
+        yield np.array([[one], [1]], dtype=object)
+    for array in (np.array([[1e300], [2]]), np.array([[1 + 2j], [2]])):
+        yield from (
+            array,
+            sparse.csr_array(array),
+            sparse.coo_array(array),
+            sparse.csc_array(array),
+        )
+    yield from (np.ones(2), [1.0, 2.0], np.ones((2, 1, 1)), np.float64(1), np.array([["a"], ["b"]]))
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    polars, narwhals = pytest.importorskip("polars"), pytest.importorskip("narwhals")
+    for column in (days[:, 0], days[:, 0] - days[0, 0], np.array([1e300, 1]), np.array(["a", "b"])):
+        frame = pandas.DataFrame({"a": column})
+        table = pyarrow.Table.from_pandas(frame)
+        yield from (frame, frame.astype("category"), table, polars.from_arrow(table))
+        yield table.to_pandas(types_mapper=pandas.ArrowDtype)
+        yield pyarrow.table({"a": table["a"].combine_chunks().dictionary_encode()})
+        yield narwhals.from_native(polars.from_arrow(table))
+    yield pandas.DataFrame({"a": pandas.Series(days[:, 0]).dt.tz_localize("UTC")})
+    yield polars.DataFrame({"a": [1.0, 2.0]}).lazy()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+def test_streams_refuse_what_fits_in_memory_refuse(tmp_path):
+    y = [0.5, 1.0]
+    for X in tables_that_no_fit_takes():
+        with pytest.raises((TypeError, ValueError)) as in_memory:
+            FMRegressor(2, max_iter=1).fit(X, y)
+        # The rest names the estimator, or shows the matrix.
+        expected = str(in_memory.value).splitlines()[0].removesuffix(" by FMRegressor.")
+        for call in (
+            lambda X=X: FMRegressor(2, max_iter=1).fit(RowStream(lambda: iter([(X, y)]))),
+            lambda X=X: list(RowStream(lambda: iter([(X, y)]))),
+            lambda X=X: RowStream.from_csr(X, y),
+            lambda X=X: save_csr(tmp_path, X, y),
+        ):
+            with pytest.raises(type(in_memory.value), match=re.escape(expected)):
+                call()
+
+
+def test_dates_in_parquet_files_are_no_numbers(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    dtypes = [pyarrow.date32(), pyarrow.time64("ns")]
+    dtypes += [pyarrow.timestamp(u, z) for u in ("s", "ms", "us", "ns") for z in (None, "UTC")]
+    dtypes += [pyarrow.duration(unit) for unit in ("s", "ms", "us", "ns")]
+    for k, dtype in enumerate(dtypes):
+        width = pyarrow.int32() if dtype == pyarrow.date32() else pyarrow.int64()
+        table = pyarrow.table({"x": pyarrow.array([1, 2], width).cast(dtype), "y": [0, 1]})
+        path = tmp_path / f"{k}.parquet"
+        parquet.write_table(table, path)
+        for source in (path, polars.scan_parquet(path)):
+            with pytest.raises(TypeError, match="X holds .*; give numbers: convert dates"):
+                list(RowStream.from_parquet(source, "y"))
+
+
+@each(
+    "blocks, message",
+    [
+        ([(np.eye(2), [0, 1]), (np.eye(2), ["0", "1"])], "holds 0 in one block and '0' in another"),
+        ([(np.eye(2), ["0", "1"]), (np.eye(2), np.array([0, 1], object))], "'0' in one .* and 0"),
+        ([(np.eye(2), [b"0", b"1"]), (np.eye(2), ["0", "1"])], "b'0' in one block and '0' in"),
+        ([(np.eye(2), [0, 1]), (np.eye(2), np.array(["2026", "2027"], "M8[Y]"))], "0 in one block"),
+        ([(np.eye(2), np.ones((2, 2)))], r"y should be a 1d array, got an array of shape \(2, 2\)"),
+        ([(np.eye(2), 1)], r"y should be a 1d array, got an array of shape \(\)"),
+        ([(np.eye(2), [0, 1], 2.0)], r"2 rows of X, but \[2, 1\] of y and sample_weight"),
+        ([np.eye(2)], r"a block of the stream is a ndarray; .* yield \(X, y\)"),
+        ([(np.eye(2),)], "a block of the stream is a tuple of 1"),
+        ([(np.eye(2), [0, 1], None, None)], "a block of the stream is a tuple of 4"),
+    ],
+)
+def test_blocks_that_do_not_fit_together(blocks, message):
+    for size in (2, 4):
+        with pytest.raises((TypeError, ValueError), match=message):
+            list(RowStream(lambda: iter(blocks), chunk_size=size))
+
+
+def test_targets_of_blocks_may_be_numbers_of_any_type(tmp_path):
+    targets = [[0, 1], [True, False], [0.0, 1.0], np.array([[1], [0]], dtype=np.uint8)]
+    with pytest.warns(DataConversionWarning, match="A column-vector y was passed"):
+        ((_, y),) = RowStream(lambda: ((np.eye(2), y) for y in targets), prefetch=0)
+    assert_array_equal(y, [0, 1, 1, 0, 0, 1, 1, 0])
 
 
 def test_progress_is_printed_every_few_seconds(clicks, capsys, monkeypatch):
@@ -491,7 +587,7 @@ def test_categories_of_parquet_files_keep_their_digits(tmp_path, reader):
     hasher = FeatureHasher(1 << 12, **options)
     for features in (["id"], ["hour"], ["price"], ["id", "hour", "price"]):
         rows = [
-            [f"{name}={'nan' if value is None else value}" for name, value in row.items()]
+            [f"{name}={int(value) if value == 0 else value}" for name, value in row.items()]
             for row in frame.select(features).rows(named=True)
         ]
         assert_array_equal(read(hasher, *features), hasher.transform(rows).toarray())
@@ -584,6 +680,62 @@ def test_an_encoder_compares_the_names_of_fields(users_and_items, encoder, recwa
     swapped = RowStream.from_parquet(path, "clicked", encoder=encoder)
     with pytest.raises(ValueError, match="names should match"):
         next(iter(swapped))
+
+
+@pytest.mark.parametrize("reader", ["pyarrow", "polars"])
+def test_encoders_of_scikit_learn_know_what_pandas_reads(tmp_path, reader):
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    moments = pyarrow.array([10**9, 5 * 10**9, 10**10])
+    columns = {
+        "id": [1, None, 3],
+        "price": [1.5, None, 2.0],
+        "word": ["a", None, "b"],
+        "new": [True, False, True],
+        "kind": pyarrow.array(["a", "b", "a"]).dictionary_encode(),
+        "day": pyarrow.array([1, 2, 3], pyarrow.int32()).cast(pyarrow.date32()),
+        "time": moments.cast(pyarrow.timestamp("ns")),
+        "zone": moments.cast(pyarrow.timestamp("us", "Europe/Paris")),
+        "span": moments.cast(pyarrow.duration("ns")),
+    }
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({**columns, "y": [0, 1, 0]}), path)
+    frame = pandas.read_parquet(path)
+    source = path if reader == "pyarrow" else polars.scan_parquet(path)
+    for names in [*([name] for name in columns), list(columns)]:
+        for rows in (frame[names], frame[names].to_numpy()):
+            encoder = OneHotEncoder().fit(rows)
+            stream = RowStream.from_parquet(source, "y", features=names, encoder=encoder)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "X does not have valid feature names")
+                assert_array_equal(rows_of(stream)[0], encoder.transform(rows).toarray())
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_encoders_of_scikit_learn_without_pandas(monkeypatch):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"id": [1, 2, 1], "word": ["a", "b", "a"], "y": [0, 1, 0]})
+    rows = np.array(frame[["id", "word"]].rows(), dtype=object)
+    load = builtins.__import__
+
+    def without_pandas(name, namespace=None, *args):
+        # Scikit-learn may use it.
+        if name == "pandas" and namespace and namespace["__name__"].startswith("freqfm"):
+            raise ImportError(name)
+        return load(name, namespace, *args)
+
+    monkeypatch.setattr("builtins.__import__", without_pandas)
+    options = {"features": ["id", "word"], "prefetch": 0}
+    for fitted_on in (rows, frame[["id", "word"]]):
+        encoder = OneHotEncoder().fit(fitted_on)
+        stream = RowStream.from_parquet(frame, "y", encoder=encoder, **options)
+        (X, _), *_ = stream
+        assert X.shape == (3, 4) and (X.sum(axis=1) == 2).all()
+    swapped = RowStream.from_parquet(frame, "y", encoder=encoder, features=["word", "id"])
+    with pytest.raises(ValueError, match="fitted on .'id', 'word'.; pass features="):
+        list(swapped)
 
 
 def test_columns_that_cannot_be_features(users_and_items):

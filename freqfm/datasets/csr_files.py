@@ -13,6 +13,7 @@ from sklearn.utils import Bunch, column_or_1d
 from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import (
+    as_float_rows,
     check_columns,
     check_integer,
     check_structure,
@@ -43,8 +44,8 @@ def as_csr(X):
     if issparse(X):
         X = checked_csr(X)
         check_columns(X)
-    else:
-        X = csr_array(np.asarray(X, dtype=np.float32))
+    if not issparse(X) or X.dtype != np.float32:
+        X = csr_array(as_float_rows(X))
     return csr_of(
         X.data.astype(np.float32, copy=False),
         X.indices.astype(np.int32, copy=False),
@@ -78,10 +79,11 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     Raises
     ------
     TypeError
-        If targets are not numbers.
+        If targets are not numbers, or ``X`` holds dates.
     ValueError
         If ``y`` is given beside a stream, targets or weights are not one for each row, or ``X`` is
-        sparse with indices out of bounds or more than 2^31 - 1 columns.
+        complex, not two-dimensional, beyond float32, or sparse with indices out of bounds or more
+        than 2^31 - 1 columns.
     OSError
         If files cannot be written or replaced. What is in the folder stays as it is.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from itertools import islice
+from numbers import Number
 
 import numpy as np
 from scipy.sparse import issparse
@@ -14,7 +16,9 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from freqfm._cells import is_frame, read_cells
 from freqfm._ids import check_present, natural
+from freqfm._messages import shown
 from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import check_flag, check_integer
 from freqfm._versions import VersionStamp
@@ -101,7 +105,9 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_fields)
-            In each field either strings, numbers or dates, none of them missing.
+            In each field either strings, numbers, dates or the like, none of them missing. Equal
+            values are one category, also in another container, type or unit: an array, lists, or a
+            DataFrame of any library. A midnight is the date, and times with a zone are in UTC.
         y : object, default=None
             Ignored.
 
@@ -112,28 +118,31 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If values are missing, the number of fields is another one, or ``max_features`` is not
-            None or an integer of at least 1.
+            If values are missing, the number of fields is another one, times are finer than a
+            microsecond or beyond the year 9999, or ``max_features`` is not None or an integer of at
+            least 1.
         TypeError
-            If a value cannot be a category, if a field holds strings beside numbers, also of
-            earlier rows, or if ``X`` is sparse.
+            If a value cannot be a category, if a field holds values of several kinds (strings
+            beside numbers, times with a zone beside others), also of earlier rows, or if ``X`` is
+            sparse.
         """
         most = np.iinfo(np.int32).max
         if self.max_features is not None:
             most = check_integer("max_features", self.max_features, 1)
-        given, X = X, _as_fields(X)
+        given, fields = X, _fields_of(X)
         begins = not hasattr(self, "columns_")
         if not begins:
             validate_data(self, given, reset=False, skip_check_array=True)
         # All are read before any is added: an error leaves the encoder as it was.
-        known = [{}] * X.shape[1] if begins else self.columns_
-        fields = [dict.fromkeys(_values(X, j, columns)) for j, columns in enumerate(known)]
+        known = [{}] * len(fields) if begins else self.columns_
+        for j, (values, columns) in enumerate(zip(fields, known, strict=True)):
+            _check_categories(j, values, columns)
         if begins:
             validate_data(self, given, reset=True, skip_check_array=True)
             self.n_features_out_ = 0
             self.columns_ = [{} for _ in fields]
         for values, columns in zip(fields, self.columns_, strict=True):
-            for value in values:
+            for value in dict.fromkeys(values):
                 if value not in columns and self.n_features_out_ < most:
                     columns[value] = self.n_features_out_
                     self.n_features_out_ += 1
@@ -150,18 +159,24 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         -------
         rows : csr_array of shape (n_samples, `n_features_out_`), dtype float32
             An ndarray if ``sparse_output`` is False.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in ``partial_fit``.
         """
         check_is_fitted(self, "columns_")
-        given, X = X, _as_fields(X)
-        validate_data(self, given, reset=False, skip_check_array=True)
-        found = np.empty(X.shape, dtype=np.int32)
-        for j, columns in enumerate(self.columns_):
-            found[:, j] = [columns.get(value, -1) for value in _values(X, j, columns)]
+        fields = _fields_of(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        found = np.empty((len(fields[0]), len(fields)), dtype=np.int32)
+        for j, (values, columns) in enumerate(zip(fields, self.columns_, strict=True)):
+            _check_categories(j, values, columns)
+            found[:, j] = [columns.get(value, -1) for value in values]
         found.sort(axis=1)
         known = found >= 0
         indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
         ones = np.ones(indptr[-1], dtype=np.float32)
-        rows = csr_of(ones, found[known], indptr, (len(X), self.n_features_out_))
+        rows = csr_of(ones, found[known], indptr, (len(found), self.n_features_out_))
         sparse_output = check_flag("sparse_output", self.sparse_output)
         return with_one_index_type(rows) if sparse_output else rows.toarray()
 
@@ -187,61 +202,55 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         return names
 
 
-def _as_fields(X):
-    """Return rows as an array of two dimensions."""
+def _fields_of(X):
+    """Return the values of each field as a list."""
     if issparse(X):
         raise TypeError(
             "X is a sparse matrix; IncrementalOneHotEncoder takes rows of categories, as an array, "
             "lists or a DataFrame."
         )
-    if hasattr(X, "to_numpy") and len(X.shape) == 2:
-        # Column by column: an array of all has one type, float for integers beside prices.
-        if hasattr(X, "iloc"):
-            columns = [X.iloc[:, j] for j in range(X.shape[1])]
-        else:
-            columns = [X[name] for name in getattr(X, "column_names", None) or X.columns]
-        X = np.empty(X.shape, dtype=object)
-        for j, column in enumerate(columns):
-            X[:, j] = _without_nanoseconds(np.asarray(column))
-    is_list = isinstance(X, (list, tuple))
-    X = np.array(X, dtype=object) if is_list else _without_nanoseconds(np.asarray(X))
-    if X.ndim != 2:
-        raise ValueError(
-            f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
-            f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
-        )
+    if not is_frame(X):
+        # As objects: NumPy would make strings of numbers beside strings.
+        X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
+        if X.ndim != 2:
+            raise ValueError(
+                f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
+                f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
+            )
     if not X.shape[1]:
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    if np.iscomplexobj(X):
-        raise ValueError("Complex data not supported: X holds complex numbers.")
-    return X
+    return read_cells(X)[1]
 
 
-def _without_nanoseconds(array):
-    """Return dates in microseconds; NumPy makes integers of nanoseconds, and Python has none."""
-    return array.astype(f"{kind}8[us]") if (kind := array.dtype.kind) in "mM" else array
-
-
-def _values(X, j, known):
-    """Return the categories of a field as a list: strings beside strings, or none of them."""
-    values = natural(X[:, j])
-    check_present(values, f"field {j} of X")
-    if values.dtype.kind == "O":
-        try:
-            hash(tuple(values))
-        except TypeError as error:
-            raise TypeError(
-                f"Field {j} of X holds a value that cannot be a category: {error}. Each argument "
-                f"must be a string or a number."
-            ) from None
-    values = values.tolist()
-    kinds = {*map(type, islice(known, 1)), *map(type, values)}
-    if len({issubclass(kind, str) for kind in kinds}) > 1:
-        all_values = [*islice(known, 1), *values]
-        first = all_values[0]
-        other = next(v for v in all_values if isinstance(v, str) != isinstance(first, str))
+def _check_categories(j, values, known):
+    """Raise unless the values of a field are present and of one kind, as those known before."""
+    try:
+        distinct = dict.fromkeys([*islice(known, 1), *values])
+    except TypeError as error:
         raise TypeError(
-            f"Field {j} of X holds {other!r} beside {first!r}; '1' and 1 would be two categories. "
-            f"Convert the field to one type, for instance to strings."
+            f"Field {j} of X holds a value that cannot be a category: {error}. Each argument "
+            f"must be a string or a number."
+        ) from None
+    types = set(map(type, distinct))
+    if complex in types:
+        raise ValueError(f"Complex data not supported: field {j} of X holds complex numbers.")
+    if {type(None), float} & types:
+        check_present(natural(np.array(values, dtype=object)), f"field {j} of X")
+    if len(types) == 1 and datetime not in types:
+        return
+    of_kinds = {}
+    for value in distinct:
+        of_kinds.setdefault(_kind(value), value)
+    if len(of_kinds) > 1:
+        first, other, *_ = of_kinds.values()
+        raise TypeError(
+            f"Field {j} of X holds {shown(other)} beside {shown(first)}; these would be two "
+            f"categories, even if they mean the same. Convert the field to one type, for instance to strings."
         )
-    return values
+
+
+def _kind(value):
+    """Return what tells apart values that are never equal: their type, or more general."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return "time with zone"
+    return next((kind for kind in (Number, date) if isinstance(value, kind)), type(value))

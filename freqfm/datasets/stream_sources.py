@@ -1,17 +1,17 @@
 """The parts of data sets that streams read: row groups of Parquet files, and text files."""
 
 import os
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._cells import is_frame, read_cells
 from freqfm.datasets._lines import as_paths, read_lines
 from freqfm.datasets.criteo import FEATURE_NAMES, read_rows
 from freqfm.datasets.libfm import read_block
 
-__all__ = ["Columns", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
+__all__ = ["Columns", "as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
 
 
 class Columns(NamedTuple):
@@ -20,7 +20,6 @@ class Columns(NamedTuple):
     target: str
     features: list | None  #: None is all others
     sample_weight: str | None
-    encoded: bool  #: whether features are categories, whose values must be kept
 
     def resolved(self, names):
         """Return the columns with the features by name; raise if one does not exist."""
@@ -38,30 +37,13 @@ class Columns(NamedTuple):
             )
         return self._replace(features=list(self.features or others))
 
-    def block(self, column):
-        """Return X, y and maybe weights by a function that returns a column as an array."""
-        arrays = [column(name) for name in self.features]
-        dtype = self._dtype([array.dtype for array in arrays])
-        X = np.empty((len(arrays[0]), len(arrays)), dtype=dtype)
-        for j, array in enumerate(arrays):
-            X[:, j] = array
-        weight = () if self.sample_weight is None else (column(self.sample_weight),)
-        return X, column(self.target), *weight
-
-    def _dtype(self, dtypes):
-        """Return the type of an array that holds columns of some types."""
-        kinds = {dtype.kind for dtype in dtypes}
-        if not kinds <= set("biuf"):
-            return np.dtype(object)
-        if not self.encoded:
-            return np.dtype(np.float32)
-        common = np.result_type(*dtypes)
-        # Integers as floats would lose digits, and be written in another way.
-        return common if kinds == {common.kind} else np.dtype(object)
-
     def all(self):
         """Return all names."""
-        return [name for name in (*self.features, self.target, self.sample_weight) if name]
+        return [*self.features, *self.labels()]
+
+    def labels(self):
+        """Return the names of the target and of the weights, if there are any."""
+        return [name for name in (self.target, self.sample_weight) if name]
 
 
 def parquet_parts(path, columns, n_rows):
@@ -69,6 +51,8 @@ def parquet_parts(path, columns, n_rows):
     if type(path).__module__.split(".")[0] == "polars":
         return _polars_parts(path, columns, n_rows)
     data = open_parquet(path)
+    import pyarrow
+
     columns = columns.resolved(data.schema.names)
 
     def part(fragment):
@@ -77,7 +61,11 @@ def parquet_parts(path, columns, n_rows):
             options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
             for batch in fragment.to_batches(**options):
                 if batch.num_rows:
-                    yield columns.block(partial(_of_batch, batch, columns.encoded))
+                    labels = (batch.column(name) for name in columns.labels())
+                    yield (
+                        pyarrow.Table.from_batches([batch]).select(columns.features),
+                        *(label.to_numpy(zero_copy_only=False) for label in labels),
+                    )
 
         return read
 
@@ -103,29 +91,6 @@ def open_parquet(path):
     return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
 
 
-def _of_batch(batch, encoded, name):
-    """Return a column of a pyarrow RecordBatch as an array."""
-    import pyarrow
-
-    column = batch.column(name)
-    if encoded and column.null_count and pyarrow.types.is_integer(column.type):
-        return _integers(column.to_pylist())
-    return column.to_numpy(zero_copy_only=False)
-
-
-def _of_table(table, encoded, name):
-    """Return a column of a polars DataFrame as an array."""
-    column = table.get_column(name)
-    if encoded and column.null_count() and column.dtype.is_integer():
-        return _integers(column.to_list())
-    return column.to_numpy()
-
-
-def _integers(values):
-    """Return integers, of which some are None, as an array with NaN in place of these."""
-    return np.array([np.nan if value is None else value for value in values], dtype=object)
-
-
 def _polars_parts(frame, columns, n_rows):
     """Return what ``parquet_parts`` does, of a LazyFrame."""
     import polars
@@ -139,7 +104,10 @@ def _polars_parts(frame, columns, n_rows):
     def part(begin):
         def read():
             table = frame.slice(begin, n_rows).collect()
-            yield columns.block(partial(_of_table, table, columns.encoded))
+            yield (
+                table.select(columns.features),
+                *(table[name].to_numpy() for name in columns.labels()),
+            )
 
         return read
 
@@ -193,12 +161,34 @@ def as_strings(X, names):
 
     Lists are what it takes already.
     """
-    if hasattr(X, "columns"):
-        names, fields = list(X.columns), [list(X[name]) for name in X.columns]
-        rows = zip(*fields, strict=True)
-    elif isinstance(X, np.ndarray):
-        names, rows = range(X.shape[1]) if names is None else names, X.tolist()
-    else:
+    if not is_frame(X) and not isinstance(X, np.ndarray):
         return X
+    found, columns = read_cells(X)
+    names = found if names is None or is_frame(X) else names
     prefixes = [f"{name}=" for name in names]
-    return [[a + str(b) for a, b in zip(prefixes, row, strict=True)] for row in rows]
+    return [
+        [f"{a}{b}" for a, b in zip(prefixes, row, strict=True)]
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def as_pandas(X, names):
+    """Return rows of a file as a pandas DataFrame; without pandas, as an array of objects.
+
+    What scikit-learn's encoders take: types are those that pandas reads from the same file, but
+    that integers with gaps keep their digits.
+    """
+    try:
+        import pandas
+
+        if isinstance(X, np.ndarray):
+            return pandas.DataFrame(X, columns=names)
+        table = X.to_arrow() if hasattr(X, "to_arrow") else X
+        frame = table.to_pandas(integer_object_nulls=True)
+    except ImportError:
+        return np.array(list(zip(*read_cells(X)[1], strict=True)), dtype=object)
+    for name in names:
+        if frame[name].dtype == object and pandas.api.types.infer_dtype(frame[name]) == "integer":
+            gaps = [np.nan if value is None else value for value in frame[name]]
+            frame[name] = np.array(gaps, dtype=object)
+    return frame

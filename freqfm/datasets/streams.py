@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.utils import column_or_1d
 
+from freqfm._cells import is_frame, read_cells
+from freqfm._messages import shown
 from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
 from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
+from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 
 __all__ = ["RowStream"]
 
@@ -39,15 +42,16 @@ class RowStream:
     ----------
     source : callable or list of callable
         A function without arguments that returns an iterator of blocks of rows, ``(X, y)`` or
-        ``(X, y, sample_weight)``, from the start each time it is called. A list of functions are
-        the parts of one data set, whose order ``shuffle`` changes.
+        ``(X, y, sample_weight)``, from the start each time it is called; ``X`` as ``fit`` or the
+        encoder takes it. A list of functions are the parts of one data set, whose order
+        ``shuffle`` changes.
     encoder : transformer, default=None
         Its ``transform`` turns the ``X`` of a block into numbers: a fitted ``OneHotEncoder``, a
         ``FeatureHasher(input_type="string")``, which hashes "name=value" of each field of arrays
-        and DataFrames, and the strings of lists as they are; a ``HashingVectorizer`` for one column
-        of texts; or an :class:`IncrementalOneHotEncoder`. An encoder with ``partial_fit`` learns
-        from each block first, in iterations and in the first pass of ``fit``. None if the blocks
-        are numbers.
+        and DataFrames, equal values alike (see :doc:`/streams`), and the strings of lists as they
+        are; a ``HashingVectorizer`` for one column of texts; or an
+        :class:`IncrementalOneHotEncoder`. An encoder with ``partial_fit`` learns from each block
+        first, in iterations and in the first pass of ``fit``. None if the blocks are numbers.
     n_features : int, default=None
         Number of columns of all chunks. None uses that of each block; ``fit`` finds the largest.
     chunk_size : int, default=32768
@@ -165,8 +169,7 @@ class RowStream:
             If a column does not exist.
         """
         size = _chunk_size(options)
-        encoded = options.get("encoder") is not None
-        columns = stream_sources.Columns(target, features, sample_weight, encoded)
+        columns = stream_sources.Columns(target, features, sample_weight)
         parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
         stream = cls(parts, **{"n_rows": n_rows, **options})
         stream._names = names
@@ -328,26 +331,13 @@ class RowStream:
 
     def _encoded(self, block, learn):
         """Return a block with X in CSR format."""
-        X, y, *weight = block
+        X, *labels = _parts_of(block)
         encoder = self.encoder
         if encoder is not None:
-            if isinstance(encoder, FeatureHasher):
-                X = self._hashable(X)
-            elif isinstance(encoder, HashingVectorizer):
-                X = _texts(X)
-            elif hasattr(encoder, "feature_names_in_"):
-                X = self._named(X)
+            X = self._encodable(X)
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
             X = encoder.transform(X)
-        if not issparse(X):
-            try:
-                X = np.asarray(X, dtype=np.float32)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"a block of the stream holds X that are not numbers ({error}); give an "
-                    f"encoder."
-                ) from None
         X = as_csr(X)
         if self.n_features is not None:
             if X.shape[1] > self.n_features:
@@ -357,36 +347,36 @@ class RowStream:
                 )
             # The matrix is new, though its arrays may be those that were given.
             X.resize(X.shape[0], self.n_features)
-        weight = [w for w in weight if w is not None]
-        return X, *(np.asarray(values) for values in (y, *weight))
+        return X, *labels
 
-    def _hashable(self, X):
-        """Return X as what a FeatureHasher takes."""
-        kind = self.encoder.input_type
-        if kind == "string":
-            return stream_sources.as_strings(X, self._names)
-        if isinstance(X, np.ndarray):
+    def _encodable(self, X):
+        """Return the X of a block as what the encoder takes."""
+        encoder, names = self.encoder, self._names
+        if isinstance(encoder, FeatureHasher):
+            table = is_frame(X) or isinstance(X, np.ndarray)
+            if table and encoder.input_type != "string":
+                raise ValueError(
+                    f"encoder=FeatureHasher(input_type={encoder.input_type!r}) cannot hash the "
+                    f"tables of this stream; set input_type='string'."
+                )
+            return stream_sources.as_strings(X, names)
+        if isinstance(encoder, HashingVectorizer):
+            return _texts(X)
+        named = hasattr(encoder, "feature_names_in_")
+        if names is None or (is_frame(X) and isinstance(encoder, IncrementalOneHotEncoder)):
+            return X
+        if not named and isinstance(X, np.ndarray):
+            return X
+        X = stream_sources.as_pandas(X, names)
+        if not named:
+            return np.asarray(X)
+        if not is_frame(X) and names != encoder.feature_names_in_.tolist():
+            known = encoder.feature_names_in_.tolist()
             raise ValueError(
-                f"encoder=FeatureHasher(input_type={kind!r}) cannot hash the arrays of this "
-                f"stream; set input_type='string'."
+                f"the stream has the columns {names}, but its encoder was fitted on {known}; "
+                f"pass features={known}."
             )
         return X
-
-    def _named(self, X):
-        """Return X with the names of its columns, for an encoder that compares them."""
-        names, known = self._names, self.encoder.feature_names_in_.tolist()
-        if names is None or not isinstance(X, np.ndarray):
-            return X
-        try:
-            import pandas
-        except ImportError:
-            if names != known:
-                raise ValueError(
-                    f"the stream has the columns {names}, but its encoder was fitted on {known}; "
-                    f"pass features={known}."
-                ) from None
-            return X
-        return pandas.DataFrame(X, columns=names)
 
     def _counted(self, chunks):
         """Yield chunks; print progress, and remember the number of rows."""
@@ -417,18 +407,31 @@ def _chunk_size(options):
     return check_integer("chunk_size", options.get("chunk_size", _CHUNK_SIZE), 1)
 
 
+def _parts_of(block):
+    """Return X, y and maybe the weights of a block, the latter as vectors."""
+    if not isinstance(block, (tuple, list)) or len(block) not in (2, 3):
+        n = f" of {len(block)}" if isinstance(block, (tuple, list)) else ""
+        raise ValueError(
+            f"a block of the stream is a {type(block).__name__}{n}; its source must yield (X, y) "
+            f"or (X, y, sample_weight)."
+        )
+    X, y, *weight = block
+    # In memory, too, targets may be a column.
+    return X, column_or_1d(y, warn=True), *(np.atleast_1d(w) for w in weight if w is not None)
+
+
 def _texts(X):
     """Return a column of texts."""
-    if np.ndim(X) != 2:
+    if not is_frame(X) and np.ndim(X) != 2:
         return X
-    X = np.asarray(X)
-    if X.shape[1] != 1:
+    _, columns = read_cells(X if is_frame(X) else np.asarray(X))
+    if len(columns) != 1:
         raise ValueError(
-            f"a block of the stream has {X.shape[1]} columns, but HashingVectorizer takes one of "
+            f"a block of the stream has {len(columns)} columns, but HashingVectorizer takes one of "
             f"texts; name it as features=[...], or encode all with "
             f"FeatureHasher(input_type='string')."
         )
-    return X[:, 0]
+    return columns[0]
 
 
 def _for_users(chunk):
@@ -439,13 +442,20 @@ def _for_users(chunk):
 
 def _rechunked(blocks, size):
     """Yield chunks of ``size`` rows, and a last one of at least one row."""
-    waiting, n_waiting = [], 0
+    waiting, n_waiting, known = [], 0, None
     for block in blocks:
         n = block[0].shape[0]
         if any(len(values) != n for values in block[1:]):
             raise ValueError(
                 f"a block of the stream has {n} rows of X, but {[len(v) for v in block[1:]]} of y "
                 f"and sample_weight; give one for each row."
+            )
+        known = block[1][:1] if known is None or not len(known) else known
+        if n and _kind(known) != _kind(block[1]):
+            raise TypeError(
+                f"y of the stream holds {shown(known.tolist()[0])} in one block and "
+                f"{shown(block[1].tolist()[0])} in another, which would be merged into one type; "
+                f"convert all blocks to the same."
             )
         begin = 0
         while n_waiting + n - begin >= size:
@@ -457,6 +467,12 @@ def _rechunked(blocks, size):
             n_waiting += n - begin
     if waiting:
         yield _joined(waiting)
+
+
+def _kind(targets):
+    """Return the kind of type of some targets: numbers of all types are one kind."""
+    first = np.asarray(targets.tolist()[0]) if targets.dtype.kind in "OT" else targets
+    return "number" if first.dtype.kind in "biuf" else first.dtype.kind
 
 
 def _part(block, begin, end):

@@ -1,15 +1,15 @@
 """Tables of features of users or items by id, encoded for ``backbones.Features``."""
 
 import math
-from collections.abc import Mapping
 from numbers import Number
 
 import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction import DictVectorizer
 
+from freqfm._cells import open_columns, read_cells, type_of
 from freqfm._columns import role_of, shorten
-from freqfm._ids import as_ids, is_missing, unique_codes
+from freqfm._ids import as_ids, unique_codes
 from freqfm._interactions import Table, is_dataframe
 from freqfm._warnings import warn_once
 
@@ -67,9 +67,12 @@ class FeatureTable:
                 f"each {role}, with lists for several values."
             )
         self.rows = [{} for _ in codes]
-        for k, of_column in enumerate(names):
+        _, cells = read_cells(frame, self.name)
+        for k, column in enumerate(open_columns(frame)[1]):
             if k != place:
-                self._add(of_column, table.column(k), _is_category(frame, k))
+                # As pandas and as Arrow name them.
+                is_category = str(type_of(column)).startswith(("category", "dictionary"))
+                self._add(names[k], cells[k], is_category)
 
     def _place_of_ids(self, frame, names, column):
         """Return the position of the column of ids; None if they are in the index."""
@@ -92,7 +95,7 @@ class FeatureTable:
     def _add(self, column, values, is_category):
         """Add a column's features to the rows."""
         largest = 0.0
-        for row, value in zip(self.rows, values.tolist(), strict=True):
+        for row, value in zip(self.rows, values, strict=True):
             found = _features_of(column, value, is_category)
             if found is None:
                 raise TypeError(
@@ -113,17 +116,14 @@ class FeatureTable:
 
 def _features_of(column, value, is_category):
     """Return the features of a cell by name; None if it cannot be encoded."""
-    if isinstance(value, Mapping):
-        found = {key: number for key, number in value.items() if not is_missing(number)}
-        if not all(map(_is_finite, found.values())):
-            return None
-        return {f"{column}={key}": float(number) for key, number in found.items()}
-    if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
-        return {f"{column}={item}": 1.0 for item in value if not is_missing(item)}
-    if is_missing(value):
+    if value is None:
         return {}
-    if is_category and isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas makes floats of integers where some are missing
+    if isinstance(value, dict):
+        if not all(map(_is_finite, value.values())):
+            return None
+        return {f"{column}={key}": float(number) for key, number in value.items()}
+    if isinstance(value, list):
+        return {f"{column}={item}": 1.0 for item in value if item is not None}
     if isinstance(value, str) or (is_category and isinstance(value, Number)):
         return {f"{column}={value}": 1.0}
     if _is_finite(value):
@@ -132,13 +132,7 @@ def _features_of(column, value, is_category):
 
 
 def _is_finite(value):
-    is_number = isinstance(value, (Number, np.bool_)) and not isinstance(value, complex)
-    return is_number and math.isfinite(value)
-
-
-def _is_category(frame, k):
-    """Return whether a column of a pandas DataFrame is categorical."""
-    return hasattr(frame, "iloc") and str(frame.dtypes.iloc[k]) == "category"
+    return isinstance(value, Number) and not isinstance(value, complex) and math.isfinite(value)
 
 
 def new_encoder(table):

@@ -1,0 +1,191 @@
+"""Cells of tables as Python objects: equal values are equal, whichever container holds them."""
+
+import math
+from collections.abc import Mapping, Set
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from numbers import Integral, Real
+
+import numpy as np
+
+from freqfm._ids import is_missing
+from freqfm._messages import cut, shown
+
+# What needs no conversion.
+_PLAIN = {bool, bytes, int, str, type(None)}
+
+
+def is_frame(X):
+    """Return whether X is a DataFrame or a table of pyarrow, with named columns."""
+    return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
+
+
+def read_cells(X, name="X"):
+    """Return the names of the columns of a table, and the cells of each column as a list.
+
+    Missing values are None. Whole numbers are integers, also in columns of floats, which pandas
+    makes of integers where some are missing. Dates are those of Python, as are times at midnight;
+    times with a zone are in UTC. Sets are sorted lists. Structs and maps are sorted dicts without
+    their missing values, or empty lists.
+
+    Parameters
+    ----------
+    X : DataFrame or ndarray of shape (n_rows, n_columns)
+    name : str, default="X"
+        For errors.
+
+    Returns
+    -------
+    names : list
+        Of an array, the numbers of its columns.
+    columns : list of list
+
+    Raises
+    ------
+    ValueError
+        If dates are beyond the years 1 to 9999, or times finer than a microsecond.
+    TypeError
+        If the rows of a DataFrame are not in memory.
+    """
+    names, columns = open_columns(X)
+    cells = []
+    for of_column, column in zip(names, columns, strict=True):
+        try:
+            values = _values(column)
+            plain = set(map(type, values)) <= _PLAIN
+            cells.append(values if plain else list(map(_cell, values)))
+        except (ArithmeticError, ValueError) as error:
+            raise ValueError(
+                f"column {shown(of_column)} of {name} holds what Python's types cannot "
+                f"({cut(str(error))}); dates must be in the years 1 to 9999, and times in whole "
+                f"microseconds: round them, or convert them to strings."
+            ) from None
+    return names, cells
+
+
+def open_columns(X):
+    """Return the names and the columns of a DataFrame or an array, in the types of its library."""
+    X = X.to_native() if hasattr(X, "to_native") else X
+    if not is_frame(X):
+        return list(range(X.shape[1])), list(X.T)
+    if hasattr(X, "iloc"):
+        return list(X.columns), [X.iloc[:, place] for place in range(X.shape[1])]
+    if hasattr(X, "column_names"):
+        return list(X.column_names), X.columns
+    if hasattr(X, "get_columns"):
+        return X.columns, X.get_columns()
+    import narwhals
+
+    frame = narwhals.from_native(X, eager_only=True)
+    return frame.columns, [frame.get_column(name).to_native() for name in frame.columns]
+
+
+def type_of(column):
+    """Return the type of a column, in the types of its library."""
+    return column.dtype if hasattr(column, "dtype") else column.type
+
+
+def _values(column):
+    """Return the values of a column as a list of the objects that its library makes of them."""
+    dtype = type_of(column)
+    if type(dtype).__name__ == "ArrowDtype":
+        column = column.array.__arrow_array__()
+        dtype = column.type
+    if hasattr(column, "to_pylist"):
+        return _of_arrow(column, dtype)
+    if hasattr(column, "to_physical"):
+        return _of_polars(column, dtype)
+    return _of_numpy(np.asarray(column)) if isinstance(dtype, np.dtype) else column.tolist()
+
+
+def _of_arrow(column, dtype):
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(dtype):
+        dtype = dtype.value_type
+        column = column.cast(dtype)
+    if getattr(dtype, "unit", None) == "ns":
+        # An error if digits would be lost: Python's types have none for them.
+        name, zone = str(dtype).partition("[")[0], getattr(dtype, "tz", None)
+        exact = {"time64": pyarrow.time64("us"), "duration": pyarrow.duration("us")}
+        column = column.cast(exact.get(name, pyarrow.timestamp("us", zone)))
+    return column.to_pylist()
+
+
+def _of_polars(column, dtype):
+    finest = getattr(dtype, "time_unit", None) == "ns" or str(dtype) == "Time"
+    if finest and (column.to_physical() % 1000 != 0).any():
+        raise ValueError("there are nanoseconds")
+    return column.to_list()
+
+
+def _of_numpy(array):
+    """Return an array, or a number or date of NumPy, as Python objects."""
+    if array.dtype.kind in "mM":
+        # Python has no nanoseconds; NumPy makes integers of them.
+        exact = array.astype(f"{array.dtype.kind}8[us]")
+        back = exact.astype(array.dtype)
+        if not np.all((back == array) | np.isnat(array)):
+            raise ValueError("there are fractions of a microsecond, or years out of range")
+        array = exact
+    values = array.tolist()
+    if array.dtype.kind in "mM" and int in set(map(type, np.ravel(values).tolist())):
+        raise ValueError(f"{array.max()} is out of range")
+    return values
+
+
+def _cell(value):
+    """Return a value in the one form that it has in all containers; None if it is missing."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = _of_numpy(value)
+    if type(value) in _PLAIN:
+        return value
+    if is_missing(value):
+        return None
+    if isinstance(value, (Integral, Decimal, Real)):
+        return _number(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (date, timedelta)):
+        return _moment(value)
+    if isinstance(value, Set):
+        return sorted(map(_cell, value), key=str)
+    if _is_map(value):
+        pairs = sorted(((_cell(key), _cell(item)) for key, item in dict(value).items()), key=str)
+        # Without any, a list of pandas is not known to be a map.
+        return {key: item for key, item in pairs if item is not None} or []
+    return list(map(_cell, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _number(value):
+    """Return a number as an integer if it is one; decimals without trailing zeros."""
+    if not math.isfinite(value):
+        return value
+    if value == int(value):
+        return int(value)
+    return Decimal(f"{value:f}".rstrip("0")) if isinstance(value, Decimal) else value
+
+
+def _is_map(value):
+    """Return whether a value is a dict or a struct, or the pairs that pandas makes of a map."""
+    if isinstance(value, Mapping):
+        return True
+    pairs = isinstance(value, list) and all(isinstance(v, tuple) and len(v) == 2 for v in value)
+    keys = [key for key, _ in value] if pairs else []
+    named = all(isinstance(key, (str, Integral)) for key in keys)
+    return bool(keys) and named and len(set(keys)) == len(keys)
+
+
+def _moment(value):
+    """Return a date, time or duration of Python or pandas as one of Python."""
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise ValueError(f"{value} has nanoseconds")
+    if isinstance(value, timedelta):
+        return timedelta(value.days, value.seconds, value.microseconds)
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is not None:
+        value = value.astimezone(timezone.utc)
+    elif value.time() == time():
+        return value.date()
+    return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
