@@ -266,7 +266,7 @@ class Colour(str, enum.Enum):
         (np.bool_(True), "True"),
         (np.datetime64("2026-01-01", "ns"), "2026-01-01"),
         (np.timedelta64(1, "h"), "1:00:00"),
-        (np.datetime64("NaT"), "None"),
+        (np.datetime64("NaT", "s"), "None"),
         (pd.NaT, "None"),
         (pd.NA, "None"),
         (Decimal("NaN"), "None"),

@@ -245,7 +245,8 @@ def _check_categories(j, values, known):
         first, other, *_ = of_kinds.values()
         raise TypeError(
             f"Field {j} of X holds {shown(other)} beside {shown(first)}; these would be two "
-            f"categories, even if they mean the same. Convert the field to one type, for instance to strings."
+            f"categories, even if they mean the same. Convert the field to one type, for instance "
+            f"to strings."
         )
 
 
