@@ -19,8 +19,6 @@ _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 # Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
-# Weights of interactions are rarely integers of this size, ids are.
-_MANY = 100
 
 # Tables without names have at most this many columns, unless it is said which ones to read.
 _MOST_COLUMNS = 10
@@ -502,34 +500,6 @@ def _refuse_matrix(X):
             f"X is a sparse matrix of shape {X.shape}, where a table of interactions is expected. "
             f"Pass its users and items, np.column_stack(X.nonzero()), or {_FOR_MATRICES}."
         )
-
-
-def refuse_table(X):
-    """Raise if a table of interactions is given where a users x items matrix is expected.
-
-    A DataFrame tells by its names; of an array that looks like ids it is only warned.
-    """
-    names = list(_names(X)) if is_dataframe(X) else []
-    if not only_numbered(names) and {"user", "item"} <= set(map(role_of, names)):
-        raise ValueError(
-            f"X is a table of interactions, with the columns {shorten(names)}, where a matrix of "
-            f"users x items is expected. Fit an InteractionRecommender, which takes tables; for a "
-            f"matrix pass X.to_numpy()."
-        )
-    if isinstance(X, np.ndarray) and _looks_like_ids(X):
-        warn_once(
-            f"X of shape {X.shape} is read as a matrix of {X.shape[0]} users and {X.shape[1]} "
-            f"items, but its first columns look like ids. If they are, fit an "
-            f"InteractionRecommender, which takes tables; if not, pass a sparse matrix."
-        )
-
-
-def _looks_like_ids(X):
-    """Return whether an array has few columns, of which the first two hold large integers."""
-    if X.ndim != 2 or not 2 <= X.shape[1] <= 4 or X.dtype.kind not in "iuf" or not len(X):
-        return False
-    ids = X[:, :2]
-    return bool((ids.max(axis=0) >= _MANY).all() and (ids == np.floor(ids)).all())
 
 
 def _names(X):

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm import metrics
-from freqfm._interactions import refuse_table
+from freqfm._matrix_input import refuse_table
 from freqfm._rows import take_rows
 from freqfm._validation import check_count, checked_csr
 from freqfm.metrics._hits import as_csr

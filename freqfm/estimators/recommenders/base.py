@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
-from freqfm._interactions import refuse_table
+from freqfm._matrix_input import refuse_table
 from freqfm._rows import take_rows
 from freqfm._signals import release_signals
 from freqfm._validation import (

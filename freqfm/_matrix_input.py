@@ -1,0 +1,148 @@
+"""Tables, and columns of ids, that are given where a matrix of users x items is expected."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._columns import only_numbered, role_of, shorten
+from freqfm._interactions import is_dataframe, is_lazy
+from freqfm._validation import as_array
+from freqfm._warnings import warn_once
+
+# Weights of interactions are rarely whole numbers beyond this, ids are.
+_MANY = 100
+
+# Times in seconds since 1970 are beyond this, weights are not.
+_TIMES = 1e8
+
+# Wider matrices are not searched for tables; in narrow ones large ids suffice for a warning.
+_WIDEST, _NARROW = 12, 4
+
+# Ids are in every row, though one of them may be 0; few items are had by so many users.
+_FILLED = 0.75
+
+# Numbers that rise over this many rows count them.
+_RISING = 5
+
+
+class _Column(NamedTuple):
+    """What the values of a column tell."""
+
+    is_filled: bool = False  #: whole numbers, most of them positive
+    is_large: bool = False  #: whole numbers, some as large as ids
+    is_rising: bool = False  #: whole numbers that rise from row to row
+    is_text: bool = False
+    is_time: bool = True  #: times, or no numbers at all
+
+    @classmethod
+    def of(cls, values):
+        """Look at the values of a column of two rows or more."""
+        values = np.asarray(values)
+        is_text = isinstance(values[0], (str, bytes))
+        try:
+            numbers = values.astype(np.float64) if values.dtype.kind != "c" else None
+        except (OverflowError, TypeError, ValueError):
+            numbers = None
+        if numbers is None:
+            return cls(is_text=is_text)
+        is_whole = bool(((numbers >= 0) & (numbers == np.floor(numbers))).all())
+        return cls(
+            is_whole and np.count_nonzero(numbers) >= _FILLED * len(numbers),
+            is_whole and numbers.max() > _MANY,
+            is_whole and len(numbers) >= _RISING and bool((np.diff(numbers) > 0).all()),
+            is_text,
+            2 * np.count_nonzero(numbers >= _TIMES) > len(numbers),
+        )
+
+
+def refuse_table(X):
+    """Raise if a table of interactions is given where a matrix of users x items is expected.
+
+    A table has usual names of columns, or it begins with two columns of large whole numbers that
+    names, times or tuples tell to be ids. Without these it is only warned, since they may be
+    weights. A sparse matrix is never taken for a table.
+
+    Raises
+    ------
+    ValueError
+        If ``X`` is a table, or has a column of users' ids beside the items.
+    """
+    if sparse.issparse(X) or is_lazy(X):
+        return
+    names, n_columns, column = _open(X)
+    roles = set() if only_numbered(names) else set(map(role_of, names))
+    if {"user", "item"} <= roles:
+        raise _table_error(f"with the columns {shorten(names)}")
+    if n_columns < 2 or len(column(0)) < 2:
+        return
+    if "user" in roles and n_columns > 2:
+        _refuse_ids_of_rows(names, column)
+    told = isinstance(X, (list, tuple)) and isinstance(X[0], tuple)
+    told = told or not roles.isdisjoint({"user", "item", "time"})
+    columns = [_Column.of(column(place)) for place in range(min(n_columns, _WIDEST))]
+    if n_columns <= _WIDEST and columns[0].is_filled and columns[1].is_filled:
+        _refuse_ids(columns, told, bool(roles), len(column(0)))
+    if n_columns > 2 and columns[0].is_rising and not columns[1].is_rising:
+        warn_once(
+            f"{_read_as(len(column(0)), n_columns)}, but its first column looks like ids of the "
+            f"rows. If so, leave it out; if not, pass a sparse matrix."
+        )
+
+
+def _refuse_ids(columns, told, is_named, n_rows):
+    """Raise if a table begins with two columns of ids, most of which are positive; warn if it may.
+
+    ``told`` says whether it looks like a table in other respects.
+    """
+    first, second, *others = columns
+    is_narrow = len(columns) <= _NARROW
+    # In a matrix of large counts all columns are alike.
+    may_be_ids = first.is_large and second.is_large
+    may_be_ids &= is_narrow or not all(other.is_large and not other.is_time for other in others)
+    told_by_columns = any(other.is_time for other in others) or (is_named and not others)
+    if (first.is_text and second.is_text) or (may_be_ids and (told or told_by_columns)):
+        raise _table_error("whose first columns are ids")
+    if may_be_ids or (told and is_narrow):
+        warn_once(
+            f"{_read_as(n_rows, len(columns))}, but its first columns look like ids. If they are, "
+            f"fit an InteractionRecommender, which takes tables; if not, pass a sparse matrix."
+        )
+
+
+def _read_as(n_rows, n_columns):
+    shape = n_rows, n_columns
+    return f"X of shape {shape} is read as a matrix of {n_rows} users and {n_columns} items"
+
+
+def _refuse_ids_of_rows(names, column):
+    """Raise if a column of users, which has another value in each row, is beside those of items."""
+    place = [role_of(name) for name in names].index("user")
+    values = np.asarray(column(place))
+    numbers = _Column.of(values)
+    if (numbers.is_filled or numbers.is_text) and len(set(values.tolist())) == len(values):
+        raise ValueError(
+            f"column {names[place]!r} of X holds ids, one for each row, where all columns of a "
+            f"matrix of users x items are items. Leave it out, and keep the ids in the order of "
+            f"the rows."
+        )
+
+
+def _table_error(found):
+    return ValueError(
+        f"X is a table of interactions, {found}, where a matrix of users x items is expected. Fit "
+        f"an InteractionRecommender, which takes tables; pass a matrix that looks like a table as "
+        f"scipy.sparse.csr_array(X)."
+    )
+
+
+def _open(X):
+    """Return the names of a DataFrame, the number of columns, and a function that returns one."""
+    if not is_dataframe(X):
+        array = as_array("X", X)
+        return [], array.shape[1] if array.ndim == 2 else 0, lambda place: array[:, place]
+    if hasattr(X, "iloc"):
+        return list(X.columns), len(X.columns), lambda place: X.iloc[:, place]
+    if hasattr(type(X), "column_names"):
+        return list(X.column_names), len(X.column_names), X.column
+    return list(X.columns), len(X.columns), lambda place: X[:, place]
