@@ -51,6 +51,7 @@ MAY_IMPORT = {
         "_rows",
         "_validation",
         "_versions",
+        "_warnings",
         "exceptions",
     },
     "formulas": {"_jit"},

@@ -19,7 +19,7 @@ from freqfm import (
     InteractionRecommender,
     MFRecommender,
 )
-from freqfm.datasets import make_clicks, make_interactions
+from freqfm.datasets import RowStream, make_clicks, make_interactions
 from freqfm.estimators.training import EpochLoop, Snapshot
 
 MODELS = [
@@ -204,3 +204,39 @@ def test_storm_of_signals(model, data):
             expected[n_iter] = once.predict(given[0]), once.loss_curve_
         assert_array_equal(fitted.predict(given[0]), expected[n_iter][0])
         assert_array_equal(fitted.loss_curve_, expected[n_iter][1])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows interrupts no thread that waits")
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_a_source_that_waits_holds_up_no_interrupt(n_before, monkeypatch):
+    monkeypatch.setattr("freqfm.datasets.streams._PATIENCE", 0.01)
+    asked, arrives, encoded = threading.Event(), threading.Event(), []
+
+    class Encoder:
+        def transform(self, X):
+            encoded.append(X)
+            return X
+
+    def blocks():
+        for _ in range(n_before):
+            yield np.eye(4), [0, 1, 0, 1]
+        asked.set()
+        arrives.wait(60)
+        yield np.eye(4), [0, 1, 0, 1]
+
+    def interrupt():
+        asked.wait(60)
+        time.sleep(0.05)  # until the main thread waits for the first chunk, or for the next one
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(RowStream(blocks, encoder=Encoder(), chunk_size=4))
+    readers = [t for t in threading.enumerate() if t.name == "freqfm-stream"]
+    assert readers and time.monotonic() - began < 50
+    # Whatever the source returns in the end is not for an encoder that others may use by now.
+    arrives.set()
+    for thread in readers:
+        thread.join()
+    assert len(encoded) == n_before

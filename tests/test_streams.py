@@ -133,6 +133,23 @@ def test_errors_and_early_ends_reach_the_reader_thread(clicks):
     assert not [t for t in threading.enumerate() if t.name == "freqfm-stream"]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError("stack")])
+def test_streams_are_read_where_no_thread_can_be_started(clicks, error, monkeypatch):
+    X, y, _ = clicks
+    expected = model_of(FMClassifier).fit(stream_of(X, y))
+    start = threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "freqfm-stream":
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.warns(UserWarning, match=f"No thread could be started that reads ahead .{error}"):
+        model = model_of(FMClassifier).fit(stream_of(X, y))
+    assert_array_equal(model.factors_, expected.factors_)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
@@ -18,6 +19,7 @@ from freqfm._cells import is_frame, read_cells
 from freqfm._messages import shown
 from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
+from freqfm._warnings import warn_user
 from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
@@ -29,6 +31,9 @@ _CHUNK_SIZE = 32_768
 
 # Progress is printed after so many seconds.
 _SECONDS = 5.0
+
+# For how many seconds the end of an iteration waits for the thread that reads.
+_PATIENCE = 1.0
 
 
 class RowStream:
@@ -290,9 +295,10 @@ class RowStream:
         """
         self._check()
         prepare = prepare or _for_users
-        chunks = ((len(c[1]), prepare(c)) for c in self._chunks(number, learn))
+        stopped = threading.Event()
+        chunks = ((len(c[1]), prepare(c)) for c in self._chunks(number, learn, stopped))
         if self.prefetch:
-            chunks = _prefetched(chunks, self.prefetch)
+            chunks = _prefetched(chunks, self.prefetch, stopped)
         return self._counted(chunks)
 
     @property
@@ -313,12 +319,15 @@ class RowStream:
                 check_integer(name, value, 0 if name == "prefetch" else 1)
         check_integer("seed", self.seed, 0)
 
-    def _chunks(self, number, learn):
-        """Yield the chunks."""
+    def _chunks(self, number, learn, stopped):
+        """Yield the chunks, until an event is set."""
         parts, rng = self._parts, np.random.default_rng([self.seed, number])
         if self.shuffle:
             parts = [parts[i] for i in rng.permutation(len(parts))]
-        blocks = (self._encoded(block, learn) for part in parts for block in part())
+        blocks = (block for part in parts for block in part())
+        # Another reader may use the encoder if this one was stopped while the source waited.
+        blocks = itertools.takewhile(lambda _: not stopped.is_set(), blocks)
+        blocks = (self._encoded(block, learn) for block in blocks)
         if not self.shuffle:
             yield from _rechunked(blocks, self.chunk_size)
             return
@@ -492,9 +501,9 @@ def _joined(blocks):
     return stack_rows(rows), *map(np.concatenate, others)
 
 
-def _prefetched(items, depth):
-    """Yield what an iterator yields, read ahead by a thread."""
-    ready, stopped = queue.Queue(depth), threading.Event()
+def _prefetched(items, depth, stopped):
+    """Yield what an iterator yields, read ahead by a thread; it ends once ``stopped`` is set."""
+    ready = queue.Queue(depth)
 
     def put(item):
         while not stopped.is_set():
@@ -517,7 +526,15 @@ def _prefetched(items, depth):
             items.close()
 
     thread = threading.Thread(target=read, name="freqfm-stream", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        warn_user(
+            f"No thread could be started that reads ahead ({error}). The result is the same; to "
+            f"read without one, set prefetch=0."
+        )
+        yield from items
+        return
     try:
         while True:
             item, error = ready.get()
@@ -528,4 +545,5 @@ def _prefetched(items, depth):
             yield item
     finally:
         stopped.set()
-        thread.join()
+        # Not for long, as after Ctrl-C: the source may wait for a network.
+        thread.join(_PATIENCE)
