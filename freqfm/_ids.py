@@ -187,8 +187,12 @@ def find_codes(known, order, values, name):
         code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
         return np.array([code_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
     values, inverse = unique_codes(values, name)
+    sought = values
+    if values.dtype.kind == known.dtype.kind and values.dtype.kind in "iuUS":
+        # NumPy would convert all known ids to a wider type; what is cut here is unequal below.
+        sought = values.astype(known.dtype)
     try:
-        places = np.searchsorted(known, values, sorter=order)
+        places = np.searchsorted(known, sought, sorter=order)
     except TypeError:
         raise _other_kind(known, values, name) from None
     codes = order[np.minimum(places, len(known) - 1)]
