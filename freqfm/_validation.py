@@ -3,6 +3,7 @@
 import contextlib
 import os
 import reprlib
+import weakref
 from numbers import Integral
 
 import joblib
@@ -240,13 +241,16 @@ def _refuse_unread(X):
 
 _OF_OWNER = object()
 
+# For each owner, what ``LearnedArrays.once`` has found, and in which attributes.
+_FOUND = weakref.WeakKeyDictionary()
+
 
 class LearnedArrays:
     """Checks the arrays of a model for what compiled code, which checks nothing, relies on.
 
     Learned attributes can be assigned, and are read from files. Every method raises a ValueError
     that names the attribute. Shapes are checked in constant time; only ``indices`` reads the
-    values.
+    values. What reads those of all rows is called by ``once``, or when the model is trained.
 
     Parameters
     ----------
@@ -312,6 +316,27 @@ class LearnedArrays:
             raise self._error(
                 name, f"holds {indices.min()} to {indices.max()}, outside [0, {n - 1}]"
             )
+
+    def once(self, names, find):
+        """Return what ``find`` returns, which is called again when an attribute has been replaced.
+
+        So a call costs what it asks for, however large the model is. Attributes may be changed in
+        place without notice: what compiled code reads must be a copy of theirs. Nothing of it is
+        stored or copied with the owner.
+
+        Parameters
+        ----------
+        names : tuple of str
+            Attributes that ``find`` reads, its key.
+        find : callable
+            Checks the attributes, and returns what is derived from them.
+        """
+        values = [self.get(name) for name in names]
+        found = _FOUND.setdefault(self._owner, {})
+        known = found.get(names)
+        if known is None or any(a is not b for a, b in zip(values, known[0], strict=True)):
+            known = found[names] = values, find()
+        return known[1]
 
     def require(self, condition, name, found):
         """Raise unless a condition holds; ``found`` says what is wrong with the attribute."""

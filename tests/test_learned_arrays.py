@@ -1,12 +1,17 @@
 """Learned attributes that fit did not leave: an error that names them, never a crash."""
 
+import copy
 import inspect
+import itertools
+import pickle
+import tracemalloc
 from pathlib import Path
 
 import attacks
 import joblib
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 from scipy import sparse
@@ -22,7 +27,8 @@ from freqfm import (
     RaFMClassifier,
     Word2Vec,
 )
-from freqfm._validation import as_kernel_array, as_kernel_input
+from freqfm._ids import as_ids, find_codes
+from freqfm._validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm.datasets import make_interactions
 from freqfm.initializers import Initializer
 from freqfm.losses import MAWU
@@ -177,6 +183,140 @@ def test_optimizer_state_from_a_file_is_checked(clicks):
         loaded = sio.loads(sio.dumps(model), trusted=["freqfm.estimators.fm.plain.FMClassifier"])
         with pytest.raises(ValueError, match=message):
             loaded.partial_fit(*clicks)
+
+
+N_ROWS = 20_000
+
+
+def word_vectors():
+    model = Word2Vec(4, n_jobs=1)
+    model.vocabulary_ = {f"w{row}": row for row in range(N_ROWS)}
+    model.vectors_ = np.random.default_rng(0).normal(size=(N_ROWS, 4)).astype(np.float32)
+    return model
+
+
+def machine(**params):
+    rows = sparse.eye_array(N_ROWS, format="csr", dtype=np.float32)[:40]
+    return RaFMClassifier(**{"ranks": (1, 2), **params}, max_iter=1, n_jobs=1).fit(
+        rows, np.arange(40) % 2
+    )
+
+
+def recommender(dtype):
+    ids = np.arange(N_ROWS).astype(dtype)
+    return InteractionRecommender(ALSRecommender(2, max_iter=1)).fit(np.column_stack([ids, ids]))
+
+
+ROW = sparse.csr_array(([1.0], ([0], [3])), shape=(1, N_ROWS), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "calls"),
+    [
+        (
+            word_vectors,
+            [
+                lambda model: model.similarity("w1", "w2"),
+                lambda model: model.doesnt_match(["w1", "w2", "w3"]),
+                lambda model: model.transform(["w1 w2 never"]),
+                lambda model: model.get_feature_names_out(),
+            ],
+        ),
+        *(
+            (lambda params=params: machine(**params), [lambda model: model.predict(ROW)])
+            for params in ({}, {"ranks": (2,)}, {"rank_sharing": "truncate"})
+        ),
+        *(
+            (
+                lambda id=id: recommender(type(id)),
+                [lambda model, id=id: model.predict_pairs([id], [id])],
+            )
+            for id in (7, "7")
+        ),
+    ],
+)
+def test_a_call_reads_the_rows_that_it_asks_for(fitted, calls, monkeypatch):
+    model, indices, lengths = fitted(), LearnedArrays.indices, []
+
+    def recorded(learned, name, values, n):
+        lengths.append(len(values))
+        indices(learned, name, values, n)
+
+    monkeypatch.setattr(LearnedArrays, "indices", recorded)
+    for call in calls:
+        call(model)
+        lengths.clear()
+        tracemalloc.start()
+        call(model)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # Arrays of all rows, be they truth values, take more.
+        assert peak < N_ROWS and max(lengths, default=0) < 10
+
+
+@each("long", ["x" * 99, 1 << 40])
+def test_an_unknown_id_of_a_wider_type_is_sought_without_a_copy_of_all(long):
+    ids = np.arange(N_ROWS, dtype=np.int32)
+    known = np.sort(ids.astype(str)) if isinstance(long, str) else ids
+    values = as_ids([long, known[7]], "users")
+    order = np.arange(N_ROWS)
+    tracemalloc.start()
+    assert_array_equal(find_codes(known, order, values, "users"), [-1, 7])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < N_ROWS
+
+
+@pytest.mark.parametrize(
+    ("fitted", "call", "name", "broken"),
+    [
+        (word_vectors, lambda model: model.similarity("w1", "w2"), "vocabulary_", None),
+        (word_vectors, lambda model: model.transform(["w1"]), "vocabulary_", -1),
+        (word_vectors, lambda model: model.doesnt_match(["w1"]), "vocabulary_", 1),
+        (machine, lambda model: model.predict(ROW), "factor_rows_", N_ROWS),
+        (machine, lambda model: model.predict(ROW), "factor_rows_", -1),
+        (machine, lambda model: model.predict(ROW), "feature_ranks_", 7),
+        (lambda: recommender(int), lambda model: model.predict_pairs([7], [7]), "_user_order", -1),
+    ],
+)
+def test_an_attribute_is_checked_whenever_it_is_replaced(fitted, call, name, broken):
+    model = fitted()
+    expected, whole = call(model), getattr(model, name)
+    damaged = copy.copy(whole)
+    damaged[next(reversed(damaged)) if isinstance(damaged, dict) else -1] = broken
+    for _ in range(2):
+        setattr(model, name, damaged)
+        for other in (model, pickle.loads(pickle.dumps(model)), copy.copy(model)):
+            for _ in range(2):
+                with pytest.raises(ValueError, match=f"^{name} of "):
+                    call(other)
+        setattr(model, name, whole)
+        assert_array_equal(call(model), expected)
+
+
+def test_arrays_changed_in_place_do_not_lead_compiled_code_astray():
+    for name, call in itertools.product(
+        ("factor_rows_", "feature_ranks_"),
+        (lambda model: model.predict(ROW), lambda model: model.partial_fit(ROW, [0])),
+    ):
+        model = machine()
+        model.predict(ROW)
+        getattr(model, name)[3] = 1 << 30
+        with pytest.raises(ValueError, match=f"^{name} of RaFMClassifier was changed in place"):
+            call(model)
+    documents = [["tea", "jam"], ["jam", "egg"]] * 3
+    model = Word2Vec(4, min_count=1, max_iter=1).fit(documents)
+    model.score(documents)
+    for bad in (-1, 3, 1 << 40, None, "x"):
+        model.vocabulary_["tea"] = bad
+        for call in (
+            lambda: model.similarity("tea", "jam"),
+            lambda: model.transform(documents),
+            lambda: model.score(documents),
+            lambda: model.partial_fit(documents),
+        ):
+            with pytest.raises(ValueError, match="vocabulary_ of Word2Vec holds"):
+                call()
 
 
 def test_margins_cannot_come_later():

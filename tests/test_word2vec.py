@@ -573,6 +573,31 @@ def test_learned_attributes_are_checked():
         Word2Vec(**FEW).fit(sentences(10)).set_params(optimizer="sgd").partial_fit(sentences(10))
 
 
+def test_a_vocabulary_may_be_in_any_order(tmp_path):
+    documents = sentences(10)
+    model = Word2Vec(**FEW).fit(documents)
+    other = pickle.loads(pickle.dumps(model))
+    other.vocabulary_ = dict(reversed(model.vocabulary_.items()))
+    assert other.most_similar("cat") == model.most_similar("cat")
+    assert other.doesnt_match(["cat", "red"]) == model.doesnt_match(["cat", "red"])
+    other.save_word2vec_format(tmp_path / "file")
+    loaded = Word2Vec.load_word2vec_format(tmp_path / "file")
+    assert loaded.most_similar("cat") == model.most_similar("cat")
+    assert other.score(documents) == model.score(documents)
+    assert_array_equal(other.partial_fit(documents).vectors_, model.partial_fit(documents).vectors_)
+
+
+def test_noise_follows_the_counts_and_their_exponent():
+    documents = sentences(10)
+    model = Word2Vec(**FEW).fit(documents)
+    first, counts = model.score(documents), model.token_counts_
+    model.token_counts_ = np.append(counts[:-1], 1 << 30)
+    assert model.score(documents) != first
+    model.token_counts_ = counts
+    assert model.score(documents) == first
+    assert model.set_params(noise_exponent=-9.0).score(documents) != first
+
+
 @pytest.mark.parametrize("architecture", ["skip_gram", "cbow"])
 @pytest.mark.parametrize("optimizer", ["sgd", "fa_sgd"])
 def test_default_rates_suit_small_vocabularies(optimizer, architecture):

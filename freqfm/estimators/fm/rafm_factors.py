@@ -123,11 +123,13 @@ class RankedFactors:
     def _finish_write_back(self, part):
         """Do nothing: ranks and rows stay."""
 
-    def _levels(self):
-        return np.searchsorted(self.ranks_, self.feature_ranks_).astype(np.int32)
+    def _levels(self, features=slice(None)):
+        return np.searchsorted(self.ranks_, self.feature_ranks_[features]).astype(np.int32)
 
     def _layout(self):
-        return Layout(self.ranks_, self._levels(), self._prefix, self.factor_rows_)
+        """Return the Layout of the learned tables."""
+        names = "ranks_", "feature_ranks_", "factor_rows_", "_prefix"
+        return LearnedArrays(self).once(names, self._checked_layout)
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         self.ranks_ = ranks = self._checked_ranks()
@@ -170,27 +172,44 @@ class RankedFactors:
 
     def _check_factors(self, learned, outputs, n_features):
         learned.array("ranks_", (None,), "iu")
-        ranks, rises = self.ranks_, np.diff(self.ranks_)
-        fits = len(ranks) and ranks[0] > 0 and (rises > 0).all()
-        learned.require(fits, "ranks_", "does not hold increasing ranks")
         learned.array("feature_ranks_", (n_features,), "iu")
         learned.array("factor_rows_", (n_features,), "iu")
+        learned.array("_factors", (*outputs, self._layout().n_weights))
+
+    def _checked_layout(self):
+        learned, ranks = LearnedArrays(self), self.ranks_
+        fits = len(ranks) and ranks[0] > 0 and (np.diff(ranks) > 0).all()
+        learned.require(fits, "ranks_", "does not hold increasing ranks")
         highest = self.feature_ranks_.max()
         fits = highest <= ranks[-1]
         learned.require(fits, "feature_ranks_", f"holds {highest}, above the highest of ranks_")
         prefix = learned.get("_prefix")
         learned.require(isinstance(prefix, bool), "_prefix", f"is {prefix!r}, not a bool")
-        layout, rows = self._layout(), self.factor_rows_
+        layout = Layout(ranks, self._levels(), prefix, self.factor_rows_.copy())
         # A feature's row is the same in all its tables; the table of its highest rank is shortest.
+        rows = self.factor_rows_
         fits = rows.min() >= 0 and (rows < layout.n_rows[layout.levels]).all()
         learned.require(fits, "factor_rows_", "holds rows beyond those of feature_ranks_")
-        learned.array("_factors", (*outputs, layout.n_weights))
+        return layout
+
+    def _check_rows(self, features):
+        """Raise if ranks or rows of features were changed in place, which ``once`` overlooks."""
+        learned, layout, found = LearnedArrays(self), self._layout(), "was changed in place"
+        same = np.array_equal(self._levels(features), layout.levels[features])
+        learned.require(same, "feature_ranks_", found)
+        same = np.array_equal(self.factor_rows_[features], layout.rows[features])
+        learned.require(same, "factor_rows_", found)
+
+    def _score_rows(self, X):
+        self._check_rows(X.indices)
+        return super()._score_rows(X)
 
     def _state_shapes(self, optimizer):
         return self._layout().state_shapes(optimizer)
 
     def _check_state(self, optimizer):
         super()._check_state(optimizer)
+        self._check_rows(slice(None))
         expected = self._layout().state_layout(optimizer)
         LearnedArrays(self).array("_state_layout", expected.shape, "iu")
         if not np.array_equal(self._state_layout, expected):

@@ -50,7 +50,8 @@ class InteractionEncodingMixin:
         vector = isinstance(known, np.ndarray) and known.ndim == 1 and len(known)
         learned.require(vector, name, "is not a vector of ids")
         learned.array(name_of_order, known.shape, "iu")
-        learned.indices(name_of_order, order, len(known))
+        names = name, name_of_order
+        learned.once(names, lambda: learned.indices(name_of_order, order, len(known)))
         return known, order
 
     def _named(self, role, codes):

@@ -549,12 +549,27 @@ class Word2Vec(
         is_dict = isinstance(vocabulary, dict) and len(vocabulary) > 0
         learned.require(is_dict, "vocabulary_", "is not a dict of tokens")
         learned.array("vectors_", (len(vocabulary), None), "f")
+        learned.once(("vocabulary_",), self._tokens_by_row)
+        return learned
+
+    def _tokens_by_row(self):
+        """Return the tokens in the order of their rows, an array of objects."""
+        rows = self._checked_rows(self.vocabulary_.values())
+        tokens = np.full(len(rows), None)
+        tokens[rows] = list(self.vocabulary_)
+        learned, distinct = LearnedArrays(self), len(np.unique(rows)) == len(rows)
+        learned.require(distinct, "vocabulary_", "does not number its tokens from 0 on")
+        return tokens
+
+    def _checked_rows(self, rows):
+        """Return numbers of rows from ``vocabulary_`` as an array."""
+        learned = LearnedArrays(self)
         try:
-            rows = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+            rows = np.fromiter(rows, np.int64, len(rows))
         except (TypeError, ValueError, OverflowError):
             learned.require(False, "vocabulary_", "holds values that are not integers")
-        learned.indices("vocabulary_", rows, len(vocabulary))
-        return learned
+        learned.indices("vocabulary_", rows, len(self.vocabulary_))
+        return rows
 
     def _check_outputs(self):
         """Raise unless the model has what a loss is computed from; return the ``LearnedArrays``."""
@@ -566,16 +581,25 @@ class Word2Vec(
             )
         learned.array("output_vectors_", self.vectors_.shape, "f")
         learned.array("token_counts_", (len(self.vocabulary_),))
-        positive = (self.token_counts_ > 0).all()
-        learned.require(positive, "token_counts_", "holds numbers that are not positive")
+        self._noise_tables()
         return learned
+
+    def _noise_tables(self):
+        """Return what noise is drawn by, see ``Backend.alias_tables``."""
+        return LearnedArrays(self).once(("token_counts_", "noise_exponent"), self._count_noise)
+
+    def _count_noise(self):
+        positive = (self.token_counts_ > 0).all()
+        learned = LearnedArrays(self)
+        learned.require(positive, "token_counts_", "holds numbers that are not positive")
+        noise = self.token_counts_.astype(np.float64) ** self.noise_exponent
+        return backends.get().alias_tables(np.array([0, len(noise)]), noise)
 
     def _check_trainable(self, optimizer):
         """Raise unless the model can be trained further by an optimizer."""
         self._check_has_state()
         learned = self._check_outputs()
-        in_order = list(self.vocabulary_.values()) == list(range(len(self.vocabulary_)))
-        learned.require(in_order, "vocabulary_", "does not number its tokens from 0 on")
+        self._tokens_by_row()  # once more: training reads all rows
         same = type(optimizer).__name__ == self._optimizer_name
         check_unchanged(self, "optimizer", same, self._optimizer_name)
         width = self.vectors_.shape[1]
@@ -600,7 +624,7 @@ class Word2Vec(
             Zeros for a document without a known token.
         """
         self._check_learned()
-        corpus = Documents.read(X, self.analyzer).corpus(self.vocabulary_)
+        corpus = self._known_corpus(X)
         known = corpus.tokens[corpus.tokens >= 0]
         starts = corpus.starts - np.arange(len(corpus.starts))
         lengths = np.diff(starts)
@@ -609,6 +633,12 @@ class Word2Vec(
         table = as_kernel_input(self.vectors_)
         n_threads = count_threads(self.n_jobs)
         return backends.serve(self.device, "sum_histories", histories, table, n_threads)
+
+    def _known_corpus(self, X):
+        """Return the Corpus of documents, whose rows are checked, as they may have been changed."""
+        read, rows = Documents.read(X, self.analyzer), self.vocabulary_
+        self._checked_rows([rows[token] for token in read.tokens if token in rows])
+        return read.corpus(rows)
 
     def score(self, X, y=None):
         """Return the negative mean loss of documents: the larger, the better.
@@ -627,7 +657,7 @@ class Word2Vec(
         score : float
         """
         self._check_outputs()
-        corpus = Documents.read(X, self.analyzer).corpus(self.vocabulary_)
+        corpus = self._known_corpus(X)
         optimizer = self._resolve_optimizer().with_defaults()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
@@ -658,8 +688,7 @@ class Word2Vec(
         ValueError
             If a token is empty, or holds a space or a line break; nothing is written then.
         """
-        self._check_learned()
-        write_vectors(path, self.vocabulary_, self.vectors_, binary)
+        write_vectors(path, self._tokens(), self.vectors_, binary)
 
     @classmethod
     def load_word2vec_format(cls, path, *, binary=False, limit=None, decode_error="strict"):

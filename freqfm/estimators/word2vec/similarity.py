@@ -42,17 +42,17 @@ class TokenSimilarity:
             raise ValueError("positive and negative are both empty; give a token, or several.")
         query = self._unit_rows(added).sum(axis=0) - self._unit_rows(taken).sum(axis=0)
         query /= max(np.linalg.norm(query), 1e-12)
-        tokens = list(self.vocabulary_)
         items, scores = top_k(
             query[None],
             as_kernel_input(self.vectors_),
-            min(n, len(tokens)),
+            min(n, len(self.vectors_)),
             exclude_for_all=np.unique(given),
             unit_columns=self.vectors_.shape[1],
             n_threads=count_threads(self.n_jobs),
             device=self.device,
         )
         found = zip(items[0].tolist(), scores[0].tolist(), strict=True)
+        tokens = self._tokens()
         return [(tokens[k], score) for k, score in found if k >= 0]
 
     def similarity(self, first, second):
@@ -86,7 +86,11 @@ class TokenSimilarity:
         if not len(rows):
             raise ValueError("tokens is empty; give tokens of the vocabulary.")
         units = self._unit_rows(rows)
-        return list(self.vocabulary_)[rows[np.argmin(units @ units.mean(axis=0))]]
+        return self._tokens()[rows[np.argmin(units @ units.mean(axis=0))]]
+
+    def _tokens(self):
+        """Return the tokens in the order of their rows."""
+        return self._check_learned().once(("vocabulary_",), self._tokens_by_row)
 
     def _rows_of(self, name, tokens):
         """Return the rows of a token, or of several."""
@@ -102,7 +106,7 @@ class TokenSimilarity:
                     f"{name} holds {token!r}, which is not among the {len(self.vocabulary_)} "
                     f"tokens of the vocabulary."
                 ) from None
-        return np.array(rows, dtype=np.int64)
+        return self._checked_rows(rows)
 
     def _unit_rows(self, rows):
         """Return vectors at unit length, float64; zeros stay zeros."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._validation import as_kernel_array
+from freqfm._validation import as_kernel_input
 from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
 from freqfm.estimators.tasks import TrainingTask
@@ -80,8 +80,7 @@ class Word2VecTrainer(TrainingTask):
 
 def _problem(model, optimizer, corpus, seed):
     """Return the WordProblem of a model and documents."""
-    noise = np.asarray(model.token_counts_, dtype=np.float64) ** model.noise_exponent
-    thresholds, aliases = backends.get().alias_tables(np.array([0, len(noise)]), noise)
+    thresholds, aliases = model._noise_tables()
     return WordProblem(
         cbow=model.architecture == "cbow",
         window=int(model.window),
@@ -104,10 +103,9 @@ def mean_loss(model, optimizer, corpus, n_threads):
     problem = _problem(model, optimizer, corpus, seed)._replace(rule=STORE, formulas={})
     no_rate, no_state = np.zeros(0, np.float32), np.zeros((0, 1), np.float32)
     tables = {
-        "vectors": as_kernel_array(model.vectors_),
-        "output_vectors": as_kernel_array(model.output_vectors_),
+        name: TrainedTable(as_kernel_input(table), no_rate, no_state, no_state)
+        for name, table in model._tables().items()
     }
-    tables = {name: TrainedTable(t, no_rate, no_state, no_state) for name, t in tables.items()}
     _, trainer = backends.start(model.device, "word2vec_trainer", problem, n_threads)
     with trainer:
         trainer.begin_tables(tables, 0, np.ones((1, 2)))
