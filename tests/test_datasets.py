@@ -13,7 +13,7 @@ from sklearn import config_context
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
-from freqfm.datasets import load_criteo_tsv, load_libfm, make_clicks
+from freqfm.datasets import RowStream, load_criteo_tsv, load_libfm, make_clicks
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +177,17 @@ def test_make_clicks_rejects(arguments, message):
 
 
 # load_libfm
+
+
+@pytest.mark.parametrize("line", ["1 qid:3 0:1", "1\tqid:3\t0:1", "1  qid:3", "1 qid:3 # one"])
+def test_queries_of_rankings_are_refused(tmp_path, line):
+    path = tmp_path / "ranking.txt"
+    path.write_text(f"# qid is explained here\n0 0:1 # qid:2\n{line}\n")
+    for read in (load_libfm, lambda path: list(RowStream.from_libfm(path))):
+        with pytest.raises(ValueError, match="ranking.txt, line 3: found a query, qid:"):
+            read(path)
+    path.write_text("# qid is explained here\n0 0:1 # qid:2\n")
+    assert load_libfm(path, zero_based=True)[0].shape == (1, 1)
 
 
 def test_libfm_round_trip(tmp_path):

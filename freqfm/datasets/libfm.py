@@ -54,10 +54,10 @@ def load_libfm(
     Raises
     ------
     ValueError
-        If there is no path, if a line cannot be read or holds NaN or infinity, if the column
-        numbers of a line are not in increasing order or beyond int32, if a file cannot be
-        decompressed, or if `n_features` is too small for the largest column number found. The
-        message names the file and the line.
+        If there is no path, if a line cannot be read, holds NaN or infinity or names a query
+        (``qid:1``), if the column numbers of a line are not in increasing order or beyond int32, if
+        a file cannot be decompressed, or if `n_features` is too small for the largest column number
+        found. The message names the file and the line.
 
     See Also
     --------
@@ -98,6 +98,22 @@ def load_libfm(
         _check_rows(file.path, X, y)
         loaded[position] = as_canonical(X)
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
+
+
+def read_rows(path):
+    """Yield the number and the bytes of each line; raise if it has the query of a ranking.
+
+    Scikit-learn's reader would drop it.
+    """
+    for number, line in read_lines(path):
+        if b"qid" in line and b"qid" in line.partition(b"#")[0]:
+            raise at_line(
+                path,
+                number,
+                "found a query, qid:..., which freqfm's models have no use for; take these out, or "
+                "read the file by sklearn.datasets.load_svmlight_file(path, query_id=True).",
+            )
+        yield number, line
 
 
 def read_block(path, lines, n_rows, zero_based):
@@ -167,7 +183,7 @@ class _Lines:
 
     def __iter__(self):
         try:
-            for number, line in read_lines(self.path):
+            for number, line in read_rows(self.path):
                 self.number = number
                 yield line
         except ValueError:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._cells import is_frame, read_cells
-from freqfm.datasets._lines import as_paths, read_lines
-from freqfm.datasets.criteo import FEATURE_NAMES, read_rows
-from freqfm.datasets.libfm import read_block
+from freqfm.datasets import criteo
+from freqfm.datasets._lines import as_paths
+from freqfm.datasets.libfm import read_block, read_rows
 
 __all__ = ["Columns", "as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
 
@@ -132,7 +132,7 @@ def libfm_parts(path, zero_based, n_rows):
 
     def part(one):
         def read():
-            lines = read_lines(one)
+            lines = read_rows(one)
             while (block := read_block(one, lines, n_rows, zero_based)) is not None:
                 yield block
 
@@ -146,14 +146,14 @@ def criteo_parts(path, n_rows):
 
     def part(one):
         def read():
-            rows = read_rows(one)
+            rows = criteo.read_rows(one)
             while block := list(islice(rows, n_rows)):
                 labels, tokens = zip(*block, strict=True)
                 yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)
 
         return read
 
-    return [part(one) for one in _existing_paths(path)], list(FEATURE_NAMES)
+    return [part(one) for one in _existing_paths(path)], list(criteo.FEATURE_NAMES)
 
 
 def as_strings(X, names):

@@ -19,7 +19,7 @@ from freqfm._cells import is_frame, read_cells
 from freqfm._messages import shown
 from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
-from freqfm._warnings import warn_user
+from freqfm._warnings import warn_once
 from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
@@ -529,7 +529,7 @@ def _prefetched(items, depth, stopped):
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        warn_user(
+        warn_once(
             f"No thread could be started that reads ahead ({error}). The result is the same; to "
             f"read without one, set prefetch=0."
         )
