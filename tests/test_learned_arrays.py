@@ -188,10 +188,11 @@ def test_optimizer_state_from_a_file_is_checked(clicks):
 N_ROWS = 20_000
 
 
-def word_vectors():
+def word_vectors(dtype=np.float32, order="C"):
     model = Word2Vec(4, n_jobs=1)
     model.vocabulary_ = {f"w{row}": row for row in range(N_ROWS)}
-    model.vectors_ = np.random.default_rng(0).normal(size=(N_ROWS, 4)).astype(np.float32)
+    vectors = np.random.default_rng(0).normal(size=(N_ROWS, 4))
+    model.vectors_ = vectors.astype(dtype, order=order)
     return model
 
 
@@ -213,14 +214,17 @@ ROW = sparse.csr_array(([1.0], ([0], [3])), shape=(1, N_ROWS), dtype=np.float32)
 @pytest.mark.parametrize(
     ("fitted", "calls"),
     [
-        (
-            word_vectors,
-            [
-                lambda model: model.similarity("w1", "w2"),
-                lambda model: model.doesnt_match(["w1", "w2", "w3"]),
-                lambda model: model.transform(["w1 w2 never"]),
-                lambda model: model.get_feature_names_out(),
-            ],
+        *(
+            (
+                lambda layout=layout: word_vectors(*layout),
+                [
+                    lambda model: model.similarity("w1", "w2"),
+                    lambda model: model.doesnt_match(["w1", "w2", "w3"]),
+                    lambda model: model.transform(["w1 w2 never"]),
+                    lambda model: model.get_feature_names_out(),
+                ],
+            )
+            for layout in ([], [np.float64], [np.float16, "F"])
         ),
         *(
             (lambda params=params: machine(**params), [lambda model: model.predict(ROW)])

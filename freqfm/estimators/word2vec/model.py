@@ -624,21 +624,22 @@ class Word2Vec(
             Zeros for a document without a known token.
         """
         self._check_learned()
-        corpus = self._known_corpus(X)
+        read = Documents.read(X, self.analyzer)
+        tokens, rows = self._known(read)
+        corpus = read.corpus({token: k for k, token in enumerate(tokens)})
         known = corpus.tokens[corpus.tokens >= 0]
         starts = corpus.starts - np.arange(len(corpus.starts))
         lengths = np.diff(starts)
         weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
         histories = Histories(starts.astype(np.int64), known, weights)
-        table = as_kernel_input(self.vectors_)
+        table = as_kernel_input(self.vectors_[rows])
         n_threads = count_threads(self.n_jobs)
         return backends.serve(self.device, "sum_histories", histories, table, n_threads)
 
-    def _known_corpus(self, X):
-        """Return the Corpus of documents, whose rows are checked, as they may have been changed."""
-        read, rows = Documents.read(X, self.analyzer), self.vocabulary_
-        self._checked_rows([rows[token] for token in read.tokens if token in rows])
-        return read.corpus(rows)
+    def _known(self, read):
+        """Return the tokens of Documents that are in the vocabulary, and their rows."""
+        tokens = [token for token in read.tokens if token in self.vocabulary_]
+        return tokens, self._checked_rows([self.vocabulary_[token] for token in tokens])
 
     def score(self, X, y=None):
         """Return the negative mean loss of documents: the larger, the better.
@@ -657,7 +658,9 @@ class Word2Vec(
         score : float
         """
         self._check_outputs()
-        corpus = self._known_corpus(X)
+        read = Documents.read(X, self.analyzer)
+        self._known(read)
+        corpus = read.corpus(self.vocabulary_)
         optimizer = self._resolve_optimizer().with_defaults()
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
