@@ -10,6 +10,7 @@ import numpy as np
 
 from freqfm._ids import is_missing
 from freqfm._messages import cut, shown
+from freqfm._validation import refuse_unread
 
 # What needs no conversion.
 _PLAIN = {bool, bytes, int, str, type(None)}
@@ -65,8 +66,14 @@ def read_cells(X, name="X"):
 
 def open_columns(X):
     """Return the names and the columns of a DataFrame or an array, in the types of its library."""
+    refuse_unread(X)
     X = X.to_native() if hasattr(X, "to_native") else X
     if not is_frame(X):
+        if X.ndim != 2:
+            raise ValueError(
+                f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
+                f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
+            )
         return list(range(X.shape[1])), list(X.T)
     if hasattr(X, "iloc"):
         return list(X.columns), [X.iloc[:, place] for place in range(X.shape[1])]
@@ -136,6 +143,10 @@ def _of_numpy(array):
 
 def _cell(value):
     """Return a value in the one form that it has in all containers; None if it is missing."""
+    if type(value) is float:
+        # As below, but fast.
+        whole = value.is_integer()
+        return int(value) if whole else value if value == value else None
     if isinstance(value, (np.ndarray, np.generic)):
         value = _of_numpy(value)
     if type(value) in _PLAIN:

@@ -55,7 +55,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     ValueError
         If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
-    _refuse_unread(X)
+    refuse_unread(X)
     if sparse.issparse(X):
         X = checked_csr(X)
     # Then nobody need look for zeros, NaN and infinity.
@@ -85,7 +85,7 @@ def as_float_rows(X):
         If they are not two-dimensional, or hold dates, text, complex numbers or what is infinite
         in float32.
     """
-    _refuse_unread(X)
+    refuse_unread(X)
     with named("X"), np.errstate(over="ignore"):
         refuse_dates("X", X)
         return check_array(
@@ -228,7 +228,7 @@ def is_stream(X):
     return bool(getattr(type(X), "is_row_stream", False))
 
 
-def _refuse_unread(X):
+def refuse_unread(X):
     """Raise if a stream or a query is given to a method that takes rows."""
     if hasattr(X, "collect_schema") and not hasattr(X, "to_numpy"):
         raise TypeError(f"X is a {type(X).__name__}; pass the rows, X.collect().")

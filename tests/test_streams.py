@@ -755,6 +755,37 @@ def test_encoders_of_scikit_learn_without_pandas(monkeypatch):
         list(swapped)
 
 
+HASHERS = [FeatureHasher(64, input_type="string"), HashingVectorizer(n_features=64)]
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("encoder", [*HASHERS, IncrementalOneHotEncoder()], ids=repr)
+def test_blocks_may_be_empty(encoder):
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame({"word": ["tea", "rum"]})
+    for empty in (rows[:0], rows[:0].to_numpy()):
+        blocks = [(rows, [0, 1]), (empty, []), (rows, [1, 0])]
+        ((X, y),) = RowStream(lambda blocks=blocks: iter(blocks), encoder=encoder)
+        assert X.shape[0] == 4 and X.nnz == 4
+        assert_array_equal(y, [0, 1, 1, 0])
+        with pytest.raises(ValueError, match=r"0 rows of X, but \[2\] of y"):
+            list(RowStream(lambda X=empty: iter([(X, [0, 1])]), encoder=encoder))
+
+
+@pytest.mark.parametrize("encoder", [*HASHERS, IncrementalOneHotEncoder()], ids=repr)
+def test_blocks_that_cannot_be_encoded(encoder):
+    polars = pytest.importorskip("polars")
+    cases = [(polars.LazyFrame({"x": ["a", "b"]}), TypeError, r"LazyFrame; pass .* X.collect\(\)")]
+    cases.append((np.ones((2, 1, 1)), ValueError, r"X has shape \(2, 1, 1\); give rows of fields"))
+    if isinstance(encoder, HashingVectorizer):
+        cases = [(polars.DataFrame({"x": ["a", None]}), ValueError, "column of texts holds None")]
+    else:
+        cases.append((np.array(["a", "b"]), ValueError, r"X has shape \(2,\); give rows of fields"))
+    for X, error, message in cases:
+        with pytest.raises(error, match=message):
+            list(RowStream(lambda X=X: iter([(X, [0, 1])]), encoder=encoder))
+
+
 def test_columns_that_cannot_be_features(users_and_items):
     _, path = users_and_items
     with pytest.raises(ValueError, match="holds the target or the weights"):

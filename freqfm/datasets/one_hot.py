@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date, datetime
 from itertools import islice
 from numbers import Number
@@ -212,14 +213,10 @@ def _fields_of(X):
     if not is_frame(X):
         # As objects: NumPy would make strings of numbers beside strings.
         X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
-        if X.ndim != 2:
-            raise ValueError(
-                f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
-                f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
-            )
-    if not X.shape[1]:
+    fields = read_cells(X)[1]
+    if not fields:
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    return read_cells(X)[1]
+    return fields
 
 
 def _check_categories(j, values, known):
@@ -234,7 +231,7 @@ def _check_categories(j, values, known):
     types = set(map(type, distinct))
     if complex in types:
         raise ValueError(f"Complex data not supported: field {j} of X holds complex numbers.")
-    if {type(None), float} & types:
+    if {None, math.inf, -math.inf} & distinct.keys():
         check_present(natural(np.array(values, dtype=object)), f"field {j} of X")
     if len(types) == 1 and datetime not in types:
         return

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import column_or_1d
 
 from freqfm._cells import is_frame, read_cells
+from freqfm._ids import check_present
 from freqfm._messages import shown
 from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
@@ -346,7 +348,8 @@ class RowStream:
             X = self._encodable(X)
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
-            X = encoder.transform(X)
+            # Hashers cannot take an empty list.
+            X = encoder.transform(X) if not isinstance(X, list) or X else csr_array((0, 0))
         X = as_csr(X)
         if self.n_features is not None:
             if X.shape[1] > self.n_features:
@@ -440,6 +443,7 @@ def _texts(X):
             f"texts; name it as features=[...], or encode all with "
             f"FeatureHasher(input_type='string')."
         )
+    check_present(np.array(columns[0], dtype=object), "the column of texts")
     return columns[0]
 
 
