@@ -197,7 +197,7 @@ def word_vectors(dtype=np.float32, order="C"):
 
 
 def machine(**params):
-    rows = sparse.eye_array(N_ROWS, format="csr", dtype=np.float32)[:40]
+    rows = sparse.identity(N_ROWS, format="csr", dtype=np.float32)[:40]
     return RaFMClassifier(**{"ranks": (1, 2), **params}, max_iter=1, n_jobs=1).fit(
         rows, np.arange(40) % 2
     )

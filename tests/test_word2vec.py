@@ -216,10 +216,12 @@ def test_strings_are_split(analyzer, vocabulary):
         "བོད་ཡིག་ གཉིས་".replace("\u0f0b", " "),
         "مُحَمَّدٌ كِتَابٌ",
         "می\u200cخواهم کتاب\u200cها",  # noqa: RUF001
-        "שָׁלוֹם עִבְרִית",
+        "שָׁלוֹם עִבְרִית צה״ל",
+        "paral·lel col·legi",
         "cafe\u0301 nai\u0308ve tie\u0302\u0301ng",
         "i\u0307stanbul snake_case x² 7",
         "葛\U000e0100 日本語",
+        "ᠬᠠᠨ\u180eᠠ ᠮᠣᠩᠭᠣᠯ",
     ],
 )
 def test_words_of_any_script_are_whole(text):
@@ -232,6 +234,9 @@ def test_words_of_any_script_are_whole(text):
     [
         ("İstanbul Straße", {"i\u0307stanbul", "straße"}),
         ("\ufeffco\u00adope\u00adrate l\u200euck", {"cooperate", "luck"}),
+        ("آية\u06dd٣", {"آية", "٣"}),  # the end of a verse and its number
+        ("ինչպե՞ս ես", {"ինչպես", "ես"}),  # noqa: RUF001
+        ("a · b", {"a", "b"}),
         ("the cat\u200bsat\u00a0down\u3000here", {"the", "cat", "sat", "down", "here"}),
         ("good ❤\ufe0f👩\u200d🚀day\u200c \u0301", {"good", "day"}),
         ("it's half-done…\x1fnow\x85\ud800then", {"it", "s", "half", "done", "now", "then"}),

@@ -15,6 +15,12 @@ from freqfm._rows import concatenated_ranges
 
 __all__ = ["Corpus", "Documents"]
 
+# Within words: joiners, the Catalan middle dot, and the signs of Hebrew abbreviations.
+_KEPT = "_\u00b7\u05f3\u05f4\u180e\u200c\u200d"
+
+# Invisible, such as soft hyphens and marks of direction; or of stress, over Armenian vowels.
+_LEFT_OUT = "\u00ad\u055b\u055c\u055e\u061c\ufeff"
+
 
 class _WordCharacters(dict):
     """A table for ``str.translate`` that replaces by a space what separates words.
@@ -26,11 +32,9 @@ class _WordCharacters(dict):
     def __missing__(self, code):
         character = chr(code)
         category = unicodedata.category(character)
-        if category[0] in "LMN" or character in "_\u200c\u200d":
-            # Letters, marks, numbers, and what joins letters or keeps them apart within a word.
+        if category[0] in "LMN" or character in _KEPT:
             self[code] = code
-        elif category == "Cf" and character != "\u200b":
-            # Invisible and without a meaning, such as soft hyphens; but that space ends words.
+        elif character in _LEFT_OUT or (category == "Cf" and 0x200E <= code <= 0x206F):
             self[code] = None
         else:
             self[code] = " "
