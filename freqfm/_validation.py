@@ -287,10 +287,18 @@ class LearnedArrays:
         attribute; ``name`` is then only used in messages.
         """
         array = self.get(name) if value is _OF_OWNER else value
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+        if (
+            not isinstance(array, np.ndarray)
+            or array.dtype.kind not in kinds
+            # Compiled code knows neither the other byte order nor half and long double numbers.
+            or not array.dtype.isnative
+            or array.dtype.char in "eg"
+        ):
             found = getattr(array, "dtype", type(array).__name__)
             numbers = "numbers" if "f" in kinds else "integers"
-            raise self._error(name, f"is of type {found}, not an array of {numbers}")
+            raise self._error(
+                name, f"is of type {found}, not an array of {numbers} for compiled code"
+            )
         if array.shape != shape and not (
             array.ndim == len(shape)
             and all(n is None or n == size for n, size in zip(shape, array.shape, strict=True))

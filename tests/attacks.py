@@ -154,7 +154,10 @@ def broken(value):
         yield "narrower", value[..., :-1]
     yield "of more dimensions", value[None]
     yield "of no dimension", value.reshape(-1)[0] if value.size else np.float32(0)
-    for dtype in (object, complex, "U3"):
+    dtypes = [object, complex, "U3"]
+    if value.dtype.kind in "iuf" and value.itemsize > 1:
+        dtypes += [value.dtype.newbyteorder(), np.float16]
+    for dtype in dtypes:
         yield str(dtype), value.astype(dtype)
     if value.dtype.kind in "iu" and value.size:
         for place in (0, -1):

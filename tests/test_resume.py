@@ -16,6 +16,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -497,6 +498,138 @@ def test_untrusted_files_make_nothing_but_models(tmp_path):
     storage.save(tmp_path / "file", {"format": 99})
     with pytest.raises(ValueError, match="with the version that wrote it"):
         resume(tmp_path / "file")
+
+
+@pytest.fixture
+def saved(data, tmp_path):
+    """Return a path, and what a killed fit of a model has written to a file."""
+
+    def save(name):
+        with pytest.raises(Killed):
+            fit = clone(MODELS[name]).set_callbacks(Killing(tmp_path / "whole", 2)).fit
+            fit(*data_of(MODELS[name], data))
+        return storage.load(tmp_path / "whole")
+
+    return tmp_path / "file", save
+
+
+DELETED = object()
+
+
+def changed(value, path, new):
+    """Return nested dicts with another value at a path, or without what is there."""
+    first, *rest = path
+    kept = {key: v for key, v in value.items() if key != first}
+    if new is DELETED and not rest:
+        return kept
+    return {**kept, first: changed(value[first], rest, new) if rest else new}
+
+
+NO_NUMBERS = "x", None, [], {1: 2}, {"x": 1}
+
+
+@each(
+    "path, news",
+    [
+        ("every", (DELETED, 0, -1, 2.5, *NO_NUMBERS)),
+        ("progress", (DELETED, 1, *NO_NUMBERS)),
+        ("progress.fingerprint", (DELETED, 1, "x", None, [])),
+        ("progress.phase", (DELETED, 2.5, *NO_NUMBERS)),
+    ],
+)
+def test_files_without_what_resuming_needs(path, news, saved):
+    file, save = saved
+    value = save("als")
+    for new in news:
+        storage.save(file, changed(value, path.split("."), new))
+        with pytest.raises(ValueError, match=f"{re.escape(str(file))} holds no estimator that can"):
+            resume(file)
+
+
+STATES = {
+    "progress.phase": (7, -1),
+    "progress.loop": (DELETED, *NO_NUMBERS),
+    "progress.extra": (DELETED, "x", None, [], 3),
+    **{
+        f"progress.loop.{name}": (DELETED, *NO_NUMBERS)
+        for name in ("first_epoch", "best_epoch", "best_score", "to_beat", "since_best")
+    },
+    "progress.loop.first_epoch ": (-1, 3, 10**20, 0.5),
+    "progress.loop.best_epoch ": (3, 10**20),
+    "progress.extra.folds": (DELETED, "x", [[np.ones(3)]]),
+    "progress.loop.best": (DELETED, "x", None, {}, [], [np.ones(3)] * 7),
+}
+OF_MODELS = {
+    "fm": STATES,
+    "fm_all_rows": {"progress.phase": (1,)},
+    "mf_midx": {
+        "progress.extra.proposal": (DELETED, "x", 3, {1: 2}, {"x": 1}),
+        "progress.extra.proposal.codewords": (DELETED, True, np.ones((2, 3)), np.ones(2, "f4")),
+        "progress.extra.proposal.aliases": (np.full((40, 5), 10**6, np.int32),),
+        "progress.extra.proposal.code": (99,),
+    },
+    "mf_slatk": {"progress.extra.thresholds": (DELETED, np.ones(3), "x", {1: 2})},
+}
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_damaged_states_of_training_are_refused(name, data, saved):
+    file, save = saved
+    value = save(name)
+    for path, news in OF_MODELS[name].items():
+        for new in news:
+            storage.save(file, changed(value, path.strip().split("."), new))
+            model = resume(file)
+            before = learned(model)
+            with pytest.raises(ValueError, match="state of training in the checkpoint does not"):
+                model.fit(*data_of(model, data))
+                pytest.fail(f"{path} may be {new!r}")
+            assert_same(before, learned(model))
+
+
+@each("name", [1, None, 2.5, "fit", "predict", "get_params"])
+def test_names_that_no_attribute_has_are_refused(name, saved, monkeypatch):
+    file, save = saved
+    value = save("als")
+    vars(value["estimator"])["other"] = 3
+    encode = storage._encode
+
+    def renamed(value, arrays, what):
+        if isinstance(value, dict) and "other" in value:
+            value = {name if key == "other" else key: v for key, v in value.items()}
+        return encode(value, arrays, what)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_encode", renamed)
+        storage.save(file, value)
+    with pytest.raises(ValueError, match=f"{re.escape(repr(name))} is no name of an attribute"):
+        resume(file)
+
+
+@pytest.mark.parametrize("name", ["fm_regressor", "mf_learned", "als"])
+def test_files_of_the_other_byte_order(name, data, uninterrupted, saved, monkeypatch):
+    file, save = saved
+    write = np.lib.format.write_array
+
+    def swapped(member, array, **options):
+        write(member, array.astype(array.dtype.newbyteorder()), **options)
+
+    monkeypatch.setattr(np.lib.format, "write_array", swapped)
+    storage.save(file, save(name))
+    model = resume(file)
+    assert_same(learned(model.fit(*data_of(model, data))), learned(uninterrupted(name)))
+
+
+@each("indices", [[0, 7], [-1, 0]])
+def test_indices_of_sparse_matrices_in_files_are_checked(indices, tmp_path):
+    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+        matrix = {"csr": {"list": [{"array": i} for i in range(3)]}, "shape": [1, 3]}
+        archive.writestr("header.json", json.dumps(matrix))
+        for i, array in enumerate([[1.0, 1.0], indices, [0, 2]]):
+            with archive.open(f"{i}.npy", "w") as member:
+                np.lib.format.write_array(member, np.array(array))
+    with pytest.raises(ValueError, match="not a file of freqfm.callbacks.Checkpoint"):
+        storage.load(tmp_path / "file")
 
 
 def test_only_estimators_of_this_package_write_checkpoints(tmp_path):

@@ -316,6 +316,8 @@ class Snapshot:
     def load(self, copies):
         """Take over copies that another snapshot has returned."""
         for copy, array in zip(self._copies, copies, strict=True):
+            if copy.shape != np.shape(array):
+                raise ValueError(f"the shape {np.shape(array)}, where {copy.shape} is needed")
             copy[...] = array
 
 

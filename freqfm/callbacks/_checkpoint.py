@@ -177,7 +177,7 @@ def resume(path: str | os.PathLike[str]) -> Any:
     ------
     ValueError
         If the file is not a checkpoint, or is damaged. From ``fit``, if data or parameters differ
-        from those of the interrupted fit.
+        from those of the interrupted fit, or if the state of its training is damaged.
     OSError
         If the file cannot be read.
 
@@ -206,11 +206,21 @@ def resume(path: str | os.PathLike[str]) -> Any:
             f"{Path(path)} is not a checkpoint that this version of freqfm can read; resume it "
             f"with the version that wrote it."
         )
-    estimator, progress = value.get("estimator"), value.get("progress")
-    if not hasattr(estimator, "_writes_checkpoints") or not isinstance(progress, dict):
-        raise ValueError(f"{Path(path)} holds no estimator that can be resumed.")
+    estimator, progress, every = (value.get(key) for key in ("estimator", "progress", "every"))
+    if (
+        not hasattr(estimator, "_writes_checkpoints")
+        or not isinstance(progress, dict)
+        or not isinstance(progress.get("fingerprint"), dict)
+        or not isinstance(progress.get("phase"), Integral)
+        or not isinstance(every, Integral)
+        or every < 1
+    ):
+        raise ValueError(
+            f"{Path(path)} holds no estimator that can be resumed; if freqfm wrote it, it is "
+            f"damaged: fit again."
+        )
     estimator._unfinished = progress
-    return estimator.set_callbacks(Checkpoint(path, every=value["every"]))
+    return estimator.set_callbacks(Checkpoint(path, every=every))
 
 
 def fingerprint(estimator, data):

@@ -21,6 +21,8 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import BaseEstimator
 
+from freqfm._messages import cut, shown
+
 __all__ = ["check_place", "digest", "load", "save"]
 
 # Modules that classes may be loaded from.
@@ -186,7 +188,9 @@ def load(path):
                 for i in range(len(archive.namelist()) - 1):
                     # Via memory: NumPy reads directly from an archive in many small pieces.
                     member = io.BytesIO(archive.read(f"{i}.npy"))
-                    arrays.append(np.lib.format.read_array(member, allow_pickle=False))
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                    # Compiled code reads the byte order of this machine only.
+                    arrays.append(array.astype(array.dtype.newbyteorder("="), copy=False))
             return _decode(header, arrays)
         except MemoryError:
             raise
@@ -194,7 +198,7 @@ def load(path):
         except Exception as error:
             raise ValueError(
                 f"{Path(path)} is not a file of freqfm.callbacks.Checkpoint, or it is damaged "
-                f"({type(error).__name__}: {error})."
+                f"({type(error).__name__}: {cut(str(error))})."
             ) from error
 
 
@@ -283,7 +287,10 @@ def _decode(value, arrays):
         array[:] = [_decode(item, arrays) for item in content]
         return array.reshape(value["shape"])
     if kind == "csr":
-        return sparse.csr_array(tuple(_decode(content, arrays)), shape=tuple(value["shape"]))
+        matrix = sparse.csr_array(tuple(_decode(content, arrays)), shape=tuple(value["shape"]))
+        # SciPy's compiled code trusts the indices.
+        matrix.check_format(full_check=True)
+        return matrix
     if kind in ("list", "tuple"):
         items = [_decode(item, arrays) for item in content]
         return items if kind == "list" else tuple(items)
@@ -312,7 +319,11 @@ def _decode_object(value, arrays):
     if found is None:
         raise ValueError(f"unknown class {module}.{name}")
     made = found(**_decode(value["params"], arrays))
-    made.__setstate__(_decode(value["learned"], arrays))
+    learned = _decode(value["learned"], arrays)
+    for name in learned:
+        if not isinstance(name, str) or callable(getattr(found, name, None)):
+            raise ValueError(f"{shown(name)} is no name of an attribute")
+    made.__setstate__(learned)
     with config_context(enable_metadata_routing=True):
         for method, request in value["requests"].items():
             getattr(made, f"set_{method}_request")(**request)

@@ -1,6 +1,7 @@
 """The epoch loop of every estimator: stopping, restoring, reporting, callbacks."""
 
 import contextlib
+import operator
 import time
 from numbers import Integral
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from freqfm._components import Component, is_ours
 from freqfm._jit import announced_compilation
+from freqfm._messages import cut, shown
 from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
 from freqfm.backends.base import Snapshot
@@ -308,9 +310,11 @@ class EpochLoop:
         progress : dict
             Returned by :meth:`progress`.
         """
-        self._first_epoch = progress["first_epoch"]
-        self._best_epoch, self._best_score = progress["best_epoch"], progress["best_score"]
-        self._to_beat, self._since_best = progress["to_beat"], progress["since_best"]
+        numbers = (progress[name] for name in ("first_epoch", "best_epoch", "since_best"))
+        self._first_epoch, self._best_epoch, self._since_best = map(operator.index, numbers)
+        self._best_score, self._to_beat = float(progress["best_score"]), float(progress["to_beat"])
+        if not 0 <= self._first_epoch <= self.epoch or not self._best_epoch <= self.epoch:
+            raise ValueError(f"epochs {self._first_epoch} and {self._best_epoch} of {self.epoch}")
         if self._best is not None:
             self._best.load(progress["best"])
 
@@ -414,10 +418,19 @@ class FitCallbacks:
         loop : EpochLoop
         """
         self._number, self._task, self._epoch = number, loop.task, None
-        if self._unfinished and self._unfinished["phase"] == number:
+        if not self._unfinished:
+            return
+        if self._unfinished["phase"] != number:
+            raise self._damaged(f"it is in phase {shown(self._unfinished['phase'])}")
+        try:
             loop.resume(self._unfinished["loop"])
             loop.task.restore_extra(self._unfinished["extra"])
-            self._unfinished = None
+        except MemoryError:
+            raise
+        # The exception raised for what a damaged file holds depends on where the damage is.
+        except Exception as error:
+            raise self._damaged(f"{type(error).__name__}: {cut(str(error))}") from error
+        self._unfinished = None
 
     def end_phase(self):
         """Drop the reference to the task of a phase that is over."""
@@ -448,8 +461,17 @@ class FitCallbacks:
 
     def end_fit(self):
         """Call scikit-learn's callbacks at the end of the fit."""
+        if self._unfinished:
+            raise self._damaged("it is in a phase that this fit does not have")
         if self._context is not None:
             self._end(self._context)
+
+    def _damaged(self, found):
+        return ValueError(
+            f"the state of training in the checkpoint does not fit this "
+            f"{type(self._estimator).__name__} ({found}); the file is damaged: start again with "
+            f"sklearn.base.clone(estimator).fit(...)."
+        )
 
     def _end(self, context):
         self._task.pull()
@@ -469,8 +491,9 @@ def check_progress(learned):
     """
     for name in ("loss_curve_", "validation_scores_"):
         learned.array(name, (None,))
-    seed = learned.get("_seed")
-    learned.require(isinstance(seed, Integral), "_seed", f"is {seed!r}, not an integer")
+    for name in ("_seed", "n_iter_"):
+        number = learned.get(name)
+        learned.require(isinstance(number, Integral), name, f"is {shown(number)}, not an integer")
 
 
 def check_steps(learned):

@@ -9,7 +9,7 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._rows import take_rows
 from freqfm._validation import count_columns, count_threads
-from freqfm.backends.base import FMObjective, FMProblem
+from freqfm.backends.base import FMObjective, FMProblem, Snapshot
 from freqfm.estimators.fm.pointwise import base_score
 from freqfm.estimators.tasks import TrainingTask
 
@@ -275,5 +275,6 @@ class FoldsTrainer(ModelTask):
     def restore_extra(self, extra):
         """Restore what :meth:`extra` has returned."""
         for trainer, arrays in zip(self._trainers[1:], extra["folds"], strict=True):
-            for array, saved in zip(trainer.state(), arrays, strict=True):
-                array[...] = saved
+            state = Snapshot(trainer.state())
+            state.load(arrays)
+            state.restore()

@@ -43,7 +43,7 @@ class MFTrainer(RecommenderTrainer):
         self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
         if sampler is not None and not self._drawn:
             proposal = sampler.proposal(self._counts)
-            self._proposal = self._checked(proposal, model.item_factors_.shape[1])
+            self._proposal = self._checked(proposal)
             if not getattr(sampler, "corrected", True):
                 self._proposal = self._proposal._replace(log_q=np.zeros(0, dtype=np.float32))
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
@@ -196,7 +196,7 @@ class MFTrainer(RecommenderTrainer):
             seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
             last = self._proposal or recall_codewords(model._codewords)
             proposal = sampler.proposal(self._counts, vectors, seed, last)
-            self._proposal = self._checked(proposal, vectors.shape[1])
+            self._proposal = self._checked(proposal)
             model._codewords = self._proposal.codewords
 
     def _refresh_thresholds(self, epoch):
@@ -220,7 +220,7 @@ class MFTrainer(RecommenderTrainer):
     def restore_extra(self, extra):
         """Restore what :meth:`extra` has returned."""
         super().restore_extra(extra)
-        if extra["thresholds"] is not None:
+        if self._thresholds is not None:
             self._thresholds[:] = extra["thresholds"]
 
     def _negatives(self, epoch, first, last, generator):

@@ -67,9 +67,10 @@ class RecommenderTrainer(TrainingTask):
             corrections[:, 0] /= np.maximum(left, _LOWEST_RATE)
         return tables, first_step, corrections
 
-    def _checked(self, proposal, width):
+    def _checked(self, proposal):
         """Return a sampler's proposal, if kernels can draw from it."""
         sampler, n_items = self.components.sampler, self.X.shape[1]
+        width = self.model.item_factors_.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
         if proposal.code == PROPOSAL_UNIFORM and not self._sampler_draws:
@@ -131,4 +132,4 @@ class RecommenderTrainer(TrainingTask):
     def restore_extra(self, extra):
         """Restore what :meth:`extra` has returned."""
         if extra["proposal"] is not None:
-            self._proposal = Proposal(**extra["proposal"])
+            self._proposal = self._checked(Proposal(**extra["proposal"]))

@@ -143,10 +143,10 @@ class VAETrainer(RecommenderTrainer):
         if not isinstance(sampler, QuerySampler):
             if self._proposal is None:
                 proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
-                self._proposal = self._checked(proposal, model.item_factors_.shape[1])
+                self._proposal = self._checked(proposal)
         elif self._proposal is None or epoch % sampler.refresh == 0:
             proposal = self._propose(model._seed + epoch)
-            self._proposal = self._checked(proposal, model.item_factors_.shape[1])
+            self._proposal = self._checked(proposal)
             model._codewords = self._proposal.codewords
 
     def _propose(self, seed):
