@@ -5,6 +5,7 @@ import gzip
 import os
 import re
 import zlib
+from array import array
 from itertools import chain, islice
 
 import numpy as np
@@ -52,7 +53,7 @@ def write_vectors(path, tokens, vectors, binary):
         file.write(f"{len(names)} {vectors.shape[1]}\n".encode())
         for name, row in zip(names, vectors.astype("<f4", copy=False), strict=True):
             # Nine digits tell apart all numbers of float32.
-            numbers = row.tobytes() if binary else " ".join(f"{x:.9g}" for x in row).encode()
+            numbers = row.tobytes() if binary else " ".join(f"{x:.9g}" for x in row.tolist()).encode()
             file.write(name.encode() + b" " + numbers + b"\n")
 
 
@@ -67,19 +68,19 @@ def read_vectors(path, binary, limit, decode_error):
         raise ValueError(
             f"decode_error={decode_error!r} is unknown; choose 'strict', 'replace' or 'ignore'."
         )
-    tokens, rows = [], []
+    tokens, numbers = [], bytearray()
     with _open(path, "rb") as file:
         try:
             n_said, found = read_rows(file)
             for name, row in islice(found, limit):
                 tokens.append(name.decode(errors=decode_error))
-                rows.append(row)
+                numbers += row
         except _UNREADABLE as error:
-            raise _error(path, f"cannot be read at vector {len(rows) + 1}: {error}") from None
-    if not rows:
+            raise _error(path, f"cannot be read at vector {len(tokens) + 1}: {error}") from None
+    if not tokens:
         raise _error(path, "holds no vectors")
-    _check_number(path, len(rows), n_said, limit)
-    vectors = np.array(rows, dtype=np.float32)
+    _check_number(path, len(tokens), n_said, limit)
+    vectors = np.frombuffer(numbers, dtype=np.float32).reshape(len(tokens), -1)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         name = tokens[np.argmin(finite)]
@@ -140,9 +141,7 @@ def _parsed(lines, width):
             continue
         if not name or not width or len(numbers) != width or _ENDS_WITH_NUMBER.search(name):
             raise ValueError(f"a token and {width or 'its'} numbers are expected")
-        with np.errstate(over="ignore"):  # infinity is refused later, by the token's name
-            row = np.array([float(number) for number in numbers], dtype=np.float32)
-        yield name, row
+        yield name, array("f", map(float, numbers))
 
 
 def _binary_rows(file):
@@ -158,7 +157,7 @@ def _unpacked(file, width):
         numbers = file.read(4 * width)
         if not name or len(numbers) != 4 * width:
             raise ValueError(f"a token and {width} numbers of 4 bytes are expected")
-        yield name, np.frombuffer(numbers, dtype="<f4")
+        yield name, np.frombuffer(numbers, dtype="<f4").astype(np.float32).tobytes()
 
 
 def _name(file):
