@@ -53,8 +53,8 @@ def write_vectors(path, tokens, vectors, binary):
         file.write(f"{len(names)} {vectors.shape[1]}\n".encode())
         for name, row in zip(names, vectors.astype("<f4", copy=False), strict=True):
             # Nine digits tell apart all numbers of float32.
-            numbers = row.tobytes() if binary else " ".join(f"{x:.9g}" for x in row.tolist()).encode()
-            file.write(name.encode() + b" " + numbers + b"\n")
+            text = "" if binary else " ".join(f"{x:.9g}" for x in row.tolist())
+            file.write(name.encode() + b" " + (text.encode() or row.tobytes()) + b"\n")
 
 
 def read_vectors(path, binary, limit, decode_error):
