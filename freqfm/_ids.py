@@ -187,10 +187,14 @@ def find_codes(known, order, values, name):
         code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
         return np.array([code_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
     values, inverse = unique_codes(values, name)
-    sought = values
-    if values.dtype.kind == known.dtype.kind and values.dtype.kind in "iuUS":
+    sought, kinds = values, (known.dtype.kind, values.dtype.kind)
+    if "O" not in kinds or kinds[0] in "iuUS":
         # NumPy would convert all known ids to a wider type; what is cut here is unequal below.
-        sought = values.astype(known.dtype)
+        if kinds in {("i", "O"), ("u", "O")}:
+            limits = np.iinfo(known.dtype)
+            sought = np.clip(values, limits.min, limits.max)
+        with np.errstate(over="ignore"):
+            sought = sought.astype(known.dtype)
     try:
         places = np.searchsorted(known, sought, sorter=order)
     except TypeError:

@@ -617,6 +617,15 @@ class BaseRecommender(
         counts = self.item_counts_[rows] if axis == "items" else self._history.counts_of(rows)
         return counts > 0
 
+    def _unlearned(self, axis, candidates):
+        """Return which of all "users" or "items", or of the candidates, have a random vector."""
+        rows = _rows_of(candidates)
+        if candidates is not None:
+            # New items, which are described by their features, follow those of the model.
+            rows = rows[rows < (self._n_users if axis == "users" else self.n_features_in_)]
+        unlearned = np.flatnonzero(~self._is_learned(axis, rows))
+        return unlearned if candidates is None else rows[unlearned]
+
     def recommend(
         self,
         X=None,
@@ -683,8 +692,7 @@ class BaseRecommender(
             "n_threads": count_threads(self.n_jobs),
             "device": self.device,
         }
-        # The vector of an item without interactions and features is random.
-        unlearned = np.flatnonzero(~self._is_learned("items"))
+        unlearned = self._unlearned("items", candidates)
         if len(unlearned):
             for_all = unlearned if for_all is None else np.union1d(for_all, unlearned)
         items, scores = top_k(
@@ -700,8 +708,10 @@ class BaseRecommender(
             self._check_finite(vectors, targets, candidates)
         cold = np.flatnonzero(~learned)
         if len(cold):
-            # One number per item ranks by popularity.
-            share = self._popularity(counts)
+            # One number per item ranks by popularity. Memory is only touched where it is needed.
+            share = np.zeros(len(counts), dtype=np.float32)
+            asked = _rows_of(candidates)
+            share[asked] = self._popularity(counts[asked])
             ones = np.ones((len(cold), 1), dtype=np.float32)
             cold_hidden = None if hidden is None else take_rows(hidden, cold)
             if sparse.issparse(candidates):
@@ -723,10 +733,8 @@ class BaseRecommender(
 
     def _check_finite(self, vectors, targets, candidates):
         """Raise if users lack items because scores are not finite."""
-        rows = slice(None) if candidates is None else candidates
-        if sparse.issparse(candidates):
-            rows = np.unique(candidates.indices)
-        if not (np.isfinite(vectors).all() and np.isfinite(targets[rows]).all()):
+        targets = targets[_rows_of(candidates)]
+        if not (np.isfinite(vectors).all() and np.isfinite(targets).all()):
             raise ValueError(
                 f"the vectors of this {type(self).__name__} hold NaN or infinity, so nothing can "
                 f"be ranked; fit it again, or restore the arrays that fit has learned."
@@ -923,14 +931,11 @@ class BaseRecommender(
         table, width = self._similarity_table(axis)
         chosen = validate_ids(axis, ids, len(table))
         k = check_recommendations(n_recommendations, len(chosen))
-        learned = self._is_learned(axis)
-        allowed = learned.copy()
         if candidates is not None:
-            allowed[:] = False
             candidates = validate_ids("candidates", candidates, len(table))
-            allowed[candidates] = learned[candidates]
+        hidden = self._unlearned(axis, candidates)
         if exclude is not None:
-            allowed[validate_ids("exclude", exclude, len(table))] = False
+            hidden = np.union1d(hidden, validate_ids("exclude", exclude, len(table)))
         itself = kernel_csr(
             np.ones(len(chosen), dtype=np.float32),
             chosen,
@@ -945,12 +950,13 @@ class BaseRecommender(
             table,
             k,
             exclude=itself,
-            candidates=None if allowed.all() else allowed,
+            exclude_for_all=hidden,
+            candidates=candidates,
             unit_columns=width,
             n_threads=count_threads(self.n_jobs),
             device=self.device,
         )
-        cold = ~learned[chosen]
+        cold = ~self._is_learned(axis, chosen)
         similar[cold], cosines[cold] = -1, -np.inf
         similar = similar.astype(np.int64)
         return of_single(ids, (similar, cosines))
@@ -995,6 +1001,13 @@ def _some_items(name, items, shape):
             f"{name} has shape {items.shape}, but there are {shape[0]} users and {shape[1]} items."
         )
     return items
+
+
+def _rows_of(candidates):
+    """Return an index of the candidates, given as a vector, a sparse matrix, or None for all."""
+    if candidates is None:
+        return slice(None)
+    return np.unique(candidates.indices if sparse.issparse(candidates) else candidates)
 
 
 def _is_vector_of_int(X):

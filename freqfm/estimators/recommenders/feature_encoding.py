@@ -103,7 +103,9 @@ class FeatureEncodingMixin:
         """Return a copy that numbers the items of a table too, and the matrix of their features."""
         ids, features = self._encoded("item", frame)
         model = copy.copy(self)
-        codes, known, order = extend_ids(*self._ids("item"), ids, "the ids of item_features")
+        codes, known, order = extend_ids(
+            *self._ids("item", whole=True), ids, "the ids of item_features"
+        )
         model._keep_ids("item", known, order)
         # New ids are numbered in their sorted order.
         return model, features[codes.argsort()]

@@ -33,7 +33,7 @@ class InteractionEncodingMixin:
 
     def _add_ids(self, role, ids, name=None):
         """Return codes of ids; new ids get codes after all others. ``name`` is for errors."""
-        known, order = self._ids(role)
+        known, order = self._ids(role, whole=True)
         name = name or f"X's column of {role}s"
         codes, known, order = extend_ids(known, order, ids, name)
         self._keep_ids(role, known, order)
@@ -43,15 +43,20 @@ class InteractionEncodingMixin:
         setattr(self, f"{role}_ids_", known)
         setattr(self, f"_{role}_order", order)
 
-    def _ids(self, role):
-        """Return ids and the indices that sort them, if they are well-formed."""
+    def _ids(self, role, whole=False):
+        """Return ids and the indices that sort them, if they are well-formed.
+
+        The order is checked as a ``whole``, or once unless it is replaced.
+        """
         learned, name, name_of_order = LearnedArrays(self), f"{role}_ids_", f"_{role}_order"
         known, order = learned.get(name), learned.get(name_of_order)
         vector = isinstance(known, np.ndarray) and known.ndim == 1 and len(known)
         learned.require(vector, name, "is not a vector of ids")
         learned.array(name_of_order, known.shape, "iu")
-        names = name, name_of_order
-        learned.once(names, lambda: learned.indices(name_of_order, order, len(known)))
+        if whole:
+            learned.indices(name_of_order, order, len(known))
+        else:
+            learned.once((name, name_of_order), lambda: self._ids(role, whole=True))
         return known, order
 
     def _named(self, role, codes):
@@ -132,8 +137,8 @@ class InteractionEncodingMixin:
             )
         return places
 
-    def _matrix(self, users, items, values):
-        shape = len(self.user_ids_), len(self.item_ids_)
+    def _matrix(self, users, items, values, n_users=None):
+        shape = n_users or len(self.user_ids_), len(self.item_ids_)
         # Duplicates are summed here, in float64.
         return _as_float32(sparse.csr_array((values, (users, items)), shape=shape))
 
@@ -212,7 +217,12 @@ class InteractionEncodingMixin:
     def _find(self, role, ids, name, unknown="raise"):
         """Return codes of ids; unknown ones are -1, or an error."""
         ids = as_ids(ids, name)
-        codes = find_codes(*self._ids(role), ids, name)
+        try:
+            codes = find_codes(*self._ids(role), ids, name)
+        except (IndexError, ValueError):
+            # The order may have been changed in place.
+            self._ids(role, whole=True)
+            raise
         if unknown == "raise":
             check_known(ids, codes, name)
         return codes

@@ -283,7 +283,10 @@ class InteractionRecommender(
                 self._pass_features(reset)
                 # Features may name users and items without interactions.
                 X.resize(len(self.user_ids_), len(self.item_ids_))
-                options = {} if X_val is None else {"X_val": self._held_out(X_val, "X_val")}
+                options = {}
+                if X_val is not None:
+                    options["X_val"] = self._matrix(*self._held_out(X_val, "X_val"))
+                    options["X_val"].eliminate_zeros()
             recommender = self.estimator_
             n_before = getattr(recommender, "n_iter_", 0)
             try:
@@ -783,12 +786,15 @@ class InteractionRecommender(
     def _find_held_out(self, X):
         """Return the rows of the users in held-out interactions, and their relevant items."""
         check_is_fitted(self)
-        relevant = self._held_out(X, "X")
-        present = np.flatnonzero(np.diff(relevant.indptr))
-        return present, relevant[present]
+        users, items, values = self._held_out(X, "X")
+        present, rows = np.unique(users, return_inverse=True)
+        relevant = self._matrix(rows, items, values, len(present))
+        relevant.eliminate_zeros()
+        some = np.diff(relevant.indptr) > 0
+        return present[some], relevant[some]
 
     def _held_out(self, X, name):
-        """Return the matrix of held-out interactions, without unknown users and items."""
+        """Return users, items and values of held-out interactions, without unknown ones."""
         users, items, values = self._read(X, reset=False, optional=["value"])
         users = self._find("user", users, f"{name}'s column of users", unknown="-1")
         items = self._find("item", items, f"{name}'s column of items", unknown="-1")
@@ -798,9 +804,7 @@ class InteractionRecommender(
                 f"{name} holds {len(users)} interaction(s), but none of a user and an item that "
                 f"fit has both seen; split interactions with WarmStartKFold, for instance."
             )
-        relevant = self._matrix(users[known], items[known], values[known])
-        relevant.eliminate_zeros()
-        return relevant
+        return users[known], items[known], values[known]
 
 
 def _default_recommender():
