@@ -101,7 +101,7 @@ def _values(column):
     if hasattr(column, "to_pylist"):
         return _of_arrow(column, dtype)
     if hasattr(column, "to_physical"):
-        return _of_polars(column, dtype)
+        return _of_polars(column)
     return _of_numpy(np.asarray(column)) if isinstance(dtype, np.dtype) else column.tolist()
 
 
@@ -119,9 +119,12 @@ def _of_arrow(column, dtype):
     return column.to_pylist()
 
 
-def _of_polars(column, dtype):
-    finest = getattr(dtype, "time_unit", None) == "ns" or str(dtype) == "Time"
-    if finest and (column.to_physical() % 1000 != 0).any():
+def _of_polars(column):
+    inner = column
+    while hasattr(inner.dtype, "inner"):
+        inner = inner.explode()
+    finest = getattr(inner.dtype, "time_unit", None) == "ns" or str(inner.dtype) == "Time"
+    if finest and (inner.to_physical() % 1000 != 0).any():
         raise ValueError("there are nanoseconds")
     return column.to_list()
 

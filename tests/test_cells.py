@@ -197,7 +197,7 @@ NANOSECONDS = {
     pa.timestamp("ns", "Europe/Paris"): [name for name in CONTAINERS if name != "array"],
     pa.duration("ns"): CONTAINERS,
     pa.time64("ns"): ARROW,
-    pa.list_(pa.timestamp("ns")): [name for name in CONTAINERS if "polars" not in name],
+    pa.list_(pa.timestamp("ns")): CONTAINERS,
 }
 
 
