@@ -10,7 +10,7 @@ import numpy as np
 
 from freqfm._ids import is_missing
 from freqfm._messages import cut, shown
-from freqfm._validation import refuse_unread
+from freqfm._validation import as_native, refuse_unread
 
 # What needs no conversion.
 _PLAIN = {bool, bytes, int, str, type(None)}
@@ -67,7 +67,7 @@ def read_cells(X, name="X"):
 def open_columns(X):
     """Return the names and the columns of a DataFrame or an array, in the types of its library."""
     refuse_unread(X)
-    X = X.to_native() if hasattr(X, "to_native") else X
+    X = as_native(X)
     if not is_frame(X):
         if X.ndim != 2:
             raise ValueError(
@@ -84,7 +84,7 @@ def open_columns(X):
     import narwhals
 
     frame = narwhals.from_native(X, eager_only=True)
-    return frame.columns, [frame.get_column(name).to_native() for name in frame.columns]
+    return frame.columns, [narwhals.to_native(frame.get_column(name)) for name in frame.columns]
 
 
 def type_of(column):

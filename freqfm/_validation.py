@@ -166,6 +166,15 @@ def _as_numbers(name, values):
     return numbers
 
 
+def as_native(X):
+    """Return what a DataFrame of narwhals wraps, and anything else as it is."""
+    if type(X).__module__.split(".")[0] != "narwhals":
+        return X
+    import narwhals
+
+    return narwhals.to_native(X)
+
+
 def refuse_dates(name, values):
     """Raise if there are dates or durations, which scikit-learn would convert to numbers."""
     for dtype in _dtypes(values):
@@ -178,7 +187,7 @@ def refuse_dates(name, values):
 
 def _dtypes(values):
     """Return the types of the columns of a DataFrame, of an array, or of what a list holds."""
-    values = values.to_native() if hasattr(values, "to_native") else values
+    values = as_native(values)
     if hasattr(values, "columns"):
         # Tables of pyarrow have a schema. Categories have a type in pandas, and in pyarrow.
         types = values.dtypes if hasattr(values, "dtypes") else values.schema.types

@@ -67,7 +67,7 @@ KINDS = {
     "list": (TAGS, pa.list_(pa.string()), [str(TAGS[0]), "None", "['a']"]),
     "list of float": ([[1.0, 0.5], [], None], pa.list_(pa.float64()), ["[1, 0.5]", "[]", "None"]),
     "list of dates": ([DAYS, [], None], pa.list_(pa.date32()), [str(DAYS), "[]", "None"]),
-    "array": ([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2), ["[1, 2]", "None", "[3, 4]"]),
+    "array": ([[1, 2], [5, 6], [3, 4]], pa.list_(pa.int64(), 2), ["[1, 2]", "[5, 6]", "[3, 4]"]),
     "struct": (
         [{"b": 1, "a": 0.4}, {"b": None, "a": 2.0}, None],
         pa.struct({"b": pa.int64(), "a": pa.float64()}),

@@ -215,7 +215,7 @@ def test_streams_refuse_what_fits_in_memory_refuse(tmp_path):
         with pytest.raises((TypeError, ValueError)) as in_memory:
             FMRegressor(2, max_iter=1).fit(X, y)
         # The rest names the estimator, or shows the matrix.
-        expected = str(in_memory.value).splitlines()[0].removesuffix(" by FMRegressor.")
+        expected = re.split(" (?:by )?FMRegressor", str(in_memory.value).splitlines()[0])[0]
         for call in (
             lambda X=X: FMRegressor(2, max_iter=1).fit(RowStream(lambda: iter([(X, y)]))),
             lambda X=X: list(RowStream(lambda: iter([(X, y)]))),
@@ -732,6 +732,7 @@ def test_encoders_of_scikit_learn_know_what_pandas_reads(tmp_path, reader):
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_encoders_of_scikit_learn_without_pandas(monkeypatch):
+    pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"id": [1, 2, 1], "word": ["a", "b", "a"], "y": [0, 1, 0]})
     rows = np.array(frame[["id", "word"]].rows(), dtype=object)
@@ -745,7 +746,7 @@ def test_encoders_of_scikit_learn_without_pandas(monkeypatch):
 
     monkeypatch.setattr("builtins.__import__", without_pandas)
     options = {"features": ["id", "word"], "prefetch": 0}
-    for fitted_on in (rows, frame[["id", "word"]]):
+    for fitted_on in (rows, pandas.DataFrame(rows, columns=["id", "word"])):
         encoder = OneHotEncoder().fit(fitted_on)
         stream = RowStream.from_parquet(frame, "y", encoder=encoder, **options)
         (X, _), *_ = stream
