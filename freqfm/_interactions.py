@@ -228,7 +228,7 @@ class Table(Columns):
     """
 
     def __init__(self, X):
-        X = _with_groups(X)
+        X = with_groups(X)
         self.names, self.all_names, self.given = None, None, X
         if is_dataframe(X):
             names, self.column, n_rows = _open_dataframe(X)
@@ -281,7 +281,9 @@ class Table(Columns):
         n_empty = np.count_nonzero((np.isnan(entries) | (entries == 0)).all(axis=0))
         sparse_rows = n_empty > max(2, _EMPTY * entries.shape[1])
         wide = n_columns > len(_PLACES)
-        if n_columns > _MOST_COLUMNS or (wide and sparse_rows):
+        # pandas names the axis of the columns if it makes these of the values of another column.
+        pivoted = getattr(getattr(self.given, "columns", None), "name", None) is not None
+        if pivoted or n_columns > _MOST_COLUMNS or (wide and sparse_rows):
             raise ValueError(
                 f"X of shape {self.shape} looks like a matrix of users x items, where a table of "
                 f"interactions is expected, one in each row. If it is a matrix, {_FOR_MATRICES}; "
@@ -376,7 +378,7 @@ def _ordered_codes(X, place):
     return None
 
 
-def _with_groups(X):
+def with_groups(X):
     """Return what pandas has counted or summed by groups, with these as columns."""
     groups = getattr(getattr(X, "index", None), "names", [])
     if not hasattr(X, "iloc") or len(groups) < 2:

@@ -347,6 +347,8 @@ def test_counts_of_groups_are_values(count):
     assert_array_equal(model.estimator_.seen_, ONES)
     assert len(model.predict(X)) == 8
     assert {len(test) for _, test in WarmStartKFold(2, random_state=0).split(X)} <= {1, 2, 3}
+    parts = holdout_interactions(X, random_state=0)
+    assert sum(len(model.predict(part)) for part in parts) == 8
 
 
 def test_names_of_counts_mean_nothing_beside_other_columns():
@@ -397,6 +399,24 @@ def test_matrices_are_no_tables(make, n_items):
     for use in uses:
         with pytest.raises(ValueError, match="a recommender that takes matrices|is not a column"):
             use()
+
+
+@each("item", [ITEMS, [ITEMS.index(item) for item in ITEMS]])
+@each(
+    "pivot",
+    [
+        lambda log: log.pivot_table(index="user", columns="item", values="value"),
+        lambda log: log.pivot_table(index="user", columns="item", values="value", fill_value=1),
+        lambda log: log.groupby(["user", "item"]).size().unstack(fill_value=0),
+        lambda log: pytest.importorskip("pandas").crosstab(log["user"], log["item"]),
+    ],
+)
+def test_pivots_are_no_tables(item, pivot):
+    X = pivot(frame("pandas", {"user": USERS, "item": item, "value": VALUES}))
+    for use in (lambda: fit(X), lambda: holdout_interactions(X), lambda: fit(ROWS).predict(X)):
+        with pytest.raises(ValueError, match="a recommender that takes matrices|is not a column"):
+            use()
+    fit(X.fillna(0), user=0, item=1, value=None)
 
 
 def test_what_may_be_a_matrix_is_reported():

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import InvalidParameterError
 
-from freqfm._interactions import Table, is_dataframe
+from freqfm._interactions import Table, is_dataframe, with_groups
 from freqfm._rows import with_one_index_type
 from freqfm._validation import (
     check_integer,
@@ -192,6 +192,7 @@ def check_seed(seed):
 
 def _open(X, user, item):
     """Return the histories in a matrix or a table, as an object with a common interface."""
+    X = with_groups(X)
     if isinstance(X, (list, tuple)) and not all(isinstance(row, tuple) for row in X):
         raise ValueError(
             "X is a list, but not of tuples: it may be a matrix of users x items or a table of "
