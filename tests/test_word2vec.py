@@ -625,3 +625,20 @@ def test_a_few_documents_move_a_model_little():
     for few in ([["00", "11"] * 3], [["00", "10"] * 10] * 20):
         model.partial_fit(few)
         assert model.score(documents) > before - 0.1
+
+
+def test_masks_are_no_tokens_and_arrays_of_arrow_are_lists():
+    model = Word2Vec(2, min_count=1, max_iter=1, random_state=0).fit([[0, 1, 2, 3]] * 9)
+    for token in (True, np.False_):
+        for use in (
+            lambda token=token: model.most_similar(token),
+            lambda token=token: model.most_similar(0, negative=[token]),
+            lambda token=token: model.most_similar(np.array([token, token])),
+            lambda token=token: model.similarity(token, 2),
+            lambda token=token: model.doesnt_match([2, token]),
+        ):
+            with pytest.raises(ValueError, match="holds .*(True|False).*, which is not among"):
+                use()
+    arrow = pytest.importorskip("pyarrow")
+    assert model.most_similar(arrow.array([1, 2])) == model.most_similar([1, 2])
+    assert model.similarity(*arrow.array([1, 2])) == model.similarity(1, 2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from freqfm._ids import as_list
 from freqfm._validation import as_kernel_input, check_count, count_threads
 from freqfm.metrics._ranking import top_k
 
@@ -95,11 +96,14 @@ class TokenSimilarity:
     def _rows_of(self, name, tokens):
         """Return the rows of a token, or of several."""
         self._check_learned()
+        tokens = as_list(tokens)
         if isinstance(tokens, str) or not hasattr(tokens, "__iter__"):
             tokens = [tokens]
         rows = []
         for token in tokens:
             try:
+                if isinstance(token, (bool, np.bool_)):
+                    raise TypeError("True would be the token 1")
                 rows.append(self.vocabulary_[token])
             except (KeyError, TypeError):
                 raise ValueError(
