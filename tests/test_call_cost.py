@@ -9,6 +9,8 @@ from helpers import each
 from numpy.testing import assert_array_equal
 
 from freqfm import InteractionRecommender, MFRecommender
+from freqfm.estimators.recommenders import base
+from freqfm.metrics._ranking import top_k
 
 N = 200_000
 SOME = np.arange(0, N, N // 50)
@@ -126,3 +128,18 @@ def test_users_whose_values_are_zero_have_nothing_to_be_found():
     users, relevant = model._find_held_out(X)
     assert users.tolist() == [1]
     assert_array_equal(relevant.toarray(), [[2, 0, 2]])
+
+
+def test_users_without_interactions_are_ranked_once(monkeypatch):
+    model = MFRecommender(2, max_iter=1, random_state=0).fit(np.eye(5, 4))
+    widths = []
+
+    def counted(queries, items, *args, **options):
+        widths.append(items.shape[1])
+        return top_k(queries, items, *args, **options)
+
+    monkeypatch.setattr(base, "top_k", counted)
+    for users, expected in (([4], [1]), ([0], [2]), ([0, 4], [2, 1]), ([], [])):
+        widths.clear()
+        assert model.recommend(users=users)[0].shape == (len(users), 10)
+        assert widths == expected

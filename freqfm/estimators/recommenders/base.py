@@ -695,17 +695,20 @@ class BaseRecommender(
         unlearned = self._unlearned("items", candidates)
         if len(unlearned):
             for_all = unlearned if for_all is None else np.union1d(for_all, unlearned)
-        items, scores = top_k(
-            vectors,
-            targets,
-            k,
-            exclude=hidden,
-            exclude_for_all=for_all,
-            unit_columns=self._unit_columns,
-            **options,
-        )
-        if (items < 0).any():
-            self._check_finite(vectors, targets, candidates)
+        shape = len(vectors), k
+        items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
+        if learned.any():
+            items, scores = top_k(
+                vectors,
+                targets,
+                k,
+                exclude=hidden,
+                exclude_for_all=for_all,
+                unit_columns=self._unit_columns,
+                **options,
+            )
+            if (items < 0).any():
+                self._check_finite(vectors, targets, candidates)
         cold = np.flatnonzero(~learned)
         if len(cold):
             # One number per item ranks by popularity. Memory is only touched where it is needed.
