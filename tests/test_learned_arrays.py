@@ -224,7 +224,7 @@ ROW = sparse.csr_array(([1.0], ([0], [3])), shape=(1, N_ROWS), dtype=np.float32)
                     lambda model: model.get_feature_names_out(),
                 ],
             )
-            for layout in ([], [np.float64], [np.float16, "F"])
+            for layout in ([], [np.float64], [np.float32, "F"])
         ),
         *(
             (lambda params=params: machine(**params), [lambda model: model.predict(ROW)])
