@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fake_recommender import Counting
 from helpers import each
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
-from freqfm import InteractionRecommender, MFRecommender
+from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
 from freqfm.estimators.recommenders import base
 from freqfm.metrics._ranking import top_k
 
@@ -128,6 +128,17 @@ def test_users_whose_values_are_zero_have_nothing_to_be_found():
     users, relevant = model._find_held_out(X)
     assert users.tolist() == [1]
     assert_array_equal(relevant.toarray(), [[2, 0, 2]])
+
+
+def test_contributions_take_the_memory_of_few_items():
+    model = ALSRecommender(2, max_iter=1, random_state=0).fit(np.eye(5, 4))
+    # Without an exponent the penalty does not depend on the number of items.
+    model._objective = model._objective._replace(exponent=0.0)
+    expected = model.explain(1, 1)
+    model.n_features_in_, model.item_counts_ = N, np.resize(model.item_counts_, N)
+    model.item_factors_ = np.resize(model.item_factors_, (N, 2)) * (np.arange(N) < 4)[:, None]
+    assert peak(lambda: model.explain(1, 1)) < 2 * N
+    assert_allclose(model.explain(1, 1).contributions, expected.contributions, rtol=1e-6)
 
 
 def test_users_without_interactions_are_ranked_once(monkeypatch):

@@ -23,6 +23,9 @@ __all__ = ["ALSRecommender"]
 # The root mean square length of the vectors that training starts from.
 _INITIAL_LENGTH = 0.1
 
+# Rows of items that are converted to float64 at a time.
+_ROWS = 1 << 12
+
 # Steps that stand for the exact solution.
 _EXACT = 0
 
@@ -386,9 +389,11 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
 
     def _contributions(self, query, history, item):
         """Return the contributions of a history's items to the score of an item, float64."""
-        items = as_kernel_array(self.item_factors_, np.float64)
-        rows, weights = items[history.indices], history.data.astype(np.float64)
+        items, weights = self.item_factors_, history.data.astype(np.float64)
+        rows, wanted = (items[i].astype(np.float64) for i in (history.indices, item))
         (penalty,) = self._objective.penalties(weights.sum(keepdims=True), len(items))
         matrix = (rows * weights[:, None]).T @ rows + penalty * np.eye(items.shape[1])
-        matrix += self._objective.unobserved_weight * (items.T @ items)
-        return weights * (rows @ np.linalg.solve(matrix, items[item]))
+        for begin in range(0, len(items), _ROWS):
+            part = items[begin : begin + _ROWS].astype(np.float64)
+            matrix += self._objective.unobserved_weight * (part.T @ part)
+        return weights * (rows @ np.linalg.solve(matrix, wanted))
