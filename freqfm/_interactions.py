@@ -77,9 +77,9 @@ class Columns:
                 f"required: a column of users and a column of items."
             )
         self.check_is_table(wanted)
-        places = {role: self._given(role, key) for role, key in wanted.items() if not _is_auto(key)}
+        places = {role: self._given(role, key) for role, key in wanted.items() if not is_auto(key)}
         for role, key in wanted.items():
-            if _is_auto(key):
+            if is_auto(key):
                 places[role] = (self._usual_place if self.names is None else self._usual_name)(
                     role, places
                 )
@@ -270,7 +270,7 @@ class Table(Columns):
         has a column for each item, and in the first two of them many rows without either.
         """
         n_rows, n_columns = self.shape
-        guessed = _is_auto(wanted.get("user")) and _is_auto(wanted.get("item"))
+        guessed = is_auto(wanted.get("user")) and is_auto(wanted.get("item"))
         if self.names is not None or n_columns < 2 or not guessed:
             return
         some = slice(None, None, max(1, n_rows >> 18))
@@ -484,7 +484,8 @@ def is_lazy(X):
     )
 
 
-def _is_auto(key):
+def is_auto(key):
+    """Return whether a column is to be found by its name or place."""
     # Arrays compare element by element.
     return isinstance(key, str) and key == "auto"
 

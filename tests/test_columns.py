@@ -234,6 +234,12 @@ def test_times_where_values_are_expected(X):
         fit(X)
     assert fit(X, value=None).estimator_.seen_.max() == 1
     assert fit(X, value=2).estimator_.seen_.max() > 1e7
+    model = fit([row[:2] for row in (X if isinstance(X, list) else X.tolist())])
+    with pytest.warns(UserWarning, match=r"columns are ignored, \[2"):
+        model.partial_fit(X)
+    for use in (fit([(*row[:2], 1) for row in np.array(X, dtype=object)]).partial_fit, model.fit):
+        with pytest.raises(ValueError, match="what looks like times in column 2 of X.*value=None"):
+            use(X)
     if len(X[0]) > 3:
         with pytest.raises(ValueError, match="time='auto' finds what looks like times in column 2"):
             list(LeaveLastOut().split(X))

@@ -6,7 +6,7 @@ from sklearn.utils.validation import validate_data
 
 from freqfm._columns import only_numbered, shorten
 from freqfm._ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
-from freqfm._interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table
+from freqfm._interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table, is_auto
 from freqfm._validation import LearnedArrays
 from freqfm._warnings import warn_user
 
@@ -88,7 +88,7 @@ class InteractionEncodingMixin:
     def _find_columns(self, table, wanted):
         """Return the positions of columns by role, and warn if values may be unexpected."""
         places = table.find(**wanted)
-        if "value" in wanted and isinstance(self.value, str) and self.value == "auto":
+        if "value" in wanted and is_auto(self.value):
             table.warn_about_values(places)
         return places
 
@@ -117,7 +117,6 @@ class InteractionEncodingMixin:
             columns = {role: None if at is None else names[at] for role, at in places.items()}
             missing = [role for role in optional if columns[role] not in table.names]
             return columns | dict.fromkeys(missing)
-        table.check_is_table(wanted)
         n_columns = table.shape[1]
         missing = [role for role in optional if (places[role] or 0) >= n_columns]
         places |= dict.fromkeys(missing)
@@ -130,11 +129,15 @@ class InteractionEncodingMixin:
                 f"columns in the order of fit, of which only those after the used ones may be "
                 f"missing, or a DataFrame with their names{ADVICE_FOR_NONE['value']}."
             )
-        if names:
-            warn_user(
-                f"X does not have valid feature names, but {type(self).__name__} was fitted with "
-                f"feature names: its columns are read as {shorten(names[:n_columns])}."
-            )
+        if names is None:
+            # What is found where fit found it is checked to be no matrix and no times, as by fit.
+            found = [role for role, place in places.items() if place is not None]
+            return places | {role: wanted[role] for role in found if is_auto(wanted[role])}
+        table.check_is_table(wanted)
+        warn_user(
+            f"X does not have valid feature names, but {type(self).__name__} was fitted with "
+            f"feature names: its columns are read as {shorten(names[:n_columns])}."
+        )
         return places
 
     def _matrix(self, users, items, values, n_users=None):
