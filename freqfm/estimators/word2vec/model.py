@@ -555,10 +555,11 @@ class Word2Vec(
     def _tokens_by_row(self):
         """Return the tokens in the order of their rows, an array of objects."""
         rows = self._checked_rows(self.vocabulary_.values())
-        tokens = np.full(len(rows), None)
-        tokens[rows] = list(self.vocabulary_)
-        learned, distinct = LearnedArrays(self), len(np.unique(rows)) == len(rows)
-        learned.require(distinct, "vocabulary_", "does not number its tokens from 0 on")
+        distinct = np.bincount(rows).max() == 1
+        found = "does not number its tokens from 0 on"
+        LearnedArrays(self).require(distinct, "vocabulary_", found)
+        tokens = np.empty(len(rows), dtype=object)
+        tokens[rows] = np.fromiter(self.vocabulary_, dtype=object, count=len(rows))
         return tokens
 
     def _checked_rows(self, rows):
