@@ -58,7 +58,7 @@ def read_cells(X, name="X"):
         except (ArithmeticError, ValueError) as error:
             raise ValueError(
                 f"column {shown(of_column)} of {name} holds what Python's types cannot "
-                f"({cut(str(error))}); dates must be in the years 1 to 9999, and times in whole "
+                f"({cut(error)}); dates must be in the years 1 to 9999, and times in whole "
                 f"microseconds: round them, or convert them to strings."
             ) from None
     return names, cells
@@ -193,7 +193,7 @@ def _is_map(value):
 def _moment(value):
     """Return a date, time or duration of Python or pandas as one of Python."""
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
-        raise ValueError(f"{value} has nanoseconds")
+        raise ValueError(f"{shown(value)} has nanoseconds")
     if isinstance(value, timedelta):
         return timedelta(value.days, value.seconds, value.microseconds)
     if not isinstance(value, datetime):

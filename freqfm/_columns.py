@@ -3,7 +3,7 @@
 import re
 from numbers import Integral
 
-__all__ = ["is_count", "is_rating", "only_numbered", "role_of", "shorten"]
+__all__ = ["is_count", "is_rating", "only_numbered", "role_of"]
 
 # Names in lower case, without separators.
 _RATINGS = ["rating", "score", "stars", "overall"]
@@ -62,10 +62,3 @@ def only_numbered(names):
         return False
     numbers = [int(part[2]) for part in parts]
     return numbers == sorted(set(numbers))
-
-
-def shorten(names, most=20):
-    """Return names for an error message; only the first ones if there are many."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{names[:most]}{more}"

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
 from freqfm._jit import as_python, python_function
+from freqfm._messages import shown
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
@@ -295,7 +296,9 @@ def try_formula(component, name, *numbers):
         return None
     n_results = component._results.get(name, 1)
     if np.size(returned) != n_results:
-        raise TypeError(f"{what} returns {returned!r}, but has to return {n_results} number(s).")
+        raise TypeError(
+            f"{what} returns {shown(returned)}, but has to return {n_results} number(s)."
+        )
     return returned
 
 
@@ -339,7 +342,7 @@ def resolve(axis, value, base, registry, parameters=()):
         if value not in registry:
             near = difflib.get_close_matches(value, registry, n=2, cutoff=0.4) or sorted(registry)
             raise ValueError(
-                f"{axis}={value!r} is not known; did you mean {' or '.join(map(repr, near))}? "
+                f"{axis}={shown(value)} is not known; did you mean {' or '.join(map(repr, near))}? "
                 f"Known names: {', '.join(map(repr, sorted(registry)))}."
             )
         component = registry[value]()
@@ -350,21 +353,22 @@ def resolve(axis, value, base, registry, parameters=()):
         if unknown:
             key, name, number = unknown[0]
             raise ValueError(
-                f"{name}={number!r} is not used: {axis}={value!r} has no {key}; leave it at None."
+                f"{name}={shown(number)} is not used: {axis}={shown(value)} has no {key}; leave it "
+                f"at None."
             )
         component.set_params(**{key: number for key, _, number in given})
     else:
         if not isinstance(value, base):
             raise TypeError(
                 f"{axis} must be one of {', '.join(map(repr, sorted(registry)))} or an instance "
-                f"of {base.__name__}; got {value!r} of type {type(value).__name__}."
+                f"of {base.__name__}; got {shown(value)} of type {type(value).__name__}."
             )
         component = value
         for key, name, number in given:
             if getattr(component, key, number) is not None:
                 raise ValueError(
-                    f"{name}={number!r} was given together with the instance {axis}={value!r}, "
-                    f"which has its own. Leave one of the two out."
+                    f"{name}={shown(number)} was given together with the instance "
+                    f"{axis}={shown(value)}, which has its own. Leave one of the two out."
                 )
             component = _with(component, {key: number})
     # Formulas may depend on the parameters.
@@ -398,7 +402,7 @@ def name_to_instance(estimator, axes, params):
             continue
         if not isinstance(value, str) or value not in registry:
             raise ValueError(
-                f"{nested[0]} cannot be set, because {axis}={value!r} is not the name of a "
+                f"{nested[0]} cannot be set, because {axis}={shown(value)} is not the name of a "
                 f"component; set {axis} too, to an instance or one of "
                 f"{', '.join(map(repr, sorted(registry)))}."
             )

@@ -5,6 +5,8 @@ from numbers import Integral, Number
 
 import numpy as np
 
+from freqfm._messages import cut, shorten, shown
+
 
 def natural(values):
     """Return an object array as numbers if all are numbers and none is rounded; else unchanged."""
@@ -42,7 +44,7 @@ def check_present(values, name):
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"{name} holds {values[row]} at row {row}; None, NaN and infinity (inf) are not "
+            f"{name} holds {shown(values[row])} at row {row}; None, NaN and infinity (inf) are not "
             f"allowed: drop or fill such rows."
         )
 
@@ -102,8 +104,8 @@ def as_ids(values, name):
     values = natural(values)
     if values.dtype.kind == "O" and len(values) and isinstance(values[0], (tuple, list)):
         raise TypeError(
-            f"{name} holds {values[0]!r}; ids are numbers or strings: join the parts, for instance "
-            f"to a string."
+            f"{name} holds {shown(values[0])}; ids are numbers or strings: join the parts, for "
+            f"instance to a string."
         )
     if values.dtype.kind not in "biufUSO":
         raise TypeError(
@@ -147,8 +149,8 @@ def unique_codes(values, name):
     except TypeError as error:
         raise TypeError(
             f"{name} holds values of the types {', '.join(sorted(t.__name__ for t in types))}, "
-            f"which cannot be told apart or sorted ({error}); convert them all to one type, for "
-            f"instance to strings."
+            f"which cannot be told apart or sorted ({cut(error)}); convert them all to one type, "
+            f"for instance to strings."
         ) from None
     code_of = {value: code for code, value in enumerate(distinct)}
     unique = np.empty(len(distinct), dtype=object)
@@ -266,8 +268,8 @@ def _other_kind(known, values, name):
     if values.dtype.kind == "b":
         advice = "give ids; for a mask, those that it selects"
     return TypeError(
-        f"{name} holds ids such as {values[0]!r}, of another kind than those seen in fit, such as "
-        f"{known[0]!r}; {advice}."
+        f"{name} holds ids such as {shown(values[0])}, of another kind than those seen in fit, "
+        f"such as {shown(known[0])}; {advice}."
     )
 
 
@@ -280,10 +282,10 @@ def check_known(ids, codes, name):
         It names the first few.
     """
     if (codes < 0).any():
-        strange = np.unique(ids[codes < 0].astype(str))
+        strange = dict.fromkeys(ids[codes < 0].tolist())
         raise ValueError(
-            f"{name} holds {len(strange)} id(s) that fit has not seen: {', '.join(strange[:5])}"
-            f"{', ...' if len(strange) > 5 else ''}. Leave them out, or add them by partial_fit."
+            f"{name} holds {len(strange)} id(s) that fit has not seen: {shorten(strange, 5)}. "
+            f"Leave them out, or add them by partial_fit."
         )
 
 

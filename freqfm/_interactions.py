@@ -8,8 +8,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._columns import is_count, is_rating, only_numbered, role_of, shorten
+from freqfm._columns import is_count, is_rating, only_numbered, role_of
 from freqfm._ids import as_ids, check_present, natural, unique_codes
+from freqfm._messages import cut, shorten, shown
 from freqfm._times import time_ranks
 from freqfm._warnings import warn_once
 
@@ -110,11 +111,11 @@ class Columns:
             if self.names is not None:
                 found = f"which has {shorten(self.names)}"
             raise ValueError(
-                f"{role}={key!r} is not a column of X, {found}; name one of its columns, or give "
-                f"a position{ADVICE_FOR_NONE.get(role, '')}."
+                f"{role}={shown(key)} is not a column of X, {found}; name one of its columns, or "
+                f"give a position{ADVICE_FOR_NONE.get(role, '')}."
             )
         if not isinstance(key, Integral):
-            raise TypeError(f"{role}={key!r} must be a column's position or name, or 'auto'.")
+            raise TypeError(f"{role}={shown(key)} must be a column's position or name, or 'auto'.")
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:
             raise ValueError(
@@ -176,7 +177,7 @@ class Columns:
         """Warn if ratings are used as weights, or if ignored columns might be weights."""
         names = range(self.shape[1]) if self.names is None else self.names
         read = ", ".join(
-            f"{role}={names[place]!r}" for role, place in places.items() if place is not None
+            f"{role}={shown(names[place])}" for role, place in places.items() if place is not None
         )
         place = places["value"]
         if place is None:
@@ -195,7 +196,7 @@ class Columns:
             warn_once(
                 f"X is read with {read}: ratings are weights, so that low ones count as interest "
                 f"too. Pass value=None to count every interaction as 1 (having dropped the low "
-                f"ratings, for instance), value={names[place]!r} to use ratings silently."
+                f"ratings, for instance), value={shown(names[place])} to use ratings silently."
             )
 
 
@@ -341,8 +342,8 @@ class Table(Columns):
             numbers = values.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"X's column of {role}s ({place}) must hold numbers ({error}); pass {role}= the "
-                f"right column, or {role}=None to ignore it."
+                f"X's column of {role}s ({place}) must hold numbers ({cut(error)}); pass {role}= "
+                f"the right column, or {role}=None to ignore it."
             ) from None
         if not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
@@ -530,7 +531,7 @@ def _open_dataframe(X):
     except TypeError as error:
         raise TypeError(
             f"X of type {type(X).__name__} is not a DataFrame in memory, an array or a list "
-            f"({error}); collect or convert it first."
+            f"({cut(error)}); collect or convert it first."
         ) from None
     names = list(frame.columns)
 

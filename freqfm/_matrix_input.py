@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._columns import only_numbered, role_of, shorten
+from freqfm._columns import only_numbered, role_of
 from freqfm._interactions import is_dataframe, is_lazy
+from freqfm._messages import shorten, shown
 from freqfm._validation import as_array
 from freqfm._warnings import warn_once
 
@@ -122,8 +123,8 @@ def _refuse_ids_of_rows(names, column):
     numbers = _Column.of(values)
     if (numbers.is_filled or numbers.is_text) and len(set(values.tolist())) == len(values):
         raise ValueError(
-            f"column {names[place]!r} of X holds ids, one for each row, where all columns of a "
-            f"matrix of users x items are items. Leave it out, and keep the ids in the order of "
+            f"column {shown(names[place])} of X holds ids, one for each row, where all columns of "
+            f"a matrix of users x items are items. Leave it out, and keep the ids in the order of "
             f"the rows."
         )
 

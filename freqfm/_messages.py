@@ -1,13 +1,16 @@
 """Text of errors and warnings that is made of what a user gave, or of what a file holds."""
 
 import re
-from itertools import islice
 from reprlib import Repr
 
 import numpy as np
 
 # Characters of a string in a message, and of any other value.
 _STRING, _VALUE = 80, 300
+
+# Control characters, of which terminals have commands; line ends; what turns the direction of
+# writing; and halves of characters, which cannot be encoded.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class _Short(Repr):
@@ -27,18 +30,19 @@ def shown(value):
     return cut(_Short().repr(value.item() if isinstance(value, np.generic) else value))
 
 
-def cut(text):
-    """Return a text for a message: on one line, with escaped control characters, not too long.
+def cut(text, most=_VALUE):
+    """Return a text or an error for a message: on one line, escaped, and not too long.
 
     Values come from files and from web pages: a terminal must not obey them, nor a log be filled.
     """
+    text = str(text)
     # The repr of an array has several lines.
-    text = re.sub(r"\s*\n\s*", " ", text if len(text) <= _VALUE else f"{text[: _VALUE - 3]}...")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    text = re.sub(r"\s*\n\s*", " ", text if len(text) <= most else f"{text[: most - 3]}...")
+    return _ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-def listed(values, most=5):
-    """Return the first few of some values as text for a message, each as by :func:`shown`."""
-    values = iter(values)
-    first = [shown(value) for value in islice(values, most)]
-    return ", ".join(first) + (", ..." if next(values, None) is not None else "")
+def shorten(names, most=20):
+    """Return names for a message; only the first ones if there are many."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"[{', '.join(map(shown, names[:most]))}]{more}"

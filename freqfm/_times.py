@@ -7,6 +7,7 @@ from decimal import Decimal
 import numpy as np
 
 from freqfm._ids import check_exact, unique_codes
+from freqfm._messages import shown
 
 __all__ = ["time_ranks"]
 
@@ -92,10 +93,10 @@ def _moments(texts, codes, name):
     if wrong:
         code = min(wrong, key=are_numbers.__getitem__)
         raise ValueError(
-            f"{name} holds {texts[code]!r} at row {np.argmax(codes == code)}, whose order in time "
-            f"is not clear: text must be numbers in all rows, or dates as in ISO 8601, such as "
-            f"'2024-01-31 23:59:59+01:00'. Convert it, for instance with pandas.to_datetime, or to "
-            f"an ordered category."
+            f"{name} holds {shown(texts[code])} at row {np.argmax(codes == code)}, whose order in "
+            f"time is not clear: text must be numbers in all rows, or dates as in ISO 8601, such "
+            f"as '2024-01-31 23:59:59+01:00'. Convert it, for instance with pandas.to_datetime, or "
+            f"to an ordered category."
         )
     _check_alike(matches, name)
     return moments
@@ -128,8 +129,8 @@ def _check_alike(matches, name):
     if 0 < len(with_zone) < len(matches):
         without = next(match for match in matches if not match["zone"])
         raise ValueError(
-            f"{name} holds {with_zone[0][0]!r} beside {without[0]!r}, which has no time zone, so "
-            f"that their order is not clear; give all of them a time zone, or none."
+            f"{name} holds {shown(with_zone[0][0])} beside {shown(without[0])}, which has no time "
+            f"zone, so that their order is not clear; give all of them a time zone, or none."
         )
     whole = {match["date"] for match in matches if match["date"] == match[0]}
     for match in matches if whole else ():
@@ -137,8 +138,8 @@ def _check_alike(matches, name):
             start = match[0][:length]
             if start in whole and start != match[0]:
                 raise ValueError(
-                    f"{name} holds {start!r} beside {match[0]!r}, so that their order is not "
-                    f"clear; give all of them with the same parts."
+                    f"{name} holds {shown(start)} beside {shown(match[0])}, so that their order is "
+                    f"not clear; give all of them with the same parts."
                 )
 
 

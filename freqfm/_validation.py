@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import reprlib
 import weakref
 from numbers import Integral
 
@@ -13,6 +12,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, take_rows
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_once, warn_user
@@ -161,7 +161,9 @@ def _as_numbers(name, values):
         array = np.asarray(values)
         numbers = array.astype(np.float64) if array.dtype.kind in "OSTU" else array
     except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} must hold numbers, one for each row of X ({error}).") from None
+        raise ValueError(
+            f"{name} must hold numbers, one for each row of X ({cut(error)})."
+        ) from None
     refuse_dates(name, array)
     return numbers
 
@@ -217,16 +219,18 @@ def named(name):
     try:
         yield
     except OverflowError as error:
-        raise ValueError(f"{name} holds a number beyond the largest float ({error}).") from None
+        raise ValueError(
+            f"{name} holds a number beyond the largest float ({cut(error)})."
+        ) from None
     except TypeError as error:
         if not str(error).startswith("float() argument"):
             raise
-        raise TypeError(f"{name} holds what is not a number: {error}.") from None
+        raise TypeError(f"{name} holds what is not a number: {cut(error)}.") from None
     except ValueError as error:
         if not str(error).startswith("could not convert string"):
             raise
         raise ValueError(
-            f"{name} holds text: {error}. Encode categories as numbers, for instance with "
+            f"{name} holds text: {cut(error)}. Encode categories as numbers, for instance with "
             f"OneHotEncoder, which a stream takes as its encoder; for a table with ids of users "
             f"and items use InteractionRecommender."
         ) from None
@@ -285,7 +289,7 @@ class LearnedArrays:
         """Return an attribute that is a positive integer."""
         size = self.get(name)
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise self._error(name, f"is {size!r}, not a positive integer")
+            raise self._error(name, f"is {shown(size)}, not a positive integer")
         self._agreed.append(name)
         return int(size)
 
@@ -629,8 +633,8 @@ def count_threads(n_jobs):
         return available_threads()
     if isinstance(n_jobs, (bool, np.bool_)) or not isinstance(n_jobs, Integral):
         raise InvalidParameterError(
-            f"n_jobs={n_jobs!r} is not a number of threads; give a positive integer, -1 for all "
-            f"cores, or None."
+            f"n_jobs={shown(n_jobs)} is not a number of threads; give a positive integer, -1 for "
+            f"all cores, or None."
         )
     if n_jobs == 0:
         raise ValueError(
@@ -661,7 +665,7 @@ def warn_of_large_values(estimator, X):
         names = getattr(estimator, "feature_names_in_", np.arange(X.shape[1]))
         warn_user(
             f"X has {len(large)} column(s) with values far beyond 1, such as column "
-            f"{names[large[0]]!s} with a root mean square of {means[large[0]] ** 0.5:.3g}; "
+            f"{shown(names[large[0]])} with a root mean square of {means[large[0]] ** 0.5:.3g}; "
             f"{type(estimator).__name__} learns badly from such. Scale them, for instance with "
             f"sklearn's StandardScaler, or MaxAbsScaler for sparse columns."
         )
@@ -695,7 +699,7 @@ def check_count(name, value):
         If it is less than 1, or beyond int32, the type of item indices.
     """
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
-        raise InvalidParameterError(f"{name}={reprlib.repr(value)} must be an integer.")
+        raise InvalidParameterError(f"{name}={shown(value)} must be an integer.")
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1.")
     if value > np.iinfo(np.int32).max:
@@ -716,7 +720,7 @@ def check_integer(name, number, least):
     is_integer = isinstance(number, Integral) and not isinstance(number, (bool, np.bool_))
     if not is_integer or number < least:
         error = ValueError if is_integer else InvalidParameterError
-        raise error(f"{name}={reprlib.repr(number)} must be an integer of at least {least}.")
+        raise error(f"{name}={shown(number)} must be an integer of at least {least}.")
     return int(number)
 
 
@@ -801,7 +805,7 @@ def validate_id(name, index, n):
     """Return a single index into ``range(n)`` as an int; see :func:`validate_ids`."""
     indices = validate_ids(name, index, n)
     if np.ndim(index) != 0:
-        raise ValueError(f"{name} must be a single index; got {index!r}.")
+        raise ValueError(f"{name} must be a single index; got {shown(index)}.")
     return int(indices[0])
 
 
@@ -816,7 +820,7 @@ def as_array(name, values):
     try:
         return np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} cannot be read as an array: {error}") from None
+        raise ValueError(f"{name} cannot be read as an array: {cut(error)}") from None
 
 
 def layer_sizes(name, sizes, empty_allowed):
@@ -831,7 +835,7 @@ def layer_sizes(name, sizes, empty_allowed):
     whole = given.ndim == 1 and (given.dtype.kind in "iu" or given.size == 0)
     if not whole or (given < 1).any() or not (given.size or empty_allowed):
         raise ValueError(
-            f"{name}={sizes!r} must be a list of positive whole numbers, such as (200,)"
+            f"{name}={shown(sizes)} must be a list of positive whole numbers, such as (200,)"
             + (", or empty." if empty_allowed else ".")
         )
     return [int(size) for size in given]
@@ -846,5 +850,5 @@ def check_flag(name, value):
         If ``value`` is anything else, such as "no"; see :func:`check_count`.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise InvalidParameterError(f"{name}={reprlib.repr(value)} must be True or False.")
+        raise InvalidParameterError(f"{name}={shown(value)} must be True or False.")
     return bool(value)

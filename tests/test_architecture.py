@@ -71,9 +71,9 @@ MAY_IMPORT = {
     "metrics": {*BELOW_AXES, "_validation"},
     "_columns": set(),
     "_ids": {"_messages"},
-    "_times": {"_ids"},
+    "_times": {"_ids", "_messages"},
     "_interactions": {"_columns", "_ids", "_messages", "_times", "_warnings"},
-    "_matrix_input": {"_columns", "_interactions", "_validation", "_warnings"},
+    "_matrix_input": {"_columns", "_interactions", "_messages", "_validation", "_warnings"},
     "model_selection": {
         "_ids",
         "_interactions",

@@ -15,6 +15,7 @@ from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardSca
 from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.displays import (
+    InteractionStrengthsDisplay,
     LossCurveDisplay,
     MagnitudePopularityDisplay,
     StratifiedNDCGDisplay,
@@ -51,6 +52,56 @@ def recommender(**params):
 def table(X):
     rows, columns = X.nonzero()
     return np.array([rows, columns]).T
+
+
+# Names that come from data.
+
+NAMES = [
+    "US$ or AU$",
+    "$",
+    "$a_$",
+    r"\$x$",
+    "two\nlines",
+    "\ud800",
+    "\x1b[2J",
+    "_x",
+    "x" * 10**6,
+    7,
+]
+
+
+def drawn(figure):
+    """Return the texts of a figure as matplotlib draws them; they are no formulas."""
+    figure.canvas.draw()
+    texts = [text._preprocess_math(text.get_text()) for text in figure.findobj(plt.Text)]
+    assert not any(kind for text, kind in texts if "mathdefault" not in text)
+    return " | ".join(text for text, _ in texts)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda name: InteractionStrengthsDisplay([[name, "b"]], [1.0]).plot(),
+        lambda name: LossCurveDisplay([2.0, 1.0], [0.1, 0.2], name=name).plot(),
+        lambda name: MagnitudePopularityDisplay([1.0, 2.0], [3, 4], what=name).plot(),
+        lambda name: StratifiedNDCGDisplay({name: {"popular": 0.1}, "b": {"popular": 0.2}}).plot(),
+    ],
+    ids=["interactions", "losses", "magnitudes", "strata"],
+)
+@pytest.mark.filterwarnings("error")
+def test_names_are_drawn_as_they_are(draw):
+    for name in NAMES:
+        found = drawn(draw(name).figure_)
+        expected = {"two\nlines": "two lines", "\ud800": r"\ud800", "\x1b[2J": r"\x1b[2J"}
+        expected = expected.get(name, "x" * 57 + "..." if len(str(name)) > 99 else str(name))
+        assert expected in found and len(found) < 1000
+        plt.close("all")
+
+
+def test_labels_given_to_matplotlib_may_be_formulas():
+    display = LossCurveDisplay([2.0, 1.0]).plot(label=r"$\alpha$")
+    (text,) = display.ax_.get_legend().get_texts()
+    assert text._preprocess_math(text.get_text()) == (r"$\alpha$", True)
 
 
 # Lengths by popularity.

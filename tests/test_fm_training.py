@@ -529,7 +529,7 @@ def test_unscaled_columns_are_announced(log):
         model.fit(RowStream.from_csr(wide, y))
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"size": rng.random(60), "age": rng.integers(18, 80, 60)})
-    with pytest.warns(UserWarning, match="such as column age"):
+    with pytest.warns(UserWarning, match="such as column 'age'"):
         model.fit(frame, y[:60])
 
 

@@ -105,7 +105,7 @@ def test_similar_and_explain(model):
     ],
 )
 def test_unknown_ids(model, use):
-    with pytest.raises(ValueError, match=r"1 id\(s\) that fit has not seen: zoe"):
+    with pytest.raises(ValueError, match=r"1 id\(s\) that fit has not seen: \['zoe'\]"):
         use(model)
 
 

@@ -125,6 +125,18 @@ def test_html(tmp_path):
     TextOf(page.removeprefix("<!doctype html>"))
 
 
+def test_html_of_names_that_no_file_holds(tmp_path):
+    names = ["\ud800half", "two\nlines", "x" * 10**6]
+    relevant, history = sparse.csr_array([[0, 1, 1]]), sparse.csr_array([[1, 0, 0]])
+    found = RankingReport(relevant, [[2, 1]], history, item_names=names, name="\udfff")
+    found.user_names = ["\x1b[2J"]
+    found.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert r"\ud800half" in page and "two lines" in page and r"User \x1b[2J," in page
+    assert r"<h2>\udfff: recommendations" in page
+    assert len(page) < 10**4
+
+
 def test_histories_given_and_pipelines(report):
     pipeline = make_pipeline(MaxAbsScaler(), MFRecommender(**MODEL)).fit(HISTORY)
     found = RankingReport.from_estimator(pipeline, HELD_OUT, history=HISTORY, k=10)

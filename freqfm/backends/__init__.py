@@ -3,6 +3,7 @@
 import functools
 import os
 
+from freqfm._messages import cut, shown
 from freqfm.backends.base import CPUOnlyError, DeviceUnavailableError
 
 __all__ = ["get", "serve", "start"]
@@ -43,9 +44,11 @@ def get(device="cpu"):
         except DeviceUnavailableError as error:
             if name == "auto":
                 return _cpu()
-            raise DeviceUnavailableError(f"device={device!r} cannot be used: {error}") from None
+            raise DeviceUnavailableError(
+                f"device={shown(device)} cannot be used: {cut(error)}"
+            ) from None
     raise ValueError(
-        f"device={device!r} is unknown; choose 'cpu', 'cuda', 'cuda:1' for the second GPU, or "
+        f"device={shown(device)} is unknown; choose 'cpu', 'cuda', 'cuda:1' for the second GPU, or "
         f"'auto'."
     )
 

@@ -7,6 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from freqfm._messages import shown
 from freqfm._warnings import warn_user
 from freqfm.callbacks import _storage
 
@@ -269,7 +270,7 @@ def check_fingerprint(estimator, found, expected):
     different = [name for name in found if found[name] != expected.get(name)]
     if different:
         name = different[0]
-        given = f"={getattr(estimator, name)!r}" if hasattr(estimator, name) else ""
+        given = f"={shown(getattr(estimator, name))}" if hasattr(estimator, name) else ""
         raise ValueError(
             f"{name}{given} is not that of the fit to be resumed; pass the same, or start again "
             f"with sklearn.base.clone(estimator).fit(...)."

@@ -198,7 +198,7 @@ def load(path):
         except Exception as error:
             raise ValueError(
                 f"{Path(path)} is not a file of freqfm.callbacks.Checkpoint, or it is damaged "
-                f"({type(error).__name__}: {cut(str(error))})."
+                f"({type(error).__name__}: {cut(error)})."
             ) from error
 
 
@@ -230,7 +230,7 @@ def _encode(value, arrays, name):
     if isinstance(value, BaseEstimator):
         return _encode_object(value, arrays, name)
     raise TypeError(
-        f"a checkpoint cannot hold {name}={value!r} of type {type(value).__name__}; it holds "
+        f"a checkpoint cannot hold {name}={shown(value)} of type {type(value).__name__}; it holds "
         f"numbers, strings, lists, dicts, arrays, sparse matrices and the classes of freqfm."
     )
 
@@ -250,7 +250,7 @@ def _encode_object(value, arrays, name):
             break
     else:
         raise TypeError(
-            f"a checkpoint cannot hold {name}={value!r}: {type(value).__qualname__} is not a "
+            f"a checkpoint cannot hold {name}={shown(value)}: {type(value).__qualname__} is not a "
             f"public class of freqfm, and no others are loaded from files."
         )
     params = value.get_params(deep=False)

@@ -11,6 +11,8 @@ import dask.bag as db
 import distributed
 import numpy as np
 
+from freqfm._messages import shown
+
 __all__ = [
     "Cluster", "DataLostError", "SchedulerLostError", "aligned_partitions", "check_matrix",
     "find_client", "is_frame", "one_block_of_columns", "partitions_of",
@@ -85,7 +87,7 @@ def _as_column(name, frame):
     if len(frame.columns) != 1:
         raise ValueError(
             f"{name} is a Dask DataFrame of {len(frame.columns)} columns; give one of them, such "
-            f"as {name}[{frame.columns[0]!r}]."
+            f"as {name}[{shown(frame.columns[0])}]."
         )
     return frame[frame.columns[0]]
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._columns import role_of, shorten
+from freqfm._columns import role_of
+from freqfm._messages import shorten, shown
 from freqfm.datasets._lines import at_line, read_lines
 
 # The largest id for which the matrix has a shape within int32.
@@ -213,7 +214,7 @@ def _is_id(field):
 def _id(path, number, kind, field, limit, shape):
     if not _is_id(field):
         problem = (
-            f"found {field[:40]!r} as {kind}; ids must be integers >= 0. For other ids read the "
+            f"found {shown(field)} as {kind}; ids must be integers >= 0. For other ids read the "
             f"file into a DataFrame and fit an InteractionRecommender."
         )
         raise at_line(path, number, problem)
@@ -227,7 +228,7 @@ def _id(path, number, kind, field, limit, shape):
 def _value(path, number, field):
     value = _float(field)
     if not math.isfinite(value):
-        raise at_line(path, number, f"found {field[:40]!r} as rating; give a finite number.")
+        raise at_line(path, number, f"found {shown(field)} as rating; give a finite number.")
     return value
 
 

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
+from freqfm._messages import shown
 from freqfm._validation import check_integer
 from freqfm.datasets._lines import as_paths, at_line, read_lines
 
@@ -89,7 +90,7 @@ def load_criteo_tsv(
     check_integer("min_frequency", min_frequency, 1)
     if encoder is not None and getattr(encoder, "n_features_in_", None) != len(FEATURE_NAMES):
         raise ValueError(
-            f"encoder is {encoder!r}, which was not fitted on {len(FEATURE_NAMES)} fields; "
+            f"encoder is {shown(encoder)}, which was not fitted on {len(FEATURE_NAMES)} fields; "
             "pass the encoder of an earlier call of load_criteo_tsv."
         )
     labels, rows = [], []
@@ -139,12 +140,12 @@ def _parse(columns):
         )
     label, counts, categories = columns[0], columns[1:14], columns[14:]
     if label not in ("0", "1"):
-        raise ValueError(f"found the label {label[:40]!r}; give every line a label 0 or 1.")
+        raise ValueError(f"found the label {shown(label)}; give every line a label 0 or 1.")
     tokens = []
     for name, text in zip(COUNT_NAMES, counts, strict=True):
         token = _count_token(text)
         if token is None:
-            raise ValueError(f"found {text[:40]!r} in {name}; give an integer or leave it empty.")
+            raise ValueError(f"found {shown(text)} in {name}; give an integer or leave it empty.")
         tokens.append(token)
     # Millions of rows repeat the same strings: interning stores each of them once.
     return int(label), tokens + [sys.intern(category) for category in categories]

@@ -235,7 +235,7 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     except Exception as error:
         raise ValueError(
             f"{os.fspath(path)} is not a folder that save_csr has written completely "
-            f"({type(error).__name__}: {cut(str(error))})."
+            f"({type(error).__name__}: {cut(error)})."
         ) from None
     raise ValueError(
         f"{os.fspath(path)} has the format {shown(found)}; this version reads {_FORMAT!r}. Save it "

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
+from freqfm._messages import shown
 from freqfm._validation import check_integer
 from freqfm.datasets.interaction_files import lists_shape, lists_to_csr, read_lists
 from freqfm.datasets.synthetic import is_real
@@ -217,9 +218,9 @@ def fetch_movielens(
     ((6040, 3706), 575281)
     """
     if variant not in MOVIELENS:
-        raise ValueError(f"variant is {variant!r}; pass one of {tuple(MOVIELENS)}.")
+        raise ValueError(f"variant is {shown(variant)}; pass one of {tuple(MOVIELENS)}.")
     if min_rating is not None and not (is_real(min_rating) and np.isfinite(min_rating)):
-        raise ValueError(f"min_rating is {min_rating!r}; pass a finite number or None.")
+        raise ValueError(f"min_rating is {shown(min_rating)}; pass a finite number or None.")
     folder, sha256, layout = MOVIELENS[variant]
     (path,) = _fetch(
         MOVIELENS_URL,
@@ -344,7 +345,7 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
     """Return the paths of the files, each with its SHA-256 checksum verified."""
     check_integer("n_retries", n_retries, 0)
     if not (is_real(delay) and 0 <= delay < np.inf):
-        raise ValueError(f"delay is {delay!r}; pass a finite number >= 0.")
+        raise ValueError(f"delay is {shown(delay)}; pass a finite number >= 0.")
     paths = []
     for filename, sha256 in checksums.items():
         path, url = folder / filename, base_url + filename

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.io import mmread
 from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
+from freqfm._messages import cut, shown
 from freqfm.datasets._lines import at_line, opener_of, read_lines
 from freqfm.datasets._ratings import MAX_ID, guess_format, netflix_lines, outside, read_ratings
 from freqfm.datasets.libfm import as_canonical
@@ -142,7 +143,7 @@ def load_interactions(
     ([[0.0, 0.0, 4.5], [2.0, 0.0, 0.0]], 1)
     """
     if format not in FORMATS:
-        raise ValueError(f"format is {format!r}; pass one of {FORMATS}.")
+        raise ValueError(f"format is {shown(format)}; pass one of {FORMATS}.")
     shape = _check_shape(shape)
     path, *more = paths = _files(path)
     if format == "auto":
@@ -152,11 +153,11 @@ def load_interactions(
         raise ValueError(f"path holds {len(paths)} files, {path} and others; pass one of them.")
     if min_rating is not None:
         if not is_real(min_rating):
-            raise ValueError(f"min_rating is {min_rating!r}; pass a number or None.")
+            raise ValueError(f"min_rating is {shown(min_rating)}; pass a number or None.")
         if format not in ("ratings", "netflix") or not np.isfinite(min_rating):
             raise ValueError(
-                f"min_rating is {min_rating!r}, but {path} has the format {format!r}; it takes a "
-                f"finite number and a file of ratings (format='ratings')."
+                f"min_rating is {shown(min_rating)}, but {path} has the format {shown(format)}; it "
+                f"takes a finite number and a file of ratings (format='ratings')."
             )
     if format in ("npz", "mtx"):
         return _load_matrix(path, shape, _read_npz if format == "npz" else _read_mtx)
@@ -216,7 +217,7 @@ def _load_matrix(path, shape, read):
         # The exception raised for a damaged file depends on the damage, and is hardly documented.
         except Exception as error:
             raise ValueError(
-                f"{path} is not a sparse matrix that can be used ({error}); pass a file of "
+                f"{path} is not a sparse matrix that can be used ({cut(error)}); pass a file of "
                 "scipy.sparse.save_npz or scipy.io.mmwrite with real values in two dimensions."
             ) from error
     if shape is not None:
@@ -355,8 +356,8 @@ def _parse_line(path, number, line):
     raise at_line(
         path,
         number,
-        f"found {found!r}; give every line a user and the items of this user, as integers >= 0 "
-        f"with spaces between them. Lines of a user, an item and a rating are format='ratings'.",
+        f"found {shown(found)}; give every line a user and the items of this user, as integers >= "
+        f"0 with spaces between them. Lines of a user, an item and a rating are format='ratings'.",
     )
 
 
@@ -386,7 +387,7 @@ def _check_shape(shape):
         for size in sizes
     ):
         raise ValueError(
-            f"shape is {shape!r}; pass a tuple (n_users, n_items) of two integers >= 1 that int32 "
-            "can hold, or None."
+            f"shape is {shown(shape)}; pass a tuple (n_users, n_items) of two integers >= 1 that "
+            f"int32 can hold, or None."
         )
     return int(sizes[0]), int(sizes[1])

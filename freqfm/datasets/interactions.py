@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
+from freqfm._messages import shown
 from freqfm._validation import check_flag, check_integer
 from freqfm.datasets.synthetic import as_random_state, is_real
 
@@ -119,7 +120,7 @@ def make_interactions(
         ("noise", noise, 1),
     ):
         if not (is_real(value) and 0 <= value <= most):
-            raise ValueError(f"{name} is {value!r}; pass a number from 0 to {most}.")
+            raise ValueError(f"{name} is {shown(value)}; pass a number from 0 to {most}.")
     _check_sizes(n_users, n_items, n_interactions, n_clusters)
 
     rng = as_random_state(random_state)

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_file, load_svmlight_files
 
+from freqfm._messages import cut
 from freqfm.datasets._lines import as_paths, at_line, read_lines
 
 _ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
@@ -92,7 +93,7 @@ def load_libfm(
         last = next((file for file in reversed(files) if file.number), None)
         if last is None or last.done or last.failed:
             raise
-        raise at_line(last.path, last.number, f"{error}; {_ADVICE}") from error
+        raise at_line(last.path, last.number, f"{cut(error)}; {_ADVICE}") from error
     for position, file in zip(range(0, len(loaded), 2), files, strict=True):
         X, y = loaded[position : position + 2]
         _check_rows(file.path, X, y)
@@ -144,7 +145,7 @@ def read_block(path, lines, n_rows, zero_based):
     try:
         X, y = load_svmlight_file(file, zero_based=zero_based, dtype=np.float32)
     except (OverflowError, ValueError, IndexError) as error:
-        raise at_line(path, file.number, f"{error}; {_ADVICE}") from error
+        raise at_line(path, file.number, f"{cut(error)}; {_ADVICE}") from error
     for kind, values, row_of in (
         ("the target", y, lambda place: place),
         ("a value", X.data, lambda place: np.searchsorted(X.indptr, place, side="right") - 1),

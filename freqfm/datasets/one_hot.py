@@ -19,7 +19,7 @@ from sklearn.utils.validation import (
 
 from freqfm._cells import is_frame, read_cells
 from freqfm._ids import check_present, natural
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, with_one_index_type
 from freqfm._validation import check_flag, check_integer
 from freqfm._versions import VersionStamp
@@ -225,7 +225,7 @@ def _check_categories(j, values, known):
         distinct = dict.fromkeys([*islice(known, 1), *values])
     except TypeError as error:
         raise TypeError(
-            f"Field {j} of X holds a value that cannot be a category: {error}. Each argument "
+            f"Field {j} of X holds a value that cannot be a category: {cut(error)}. Each argument "
             f"must be a string or a number."
         ) from None
     types = set(map(type, distinct))

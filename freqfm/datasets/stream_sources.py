@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._cells import is_frame, read_cells
+from freqfm._messages import shorten, shown
 from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths
 from freqfm.datasets.libfm import read_block, read_rows
@@ -27,8 +28,8 @@ class Columns(NamedTuple):
         missing = [name for name in wanted if name is not None and name not in names]
         if missing:
             raise ValueError(
-                f"there is no column {missing[0]!r} in the Parquet files, which have {names}; name "
-                f"one of these."
+                f"there is no column {shown(missing[0])} in the Parquet files, which have "
+                f"{shorten(names)}; name one of these."
             )
         others = [name for name in names if name not in (self.target, self.sample_weight)]
         if not set(self.features or ()) <= set(others):
@@ -126,8 +127,8 @@ def libfm_parts(path, zero_based, n_rows):
     """Return a list of functions that read the files of the format of libFM, block by block."""
     if not isinstance(zero_based, bool):
         raise ValueError(
-            f"zero_based={zero_based!r} must be True or False: a stream cannot look at all column "
-            f"numbers first."
+            f"zero_based={shown(zero_based)} must be True or False: a stream cannot look at all "
+            f"column numbers first."
         )
 
     def part(one):

@@ -18,7 +18,7 @@ from sklearn.utils import column_or_1d
 
 from freqfm._cells import is_frame, read_cells
 from freqfm._ids import check_present
-from freqfm._messages import shown
+from freqfm._messages import shorten, shown
 from freqfm._rows import stack_rows, take_rows, with_one_index_type
 from freqfm._validation import check_integer
 from freqfm._warnings import warn_once
@@ -368,8 +368,8 @@ class RowStream:
             table = is_frame(X) or isinstance(X, np.ndarray)
             if table and encoder.input_type != "string":
                 raise ValueError(
-                    f"encoder=FeatureHasher(input_type={encoder.input_type!r}) cannot hash the "
-                    f"tables of this stream; set input_type='string'."
+                    f"encoder=FeatureHasher(input_type={shown(encoder.input_type)}) cannot hash "
+                    f"the tables of this stream; set input_type='string'."
                 )
             return stream_sources.as_strings(X, names)
         if isinstance(encoder, HashingVectorizer):
@@ -385,8 +385,8 @@ class RowStream:
         if not is_frame(X) and names != encoder.feature_names_in_.tolist():
             known = encoder.feature_names_in_.tolist()
             raise ValueError(
-                f"the stream has the columns {names}, but its encoder was fitted on {known}; "
-                f"pass features={known}."
+                f"the stream has the columns {shorten(names)}, but its encoder was fitted on "
+                f"{shorten(known)}; pass features={shorten(known)}."
             )
         return X
 

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
+from freqfm._messages import shown
 from freqfm._validation import check_flag, check_integer
 
 TAILS = ("zipf", "exponential")
@@ -129,10 +130,10 @@ def make_clicks(
         interaction_scale=interaction_scale,
     )
     if tail not in TAILS:
-        raise ValueError(f"tail is {tail!r}; pass one of {TAILS}.")
+        raise ValueError(f"tail is {shown(tail)}; pass one of {TAILS}.")
     if max(n_samples * len(sizes), sum(sizes)) > np.iinfo(np.int32).max:
         raise ValueError(
-            f"n_samples is {n_samples} and n_tokens is {n_tokens!r}, more than int32 indices "
+            f"n_samples is {n_samples} and n_tokens is {shown(n_tokens)}, more than int32 indices "
             "can hold; pass fewer rows or fewer tokens."
         )
 
@@ -180,9 +181,11 @@ def _check_numbers(click_rate, **scales):
     """Raise unless a number is a rate, and the others are finite and not negative."""
     for name, value in scales.items():
         if not (is_real(value) and 0 <= value < np.inf):
-            raise ValueError(f"{name} is {value!r}; pass a finite number >= 0.")
+            raise ValueError(f"{name} is {shown(value)}; pass a finite number >= 0.")
     if not (is_real(click_rate) and 0 < click_rate < 1):
-        raise ValueError(f"click_rate is {click_rate!r}; pass a number strictly between 0 and 1.")
+        raise ValueError(
+            f"click_rate is {shown(click_rate)}; pass a number strictly between 0 and 1."
+        )
 
 
 def _draw_tokens(rng, n_samples, token_probabilities, offsets):
@@ -247,7 +250,7 @@ def _check_n_tokens(n_tokens):
         sizes = []
     if not sizes:
         raise ValueError(
-            f"n_tokens is {n_tokens!r}; pass a sequence with the number of tokens of each "
+            f"n_tokens is {shown(n_tokens)}; pass a sequence with the number of tokens of each "
             "field, such as (1000, 100)."
         )
     return [check_integer(f"n_tokens[{field}]", size, 1) for field, size in enumerate(sizes)]

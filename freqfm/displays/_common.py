@@ -3,9 +3,10 @@
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._messages import cut
 from freqfm.model_selection._steps import steps_of
 
-__all__ = ["as_vector", "model_with", "open_axes", "user_degrees"]
+__all__ = ["as_vector", "label_of", "model_with", "open_axes", "user_degrees"]
 
 
 def open_axes(ax):
@@ -26,6 +27,13 @@ def open_axes(ax):
     if ax is None:
         _, ax = plt.subplots(layout="constrained")
     return ax, ax.figure
+
+
+def label_of(name):
+    """Return a name as a label of matplotlib: on one line, cut, and no formula between dollars."""
+    text = cut(name, 60).replace("$", r"\$")
+    # Legends leave out labels that begin with an underscore.
+    return f" {text}" if text.startswith("_") else text
 
 
 def as_vector(name, values):

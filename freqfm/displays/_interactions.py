@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from freqfm.displays._common import as_vector, model_with, open_axes
+from freqfm._messages import shown
+from freqfm.displays._common import as_vector, label_of, model_with, open_axes
 from freqfm.model_selection._steps import steps_of, transform
 
 __all__ = ["InteractionStrengthsDisplay"]
@@ -114,7 +115,7 @@ class InteractionStrengthsDisplay:
         places = np.arange(len(self.names))
         colors = np.where(self.strengths < 0, "tab:red", "tab:blue").tolist()
         self.bars_ = self.ax_.barh(places, self.strengths, **{"color": colors, **kwargs})
-        self.ax_.set_yticks(places, [f"{one} & {other}" for one, other in self.names])
+        self.ax_.set_yticks(places, [" & ".join(map(label_of, pair)) for pair in self.names])
         self.ax_.invert_yaxis()
         self.ax_.axvline(0, color="gray", linewidth=0.8)
         self.ax_.set(xlabel="added to the score by both together")
@@ -136,11 +137,14 @@ def _of_class(strengths, class_index):
     """Return one strength per pair."""
     if strengths.ndim == 1:
         if class_index is not None:
-            raise ValueError(f"class_index={class_index!r}, but the model has one score; leave it.")
+            raise ValueError(
+                f"class_index={shown(class_index)}, but the model has one score; leave it."
+            )
         return strengths
     n_classes = strengths.shape[1]
     if class_index is None or not 0 <= class_index < n_classes:
         raise ValueError(
-            f"class_index={class_index!r} must be the place of a class, from 0 to {n_classes - 1}."
+            f"class_index={shown(class_index)} must be the place of a class, from 0 to "
+            f"{n_classes - 1}."
         )
     return strengths[:, class_index]

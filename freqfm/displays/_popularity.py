@@ -3,7 +3,14 @@
 import numpy as np
 from scipy import sparse
 
-from freqfm.displays._common import as_vector, model_with, open_axes, user_degrees
+from freqfm._messages import shown
+from freqfm.displays._common import (
+    as_vector,
+    label_of,
+    model_with,
+    open_axes,
+    user_degrees,
+)
 from freqfm.metrics import stratified_ndcg_at_k
 from freqfm.model_selection._steps import last_step, transform
 
@@ -81,7 +88,7 @@ class MagnitudePopularityDisplay:
         display : MagnitudePopularityDisplay
         """
         if of not in ("items", "users"):
-            raise ValueError(f"of={of!r} must be 'items' or 'users'.")
+            raise ValueError(f"of={shown(of)} must be 'items' or 'users'.")
         model = model_with(estimator, f"{of[:-1]}_factors_")
         counts = model.item_counts_ if of == "items" else user_degrees(model)
         vectors = getattr(model, f"{of[:-1]}_factors_")
@@ -128,10 +135,11 @@ class MagnitudePopularityDisplay:
         """
         self.ax_, self.figure_ = open_axes(ax)
         self.points_ = self.ax_.scatter(self.counts, self.lengths, **{"s": 8, **kwargs})
+        what = label_of(self.what)
         self.ax_.set(
             xscale="log",
-            xlabel=f"interactions of the {self.what}",
-            ylabel=f"length of the {self.what}' vectors",
+            xlabel=f"interactions of the {what}",
+            ylabel=f"length of the {what}' vectors",
             title=f"Spearman's rank correlation {self.correlation:.2f}",
         )
         return self
@@ -311,7 +319,7 @@ class StratifiedNDCGDisplay:
         for at, (name, part) in enumerate(self.parts.items()):
             shift = width * (at - (len(self.parts) - 1) / 2)
             heights = [part[stratum] for stratum in strata]
-            label = f"{name} ({self.ndcg[name]:.4f})"
+            label = f"{label_of(name)} ({self.ndcg[name]:.4f})"
             self.bars_[name] = self.ax_.bar(
                 places + shift, heights, **{"width": 0.95 * width, "label": label, **kwargs}
             )

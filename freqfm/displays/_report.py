@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
+from freqfm._messages import cut, shown
 from freqfm._rows import take_rows
 from freqfm._validation import check_count
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
@@ -117,7 +118,7 @@ class RankingReport:
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
         _check_shapes(relevant, history, item_names)
         if name in ("most popular", "difference"):
-            raise ValueError(f"name={name!r} is that of another figure; give another name.")
+            raise ValueError(f"name={shown(name)} is that of another figure; give another name.")
         # Items are looked up by position, also in a Series with an index.
         self.item_names = None if item_names is None else np.asarray(item_names, dtype=object)
         self.user_names = None
@@ -203,7 +204,7 @@ class RankingReport:
 
     def __repr__(self):
         own = self.metrics[self.name]
-        return f"RankingReport({self.name}, ndcg@{self.k}={own[f'ndcg@{self.k}']:.4f})"
+        return f"RankingReport({cut(self.name)}, ndcg@{self.k}={own[f'ndcg@{self.k}']:.4f})"
 
     def _repr_html_(self):
         return self.to_html()
@@ -221,7 +222,7 @@ class RankingReport:
         html : str or None
             None if it was written.
         """
-        title = escape(f"{self.name}: recommendations of {self.k} items")
+        title = f"{_escaped(self.name)}: recommendations of {self.k} items"
         body = (
             f'<section class="freqfm-report"><style>{_STYLE}</style><h2>{title}</h2>'
             f"{self._metrics_html()}{self._popularity_html()}{self._history_html()}"
@@ -283,14 +284,14 @@ class RankingReport:
             }
             items = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in lists.items())
             user = example.user if self.user_names is None else self.user_names[example.user]
-            title = f"User {escape(str(user))}, NDCG {example.ndcg:.3f}"
+            title = f"User {_escaped(user)}, NDCG {example.ndcg:.3f}"
             parts.append(f"<h4>{title}</h4><dl>{items}</dl>")
         return "<h3>Examples</h3>" + "".join(parts) if parts else ""
 
     def _names(self, items, bold=(), most=20):
         names = []
         for item in items[:most].tolist():
-            text = escape(str(item if self.item_names is None else self.item_names[item]))
+            text = _escaped(item if self.item_names is None else self.item_names[item])
             names.append(f"<b>{text}</b>" if item in bold else text)
         if len(items) > most:
             names.append(f"and {len(items) - most} more")
@@ -303,7 +304,7 @@ def _held_out_of(model, relevant):
         return model._find_held_out(relevant)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"relevant cannot be used: {error}") from None
+        raise kind(f"relevant cannot be used: {cut(error, 1000)}") from None
 
 
 def _rows_of_fit(model, relevant):
@@ -414,9 +415,14 @@ def _row(matrix, row):
     return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
 
 
+def _escaped(value):
+    """Return a value as text of HTML, without what no file can be encoded with."""
+    return escape(cut(value))
+
+
 def _table(head, rows):
-    cells = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
+    cells = "".join(f"<th>{_escaped(cell)}</th>" for cell in head)
     lines = [
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows
     ]
     return f"<table><tr>{cells}</tr>{''.join(lines)}</table>"

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from freqfm.displays._common import as_vector, model_with, open_axes, user_degrees
+from freqfm._messages import shown
+from freqfm.displays._common import (
+    as_vector,
+    label_of,
+    model_with,
+    open_axes,
+    user_degrees,
+)
 
 __all__ = ["LossCurveDisplay", "TemperatureDisplay"]
 
@@ -98,7 +105,7 @@ class LossCurveDisplay:
         """
         self.ax_, self.figure_ = open_axes(ax)
         epochs = np.arange(1, len(self.loss_curve) + 1)
-        label = "loss" if self.name is None else f"{self.name}, loss"
+        label = "loss" if self.name is None else f"{label_of(self.name)}, loss"
         (self.line_,) = self.ax_.plot(epochs, self.loss_curve, **{"label": label, **kwargs})
         self.ax_.set(xlabel="epoch", ylabel="training loss")
         self.validation_ax_ = self.validation_line_ = self.best_line_ = None
@@ -205,7 +212,7 @@ class TemperatureDisplay:
         self : object
         """
         if kind not in _KINDS:
-            raise ValueError(f"kind={kind!r} must be 'histogram' or 'degree'.")
+            raise ValueError(f"kind={shown(kind)} must be 'histogram' or 'degree'.")
         if kind == "degree" and self.degrees is None:
             raise ValueError("kind='degree' needs degrees; give them to TemperatureDisplay.")
         self.ax_, self.figure_ = open_axes(ax)

@@ -429,7 +429,7 @@ class FitCallbacks:
             raise
         # The exception raised for what a damaged file holds depends on where the damage is.
         except Exception as error:
-            raise self._damaged(f"{type(error).__name__}: {cut(str(error))}") from error
+            raise self._damaged(f"{type(error).__name__}: {cut(error)}") from error
         self._unfinished = None
 
     def end_phase(self):

@@ -5,6 +5,7 @@ They take hits and return one number per user, NaN for users without held-out it
 
 import numpy as np
 
+from freqfm._messages import shown
 from freqfm._validation import as_array, check_flag
 
 STRATA = ("popular", "neutral", "unpopular")
@@ -133,7 +134,7 @@ def _check_edges(edges):
         first, second = 1.0, 0.0
     if not 0 <= first <= second <= 1:
         raise ValueError(
-            f"edges={edges!r} must be two shares of the items, 0 <= first <= second <= 1."
+            f"edges={shown(edges)} must be two shares of the items, 0 <= first <= second <= 1."
         )
     return first, second
 

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import _check_sample_weight
 
+from freqfm._messages import cut, shorten
 from freqfm._validation import as_array
 
 __all__ = ["normalized_entropy"]
@@ -80,10 +81,10 @@ def normalized_entropy(
     try:
         classes = np.unique(y_true[weight > 0])
     except TypeError as error:
-        raise TypeError(f"y_true holds labels that cannot be sorted: {error}.") from None
+        raise TypeError(f"y_true holds labels that cannot be sorted: {cut(error)}.") from None
     if len(classes) != 2:
         raise ValueError(
-            f"y_true holds {len(classes)} class(es) at positive weight ({classes[:5].tolist()}); "
+            f"y_true holds {len(classes)} class(es) at positive weight ({shorten(classes, 5)}); "
             f"normalized entropy compares two, and is not defined for a base rate of 0 or 1."
         )
     tiny = np.finfo(y_proba.dtype).eps

@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from sklearn.utils._param_validation import InvalidParameterError
 
 from freqfm._interactions import Table, is_dataframe, with_groups
+from freqfm._messages import shown
 from freqfm._rows import with_one_index_type
 from freqfm._validation import (
     check_integer,
@@ -179,14 +180,14 @@ def check_fraction(name, fraction):
     is_number = isinstance(fraction, Real)
     if not is_number or not 0 < fraction < 1:
         error = ValueError if is_number else InvalidParameterError
-        raise error(f"{name}={fraction!r} must be a number above 0 and below 1.")
+        raise error(f"{name}={shown(fraction)} must be a number above 0 and below 1.")
     return float(fraction)
 
 
 def check_seed(seed):
     """Return the seed as an int if it is an integer."""
     if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise InvalidParameterError(f"seed={seed!r} must be an integer.")
+        raise InvalidParameterError(f"seed={shown(seed)} must be an integer.")
     return int(seed)
 
 

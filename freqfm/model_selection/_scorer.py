@@ -11,6 +11,7 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._matrix_input import refuse_table
+from freqfm._messages import shown
 from freqfm._rows import take_rows
 from freqfm._validation import check_count, checked_csr
 from freqfm.metrics._hits import as_csr
@@ -87,7 +88,7 @@ def make_ranking_scorer(
     if not isinstance(metric, str) or metric not in METRICS:
         near = difflib.get_close_matches(str(metric), METRICS, n=2, cutoff=0.4) or sorted(METRICS)
         raise ValueError(
-            f"metric={metric!r} is not known; did you mean {' or '.join(map(repr, near))}? "
+            f"metric={shown(metric)} is not known; did you mean {' or '.join(map(repr, near))}? "
             f"Known names: {', '.join(map(repr, sorted(METRICS)))}."
         )
     seed = check_seed(seed)

@@ -8,6 +8,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._memory import aligned_empty
+from freqfm._messages import shown
 from freqfm._validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm.backends.base import FMWeights, RankedTraining
 from freqfm.estimators.fm.factors import FACTOR_STATES, squeeze_outputs
@@ -56,7 +57,8 @@ class RankedFactors:
         self._check_learned()
         if rank not in self.ranks_:
             raise ValueError(
-                f"rank={rank!r} is not one of the ranks {self.ranks_.tolist()}; choose one of them."
+                f"rank={shown(rank)} is not one of the ranks {self.ranks_.tolist()}; choose one of "
+                f"them."
             )
         model = copy.copy(self)
         model.ranks_ = self.ranks_[self.ranks_ <= rank]
@@ -151,8 +153,8 @@ class RankedFactors:
         whole = ranks.ndim == 1 and ranks.size > 0 and ranks.dtype.kind in "iu"
         if not whole or ranks[0] < 1 or np.any(np.diff(ranks) <= 0):
             raise ValueError(
-                f"ranks={self.ranks!r} must be positive whole numbers, each larger than the one "
-                f"before, such as (16, 64)."
+                f"ranks={shown(self.ranks)} must be positive whole numbers, each larger than the "
+                f"one before, such as (16, 64)."
             )
         return ranks.astype(np.int64)
 
@@ -220,9 +222,9 @@ class RankedFactors:
         if not np.array_equal(self._checked_ranks(), self.ranks_) or prefix != self._prefix:
             before = "truncate" if self._prefix else "separate"
             raise ValueError(
-                f"ranks={self.ranks!r} with rank_sharing={self.rank_sharing!r} differs from the "
-                f"{self.ranks_.tolist()} with {before!r} of the model to continue; set them back, "
-                f"or fit a new model with warm_start=False."
+                f"ranks={shown(self.ranks)} with rank_sharing={shown(self.rank_sharing)} differs "
+                f"from the {self.ranks_.tolist()} with {before!r} of the model to continue; set "
+                f"them back, or fit a new model with warm_start=False."
             )
 
     def _refuse_growth(self, n_features):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from freqfm._messages import shown
 from freqfm._validation import as_kernel_array
 from freqfm.backends.base import RankedTables
 
@@ -33,7 +34,7 @@ def assign_levels(assignment, ranks, counts):
     if given.ndim != 1 or given.dtype.kind not in "iuf" or not np.isfinite(given).all():
         raise ValueError(
             f"rank_assignment must be 'nearest', {n_ranks - 1} increasing numbers of occurrences, "
-            f"or the rank of each of the {n_features} features; got {assignment!r}."
+            f"or the rank of each of the {n_features} features; got {shown(assignment)}."
         )
     if len(given) == n_ranks - 1:
         if np.any(np.diff(given) < 0):

@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm._components import validate_params
 from freqfm._ids import check_present, unique_codes
+from freqfm._messages import shorten
 from freqfm._warnings import warn_user
 from freqfm.estimators.fm.pointwise import expect
 from freqfm.formulas import codes
@@ -78,7 +79,7 @@ class ClassTargets(ClassifierMixin):
         """Set the classes of a new model, sorted."""
         if len(known) < 2:
             raise ValueError(
-                f"y holds one class only, {known.tolist()}; a classifier needs at least two "
+                f"y holds one class only, {shorten(known)}; a classifier needs at least two "
                 f"classes to tell apart."
             )
         self.classes_ = known
@@ -108,15 +109,15 @@ class ClassTargets(ClassifierMixin):
             self._set_classes(np.unique(y if classes is None else classes))
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise ValueError(
-                f"classes={np.unique(classes).tolist()} differs from the "
-                f"{self.classes_.tolist()} of the first call; pass the same, or None."
+                f"classes={shorten(np.unique(classes))} differs from the "
+                f"{shorten(self.classes_)} of the first call; pass the same, or None."
             )
         # Unlike a search, this also compares what has no common order, integers and objects.
         known = np.isin(y, self.classes_)
         if not known.all():
             raise ValueError(
-                f"y holds {np.unique(y[~known]).tolist()}, which is not among the classes "
-                f"{self.classes_.tolist()} of the first call; name all classes there, or fit again."
+                f"y holds {shorten(np.unique(y[~known]))}, which is not among the classes "
+                f"{shorten(self.classes_)} of the first call; name all classes there, or fit again."
             )
         labels = np.searchsorted(self.classes_, y)
         outputs = [1] if len(self.classes_) == 2 else range(len(self.classes_))

@@ -1,6 +1,5 @@
 """Shared parts of recommenders: fitting, recommending, similar rows, scores of pairs."""
 
-import reprlib
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._matrix_input import refuse_table
+from freqfm._messages import shown
 from freqfm._rows import take_rows
 from freqfm._signals import release_signals
 from freqfm._validation import (
@@ -425,9 +425,9 @@ class BaseRecommender(
             return
         place = int(np.argmax(names[: len(before)] != before))
         raise ValueError(
-            f"column {place} of X is {names[place]!r}, but the model was trained with "
-            f"{before[place]!r} there. Put the columns of the model first, in its order, and new "
-            f"items after them: X[[*model.feature_names_in_, *new_names]]."
+            f"column {place} of X is {shown(names[place])}, but the model was trained with "
+            f"{shown(before[place])} there. Put the columns of the model first, in its order, and "
+            f"new items after them: X[[*model.feature_names_in_, *new_names]]."
         )
 
     def _rows_to_train(self, X):
@@ -587,8 +587,8 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={reprlib.repr(X)} is not a matrix of histories, (n_users, n_items); did "
-                    f"you mean users={reprlib.repr(X)}?"
+                    f"X={shown(X)} is not a matrix of histories, (n_users, n_items); did "
+                    f"you mean users={shown(X)}?"
                 )
             X = self._validate_history(X)
             return Queries(self._fold_in_rows(X), X, np.diff(X.indptr) > 0)

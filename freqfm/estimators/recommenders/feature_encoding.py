@@ -5,8 +5,9 @@ from numbers import Integral
 
 from sklearn.base import clone
 
-from freqfm._columns import role_of, shorten
+from freqfm._columns import role_of
 from freqfm._ids import extend_ids, find_codes
+from freqfm._messages import shorten
 from freqfm.estimators.recommenders.feature_tables import (
     FeatureTable,
     encode,
@@ -94,7 +95,7 @@ class FeatureEncodingMixin:
         if len(known):
             raise ValueError(
                 f"{table.name} holds {role}s that are in the model, such as "
-                f"{shorten(known[:5].tolist())}; leave them out: the model has its own features "
+                f"{shorten(known[:5])}; leave them out: the model has its own features "
                 f"of them."
             )
         return table.ids, encode(encoder, table)

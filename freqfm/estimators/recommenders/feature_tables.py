@@ -8,9 +8,10 @@ from scipy import sparse
 from sklearn.feature_extraction import DictVectorizer
 
 from freqfm._cells import open_columns, read_cells, type_of
-from freqfm._columns import role_of, shorten
+from freqfm._columns import role_of
 from freqfm._ids import as_ids, unique_codes
 from freqfm._interactions import Table, is_dataframe
+from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 
 __all__ = ["FeatureTable", "encode", "new_encoder", "place_rows"]
@@ -63,7 +64,7 @@ class FeatureTable:
         if len(distinct) < len(codes):
             twice = distinct[np.bincount(codes) > 1]
             raise ValueError(
-                f"{self.name} has several rows for {shorten(twice.tolist(), 5)}; give one row for "
+                f"{self.name} has several rows for {shorten(twice, 5)}; give one row for "
                 f"each {role}, with lists for several values."
             )
         self.rows = [{} for _ in codes]
@@ -99,18 +100,18 @@ class FeatureTable:
             found = _features_of(column, value, is_category)
             if found is None:
                 raise TypeError(
-                    f"{self.name} holds {value!r} in column {column!r}; features are finite "
-                    f"numbers, strings, lists of these or dicts of numbers: convert dates, for "
-                    f"instance to strings."
+                    f"{self.name} holds {shown(value)} in column {shown(column)}; features are "
+                    f"finite numbers, strings, lists of these or dicts of numbers: convert dates, "
+                    f"for instance to strings."
                 )
             row.update(found)
             if isinstance(value, Number) and found and not is_category:
                 largest = max(largest, abs(value))
         if largest > _LARGE:
             warn_once(
-                f"column {column!r} of {self.name} holds numbers up to {largest:g}, by which the "
-                f"vector of a single feature is multiplied: scale them, or make categories of them "
-                f"by astype(str)."
+                f"column {shown(column)} of {self.name} holds numbers up to {largest:g}, by which "
+                f"the vector of a single feature is multiplied: scale them, or make categories of "
+                f"them by astype(str)."
             )
 
 
@@ -172,7 +173,7 @@ def place_rows(table, matrix, codes, ids):
     without = np.ones(len(ids), dtype=bool)
     without[codes] = False
     if without.any():
-        some = shorten(ids[without][:5].tolist(), 5)
+        some = shorten(ids[without][:5], 5)
         warn_once(
             f"{table.name} has no row for {np.count_nonzero(without)} of {len(ids)} {table.role}s, "
             f"such as {some}; they have no features."

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._ids import as_list
 from freqfm._interactions import is_dataframe, is_lazy
+from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._validation import check_count, check_flag
 from freqfm._versions import VersionStamp
@@ -467,7 +468,9 @@ class InteractionRecommender(
     def _histories(self, name, lists):
         """Return lists of ids of items, or a single one, as rows of a matrix."""
         if not _is_list(lists):
-            raise TypeError(f"{name}={lists!r} must be a list of ids, or a list of such lists.")
+            raise TypeError(
+                f"{name}={shown(lists)} must be a list of ids, or a list of such lists."
+            )
         lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
         codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from numbers import Integral, Real
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._memory import as_aligned
+from freqfm._messages import shown
 from freqfm._rows import take_rows
 from freqfm._validation import (
     LearnedArrays,
@@ -453,7 +453,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
         def draw(side, rows=None):
             if side not in n_calls:
-                raise ValueError(f"draw takes side='user' or side='item'; got {side!r}.")
+                raise ValueError(f"draw takes side='user' or side='item'; got {shown(side)}.")
             rows = counts[side] if rows is None else rows
             rows = np.ones(rows) if np.ndim(rows) == 0 else rows
             check_memory(
@@ -580,7 +580,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             if rows is None:
                 raise ValueError(
                     f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} "
-                    f"items, and backbone={reprlib.repr(self.backbone)} takes no new ones; call "
+                    f"items, and backbone={shown(self.backbone)} takes no new ones; call "
                     f"fit for a new model."
                 )
         else:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._messages import shown
 from freqfm._rows import concatenated_ranges
 
 __all__ = ["Corpus", "Documents"]
@@ -179,7 +180,7 @@ def _splitter(analyzer):
             return of_string(document)
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
             raise TypeError(
-                f"X[{i}] is {document!r:.50} of type {type(document).__name__}; give a "
+                f"X[{i}] is {shown(document)} of type {type(document).__name__}; give a "
                 f"string (of bytes, decode(errors='replace') makes one), or a list of tokens."
             )
         return document
@@ -197,7 +198,7 @@ def _checked_tokens(number_of):
             tokens[i] = int(token)
         else:
             raise TypeError(
-                f"X holds the token {token!r} of type {type(token).__name__}; tokens are "
+                f"X holds the token {shown(token)} of type {type(token).__name__}; tokens are "
                 f"strings or integers."
             )
     return tokens

@@ -10,6 +10,7 @@ from itertools import chain, islice
 
 import numpy as np
 
+from freqfm._messages import shown
 from freqfm._validation import check_count, check_flag
 from freqfm._warnings import warn_user
 
@@ -45,9 +46,9 @@ def write_vectors(path, tokens, vectors, binary):
         whole = name.encode(errors="ignore").decode() == name
         if not name or not whole or " " in name or "\n" in name:
             raise ValueError(
-                f"the token {name!r} cannot be stored in files of word2vec: it is empty, or holds "
-                f"a space, a line break or no valid Unicode; store the model with pickle or skops "
-                f"instead."
+                f"the token {shown(name)} cannot be stored in files of word2vec: it is empty, or "
+                f"holds a space, a line break or no valid Unicode; store the model with pickle or "
+                f"skops instead."
             )
     with _open(path, "wb") as file:
         file.write(f"{len(names)} {vectors.shape[1]}\n".encode())
@@ -84,7 +85,7 @@ def read_vectors(path, binary, limit, decode_error):
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         name = tokens[np.argmin(finite)]
-        raise _error(path, f"holds numbers for {name!r} that are not finite in float32")
+        raise _error(path, f"holds numbers for {shown(name)} that are not finite in float32")
     return _first_of_each(path, tokens, vectors)
 
 
@@ -107,7 +108,7 @@ def _first_of_each(path, tokens, vectors):
         again = next(token for row, token in enumerate(tokens) if rows[token] != row)
         warn_user(
             f"{os.fsdecode(path)} holds {len(tokens) - len(rows)} vectors of tokens that it held "
-            f"before, such as {again!r}; the first vector of each token is kept."
+            f"before, such as {shown(again)}; the first vector of each token is kept."
         )
         vectors = vectors[list(rows.values())]
     return list(rows), vectors

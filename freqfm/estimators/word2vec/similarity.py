@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm._ids import as_list
+from freqfm._messages import shown
 from freqfm._validation import as_kernel_input, check_count, count_threads
 from freqfm.metrics._ranking import top_k
 
@@ -107,7 +108,7 @@ class TokenSimilarity:
                 rows.append(self.vocabulary_[token])
             except (KeyError, TypeError):
                 raise ValueError(
-                    f"{name} holds {token!r}, which is not among the {len(self.vocabulary_)} "
+                    f"{name} holds {shown(token)}, which is not among the {len(self.vocabulary_)} "
                     f"tokens of the vocabulary."
                 ) from None
         return self._checked_rows(rows)
