@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -73,6 +74,11 @@ def data(rows):
     return split(rows[0], bounds), split(rows[1], bounds)
 
 
+@pytest.fixture(scope="module")
+def histories():
+    return make_interactions(120, 40, 1000, random_state=0)
+
+
 def assert_same(first, second, names=ARRAYS):
     for name in names:
         a, b = getattr(first, name), getattr(second, name)
@@ -108,6 +114,96 @@ def test_predictions_are_lazy(client, rows, data):
         assert lazy.dtype == expected.dtype
         assert_array_equal(lazy.compute(), expected)
     assert model.score(*data) == pytest.approx(local.score(*rows))
+
+
+@pytest.mark.parametrize("largest_in_graphs", [0, 10**9])
+def test_predictions_with_a_client_that_is_not_the_current_one(
+    client, rows, data, monkeypatch, largest_in_graphs
+):
+    monkeypatch.setattr("freqfm.dask._base._LARGEST_IN_GRAPHS", largest_in_graphs)
+    with cluster_of(1) as cluster, distributed.Client(cluster, set_as_default=False) as other:
+        model = fdask.FMClassifier(client=other, **TWO, **SHORT).fit(*data)
+        expected = model.to_local().predict(rows[0])
+        lazy = model.predict(data[0])
+        assert_array_equal(other.compute(lazy).result(), expected)
+        if largest_in_graphs:
+            assert_array_equal(lazy.compute(), expected)
+        assert model.score(*data) == pytest.approx(np.mean(expected == rows[1]))
+
+
+@pytest.fixture(scope="module")
+def recommender(client, histories):
+    params = {"n_components": 4, "max_iter": 1, "random_state": 0, "n_jobs": 1}
+    return fdask.MFRecommender(client=client, **TWO, **params).fit(split(histories, [0, 60, 120]))
+
+
+# Workers that are dead, before the scheduler knows.
+
+
+@pytest.fixture
+def unreachable(client, monkeypatch):
+    """Return a function after which a method of the client fails as if a worker had just died."""
+    monkeypatch.setattr("freqfm.dask._cluster._SECONDS", 0.01)
+
+    def fail(name, n_times, error=distributed.comm.CommClosedError):
+        method, errors = getattr(type(client), name), [error("closed")] * n_times
+
+        def failing(self, *arguments, **options):
+            if errors:
+                raise errors.pop()
+            return method(self, *arguments, **options)
+
+        monkeypatch.setattr(type(client), name, failing)
+        return errors
+
+    return fail
+
+
+def test_dead_workers_are_waited_for(client, data, histories, recommender, unreachable):
+    model = fdask.FMClassifier(client=client, **TWO, **SHORT).fit(*data)
+    users = split(histories, [0, 60, 120])
+
+    @each("name, error", [("run", distributed.comm.CommClosedError), ("scatter", TimeoutError)])
+    def survives(name, error):
+        for fitted, X in ((model, data), (recommender, [users])):
+            left = unreachable(name, 3, error)
+            assert_same(clone(fitted).fit(*X), fitted, ["loss_curve_"])
+            assert not left
+
+    survives()
+    left = unreachable("run", 100)
+    with pytest.raises(OSError, match="closed"):
+        clone(model).fit(*data)
+    assert len(left) == 90
+
+
+def test_predictions_survive_dead_workers(client, rows, data, unreachable, monkeypatch):
+    model = fdask.FMClassifier(client=client, **TWO, **SHORT).fit(*data)
+    local = model.to_local()
+    expected = local.predict_proba(rows[0]), local.score(*rows)
+    cluster = importlib.import_module("freqfm.dask._cluster")
+
+    @each("largest_in_graphs", [0, 10**9])
+    def survive(largest_in_graphs):
+        monkeypatch.setattr("freqfm.dask._base._LARGEST_IN_GRAPHS", largest_in_graphs)
+        left = unreachable("scatter", 2)
+        assert_array_equal(model.predict_proba(data[0]).compute(), expected[0])
+        assert model.score(*data) == pytest.approx(expected[1])
+        assert bool(left) == bool(largest_in_graphs)
+        # The worker that the model was sent to has died.
+        lost, gather = [cluster.DataLostError("lost")] * 2, cluster.Cluster.gather
+
+        def losing(self, futures):
+            if lost:
+                raise lost.pop()
+            return gather(self, futures)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster.Cluster, "gather", losing)
+            assert model.score(*data) == pytest.approx(expected[1])
+        assert not lost
+
+    survive()
 
 
 @pytest.mark.slow
@@ -165,11 +261,6 @@ def test_other_machines(client, rows, data, name, params):
     assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
     model = on_cluster(**FOUR, **short, **params).fit(*data)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
-
-
-@pytest.fixture(scope="module")
-def histories():
-    return make_interactions(120, 40, 1000, random_state=0)
 
 
 def test_recommender_of_one_shard_is_the_plain_fit(client, histories):

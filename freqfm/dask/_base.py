@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 from numbers import Integral
 
 import dask
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm.dask import _shards
 from freqfm.dask._cluster import (
+    Cluster,
     aligned_partitions,
     check_matrix,
     find_client,
@@ -50,6 +52,10 @@ def with_options(local):
     __init__.__signature__ = signature.replace(parameters=parameters)
     return __init__
 
+
+# Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
+# death loses it. Dask warns of graphs of 10 MB.
+_LARGEST_IN_GRAPHS = 8_000_000
 
 # What belongs to a call of fit, not to the model.
 _OF_CALLS = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished")
@@ -168,19 +174,34 @@ class OnCluster:
     def _of_partitions(self, function, X, columns, n_axes=(1,)):
         """Return a function of rows, columns and the model, for each partition."""
         check_is_fitted(self)
-        parts, model = aligned_partitions({"X": X}, columns, n_axes), self._sent()
+        parts = aligned_partitions({"X": X}, columns, n_axes)
         call, n_parts = dask.delayed(function), len(parts["X"])
-        of_parts = zip(*(of or [None] * n_parts for of in parts.values()), strict=True)
-        return dask.compute(*(call(*values, model) for values in of_parts))
+        of_parts = list(zip(*(of or [None] * n_parts for of in parts.values()), strict=True))
 
-    def _sent(self):
-        """Return the plain model on all workers; without a client, inside of the graph."""
-        model = self._copy_as(self._on_workers)
+        def calls():
+            model = self._sent()
+            return [call(*values, model) for values in of_parts]
+
+        cluster = self._cluster()
+        if cluster is None:
+            return dask.compute(*calls())
+        return cluster.retried(lambda: cluster.gather(cluster.client.compute(calls())))
+
+    def _cluster(self):
+        """Return the cluster of the client; None without a client."""
         try:
             client = self.client_
         except RuntimeError:
-            return dask.delayed(model, pure=True)
-        (model,) = client.scatter([model], broadcast=True, direct=True, hash=False)
+            return None
+        return Cluster(client)
+
+    def _sent(self):
+        """Return the plain model as a value for graphs: a large one is sent to a worker first."""
+        model = self._copy_as(self._on_workers)
+        large = len(pickle.dumps(model)) > _LARGEST_IN_GRAPHS
+        cluster = self._cluster() if large else None
+        if cluster is not None:
+            (model,) = cluster.send([model])
         return dask.delayed(model)
 
 

@@ -21,9 +21,12 @@ __all__ = [
 # Of these, workers need the client's versions: bits depend on them.
 _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 
-# Between looks for tasks that wait for lost workers, and between attempts to send values to workers
-# that may just have died: the scheduler notices it, and others take their places, in that time.
+# Between looks for tasks that wait for lost workers, and between attempts to reach workers that may
+# just have died: the scheduler notices it, and others take their places, in that time.
 _SECONDS, _ATTEMPTS = 1.0, 10
+
+# Attempts at work if workers die with data that only they had.
+_ATTEMPTS_AT_LOST_DATA = 3
 
 
 class SchedulerLostError(ConnectionError):
@@ -217,7 +220,7 @@ class Cluster:
 
         expected = versions(_SAME_VERSIONS)
         with self.watched():
-            of_workers = self.client.run(versions, _SAME_VERSIONS)
+            of_workers = self._reached(self.client.run, versions, _SAME_VERSIONS)
         for worker, found in of_workers.items():
             for name, version in expected.items():
                 if found[name] != version:
@@ -267,9 +270,16 @@ class Cluster:
 
     def send(self, values):
         """Return the futures of values that are sent to the workers in turn, past the scheduler."""
+        return self._reached(self.client.scatter, values, direct=True, hash=False)
+
+    def _reached(self, method, *arguments, **options):
+        """Return what a method of the client returns that connects to workers.
+
+        It is called again if one cannot be reached: the scheduler does not know yet that it died.
+        """
         for attempt in range(_ATTEMPTS):
             try:
-                return self.client.scatter(values, direct=True, hash=False)
+                return method(*arguments, **options)
             except OSError:
                 # Of the connection to a worker.
                 if attempt == _ATTEMPTS - 1 or self.is_lost():
@@ -320,6 +330,21 @@ class Cluster:
                     f"instead of scattered data."
                 ) from error
             raise
+
+    def retried(self, work, restart=None):
+        """Return what a function returns; call it again, after ``restart``, if data are lost."""
+        for attempt in range(_ATTEMPTS_AT_LOST_DATA):
+            try:
+                with self.watched():
+                    if attempt and restart is not None:
+                        restart()
+                    return work()
+            except SchedulerLostError:
+                raise
+            except (DataLostError, OSError):
+                # Connections to workers raise an OSError.
+                if attempt == _ATTEMPTS_AT_LOST_DATA - 1:
+                    raise
 
     def is_lost(self):
         """Return whether the scheduler can no longer be reached."""

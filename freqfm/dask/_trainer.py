@@ -6,13 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm.dask import _shards
-from freqfm.dask._cluster import Cluster, DataLostError, SchedulerLostError
+from freqfm.dask._cluster import Cluster
 from freqfm.dask._merge import Layout, merge
 from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
-
-# Attempts at an epoch, or its score, if workers die with data that only they had.
-_ATTEMPTS = 3
 
 
 class ShardedRows(NamedTuple):
@@ -120,19 +117,11 @@ class Sharded:
 
     def _retried(self, work):
         """Return what a function returns; begin again from the client's model if data are lost."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                with self._cluster.watched():
-                    if attempt:
-                        self._merged = None
-                        self._begin()
-                    return work()
-            except SchedulerLostError:
-                raise
-            except (DataLostError, OSError):
-                # Connections to workers raise an OSError.
-                if attempt == _ATTEMPTS - 1:
-                    raise
+        return self._cluster.retried(work, self._restart)
+
+    def _restart(self):
+        self._merged = None
+        self._begin()
 
     def _watch(self, loss):
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
