@@ -1,5 +1,6 @@
 """Estimators on a Dask cluster."""
 
+import asyncio
 import importlib
 import pickle
 import sys
@@ -135,6 +136,46 @@ def test_predictions_with_a_client_that_is_not_the_current_one(
 def recommender(client, histories):
     params = {"n_components": 4, "max_iter": 1, "random_state": 0, "n_jobs": 1}
     return fdask.MFRecommender(client=client, **TWO, **params).fit(split(histories, [0, 60, 120]))
+
+
+def test_calls_where_a_client_would_return_coroutines_are_refused(
+    client, data, histories, recommender, monkeypatch
+):
+    monkeypatch.setattr("freqfm.dask._base._LARGEST_IN_GRAPHS", 0)
+    model = fdask.FMClassifier(client=client, **TWO, **SHORT).fit(*data)
+    users = split(histories, [0, 60, 120])
+    calls = {
+        "fit": lambda: clone(model).fit(*data),
+        "score": lambda: model.score(*data),
+        "predict": lambda: model.predict(data[0]),
+        "predict_proba": lambda: model.predict_proba(data[0]),
+        "fit of users": lambda: clone(recommender).fit(users),
+        "score of users": lambda: recommender.score(users),
+        "transform": lambda: recommender.transform(users),
+        "recommend": lambda: recommender.recommend(users=[3]),
+        "to_local": recommender.to_local,
+    }
+    message = r"client=<Client.* is asynchronous here.* await asyncio.to_thread\(model.fit, X, y\)"
+
+    async def refused():
+        for name, call in calls.items():
+            with pytest.raises(TypeError, match=message):
+                call()
+                pytest.fail(name)
+
+    async def with_an_asynchronous_client(address, current):
+        options = {"asynchronous": True, "set_as_default": current}
+        async with distributed.Client(address, **options) as other:
+            fitted = fdask.FMClassifier(client=None if current else other, **TWO, **SHORT)
+            with pytest.raises(TypeError, match=message):
+                fitted.fit(*data)
+            await asyncio.to_thread(fitted.fit, *data)
+            assert_same(fitted, model)
+
+    # In the event loop of a synchronous client, too.
+    client.sync(refused)
+    for current in (False, True):
+        asyncio.run(with_an_asynchronous_client(client.scheduler.address, current))
 
 
 # Workers that are dead, before the scheduler knows.

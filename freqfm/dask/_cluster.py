@@ -313,7 +313,17 @@ class Cluster:
 
     @contextlib.contextmanager
     def watched(self):
-        """Turn errors into a SchedulerLostError or a DataLostError where one is the reason."""
+        """Turn errors into a SchedulerLostError or a DataLostError where one is the reason.
+
+        A client that would return coroutines instead of results is refused.
+        """
+        if self.client.asynchronous:
+            raise TypeError(
+                f"client={self.client!r} is asynchronous here: its results would have to be "
+                f"awaited. Call the estimator's method in a thread, such as "
+                f"await asyncio.to_thread(model.fit, X, y), or pass a client that was created "
+                f"without asynchronous=True."
+            )
         try:
             yield
         except Exception as error:
