@@ -4,8 +4,8 @@ What a call costs should follow what is asked of it. Models are not fitted at th
 one is, and its arrays are replaced by larger ones. Methods that rank all users or items grow with
 their number; all others should not. The last column is the slope between the last two sizes in a
 plot whose axes are logarithmic: 0 where a call does not depend on the size, 1 where it is
-proportional. Sizes that do not fit into memory are left out, and calls of more than a minute end a
-row.
+proportional. Sizes that do not fit into memory, and calls that would take more than a minute, are
+left out.
 
     python benchmarks/call_cost.py [--quick] [--largest 1e7] [--only words]
 """
@@ -31,6 +31,8 @@ from freqfm._validation import physical_memory
 USERS, ITEMS = 997, 1009
 D = 16
 HISTORY = 5
+# Seconds of a call, above which its row ends.
+LONGEST = 60
 # A table of vectors, a copy of it, the interactions, and their ids.
 BYTES = 2 * 4 * D + 8 * HISTORY + 64
 
@@ -97,10 +99,9 @@ def table_calls(convert, n_users, n_items):
     model = InteractionRecommender(MFRecommender(D, max_iter=1, early_stopping=False, n_jobs=1))
     model.fit([(convert(1), convert(1))])
     model.estimator_ = enlarged(model.estimator_, n_users, n_items)
+    dtype = np.int64 if convert is int else object
     for role, n in (("user", n_users), ("item", n_items)):
-        model._keep_ids(role, np.array(list(map(convert, range(n)))), np.arange(n))
-    # Ids that are text are objects, in the order of numbers with leading zeros.
-    model.user_ids_, model.item_ids_ = map(_as_objects, (model.user_ids_, model.item_ids_))
+        model._keep_ids(role, np.array(list(map(convert, range(n))), dtype=dtype), np.arange(n))
     some = model.item_ids_[:: n_items // 100][:100].tolist()
     people = model.user_ids_[:: n_users // 100][:100].tolist()
     pairs = list(zip(people, some, strict=True))
@@ -121,10 +122,6 @@ def table_calls(convert, n_users, n_items):
     }
 
 
-def _as_objects(ids):
-    return ids.astype(object) if ids.dtype.kind == "U" else ids
-
-
 def word_calls(n_tokens):
     """Return calls of Word2Vec, by name."""
     model = Word2Vec(D, min_count=1, max_iter=1, n_jobs=1)
@@ -143,6 +140,7 @@ def word_calls(n_tokens):
 
 
 def as_text(number):
+    """Return a number as text of nine digits, so that the order is the same."""
     return f"{number:09}"
 
 
@@ -182,7 +180,8 @@ def measure(make, sizes, n_calls):
     found = {}
     for n in sizes:
         for name, call in make(n).items():
-            if not found.get(name) or found[name][-1] < 60 / 10:
+            # The next size is ten times as large.
+            if 10 * max(found.get(name, [0])) < LONGEST:
                 found.setdefault(name, []).append(seconds_of(call, n_calls))
     return found
 
