@@ -536,6 +536,14 @@ def test_libfm_files(tmp_path, name):
                 list(RowStream.from_libfm(tmp_path / name, chunk_size=20))
 
 
+def test_libfm_files_of_comments(tmp_path):
+    path = tmp_path / "rows"
+    path.write_text("# a comment\n" * 2000 + "1 0:1\n" + "\n" * 2000 + "0 1:1\n")
+    X, y = rows_of(RowStream.from_libfm(path, chunk_size=1, prefetch=0))
+    assert_array_equal(X, np.eye(2))
+    assert_array_equal(y, [1, 0])
+
+
 def test_criteo_files_are_hashed_or_encoded(tmp_path):
     lines = ["\t".join([str(i % 2), *["1"] * 13, *[f"c{i % 3}"] * 26]) for i in range(7)]
     path = tmp_path / "day.tsv"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
-from sklearn.datasets import load_svmlight_file, load_svmlight_files
+from sklearn.datasets import load_svmlight_files
 
 from freqfm._messages import cut
 from freqfm.datasets._lines import as_paths, at_line, read_lines
@@ -83,20 +84,11 @@ def load_libfm(
     >>> y.tolist()
     [1.0, -1.0]
     """
-    files = [_Lines(one) for one in as_paths(path)]
-    try:
-        loaded = load_svmlight_files(
-            files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype)
-        )
-    except (OverflowError, ValueError, IndexError) as error:
-        # The reader stops at the line that it cannot read, but does not say which line it is.
-        last = next((file for file in reversed(files) if file.number), None)
-        if last is None or last.done or last.failed:
-            raise
-        raise at_line(last.path, last.number, f"{cut(error)}; {_ADVICE}") from error
+    files = [_Lines(one, read_rows(one)) for one in as_paths(path)]
+    loaded = _load(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
     for position, file in zip(range(0, len(loaded), 2), files, strict=True):
         X, y = loaded[position : position + 2]
-        _check_rows(file.path, X, y)
+        _check_rows(X, y, file.path, partial(_line_of_row, file.path))
         loaded[position] = as_canonical(X)
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
@@ -135,56 +127,28 @@ def read_block(path, lines, n_rows, zero_based):
     ValueError
         The message names the line.
     """
-    block = [pair for pair in islice(lines, n_rows) if pair[1].partition(b"#")[0].strip()]
-    if not block:
-        # Comments only, or nothing.
-        rest = next(lines, None)
-        return None if rest is None else read_block(path, chain([rest], lines), n_rows, zero_based)
-    numbers, texts = zip(*block, strict=True)
-    file = _Block(numbers, texts)
-    try:
-        X, y = load_svmlight_file(file, zero_based=zero_based, dtype=np.float32)
-    except (OverflowError, ValueError, IndexError) as error:
-        raise at_line(path, file.number, f"{cut(error)}; {_ADVICE}") from error
-    for kind, values, row_of in (
-        ("the target", y, lambda place: place),
-        ("a value", X.data, lambda place: np.searchsorted(X.indptr, place, side="right") - 1),
-    ):
-        if not np.isfinite(values).all():
-            place = int(np.flatnonzero(~np.isfinite(values))[0])
-            problem = f"found {values[place]} as {kind}; give finite numbers only."
-            raise at_line(path, numbers[row_of(place)], problem)
-    return as_canonical(X), y
-
-
-class _Block:
-    """A file object for scikit-learn's reader, of some lines."""
-
-    def __init__(self, numbers, texts):
-        self._numbers, self._texts = numbers, texts
-        self.number = numbers[0]
-
-    def __iter__(self):
-        for number, text in zip(self._numbers, self._texts, strict=True):
-            self.number = number
-            yield text
-
-    def read(self):
-        """Mark this as a file for scikit-learn, which never calls the method."""
-        raise NotImplementedError
+    for first in lines:
+        block = [first, *islice(lines, n_rows - 1)]
+        block = [(number, line) for number, line in block if line.partition(b"#")[0].strip()]
+        # There may be comments only.
+        if block:
+            X, y = _load([_Lines(path, block)], zero_based=zero_based, dtype=np.float32)
+            _check_rows(X, y, path, lambda row, block=block: block[row][0])
+            return as_canonical(X), y
+    return None
 
 
 class _Lines:
     """A file object for scikit-learn's reader that counts the lines read."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, lines):
+        self.path, self._lines = path, lines
         self.number = 0
         self.done = self.failed = False
 
     def __iter__(self):
         try:
-            for number, line in read_rows(self.path):
+            for number, line in self._lines:
                 self.number = number
                 yield line
         except ValueError:
@@ -197,14 +161,26 @@ class _Lines:
         raise NotImplementedError
 
 
-def _check_rows(path, X, y):
-    """Raise a ValueError if a target or a value is not finite."""
+def _load(files, **options):
+    """Return X and y of each file; an error of scikit-learn's reader names the line."""
+    try:
+        return load_svmlight_files(files, **options)
+    except (OverflowError, ValueError, IndexError) as error:
+        # The reader stops at the line that it cannot read, but does not say which line it is.
+        last = next((file for file in reversed(files) if file.number), None)
+        if last is None or last.done or last.failed:
+            raise
+        raise at_line(last.path, last.number, f"{cut(error)}; {_ADVICE}") from error
+
+
+def _check_rows(X, y, path, line_of_row):
+    """Raise a ValueError that names the line if a target or a value is not finite."""
     for kind, numbers in (("the target", y), (f"a value, of {X.dtype}", X.data)):
         if not np.isfinite(numbers).all():
             place = np.flatnonzero(~np.isfinite(numbers))[0]
             row = place if numbers is y else np.searchsorted(X.indptr, place, side="right") - 1
             problem = f"found {numbers[place]} as {kind}; give finite numbers only."
-            raise at_line(path, _line_of_row(path, row), problem)
+            raise at_line(path, line_of_row(row), problem)
 
 
 def _line_of_row(path, row):
