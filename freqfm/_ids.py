@@ -59,7 +59,12 @@ def is_missing(value):
 
 
 def as_list(values):
-    """Return sets, views of dicts, iterators and arrays of Arrow as lists, others as they are."""
+    """Return sets, views of dicts, iterators and arrays of Arrow as lists, others as they are.
+
+    Values that are hidden in a masked array are None.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        return values.tolist()
     if hasattr(values, "to_pylist"):
         return values.to_pylist()
     if isinstance(values, (Set, ValuesView, Iterator)):

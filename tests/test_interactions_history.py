@@ -232,6 +232,20 @@ def test_arrays_of_other_libraries_are_lists(counting):
     assert_array_equal(one[0], counting.recommend("ann")[0])
 
 
+def test_hidden_ids_of_masked_arrays_are_none(counting):
+    items = np.ma.array(["gin", "jam", "rum"], mask=[0, 1, 0])
+    for name in ("candidates", "exclude"):
+        found = counting.recommend(["ann"], **{name: items})
+        assert_array_equal(found[0], counting.recommend(["ann"], **{name: ["gin", "rum"]})[0])
+    for use in (
+        lambda: counting.recommend(np.ma.array(["ann", "bob"], mask=[0, 1])),
+        lambda: counting.recommend(history=items),
+        lambda: counting.similar_items(items),
+    ):
+        with pytest.raises(ValueError, match="holds None at row 1"):
+            use()
+
+
 @pytest.mark.parametrize("name", ["history", "candidates", "exclude"])
 def test_frames_and_matrices_are_no_lists(counting, name):
     rows = [["tea", "jam"], ["gin", "tea"]]
