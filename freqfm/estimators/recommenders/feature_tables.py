@@ -1,6 +1,5 @@
 """Tables of features of users or items by id, encoded for ``backbones.Features``."""
 
-import math
 from numbers import Number
 
 import numpy as np
@@ -101,8 +100,8 @@ class FeatureTable:
             if found is None:
                 raise TypeError(
                     f"{self.name} holds {shown(value)} in column {shown(column)}; features are "
-                    f"finite numbers, strings, lists of these or dicts of numbers: convert dates, "
-                    f"for instance to strings."
+                    f"finite numbers below 3.4e38, strings, lists of these or dicts of numbers: "
+                    f"convert dates, for instance to strings."
                 )
             row.update(found)
             if isinstance(value, Number) and found and not is_category:
@@ -133,7 +132,9 @@ def _features_of(column, value, is_category):
 
 
 def _is_finite(value):
-    return isinstance(value, Number) and not isinstance(value, complex) and math.isfinite(value)
+    """Return whether a value is a number that is finite in float32."""
+    is_number = isinstance(value, Number) and not isinstance(value, complex)
+    return is_number and bool(abs(value) <= float(np.finfo(np.float32).max))
 
 
 def new_encoder(table):
