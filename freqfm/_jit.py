@@ -378,7 +378,8 @@ def _interpreted(function):
 def _with_named_fields(arg):
     """Let Python read a record's fields by name, as compiled code does."""
     if isinstance(arg, tuple):
-        return type(arg)(*(_with_named_fields(part) for part in arg))
+        parts = map(_with_named_fields, arg)
+        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
     is_record = isinstance(arg, np.ndarray) and arg.dtype.names
     return arg.view(np.recarray) if is_record else arg
 
