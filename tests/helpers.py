@@ -8,7 +8,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.utils.fixes import parse_version
 
 from freqfm import (
@@ -115,3 +115,31 @@ def failing_checks():
         return {}
     reason = "it subtracts a mean from integers, in place: an error before our estimator is called"
     return {"check_positive_only_tag_during_fit": reason}
+
+
+def check_matrix_recommender(model):
+    """Run scikit-learn's checks of an estimator that recommends from a matrix.
+
+    Two of them take predictions of several items for a mistake, whatever the tags say; they must
+    pass where one item is recommended.
+    """
+    from sklearn.utils import estimator_checks as checks
+
+    sparse_checks = checks.check_estimator_sparse_array, checks.check_estimator_sparse_matrix
+    excused = {check.__name__: "a prediction has several columns" for check in sparse_checks}
+    results = checks.check_estimator(
+        model,
+        on_skip=None,
+        on_fail=None,
+        expected_failed_checks={**failing_checks(), **excused},
+    )
+    failed = {
+        result["check_name"]: result["exception"]
+        for result in results
+        if result["status"] == "failed"
+    }
+    assert not failed
+    assert set(excused) <= {one["check_name"] for one in results if one["status"] == "xfail"}
+    one = clone(model).set_params(n_recommendations=1)
+    for check in sparse_checks:
+        check(type(model).__name__, one)

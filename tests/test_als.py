@@ -4,11 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import check_matrix_recommender
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import ALSRecommender, DivergenceError, InteractionRecommender, recommend
 from freqfm.backends.cpu import least_squares as kernels
@@ -92,7 +92,7 @@ def halves(model, X, monkeypatch):
 
 @pytest.mark.parametrize("solver", ["cg", "cholesky"])
 def test_sklearn_compatible(solver):
-    check_estimator(ALSRecommender(n_recommendations=1, max_iter=3, solver=solver), on_skip=None)
+    check_matrix_recommender(ALSRecommender(max_iter=3, solver=solver))
 
 
 # Solutions

@@ -7,7 +7,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
-from helpers import each
+from helpers import check_matrix_recommender, each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import softmax
@@ -16,7 +16,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import ALSRecommender, DivergenceError, FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
@@ -34,11 +33,10 @@ LOSSES = list(RANKING_LOSSES)
 @pytest.mark.parametrize(
     "estimator",
     [
-        # One item for each user: the checks take a prediction of two columns for a mistake.
-        MFRecommender(n_components=4, max_iter=3, n_recommendations=1),
+        MFRecommender(n_components=4, max_iter=3),
         *(
             pytest.param(
-                MFRecommender(n_components=4, max_iter=3, n_recommendations=1, loss=loss),
+                MFRecommender(n_components=4, max_iter=3, loss=loss),
                 marks=pytest.mark.slow,
             )
             for loss in ("bpr", "mawu")
@@ -47,7 +45,7 @@ LOSSES = list(RANKING_LOSSES)
     ids=repr,
 )
 def test_sklearn_checks(estimator):
-    check_estimator(estimator, on_skip=None)
+    check_matrix_recommender(estimator)
 
 
 @pytest.fixture(scope="module")

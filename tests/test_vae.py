@@ -4,14 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import each, most_popular
+from helpers import check_matrix_recommender, each, most_popular
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.vae import unit
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import (
     ALSRecommender,
@@ -56,8 +55,7 @@ def model(log):
     ids=str,
 )
 def test_sklearn_compatible(params):
-    model = FastVAERecommender(4, hidden_layer_sizes=(8,), n_recommendations=1, **params)
-    check_estimator(model, on_skip=None)
+    check_matrix_recommender(FastVAERecommender(4, hidden_layer_sizes=(8,), **params))
 
 
 @pytest.mark.parametrize("sampler", ["auto", "midx_popularity", "midx_uniform", "popularity"])
