@@ -12,6 +12,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from freqfm._ids import check_present
 from freqfm._messages import cut, shown
 from freqfm._rows import csr_of, take_rows
 from freqfm._threads import available_threads, cores
@@ -22,6 +23,11 @@ _ENTRIES = 1 << 20
 
 # Where Linux tells how much memory a container may use: control groups, versions 2 and 1.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+_ADVICE_FOR_MISSING = (
+    "Fill what is missing, for instance with sklearn's SimpleImputer, or give it a column of its "
+    "own."
+)
 
 # Root mean square of a column from which a fit warns: the interactions beside it suffer.
 _LARGE = 4.0
@@ -62,9 +68,11 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     positive = sparse.issparse(X) and _are_positive(X.data)
     if not reset and _is_ready(estimator, X, y, positive):
         return canonical_csr(X, positive), None if isinstance(y, str) else y
-    if options.get("y_numeric") and y is not None and not sparse.issparse(y):
-        y = _as_numbers("y", y)
-    with named("X"):
+    if y is not None and not isinstance(y, str) and not sparse.issparse(y):
+        y = _as_targets(y)
+        if options.get("y_numeric"):
+            y = _as_numbers("y", y)
+    with named("X", getattr(estimator, "_advice_for_missing", _ADVICE_FOR_MISSING)):
         refuse_dates("X", X)
         checked = validate_data(
             estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32,
@@ -152,6 +160,17 @@ def widen(name, X, n_features):
     return sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
 
 
+def _as_targets(y):
+    """Return targets; raise if values are missing that scikit-learn cannot compare with others."""
+    array = as_array("y", y)
+    if array.dtype.kind == "T":
+        # scikit-learn does not know NumPy's strings of any length.
+        array = y = array.astype(object)
+    if array.dtype.kind in "OmM":
+        check_present(array, "y")
+    return y
+
+
 def _as_numbers(name, values):
     """Return an array, objects and strings converted to numbers; raise if they are none.
 
@@ -214,8 +233,11 @@ def _is_temporal(dtype):
 
 
 @contextlib.contextmanager
-def named(name):
-    """Let errors for what is no number, or beyond the float range, name the argument."""
+def named(name, advice=_ADVICE_FOR_MISSING):
+    """Let errors for what is missing, no number, or beyond the float range, name the argument.
+
+    ``advice`` says what to do about missing values.
+    """
     try:
         yield
     except OverflowError as error:
@@ -225,8 +247,12 @@ def named(name):
     except TypeError as error:
         if not str(error).startswith("float() argument"):
             raise
+        if "NAType" in str(error):
+            raise ValueError(f"Input {name} contains NaN. {advice}") from None
         raise TypeError(f"{name} holds what is not a number: {cut(error)}.") from None
     except ValueError as error:
+        if str(error).startswith(f"Input {name} contains NaN"):
+            raise ValueError(f"Input {name} contains NaN. {advice}") from None
         if not str(error).startswith("could not convert string"):
             raise
         raise ValueError(
@@ -250,6 +276,7 @@ def refuse_unread(X):
             "X is a stream, which only fit of factorization machines takes; call this method with "
             "each of its chunks: for X, y in stream."
         )
+    refuse_masked("X", X)
 
 
 _OF_OWNER = object()
@@ -600,6 +627,7 @@ def validate_weights(sample_weight, X):
     if sample_weight is None:
         return np.broadcast_to(1.0, X.shape[0])
     refuse_dates("sample_weight", sample_weight)
+    refuse_masked("sample_weight", sample_weight)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return check_weights("sample_weight", weight)
 
@@ -817,10 +845,20 @@ def as_array(name, values):
     ValueError
         If NumPy cannot make an array of them, for instance of rows of different lengths.
     """
+    refuse_masked(name, values)
     try:
         return np.asarray(values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be read as an array: {cut(error)}") from None
+
+
+def refuse_masked(name, values):
+    """Raise if values are masked, since NumPy and scikit-learn would use what the mask hides."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} is an array of which values are masked; fill them first, for instance by "
+            f"{name}.filled(0)."
+        )
 
 
 def layer_sizes(name, sizes, empty_allowed):

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "_jit": {"_code_cache", "_compiler"},
     "_components": {"_jit", "_messages"},
     "_versions": {"_jit", "_threads", "_warnings", "backends"},
-    "_validation": {"_messages", "_rows", "_threads", "_warnings", "exceptions"},
+    "_validation": {"_ids", "_messages", "_rows", "_threads", "_warnings", "exceptions"},
     "_cells": {"_ids", "_messages", "_validation"},
     "datasets": {
         "_cells",

@@ -7,7 +7,7 @@ import pytest
 from helpers import each
 from scipy import sparse
 
-from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, FastVAERecommender, FMRegressor, MFRecommender
 from freqfm._matrix_input import refuse_table
 from freqfm._warnings import warn_once
 from freqfm.model_selection import make_ranking_scorer
@@ -190,3 +190,45 @@ def test_every_method_refuses_a_table(cls):
     ):
         with pytest.raises(ValueError, match="X is a table of interactions.*InteractionRecomm"):
             use(ids)
+
+
+# A pivot that leaves missing what did not happen.
+COUNTED = {"tea": [1.0, None, 2.0], "jam": [None, 3.0, 1.0]}
+PIVOTS = {
+    "array": lambda: np.array([COUNTED["tea"], COUNTED["jam"]], dtype=float).T,
+    "objects": lambda: np.array([COUNTED["tea"], COUNTED["jam"]], dtype=object).T,
+    "lists": lambda: [list(row) for row in zip(*COUNTED.values(), strict=True)],
+    "sparse": lambda: sparse.csc_array(np.array(list(COUNTED.values()), dtype=float)),
+    "objects with pandas' NA": lambda: pandas(COUNTED).convert_dtypes().astype(object).to_numpy(),
+    **{name: lambda make=make: make(COUNTED) for name, make in FRAMES.items()},
+}
+
+
+@each("name, cls", [(name, cls) for name in PIVOTS for cls in (MFRecommender, ALSRecommender)])
+def test_missing_values_mean_no_interaction(name, cls):
+    X = PIVOTS[name]()
+    model = cls(2, max_iter=1, random_state=0).fit(
+        np.ones((3, X.shape[1] if name == "sparse" else 2))
+    )
+    early = cls(early_stopping=True)
+    for use in (
+        cls().fit,
+        cls().partial_fit,
+        model.predict,
+        model.transform,
+        lambda X: early.fit(np.ones(np.shape(X)), X_val=X),
+    ):
+        with pytest.raises(ValueError, match=r"X contains NaN\. .* no interaction: fill it with 0"):
+            use(X)
+
+
+@each("cls", [MFRecommender, ALSRecommender, FMRegressor])
+def test_what_a_mask_hides_is_not_used(cls):
+    values = np.eye(3)
+    X = np.ma.masked_array(values, mask=values == 1)
+    model = cls(2, max_iter=1).fit(values, [0.0, 1.0, 2.0])
+    for use in (lambda: cls(2).fit(X, [0.0, 1.0, 2.0]), lambda: model.predict(X)):
+        with pytest.raises(ValueError, match=r"X is an array of which values are masked; fill"):
+            use()
+    # A mask that hides nothing.
+    model.predict(np.ma.masked_array(values))

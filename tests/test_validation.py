@@ -35,6 +35,54 @@ FORMATS = {
 }
 
 
+def _missing(kind, values):
+    """Return targets of some library's type of which one is missing."""
+    if kind == "numpy strings":
+        dtypes = pytest.importorskip("numpy.dtypes")
+        if not hasattr(dtypes, "StringDType"):
+            pytest.skip("before NumPy 2")
+        return np.array([*values, np.nan], dtype=dtypes.StringDType(na_object=np.nan))
+    library, kind = kind.split(" ", 1)
+    module = pytest.importorskip(library)
+    if library == "polars":
+        return module.Series([*values, None], dtype=getattr(module, kind, None))
+    if library == "pyarrow":
+        return module.array([*values, None])
+    return module.Series([*values, module.NA if kind == "NA" else None]).astype(
+        object if kind == "NA" else kind
+    )
+
+
+@each(
+    "kind, values",
+    [
+        ("numpy strings", "abb"),
+        *[
+            (f"pandas {k}", "abb")
+            for k in ("string", "string[pyarrow]", "category", "object", "NA")
+        ],
+        *[(f"pandas {kind}", [0, 1, 1]) for kind in ("Int64", "float", "object", "NA", "category")],
+        ("pandas boolean", [True, False, True]),
+        ("pandas datetime64[ns]", ["2024-01-01", "2024-01-02", "2024-01-02"]),
+        ("polars String", "abb"),
+        ("polars Categorical", "abb"),
+        ("polars Int64", [0, 1, 1]),
+        ("polars Boolean", [True, False, True]),
+        ("pyarrow array", "abb"),
+        ("pyarrow array", [0, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+def test_missing_targets(cls, kind, values):
+    y = _missing(kind, values)
+    for use in (
+        lambda: model_of(cls).fit(np.eye(4), y),
+        lambda: model_of(cls).fit(np.eye(4), [0, 1, 0, 1], X_val=np.eye(4), y_val=y),
+    ):
+        with pytest.raises(ValueError, match=r"y holds .* at row 3; None, NaN|y contains NaN"):
+            use()
+
+
 @BOTH
 @each("name", FORMATS)
 def test_every_format_gives_the_same_model(clicks, cls, name):

@@ -110,6 +110,9 @@ class BaseRecommender(
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
     _writes_checkpoints = True
+    _advice_for_missing = (
+        "A missing value means no interaction: fill it with 0, X.fillna(0) or np.nan_to_num(X)."
+    )
 
     # Hooks for training.
 
