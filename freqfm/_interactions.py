@@ -20,7 +20,6 @@ _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
 # Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
-
 # Tables without names have at most this many columns, unless it is said which ones to read.
 _MOST_COLUMNS = 10
 
