@@ -113,7 +113,7 @@ class Columns:
                 f"{role}={shown(key)} is not a column of X, {found}; name one of its columns, or "
                 f"give a position{ADVICE_FOR_NONE.get(role, '')}."
             )
-        if not isinstance(key, Integral):
+        if not isinstance(key, Integral) or isinstance(key, bool):
             raise TypeError(f"{role}={shown(key)} must be a column's position or name, or 'auto'.")
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:

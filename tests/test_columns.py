@@ -140,6 +140,14 @@ def test_names_that_occur_twice():
             fit(table)
 
 
+def test_truth_values_are_no_places():
+    for columns in ({"user": False}, {"item": True}, {"value": True}):
+        with pytest.raises(TypeError, match=r"=(True|False) must be a column's position or name"):
+            fit(ROWS, **columns)
+    with pytest.raises(TypeError, match="time=True must be a column's position or name"):
+        list(LeaveLastOut(time=True).split(ROWS))
+
+
 def test_numbered_names_are_none():
     pandas = pytest.importorskip("pandas")
     for names in (

@@ -232,6 +232,17 @@ def test_arrays_of_other_libraries_are_lists(counting):
     assert_array_equal(one[0], counting.recommend("ann")[0])
 
 
+def test_matrices_are_no_histories():
+    model = InteractionRecommender(MFRecommender(2, max_iter=1)).fit([(0, 0), (0, 1), (1, 2)])
+    X = np.array([[1, 0, 0], [1, 1, 1]])
+    for history in (X, X.astype(float), X.astype(np.int8) * 5):
+        for use in (model.recommend, model.transform):
+            with pytest.raises(ValueError, match=r"history of shape \(2, 3\) looks like a matrix"):
+                use(history=history)
+    for ids in (np.array([[0, 1, 2], [2, 1, 0]]), X[:, :2], X[0]):
+        assert model.recommend(history=ids)[0].shape[-1] == 10
+
+
 def test_hidden_ids_of_masked_arrays_are_none(counting):
     items = np.ma.array(["gin", "jam", "rum"], mask=[0, 1, 0])
     for name in ("candidates", "exclude"):

@@ -471,6 +471,11 @@ class InteractionRecommender(
             raise TypeError(
                 f"{name}={shown(lists)} must be a list of ids, or a list of such lists."
             )
+        if _are_rows_of_a_matrix(lists, len(self.item_ids_)):
+            raise ValueError(
+                f"{name} of shape {lists.shape} looks like a matrix of users x items; give the ids "
+                f"of each user's items: [model.item_ids_[row != 0] for row in {name}]."
+            )
         lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
         codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
@@ -868,6 +873,13 @@ def _is_nested(name, lists):
     if any(nested) and not all(nested):
         raise ValueError(f"{name} holds ids beside lists of ids; give either, or [[...], [...]].")
     return any(nested)
+
+
+def _are_rows_of_a_matrix(lists, n_items):
+    """Return whether lists of ids have an entry for each item, and repeat some, as zeros do."""
+    if not isinstance(lists, np.ndarray) or lists.shape[1:] != (n_items,):
+        return False
+    return lists.dtype.kind in "biuf" and bool((np.diff(np.sort(lists)) == 0).any())
 
 
 def _without_none(ids):
