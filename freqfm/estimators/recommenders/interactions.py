@@ -89,9 +89,9 @@ class InteractionRecommender(
         interactions. Users then have vectors that are sums over their features, see
         :class:`backbones.Features`. It replaces the backbone of an :class:`MFRecommender`; to set
         its ``identity`` and ``normalize``, give the recommender ``backbone=Features(...)`` without
-        features. Strings and pandas' categories are one feature for each value, lists one for each
-        element, dicts are numbers by name, and numbers are used as they are. Missing cells have no
-        features.
+        features. Strings and the categories of pandas and Arrow are one feature for each value,
+        lists one for each element, dicts, structs and maps are numbers by name, and numbers are
+        used as they are. Missing cells have no features. Dates are refused.
     item_features : DataFrame, default=None
         Features of items, likewise. Ids without interactions become users and items of the model,
         so that new items are recommended. Ids without features cause a `UserWarning`.
