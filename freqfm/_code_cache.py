@@ -5,7 +5,6 @@ code that cannot be written is compiled again in the next process. Loading a fil
 so a folder that another user can write to is not used.
 """
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -142,21 +141,25 @@ def _objection(folder):
 
 
 class _Locator(UserProvidedCacheLocator):
-    """Puts all kernels under one folder, without looking at it once for each of them."""
+    """Puts all kernels under one folder, without looking at it once for each of them.
+
+    The folder is named after the package's sources, so its kernels need neither the path of a file,
+    which bytecode may have from another machine, nor numba's stamp of that file.
+    """
 
     def __init__(self, py_func):
-        self._py_file = inspect.getfile(py_func)
+        self._py_file, module = inspect.getfile(py_func), py_func.__module__
         self._lineno = py_func.__code__.co_firstlineno
-        subpath = self.get_suitable_cache_subpath(self._py_file)
+        self._is_ours = module.startswith(f"{__package__}.")
+        subpath = module if self._is_ours else self.get_suitable_cache_subpath(self._py_file)
         self._cache_path = str(cache_directory() / subpath)
 
     def ensure_cache_path(self):
         os.makedirs(self.get_cache_path(), mode=0o700, exist_ok=True)
 
     def get_source_stamp(self):
-        """Return numba's stamp of a file; without a file, the name of the folder has to do."""
-        with contextlib.suppress(OSError):
-            return super().get_source_stamp()
+        """Return numba's stamp of a file of others."""
+        return None if self._is_ours else super().get_source_stamp()
 
 
 class _Impl(CompileResultCacheImpl):
