@@ -628,7 +628,8 @@ def validate_weights(sample_weight, X):
         return np.broadcast_to(1.0, X.shape[0])
     refuse_dates("sample_weight", sample_weight)
     refuse_masked("sample_weight", sample_weight)
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    with named("sample_weight"):
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return check_weights("sample_weight", weight)
 
 

@@ -8,11 +8,20 @@ import pytest
 from helpers import each
 from sklearn.feature_extraction import FeatureHasher
 
-from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender, Word2Vec
+from freqfm import (
+    FMClassifier,
+    FMRegressor,
+    InteractionRecommender,
+    MFRecommender,
+    RaFMClassifier,
+    Word2Vec,
+)
 from freqfm._messages import cut, shorten, shown
+from freqfm.backbones import Features
 from freqfm.callbacks import Checkpoint
 from freqfm.datasets import IncrementalOneHotEncoder, RowStream, load_interactions, load_libfm
-from freqfm.metrics import normalized_entropy
+from freqfm.displays import MagnitudePopularityDisplay
+from freqfm.metrics import ndcg_at_k, normalized_entropy, stratified_ndcg_at_k
 from freqfm.model_selection import LeaveLastOut, make_ranking_scorer
 
 
@@ -136,6 +145,37 @@ CALLS = {
     "categories": lambda m, w, text, at: IncrementalOneHotEncoder().fit([[text], [1]]),
     "blocks of text": lambda m, w, text, at: stream(None, [[text], [text]]),
     "a type of input": lambda m, w, text, at: stream(FeatureHasher(input_type=text), [[1], [2]]),
+    "text in given validation rows": lambda m, w, text, at: FMRegressor().fit(
+        ROWS, [0, 1, 0], X_val=[[text] * 3], y_val=[1]
+    ),
+    "text in given validation targets": lambda m, w, text, at: FMRegressor().fit(
+        ROWS, [0, 1, 0], X_val=ROWS, y_val=[text] * 3
+    ),
+    "text in weights": lambda m, w, text, at: FMRegressor().fit(ROWS, [0, 1, 0], [text] * 3),
+    "weights of classes": lambda m, w, text, at: FMClassifier(class_weight={text: 2}).fit(
+        ROWS, [0, 1, 0]
+    ),
+    "text in histories": lambda m, w, text, at: MFRecommender().fit([[text, "1"], ["1", "2"]]),
+    "users of a matrix": lambda m, w, text, at: (
+        MFRecommender(2, max_iter=1).fit(ROWS).recommend(users=[text])
+    ),
+    "a list of ranks": lambda m, w, text, at: RaFMClassifier(ranks=(text,)).fit(ROWS, [0, 1, 0]),
+    "features": lambda m, w, text, at: MFRecommender(
+        backbone=Features(item_features=[[text]] * 3)
+    ).fit(ROWS),
+    "relevant items": lambda m, w, text, at: ndcg_at_k([[text]], [[0]]),
+    "ranked items": lambda m, w, text, at: ndcg_at_k([[1]], [[text]]),
+    "counts of items": lambda m, w, text, at: stratified_ndcg_at_k([[1]], [[0]], [text], 1),
+    "probabilities": lambda m, w, text, at: normalized_entropy([0, 1], [text, text]),
+    "a file of vectors": lambda m, w, text, at: Word2Vec.load_word2vec_format(
+        written(at, f"1 2\na {text} 1\n")
+    ),
+    "names of features": lambda m, w, text, at: (
+        FMRegressor(2, max_iter=1).fit(ROWS, [0, 1, 0]).interaction_strengths(feature_names=text)
+    ),
+    "of": lambda m, w, text, at: MagnitudePopularityDisplay.from_estimator(m, of=text),
+    "a shape": lambda m, w, text, at: load_interactions(written(at, "1 2"), shape=text),
+    "a format": lambda m, w, text, at: load_interactions(written(at, "1 2"), format=text),
     "lines of interactions": lambda m, w, text, at: load_interactions(written(at, text)),
     "lines of libfm": lambda m, w, text, at: load_libfm(written(at, text)),
     "parameters in checkpoints": lambda m, w, text, at: (

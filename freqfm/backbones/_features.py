@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
+from freqfm._messages import cut
 from freqfm._rows import take_rows
 from freqfm._validation import canonical_csr, checked_csr, count_columns
 from freqfm._warnings import warn_user
@@ -333,8 +334,8 @@ def _matrix(name, features):
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"{name} of Features must be a matrix of numbers, with a row for each {name[:4]}: "
-            f"{error} Encode categories, for instance with OneHotEncoder or DictVectorizer, or "
-            f"give a DataFrame to InteractionRecommender({name}=...)."
+            f"{cut(error)} Encode categories, for instance with OneHotEncoder or DictVectorizer, "
+            f"or give a DataFrame to InteractionRecommender({name}=...)."
         ) from None
     return canonical_csr(features)
 

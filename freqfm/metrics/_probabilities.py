@@ -120,4 +120,4 @@ def _numbers(name, values):
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} does not hold numbers: {error}.") from None
+        raise TypeError(f"{name} does not hold numbers: {cut(error)}.") from None

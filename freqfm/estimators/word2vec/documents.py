@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm._rows import concatenated_ranges
 
 __all__ = ["Corpus", "Documents"]
@@ -113,7 +113,7 @@ class Documents(NamedTuple):
                 numbers.extend(map(number_of.__getitem__, tokens))
             except TypeError as error:
                 raise TypeError(
-                    f"X[{i}] is not a sequence of tokens, strings or integers: {error}."
+                    f"X[{i}] is not a sequence of tokens, strings or integers: {cut(error)}."
                 ) from None
             lengths.append(len(numbers) - before)
         return cls(

@@ -10,7 +10,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm._validation import check_count, check_flag
 from freqfm._warnings import warn_user
 
@@ -77,7 +77,9 @@ def read_vectors(path, binary, limit, decode_error):
                 tokens.append(name.decode(errors=decode_error))
                 numbers += row
         except _UNREADABLE as error:
-            raise _error(path, f"cannot be read at vector {len(tokens) + 1}: {error}") from None
+            raise _error(
+                path, f"cannot be read at vector {len(tokens) + 1}: {cut(error)}"
+            ) from None
     if not tokens:
         raise _error(path, "holds no vectors")
     _check_number(path, len(tokens), n_said, limit)
