@@ -72,7 +72,7 @@ NAMES = [
 
 def drawn(figure):
     """Return the texts of a figure as matplotlib draws them; they are no formulas."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     texts = [text._preprocess_math(text.get_text()) for text in figure.findobj(plt.Text)]
     assert not any(kind for text, kind in texts if "mathdefault" not in text)
     return " | ".join(text for text, _ in texts)
