@@ -5,6 +5,7 @@ code that cannot be written is compiled again in the next process. Loading a fil
 so a folder that another user can write to is not used.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -34,14 +35,20 @@ def _source_hash():
     """Hash the sources that may be compiled: the version of the package's compiled code."""
     # The package may be in a zip archive, or be bytecode without sources.
     package, hashed = resources.files(__package__), {*COMPILED, "_code_cache", "_compiler", "_jit"}
-    found = [path for path in package.iterdir() if path.name.partition(".")[0] in hashed]
-    files = dict(file for path in found for file in _sources(path, path.name))
-    if not files:
-        raise FileNotFoundError("the package has no files that tell one version from another")
+    files = {}
+    with contextlib.suppress(FileNotFoundError):
+        found = [path for path in package.iterdir() if path.name.partition(".")[0] in hashed]
+        files = dict(file for path in found for file in _sources(path, path.name))
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(name.encode())
         digest.update(path.read_bytes())
+    if not files and getattr(sys, "frozen", False):
+        # An application in one executable, which holds the package.
+        status = os.stat(sys.executable)
+        digest.update(repr((status.st_size, status.st_mtime_ns)).encode())
+    elif not files:
+        raise FileNotFoundError("the package has no files that tell one version from another")
     return digest.hexdigest()[:16]
 
 

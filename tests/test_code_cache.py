@@ -423,11 +423,48 @@ print(json.dumps([len(used), sum(hits), str(cache_directory())]))
 """
 
 
-@pytest.mark.parametrize("pack", [archive, bytecode])
+# The package has no files, and the executable is said to hold it.
+FROZEN = """
+import os, sys
+from importlib import abc, util
+
+root = sys.path.pop(0)
+
+class Loader(abc.MetaPathFinder, abc.InspectLoader):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "freqfm" and os.path.exists(self.path(name)):
+            is_package = self.is_package(name)
+            return util.spec_from_loader(name, self, origin="nowhere", is_package=is_package)
+
+    def path(self, name):
+        folder = os.path.join(root, *name.split("."))
+        return os.path.join(folder, "__init__.py") if self.is_package(name) else f"{folder}.py"
+
+    def is_package(self, name):
+        return os.path.isdir(os.path.join(root, *name.split(".")))
+
+    def get_source(self, name):
+        return None
+
+    def get_code(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return compile(file.read(), f"{name}.py", "exec", dont_inherit=True)
+
+sys.meta_path.insert(0, Loader())
+sys.frozen = True
+"""
+
+
+def frozen(sources, folder):
+    return sources.parent
+
+
+@pytest.mark.parametrize("pack", [archive, bytecode, frozen])
 def test_code_of_a_package_without_sources_in_files_is_kept(pack, tmp_path):
     root = pack(ROOT / "freqfm", tmp_path)
 
     def fit(before=""):
+        before += FROZEN if pack is frozen else ""
         done = python(before + FIT, root=root, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
