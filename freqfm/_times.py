@@ -56,6 +56,7 @@ def time_ranks(values, name):
     if values.dtype.kind == "f":
         check_exact(values, name)
     if values.dtype.kind in "OS":
+        # With None at the end, NumPy makes no matrix of times that are tuples.
         values = np.array([*map(_as_text, values.tolist()), None], dtype=object)[:-1]
     values, ranks = unique_codes(values, name)
     if isinstance(values.tolist()[0], str):
