@@ -24,11 +24,15 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
 )
 
+from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
 #: The folders whose functions are compiled; nothing outside of them uses the decorators.
 COMPILED = ("formulas", "backends")
+
+# What the machine code of a kernel takes at most, and numba with the first one.
+_MEGABYTES = 24
 
 
 def _source_hash():
@@ -234,6 +238,7 @@ class KernelCache(FunctionCache):
 
     def load_overload(self, sig, target_context):
         """Return the compiled code on disk, or None if there is none or it is damaged."""
+        check_room(_MEGABYTES, "compiled code")
         with hold_signals():
             return self._load(sig, target_context)
 

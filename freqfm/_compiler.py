@@ -26,6 +26,7 @@ from numba.core.typing import Context, signature
 from numba.cpython.builtins import do_minmax
 from numba.extending import models, register_model
 
+from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 
 __all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
@@ -57,6 +58,9 @@ class _WholeModel(models.PrimitiveModel):
     def __init__(self, manager, whole):
         super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
+
+# What the largest kernel takes while it is compiled.
+_MEGABYTES = 96
 
 # What ``_Types`` and ``_Lower`` write in place of a call.
 _COMPARISONS = {min: operator.lt, max: operator.gt}
@@ -381,6 +385,8 @@ class KernelCompiler(Compiler):
 
     def compile_extra(self, func):
         """Compile without a search for unreachable objects, of which there are millions."""
+        if self._lowering is _KernelLowering:
+            check_room(_MEGABYTES, "a kernel that has to be compiled")
         enabled = gc.isenabled()
         gc.disable()
         try:

@@ -1,7 +1,8 @@
-"""Arrays that begin with a cache line and are far from others."""
+"""Arrays that begin with a cache line and are far from others; room for compiled code."""
 
 import ctypes
 import math
+import mmap
 
 import numpy as np
 
@@ -13,6 +14,28 @@ _LINE = 64
 # one round of the vectorised loop takes. The two may round differently, so that without a distance
 # results would depend on where arrays happen to be.
 _GUARD = 1024
+
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+
+
+def check_room(n_megabytes, what):
+    """Raise if the process may not take so much more memory, for instance under ``ulimit -v``.
+
+    LLVM and BLAS, which have no other way to report that their memory cannot be had, would end the
+    process, or wait forever.
+
+    Raises
+    ------
+    MemoryError
+        It says what needs how much.
+    """
+    try:
+        mmap.mmap(-1, n_megabytes << 20, **_PRIVATE).close()
+    except OSError as error:
+        raise MemoryError(
+            f"{what} needs about {n_megabytes} MB of memory, more than this process may still take "
+            f"({error}). Raise its limit, such as that of ulimit -v, or set n_jobs=1."
+        ) from None
 
 
 def aligned_zeros(shape, dtype=np.float32):

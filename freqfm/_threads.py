@@ -7,12 +7,18 @@ import threading
 
 import joblib
 import numba
+import numpy as np
 import threadpoolctl
-from scipy.linalg import cython_blas  # noqa: F401, loads the BLAS that the controller looks for
+from scipy.linalg import blas  # its import loads the BLAS that the controller looks for
 
+from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 
 __all__ = ["available_threads", "cores", "single_threaded_blas"]
+
+# What the BLAS of NumPy and that of SciPy allocate when they first multiply matrices that are not
+# tiny. They do it while there is room: OpenBLAS ends the process, or waits forever, if it cannot.
+_MEGABYTES, _WIDTH = 72, 256
 
 
 @functools.cache
@@ -33,7 +39,13 @@ def available_threads():
 @functools.cache
 def _controller():
     # Searching for the libraries of the process takes milliseconds, so it is done once.
-    return threadpoolctl.ThreadpoolController()
+    controller = threadpoolctl.ThreadpoolController()
+    check_room(_MEGABYTES, "linear algebra")
+    ones = np.ones((_WIDTH, _WIDTH), dtype=np.float32)
+    with controller.limit(limits=1, user_api="blas"):
+        np.dot(ones, ones)
+        blas.sgemm(1, ones, ones)
+    return controller
 
 
 class _BlasLimit:

@@ -1,12 +1,14 @@
 """Memory of training: parts at a time, whole cache lines, and an error where a model cannot fit."""
 
 import itertools
+import sys
 import tracemalloc
 import weakref
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import python
 from scipy import sparse
 
 from freqfm import (
@@ -19,10 +21,10 @@ from freqfm import (
     _rows,
 )
 from freqfm import _validation as validation
-from freqfm._memory import aligned_zeros, as_aligned
+from freqfm._memory import aligned_zeros, as_aligned, check_room
 from freqfm._rows import stack_rows, take_rows
 from freqfm._validation import canonical_csr, count_columns, validate_weights
-from freqfm.backends.cpu import packing
+from freqfm.backends.cpu import packing, team
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training
 from freqfm.estimators.fm import base
@@ -31,6 +33,27 @@ from freqfm.model_selection import _holdout, holdout_by_content, holdout_interac
 from freqfm.temperatures import AdapTau0, Snapshot, _adaptive
 
 MOST = np.iinfo(np.int32).max
+
+UNDER_A_LIMIT = """
+import resource
+import sys
+import warnings
+import numpy as np
+import freqfm.estimators
+from freqfm.backends.cpu import backend
+
+warnings.simplefilter("ignore")  # of fewer threads
+X = np.eye(40)
+model = getattr(freqfm, sys.argv[1])(max_iter=1, random_state=0)
+(line,) = [line for line in open("/proc/self/status") if line.startswith("VmSize")]
+limit = 1024 * int(line.split()[1]) + (int(sys.argv[2]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    model.fit(["a b c d"] * 40 if sys.argv[1] == "Word2Vec" else X, X[:, 0])
+    print("fitted")
+except MemoryError as error:
+    print(error)
+"""
 
 
 def wide(n_columns):
@@ -341,3 +364,36 @@ def test_aligned_arrays_begin_with_a_cache_line_and_are_far_from_others():
     assert moved.ctypes.data % 64 == 0 and moved.shape == (6, 4)
     memory[1:25] = np.arange(24)
     assert_array_equal(as_aligned(memory[1:25].reshape(6, 4)), np.arange(24).reshape(6, 4))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are those of Linux")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["FastVAERecommender", "MFRecommender", "ALSRecommender", "DeepFMClassifier", "Word2Vec"],
+)
+def test_a_limit_of_memory_is_an_error_that_says_what_is_needed(name):
+    """LLVM and BLAS would end the process, or wait forever."""
+    assert python(UNDER_A_LIMIT, name, "3000").stdout.strip() == "fitted"
+    found = []
+    for megabytes in (30, 60, 90, 120, 400):
+        done = python(UNDER_A_LIMIT, name, str(megabytes), timeout=100)
+        assert done.returncode == 0, (megabytes, done.stderr)
+        found.append(done.stdout.strip())
+    assert found[-1] == "fitted"
+    for message in found:
+        assert message == "fitted" or " needs about " in message or "Unable to allocate" in message
+
+
+def test_room_for_what_cannot_fail():
+    check_room(1, "compiled code")
+    with pytest.raises(MemoryError, match=r"compiled code needs about 1073741824 MB of memory"):
+        check_room(1 << 30, "compiled code")
+
+
+def test_a_team_without_room_for_threads_is_smaller(monkeypatch):
+    monkeypatch.setattr(team, "_MEGABYTES", 1 << 30)
+    monkeypatch.setattr(team, "_idle", [])
+    message = r"Only 1 of 2 threads.*another thread needs about"
+    with pytest.warns(UserWarning, match=message), team.Team(2) as started:
+        assert started._workers == []

@@ -24,6 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from freqfm._jit import JIT_DISABLED, inlined, kernel, specialised
+from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 from freqfm._threads import available_threads
 from freqfm._warnings import warn_user
@@ -278,7 +279,7 @@ class Team:
         try:
             with hold_signals():
                 while len(self._workers) < self.size - 1:
-                    self._workers.append(_acquire_worker())
+                    self._workers.append(_acquire_worker(1 + len(self._workers)))
         except (RuntimeError, MemoryError) as error:
             warn_user(
                 f"Only {1 + len(self._workers)} of {self.size} threads could be started ({error}). "
@@ -403,6 +404,9 @@ class _Pace:
 _idle = []
 _SECONDS_IDLE = 1.0
 
+# What a new thread takes for its stack and the system's allocator, and later each one for BLAS.
+_MEGABYTES, _BLAS_MEGABYTES = 96, 32
+
 if hasattr(os, "register_at_fork"):
     # A child has no thread but the one that forked.
     os.register_at_fork(after_in_child=_idle.clear)
@@ -450,9 +454,10 @@ class _Worker:
             del barrier
 
 
-def _acquire_worker():
-    """Return a worker that no other team has. Signals must be held back."""
+def _acquire_worker(n):
+    """Return the ``n``-th worker of a team, which no other has. Signals must be held back."""
     try:
         return _idle.pop()
     except IndexError:
+        check_room(_MEGABYTES + _BLAS_MEGABYTES * n, "another thread")
         return _Worker()

@@ -287,6 +287,8 @@ class BaseRecommender(
             and what to do.
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        MemoryError
+            If the process may not take what training needs, under ``ulimit -v`` for instance.
         """
         self._validate_params()
         with attempt(self) as trial:
