@@ -204,6 +204,7 @@ PIVOTS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names")
 @each("name, cls", [(name, cls) for name in PIVOTS for cls in (MFRecommender, ALSRecommender)])
 def test_missing_values_mean_no_interaction(name, cls):
     X = PIVOTS[name]()
