@@ -23,8 +23,8 @@ _WIDEST, _NARROW = 12, 4
 # Ids are in every row, though one of them may be 0; few items are had by so many users.
 _FILLED = 0.75
 
-# Numbers that rise over this many rows count them.
-_RISING = 5
+# Whole numbers that rise over so many rows are ids, or of which so many rows have all but a few.
+_RISING, _COMPLETE = 5, 20
 
 
 class _Column(NamedTuple):
@@ -32,7 +32,7 @@ class _Column(NamedTuple):
 
     is_filled: bool = False  #: whole numbers, most of them positive
     is_large: bool = False  #: whole numbers, some as large as ids
-    is_rising: bool = False  #: whole numbers that rise from row to row
+    is_numbering: bool = False  #: whole numbers, another one in each row, as ids of rows
     is_text: bool = False
     is_time: bool = True  #: times, or no numbers at all
 
@@ -47,14 +47,23 @@ class _Column(NamedTuple):
             numbers = None
         if numbers is None:
             return cls(is_text=is_text)
-        is_whole = bool(((numbers >= 0) & (numbers == np.floor(numbers))).all())
+        is_whole = numbers.min() >= 0 and numbers.max() < np.inf
+        is_whole = is_whole and bool((numbers == np.floor(numbers)).all())
         return cls(
             is_whole and np.count_nonzero(numbers) >= _FILLED * len(numbers),
             is_whole and numbers.max() > _MANY,
-            is_whole and len(numbers) >= _RISING and bool((np.diff(numbers) > 0).all()),
+            is_whole and _are_row_numbers(numbers),
             is_text,
             2 * np.count_nonzero(numbers >= _TIMES) > len(numbers),
         )
+
+
+def _are_row_numbers(numbers):
+    """Return whether whole numbers rise from row to row, or number the rows in another order."""
+    n, span = len(numbers), numbers.max() - numbers.min()
+    if n >= _RISING and (np.diff(numbers) > 0).all():
+        return True
+    return n >= _COMPLETE and n - 1 <= span < 2 * n and len(np.unique(numbers)) == n
 
 
 def refuse_table(X):
@@ -84,7 +93,7 @@ def refuse_table(X):
     columns = [_Column.of(column(place)) for place in range(min(n_columns, _WIDEST))]
     if n_columns <= _WIDEST and columns[0].is_filled and columns[1].is_filled:
         _refuse_ids(columns, told, bool(roles), len(column(0)))
-    if n_columns > 2 and columns[0].is_rising and not columns[1].is_rising:
+    if n_columns > 2 and columns[0].is_numbering and not columns[1].is_numbering:
         warn_once(
             f"{_read_as(len(column(0)), n_columns)}, but its first column looks like ids of the "
             f"rows. If so, leave it out; if not, pass a sparse matrix."

@@ -168,9 +168,13 @@ def test_ids_of_users_beside_a_matrix_are_refused(name):
 @each("name", [*FRAMES, *PLAIN])
 def test_a_first_column_that_counts_the_rows_is_warned_of(name):
     columns = {"Unnamed: 0" if key == "visitor_id" else key: PIVOT[key] for key in PIVOT}
-    warn_once.cache_clear()
-    with pytest.warns(UserWarning, match="its first column looks like ids of the rows"):
-        refuse_table({**FRAMES, **PLAIN}[name](columns))
+    order = RNG.permutation(N)
+    # In the order in which users appear, as Polars pivots.
+    shuffled = {key: values[order] for key, values in columns.items()}
+    for given in (columns, shuffled):
+        warn_once.cache_clear()
+        with pytest.warns(UserWarning, match="its first column looks like ids of the rows"):
+            refuse_table({**FRAMES, **PLAIN}[name](given))
 
 
 @each("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
