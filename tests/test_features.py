@@ -37,6 +37,18 @@ class AnyTables(Initializer):
         return np.random.default_rng(shape[0]).normal(size=shape).astype(np.float32)
 
 
+def test_small_data_have_fewer_batches_than_without_features():
+    X = make_interactions(300, 200, 8192, random_state=0)
+    sides = {"user_features": np.eye(300)[:, :5], "item_features": np.eye(200)[:, :5]}
+    found = []
+    for backbone in ("linear", *(Features(**{name: F}) for name, F in sides.items())):
+        model = MFRecommender(backbone=backbone, max_iter=1, n_components=2).fit(X)
+        found.append(int(model._n_steps[0]))
+    assert 200 < found[0] <= 256 and found[1:] == [128, 128]
+    model = MFRecommender(backbone=backbone, max_iter=1, n_components=2, batch_size=512).fit(X)
+    assert model._n_steps[0] == 16
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient(data, family, normalize):  # noqa: F811
