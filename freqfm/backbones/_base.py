@@ -66,10 +66,11 @@ class Backbone(Component):
         ----------
         n_users, n_items : int
         draw : callable
-            ``draw(side, n_rows)`` returns a table of shape (n_rows, n_components) drawn by the
-            estimator's initializer; ``side`` is "user" or "item". Without ``n_rows`` there is a row
-            for each user or item. An array in its place holds how often each row occurs, for
-            initializers that depend on it. Each call draws other numbers.
+            ``draw(side, n_rows, n_own)`` returns a table of shape (n_rows, n_components) drawn by
+            the estimator's initializer; ``side`` is "user" or "item". Without ``n_rows`` there is a
+            row for each user or item. An array in its place holds how often each row occurs, for
+            initializers that depend on it. The first ``n_own`` of given rows, by default none, are
+            those of users or items, and start in their directions. Each call draws other numbers.
 
         Returns
         -------

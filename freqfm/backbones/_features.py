@@ -151,7 +151,7 @@ class Features(Backbone):
                 if not n_own:
                     _warn_of_nothing(name, side.n_features)
                 counts = np.concatenate([counts, side.feature_counts()])
-            table = draw(name, counts)
+            table = draw(name, counts, n_own)
             if n_own:
                 # Those that are not used yet start at zero once they are.
                 tables[f"{name}_factors"] = table[:n_own] * (side.own > 0)[:, None]

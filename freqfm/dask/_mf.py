@@ -7,6 +7,7 @@ import dask
 import numpy as np
 from scipy import sparse
 
+from freqfm._messages import shown
 from freqfm._rows import stack_rows, take_rows
 from freqfm.dask import _users
 from freqfm.dask._base import CONSTRAINTS, OnCluster, collected, groups_of, with_options
@@ -286,6 +287,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
             raise ValueError(
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
                 f"freqfm.MFRecommender on one machine."
+            )
+        if components.initializer.needs_interactions:
+            raise ValueError(
+                f"init={shown(self.init)} needs all interactions in one place, and they are on the "
+                f"workers; choose 'xavier', or freqfm.MFRecommender on one machine."
             )
         temperature, sampler = components.temperature, components.sampler
         adapts = temperature is not None and (

@@ -54,7 +54,7 @@ from freqfm.estimators.training import (
     with_callbacks,
 )
 from freqfm.formulas import codes
-from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.initializers import INITIALIZERS, resolve_for_columns
 from freqfm.losses import Loss
 from freqfm.optimizers import CFSGD, OPTIMIZERS, Optimizer, OptimizerState
 
@@ -605,8 +605,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""
-        scale = "scale", "init_scale", self.init_scale
-        return resolve("init", self.init, Initializer, INITIALIZERS, [scale]).with_defaults()
+        return resolve_for_columns(self).with_defaults()
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""

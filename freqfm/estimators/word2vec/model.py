@@ -53,7 +53,7 @@ from freqfm.estimators.word2vec.documents import Documents
 from freqfm.estimators.word2vec.files import read_vectors, write_vectors
 from freqfm.estimators.word2vec.similarity import TokenSimilarity
 from freqfm.estimators.word2vec.trainer import Word2VecTrainer, mean_loss
-from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, Optimizer
 
 __all__ = ["Word2Vec"]
@@ -475,10 +475,9 @@ class Word2Vec(
     def _initial_vectors(self, counts, seeds):
         """Return the vectors that tokens start with."""
         n_components = int(self.n_components)
-        scale = "scale", "init_scale", self.init_scale
-        initializer = resolve("init", self.init, Initializer, INITIALIZERS, [scale])
         # As spread as word2vec's uniform numbers.
-        initializer = initializer.with_defaults(scale=1 / (np.sqrt(12) * n_components))
+        scale = 1 / (np.sqrt(12) * n_components)
+        initializer = resolve_for_columns(self).with_defaults(scale=scale)
         generator = np.random.default_rng(seeds)
         return initializer.table((len(counts), n_components), generator, counts)
 
