@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._matrix_input import refuse_table
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm._rows import take_rows
 from freqfm._signals import release_signals
 from freqfm._validation import (
@@ -592,8 +592,8 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={shown(X)} is not a matrix of histories, (n_users, n_items); did "
-                    f"you mean users={shown(X)}?"
+                    f"X={cut(repr(X), 80)} is not a matrix of histories, (n_users, n_items); did "
+                    f"you mean users=X?"
                 )
             X = self._validate_history(X)
             return Queries(self._fold_in_rows(X), X, np.diff(X.indptr) > 0)
