@@ -64,8 +64,9 @@ class TableLayout:
 
     def _add(self, array, shape, counts, rule):
         if array.size:
-            rows = array.view()
-            rows.shape = shape  # raises rather than copies
+            rows = array.reshape(shape)
+            if not np.may_share_memory(rows, array):
+                raise ValueError("a table whose rows are merged in place would have been copied")
             self.tables.append(Table(rows, counts, rule))
 
     @property
