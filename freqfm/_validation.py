@@ -166,7 +166,7 @@ def _as_targets(y):
     if array.dtype.kind == "T":
         # scikit-learn does not know NumPy's strings of any length.
         array = y = array.astype(object)
-    if array.dtype.kind in "OmM":
+    if array.ndim and array.dtype.kind in "OmM":
         check_present(array, "y")
     return y
 

@@ -84,6 +84,13 @@ def test_missing_targets(cls, kind, values):
             use()
 
 
+@each("y", [object(), np.datetime64("NaT"), np.array(None), {1, 2}, [[1, None], [2, 3]]])
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+def test_targets_that_are_no_vector(cls, y):
+    with pytest.raises((TypeError, ValueError), match="^y (should be a 1d array|must hold|holds)"):
+        model_of(cls).fit(np.eye(2), y)
+
+
 @BOTH
 @each("name", FORMATS)
 def test_every_format_gives_the_same_model(clicks, cls, name):
