@@ -281,6 +281,14 @@ def test_lists_name_the_malformed_line(tmp_path, line, found):
         load_interactions(path)
 
 
+def test_files_that_begin_with_what_unicode_takes_for_space(tmp_path):
+    path = tmp_path / "train.txt"
+    for line in ("\x1f", "\x1c\x1d", "\x85", "\u2028"):
+        path.write_text(line, encoding="utf-8")
+        with pytest.raises(ValueError, match="train.txt, line 1: found"):
+            load_interactions(path)
+
+
 def test_lists_reject_damaged_gzip(tmp_path):
     path = tmp_path / "train.txt.gz"
     whole = gzip.compress(b"0 1 2 3\n" * 1000)

@@ -587,6 +587,30 @@ def test_damaged_states_of_training_are_refused(name, data, saved):
             assert_same(before, learned(model))
 
 
+# Attributes of scikit-learn, which it checks itself.
+NOT_READ = ["n_features_in_", "feature_names_in_"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_attributes_that_are_missing_or_of_another_type(name, data, saved):
+    file, save = saved
+    value = save(name)
+    kept = dict(vars(value["estimator"]))
+    for attribute in set(learned(value["estimator"])) - set(NOT_READ):
+        for new in (DELETED, "x", np.ones(3)):
+            vars(value["estimator"])[attribute] = new
+            if new is DELETED:
+                del vars(value["estimator"])[attribute]
+            storage.save(file, value)
+            vars(value["estimator"]).update(kept)
+            model = resume(file)
+            try:
+                model.fit(*data_of(model, data))
+            except Exception as error:
+                assert isinstance(error, ValueError), f"{attribute} {new!r}: {error!r}"
+
+
 @each("name", [1, None, 2.5, "fit", "predict", "get_params"])
 def test_names_that_no_attribute_has_are_refused(name, saved, monkeypatch):
     file, save = saved

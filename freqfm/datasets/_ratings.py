@@ -52,7 +52,7 @@ def guess_format(path):
     if not lines:
         return "lists"
     _, first = lines[0]
-    if re.fullmatch(r"\d+:", first[0]) and len(first) == 1:
+    if len(first) == 1 and re.fullmatch(r"\d+:", first[0]):
         return "netflix"
     if _separator(" ".join(first)) is not None or {"user", "item"} <= set(map(role_of, first)):
         return "ratings"

@@ -13,6 +13,7 @@ from freqfm._components import Component, is_ours
 from freqfm._jit import announced_compilation
 from freqfm._messages import cut, shown
 from freqfm._signals import hold_signals, release_signals
+from freqfm._validation import LearnedArrays
 from freqfm._warnings import warn_user
 from freqfm.backends.base import Snapshot
 from freqfm.callbacks import Checkpoint
@@ -63,6 +64,7 @@ __all__ = [
     "attempt",
     "check_finite",
     "check_progress",
+    "check_same_class",
     "check_steps",
     "check_unchanged",
     "refit",
@@ -109,12 +111,24 @@ def attempt(estimator):
         trial = Attempt()
         try:
             yield trial
-        except BaseException:
+        except BaseException as error:
             if not trial.kept:
                 now = estimator.__dict__
                 estimator.__dict__ = before
                 estimator.__dict__.update({n: now[n] for n in _OF_CALLBACKS if n in now})
+            is_missing = isinstance(error, AttributeError) and error.obj is estimator
+            if is_missing and "_unfinished" in before:
+                raise _damaged(estimator, f"it has no {error.name}") from error
             raise
+
+
+def _damaged(estimator, found):
+    """Return the error of a checkpoint that does not hold what a fit has written."""
+    return ValueError(
+        f"the state of training in the checkpoint does not fit this {type(estimator).__name__} "
+        f"({found}); the file is damaged: start again with "
+        f"sklearn.base.clone(estimator).fit(...)."
+    )
 
 
 @contextlib.contextmanager
@@ -421,7 +435,7 @@ class FitCallbacks:
         if not self._unfinished:
             return
         if self._unfinished["phase"] != number:
-            raise self._damaged(f"it is in phase {shown(self._unfinished['phase'])}")
+            raise _damaged(self._estimator, f"it is in phase {shown(self._unfinished['phase'])}")
         try:
             loop.resume(self._unfinished["loop"])
             loop.task.restore_extra(self._unfinished["extra"])
@@ -429,7 +443,7 @@ class FitCallbacks:
             raise
         # The exception raised for what a damaged file holds depends on where the damage is.
         except Exception as error:
-            raise self._damaged(f"{type(error).__name__}: {cut(error)}") from error
+            raise _damaged(self._estimator, f"{type(error).__name__}: {cut(error)}") from error
         self._unfinished = None
 
     def end_phase(self):
@@ -462,16 +476,9 @@ class FitCallbacks:
     def end_fit(self):
         """Call scikit-learn's callbacks at the end of the fit."""
         if self._unfinished:
-            raise self._damaged("it is in a phase that this fit does not have")
+            raise _damaged(self._estimator, "it is in a phase that this fit does not have")
         if self._context is not None:
             self._end(self._context)
-
-    def _damaged(self, found):
-        return ValueError(
-            f"the state of training in the checkpoint does not fit this "
-            f"{type(self._estimator).__name__} ({found}); the file is damaged: start again with "
-            f"sklearn.base.clone(estimator).fit(...)."
-        )
 
     def _end(self, context):
         self._task.pull()
@@ -482,16 +489,18 @@ class FitCallbacks:
         )
 
 
-def check_progress(learned):
+def check_progress(learned, *more):
     """Raise unless a model has valid records of its earlier epochs, as continued fits need.
 
     Parameters
     ----------
     learned : LearnedArrays
+    *more : str
+        Further attributes that are integers.
     """
     for name in ("loss_curve_", "validation_scores_"):
         learned.array(name, (None,))
-    for name in ("_seed", "n_iter_"):
+    for name in ("_seed", "n_iter_", *more):
         number = learned.get(name)
         learned.require(isinstance(number, Integral), name, f"is {shown(number)}, not an integer")
 
@@ -505,6 +514,20 @@ def check_steps(learned):
     """
     learned.array("_n_steps", (1,), "iu")
     learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
+
+
+def check_same_class(model, parameter, component):
+    """Raise if a component is of another class than that of the model to continue.
+
+    Parameters
+    ----------
+    model : estimator
+        Stores the name of the class.
+    parameter : str
+    component : Component
+    """
+    before = LearnedArrays(model).get(f"_{parameter}_name")
+    check_unchanged(model, parameter, type(component).__name__ == before, before)
 
 
 def check_unchanged(model, parameter, same, before):

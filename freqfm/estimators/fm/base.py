@@ -47,8 +47,8 @@ from freqfm.estimators.training import (
     Phase,
     attempt,
     check_progress,
+    check_same_class,
     check_steps,
-    check_unchanged,
     refit,
     train,
     with_callbacks,
@@ -714,10 +714,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _prepare_to_continue(self, optimizer):
         """Prepare the model to be trained further; raise if a parameter has changed too much."""
-        same = type(optimizer).__name__ == self._optimizer_name
-        check_unchanged(self, "optimizer", same, self._optimizer_name)
-        same = type(self._loss).__name__ == self._loss_name
-        check_unchanged(self, "loss", same, self._loss_name)
+        check_same_class(self, "optimizer", optimizer)
+        check_same_class(self, "loss", self._loss)
         self._check_state(optimizer)
         # Arrays of a model loaded from a memory map may be read-only; they are copied.
         for name in self._weight_names:

@@ -22,7 +22,7 @@ from freqfm._validation import (
 from freqfm.backends.base import Tower, TowerTraining
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.trainer import FMTrainer
-from freqfm.estimators.training import check_unchanged
+from freqfm.estimators.training import check_same_class
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
 from freqfm.optimizers import OPTIMIZERS, Optimizer
@@ -223,9 +223,7 @@ class FactorsWithTower(PlainFactors):
             )
 
     def _prepare_to_continue(self, optimizer):
-        name = self._layer_optimizer_name
-        same = type(self._checked_layer_optimizer()).__name__ == name
-        check_unchanged(self, "layer_optimizer", same, name)
+        check_same_class(self, "layer_optimizer", self._checked_layer_optimizer())
         super()._prepare_to_continue(optimizer)
         self._tower = as_kernel_array(self._tower)
         self._tower_state = {n: as_kernel_array(a) for n, a in self._tower_state.items()}

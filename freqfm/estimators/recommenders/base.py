@@ -544,7 +544,7 @@ class BaseRecommender(
         """Raise unless the model can be trained further: checks all histories and small arrays."""
         learned = self._check_learned()
         self._history.check_all(learned, self.n_features_in_)
-        check_progress(learned)
+        check_progress(learned, "_n_known_interactions", "_n_known_users")
 
     # Predictions.
 

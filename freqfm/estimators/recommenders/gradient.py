@@ -7,7 +7,7 @@ import numpy as np
 from freqfm._validation import LearnedArrays
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.tables import OptimizerStateMixin, check_states, state_arrays
-from freqfm.estimators.training import check_steps, check_unchanged
+from freqfm.estimators.training import check_same_class, check_steps
 
 __all__ = ["GradientRecommender"]
 
@@ -34,8 +34,7 @@ class GradientRecommender(OptimizerStateMixin, BaseRecommender):
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
-        same = type(components.optimizer).__name__ == self._optimizer_name
-        check_unchanged(self, "optimizer", same, self._optimizer_name)
+        check_same_class(self, "optimizer", components.optimizer)
 
     def _remember(self, X, more):
         super()._remember(X, more)

@@ -38,7 +38,7 @@ from freqfm.estimators.recommenders.mf_trainer import (
     MFTrainer,
 )
 from freqfm.estimators.tables import grow_state, new_state
-from freqfm.estimators.training import check_unchanged
+from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
@@ -517,9 +517,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
         for parameter in ("loss", "backbone"):
-            name = getattr(self, f"_{parameter}_name")
-            same = type(getattr(components, parameter)).__name__ == name
-            check_unchanged(self, parameter, same, name)
+            check_same_class(self, parameter, getattr(components, parameter))
         check_unchanged(self, "similarity", components.cosine == self._fold_in.cosine, "that")
 
     def _check_trainable(self):
@@ -531,6 +529,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _check_states(self, components):
         learned = LearnedArrays(self)
+        if not components.backbone.is_linear:
+            learned.get("backbone_tables_")
         for side in ("user", "item") if components.margins else ():
             learned.array(f"{side}_margins_", (len(getattr(self, f"{side}_factors_")),))
         super()._check_states(components)

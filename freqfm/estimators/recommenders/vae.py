@@ -499,6 +499,7 @@ class FastVAERecommender(GradientRecommender):
         n_items = self.n_features_in_
         _, n_inputs = learned.array("input_factors_", (n_items, None))
         learned.array("_inverse_temperatures", (1, 2))
+        learned.get("_cosine")
         activation = learned.get("_activation")
         learned.require(activation in list(ACTIVATIONS), "_activation", f"is {activation!r}")
         layers, n_hidden = learned.get("layers_"), learned.size("_n_hidden")

@@ -44,6 +44,7 @@ from freqfm.estimators.training import (
     Phase,
     attempt,
     check_progress,
+    check_same_class,
     check_steps,
     check_unchanged,
     train,
@@ -600,8 +601,7 @@ class Word2Vec(
         self._check_has_state()
         learned = self._check_outputs()
         self._tokens_by_row()  # once more: training reads all rows
-        same = type(optimizer).__name__ == self._optimizer_name
-        check_unchanged(self, "optimizer", same, self._optimizer_name)
+        check_same_class(self, "optimizer", optimizer)
         width = self.vectors_.shape[1]
         check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
         check_progress(learned)
