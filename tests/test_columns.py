@@ -492,3 +492,11 @@ def test_a_transposed_matrix_is_refused(model):
     wide = MFRecommender(2, max_iter=1).fit(X.T)
     with pytest.raises(ValueError, match=r"X of shape \(30, 20\) looks transposed"):
         wide.partial_fit(X)
+
+
+@each("n", [None, [4], "4", 0])
+def test_numbers_of_columns_that_no_fit_has_left(n):
+    model = InteractionRecommender(MFRecommender(2, max_iter=1)).fit([("a", 1), ("b", 2)])
+    model.n_features_in_ = n
+    with pytest.raises(ValueError, match="n_features_in_ of InteractionRecommender is"):
+        model.score([("a", 1)])

@@ -199,10 +199,12 @@ def test_dates_are_no_numbers(unit):
 
 
 def test_integers_beyond_all_floats():
+    model = MFRecommender(2, max_iter=1).fit(np.eye(2))
     for call, name in (
         (lambda: FMClassifier().fit(LARGE, [0, 1]), "X"),
         (lambda: MFRecommender().fit(LARGE), "X"),
         (lambda: Uniform().fit(LARGE), "item_vectors"),
+        (lambda: make_ranking_scorer("ndcg")(model, LARGE), "X"),
     ):
         with pytest.raises(ValueError, match=f"{name} holds a number beyond the largest float"):
             call()

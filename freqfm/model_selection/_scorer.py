@@ -13,7 +13,7 @@ from freqfm import metrics
 from freqfm._matrix_input import refuse_table
 from freqfm._messages import shown
 from freqfm._rows import take_rows
-from freqfm._validation import check_count, checked_csr
+from freqfm._validation import check_count, checked_csr, named
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -124,7 +124,8 @@ class _RankingScorer:
         if sparse.issparse(X):
             X = checked_csr(X)
         else:
-            X = check_array(X, ensure_all_finite=False, input_name="X")
+            with named("X"):
+                X = check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:
             history, relevant = holdout_by_content(X, self.fraction, seed=self.seed)
         else:

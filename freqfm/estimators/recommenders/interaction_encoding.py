@@ -113,7 +113,8 @@ class InteractionEncodingMixin:
             names = None
         if table.names is not None and names is None:
             return wanted
-        places = Columns(names, self.n_features_in_).find(**wanted)
+        n_before = LearnedArrays(self).size("n_features_in_")
+        places = Columns(names, n_before).find(**wanted)
         if table.names is not None:
             columns = {role: None if at is None else names[at] for role, at in places.items()}
             missing = [role for role in optional if columns[role] not in table.names]
@@ -123,10 +124,10 @@ class InteractionEncodingMixin:
         places |= dict.fromkeys(missing)
         used = sorted(place for place in places.values() if place is not None)
         leading = used == list(range(len(used))) and 2 <= len(used) <= n_columns
-        if n_columns != self.n_features_in_ and not leading:
+        if n_columns != n_before and not leading:
             raise ValueError(
                 f"X has {n_columns} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input: its columns {used} are used. Give "
+                f"{n_before} features as input: its columns {used} are used. Give "
                 f"columns in the order of fit, of which only those after the used ones may be "
                 f"missing, or a DataFrame with their names{ADVICE_FOR_NONE['value']}."
             )
