@@ -126,6 +126,9 @@ def _of_polars(column):
     finest = getattr(inner.dtype, "time_unit", None) == "ns" or str(inner.dtype) == "Time"
     if finest and (inner.to_physical() % 1000 != 0).any():
         raise ValueError("there are nanoseconds")
+    if str(inner.dtype).startswith("Date") and not inner.dt.year().is_between(1, 9999).all():
+        # Some versions of Polars would panic.
+        raise ValueError("there are years out of range")
     return column.to_list()
 
 

@@ -313,7 +313,7 @@ def test_features_that_cannot_be_used_are_refused():
             item_features=items().assign(since=pd.Timestamp("2020-01-01")))  # fmt: skip
     for cell in ({"x": "y"}, {"x": np.inf}, np.inf, 1e300, -(10**400), {"x": 1e39}, 1j, b"a"):
         refused("item_features holds .* in column 'cell'; features are finite numbers", TypeError,
-                item_features=items().assign(cell=[cell] * len(items())))  # fmt: skip
+                item_features=items().assign(cell=pd.Series([cell] * 24, dtype="O")))  # fmt: skip
     refused("the ids of item_features holds ids such as 0, of another kind", TypeError,
             item_features=pd.DataFrame({"item": range(30), "kind": "a"}))  # fmt: skip
     refused("item_features holds no features", item_features=items()[["item"]])

@@ -442,7 +442,7 @@ def test_margins_stay_between_zero_and_one(lazy):
 
 @pytest.mark.parametrize("loss", [DirectAU(1.0), MAWU(1.0, 1.0)])
 def test_a_pair_alone_in_its_batch_is_only_aligned(loss):
-    X = sparse.eye_array(5, format="csr", dtype=np.float32)
+    X = sparse.csr_array(np.eye(5, dtype=np.float32))
     model = MFRecommender(4, loss=loss, batch_size=2, max_iter=1, random_state=0).fit(X)
     assert np.isfinite(model.loss_curve_).all() and np.isfinite(model.user_factors_).all()
 

@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import ALSRecommender, FMRegressor, MFRecommender
+from freqfm._validation import summed_csr
 from freqfm.backbones import Features
 from freqfm.callbacks._storage import load, save
 from freqfm.datasets import RowStream, load_csr, save_csr
@@ -89,7 +90,8 @@ def of_partitions(X, folder):
     pytest.importorskip("dask.array")
     from freqfm.dask._shards import stack
 
-    return stack([X, X], "X").astype(float).toarray()
+    # Not by ``astype``, which older scipy begins by adding up in the given type.
+    return summed_csr(stack([X, X], "X")).toarray()
 
 
 KNOWN = als().fit(SUMS)

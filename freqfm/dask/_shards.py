@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
-from freqfm._validation import checked_csr
+from freqfm._validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score
@@ -77,7 +77,10 @@ def stack(parts, name):
     if len(parts) == 1:
         return parts[0]
     if sparse.issparse(parts[0]):
-        return sparse.csr_array(sparse.vstack(list(map(checked_csr, parts)), format="csr"))
+        parts = map(checked_csr, parts)
+        # Older scipy adds up what repeats a pair when it stacks, in the type of the data.
+        parts = [part if part.dtype.kind == "f" else summed_csr(part) for part in parts]
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))
     if hasattr(parts[0], "iloc"):
         import pandas as pd
 
