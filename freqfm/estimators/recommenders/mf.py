@@ -136,7 +136,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         given ``weight_decay``, and "batch" without one.
     init : {"xavier", "normal", "prism", "spectral"} or Initializer, default="xavier"
         Initial values of the vectors, see :mod:`freqfm.initializers`. "spectral" takes directions
-        from the interactions, which saves epochs.
+        from the interactions, which helps with few epochs.
     init_scale : float, default=None
         Scale of the initializer, for "xavier" and "normal"; None is 1 and 0.1.
     n_recommendations : int, default=10
