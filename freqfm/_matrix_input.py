@@ -90,7 +90,8 @@ def refuse_table(X):
         _refuse_ids_of_rows(names, column)
     told = isinstance(X, (list, tuple)) and isinstance(X[0], tuple)
     told = told or not roles.isdisjoint({"user", "item", "time"})
-    columns = [_Column.of(column(place)) for place in range(min(n_columns, _WIDEST))]
+    n_searched = n_columns if n_columns <= _WIDEST else 2
+    columns = [_Column.of(column(place)) for place in range(n_searched)]
     if n_columns <= _WIDEST and columns[0].is_filled and columns[1].is_filled:
         _refuse_ids(columns, told, bool(roles), len(column(0)))
     if n_columns > 2 and columns[0].is_numbering and not columns[1].is_numbering:

@@ -592,7 +592,7 @@ class BaseRecommender(
         if X is not None:
             if _is_vector_of_int(X):
                 raise ValueError(
-                    f"X={cut(repr(X), 80)} is not a matrix of histories, (n_users, n_items); did "
+                    f"X={cut(shown(X), 80)} is not a matrix of histories, (n_users, n_items); did "
                     f"you mean users=X?"
                 )
             X = self._validate_history(X)
