@@ -155,3 +155,18 @@ def test_parameters_are_checked():
             MFRecommender(init=Spectral(**params)).fit(X)
     with pytest.raises(ValueError, match="init_scale"):
         MFRecommender(init="spectral", init_scale=2.0).fit(X)
+
+
+class FirstAxis(XavierUniform):
+    """Starts all rows of users and items in the same direction."""
+
+    def directions(self, X, n_components, generator, n_threads):
+        axis = np.eye(1, n_components, dtype=np.float32)
+        return {"user": axis.repeat(X.shape[0], 0), "item": axis.repeat(X.shape[1], 0)}
+
+
+def test_directions_of_ones_own():
+    model, plain = (started(two_groups(), init) for init in (FirstAxis(), "xavier"))
+    lengths = np.linalg.norm(plain.item_factors_, axis=1)
+    assert_allclose(model.item_factors_[:, 0], lengths, rtol=1e-5)
+    assert_allclose(model.item_factors_[:, 1:], 0, atol=1e-6)

@@ -16,6 +16,8 @@ class Initializer(Component):
     lengths_matter = False
     #: Whether rows of users and items start in directions that follow from their interactions.
     needs_interactions = False
+    #: How much of a random row is added to its direction.
+    noise = 0.0
 
     @abstractmethod
     def draw(self, shape, generator, counts=None):
@@ -96,6 +98,12 @@ class Initializer(Component):
             a row keeps its random direction.
         """
         return None
+
+    def turned(self, rows, directions):
+        """Return rows turned in directions, except where these are zeros."""
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        placed = directions.any(axis=1, keepdims=True)
+        return np.where(placed, lengths * directions + np.float32(self.noise) * rows, rows)
 
     def stretch(self, shape, n_occurrences):
         """Return how much longer than usual rows are; longer rows need longer steps to turn.

@@ -109,12 +109,6 @@ class Spectral(Initializer):
             table /= np.where(lengths > _NEGLIGIBLE * lengths.max(initial=0), lengths, np.inf)
         return dict(zip(("user", "item"), vectors, strict=True))
 
-    def turned(self, rows, directions):
-        """Return rows turned in directions, except where these are zeros."""
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        placed = directions.any(axis=1, keepdims=True)
-        return np.where(placed, lengths * directions + np.float32(self.noise) * rows, rows)
-
 
 def _singular_vectors(graph, shape, n_components, generator, n_iter):
     """Return leading left and right singular vectors times the roots of the singular values.
