@@ -9,7 +9,7 @@ from scipy import sparse
 from freqfm._jit import JIT_DISABLED
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Exclusions
-from freqfm.backends.cpu import bounds, topk
+from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import (
     BLOCK,
@@ -18,7 +18,6 @@ from freqfm.backends.cpu.topk import (
     Parts,
     Scores,
     Scratch,
-    _rounded_scratch,
     rank_items,
 )
 from freqfm.metrics._ranking import top_k
@@ -72,7 +71,6 @@ def assert_same(result, expected):
         (64, TILE_ITEMS, 3),
         (65, TILE_ITEMS + 1, 3),
         (130, 2 * TILE_ITEMS - 1, 5),
-        # Enough queries and columns for bounds.
         (71, TILE_ITEMS + 65, 33),
         (66, 130, 32),
     ],
@@ -111,7 +109,7 @@ def test_large_random_problem():
 
 
 @pytest.mark.parametrize("unit_columns", [0, 30, 37])
-@pytest.mark.parametrize("n", [2, 60, 70])  # of the last there are bounds, not products
+@pytest.mark.parametrize("n", [2, 60])
 def test_queries_have_the_same_result_alone_and_together(n, unit_columns):
     rng = np.random.default_rng(n)
     queries = rng.standard_normal((n, 37), dtype=np.float32)
@@ -137,52 +135,6 @@ def test_vectors_of_any_length(scale):
     exact = np.take_along_axis(queries @ items.T.astype(float), found, axis=1)
     assert_allclose(scores, exact, rtol=1e-4, atol=1e-5 * scale)
     assert all(sorted(row) == list(range(900)) for row in found.tolist())
-
-
-needs_bounds = pytest.mark.skipif(not bounds.AVAILABLE, reason="the processor has no AVX-512 VNNI")
-
-
-@needs_bounds
-@pytest.mark.parametrize("unit_columns", [0, 30, 37])
-@pytest.mark.parametrize("tails", [False, True])
-def test_bounds_lose_no_item(monkeypatch, unit_columns, tails):
-    rng = np.random.default_rng(0)
-    queries = rng.standard_normal((200, 37), dtype=np.float32)
-    items = rng.standard_normal((2000, 37), dtype=np.float32)
-    if tails:
-        # Lengths differ by many orders, and a few numbers dominate a vector.
-        queries *= np.exp(3 * rng.standard_normal(queries.shape)).astype(np.float32)
-        items *= np.exp(3 * rng.standard_normal(items.shape)).astype(np.float32)
-    items[5:900] = items[5]  # ties
-    items[7], queries[9] = 0, 0
-    exclude = random_exclusions(rng, 200, 2000, 0.1)
-    options = {"exclude": exclude, "unit_columns": unit_columns}
-    found, scores = top_k(queries, items, 20, **options)
-    assert topk._bounds_pay(queries, items)
-    monkeypatch.setattr(bounds, "AVAILABLE", False)
-    _, expected = top_k(queries, items, 20, **options)
-    length = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(items, axis=1).max()
-    assert (abs(scores - expected) <= 1e-5 * length).all()
-    # The items are those of a full sort by the same scores, bit by bit.
-    by_hand = [top_k(q[None], items, 20, exclude=exclude[[i]], unit_columns=unit_columns)
-               for i, q in enumerate(queries)]  # fmt: skip
-    assert_array_equal(found, np.vstack([one[0] for one in by_hand]))
-    assert_array_equal(scores, np.vstack([one[1] for one in by_hand]))
-
-
-@needs_bounds
-@pytest.mark.parametrize("scale", [1, 2.0**-40, 2.0**40, np.nan])
-def test_vectors_without_bounds_are_ranked_by_products(scale):
-    rng = np.random.default_rng(0)
-    queries, items = whole_numbers(rng, 70, 32), whole_numbers(rng, 90, 32)
-    scaled = items.copy()
-    scaled[3] *= scale
-    assert topk._bounds_pay(queries, scaled) == (scale == 1)
-    found, _ = top_k(queries, scaled, 90)
-    if np.isnan(scale):
-        assert (found != 3).all()
-    else:
-        assert_array_equal(found, reference_top_k(queries, scaled, 90)[0])
 
 
 def test_ties_fall_to_the_smaller_index():
@@ -246,14 +198,13 @@ def test_threads_beyond_the_rows_have_nothing_to_do():
         units=np.empty((3, 0, 3), dtype=np.float32),
         cursors=np.empty((3, 4), dtype=np.int64),
         slacks=np.empty((3, 4), dtype=np.float32),
-        rounded=_rounded_scratch(3, 0, 3),
     )
     for n_queries in (10, 4, 1):
         found, scores = (array[:n_queries] for array in best)
         excluded = Exclusions(np.zeros(n_queries + 1, dtype=np.int64), none, none)
         with single_threaded_blas(), Team(3) as team:
             team.run(
-                rank_items, Scores(queries[:n_queries], items, 0, False), excluded, Parts(4, 1),
+                rank_items, Scores(queries[:n_queries], items, 0), excluded, Parts(4, 1),
                 scratch, Best(found, scores),
             )  # fmt: skip
         expected = reference_top_k(queries[:n_queries], items, 5)

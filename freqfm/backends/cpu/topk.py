@@ -8,9 +8,7 @@ the matrix product takes most of the time.
 
 How a matrix product rounds depends on the number of its rows. So that queries have the same result
 alone and together with others, scores that are good enough, but for rounding, are computed again,
-one by one. Where the processor can, a tile holds upper bounds of the scores instead of products,
-which take a quarter of that time, see ``bounds``. In both cases all other items rank behind the
-best k.
+one by one; all other items rank behind the best k.
 """
 
 import contextlib
@@ -22,7 +20,6 @@ import numpy as np
 from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.cpu import bounds
 from freqfm.backends.cpu.blas import product_with_transposed
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
@@ -36,18 +33,12 @@ TILE_ITEMS = 512
 
 # Queries of a tile. Large tiles make faster matrix products, small ones can be divided among more
 # threads. The choice depends only on the problem, so that results do not depend on the number of
-# threads. Bounds gain more by large tiles: items are rounded anew for each part of the queries.
-_MANY_QUERIES, _MANY_WITH_BOUNDS = 8192, 2048
+# threads.
+_MANY_QUERIES = 8192
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
 # Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
 _WORTH_SEVERAL_THREADS = 20_000_000
-
-# So many queries and columns are worth the rounding of a tile's items.
-_QUERIES_WORTH_BOUNDS, _COLUMNS_WORTH_BOUNDS = 64, 32
-
-# Squared lengths of vectors for which bounds hold; other vectors over- or underflow.
-_SHORTEST, _LONGEST = 1e-16, 1e16
 
 # Padding between the scratch of two threads, in numbers, so that they share no cache line.
 _PADDING = 16
@@ -217,29 +208,12 @@ def _score_tile(queries, rows, n_unit, unit, tile):
     return largest
 
 
-@inlined
-def _bound_tile(queries, rows, n_unit, unit, rounded, tile):
-    """Write upper bounds of the scores of a tile of queries and rows."""
-    if n_unit > 0:
-        _to_unit(rows, n_unit, unit)
-        rows = unit[: rows.shape[0]]
-    for j in range(rows.shape[0]):
-        bounds.round_item(
-            rows[j], j, rounded.words, rounded.word_bytes, rounded.panels, rounded.statistics
-        )
-    bounds.bound_products(
-        queries.shape[0], rows.shape[0], rounded.codes, rounded.scales, rounded.panels,
-        rounded.statistics, tile,
-    )  # fmt: skip
-
-
 class Scores(NamedTuple):
     """What items are ranked by: the dot products of queries and items."""
 
     queries: np.ndarray  #: (n, d), float32
     items: np.ndarray  #: (m, d), float32
     n_unit: int  #: the first ``n_unit`` numbers of an item are scaled to unit length
-    bounded: bool  #: whether tiles hold upper bounds
 
 
 class Parts(NamedTuple):
@@ -249,26 +223,13 @@ class Parts(NamedTuple):
     n_ranges: int  #: parts of the items
 
 
-class Rounded(NamedTuple):
-    """The rounded vectors of a tile, see ``bounds.bound_products``; of every thread, or of one."""
-
-    codes: np.ndarray
-    code_bytes: np.ndarray  #: the same memory as uint8
-    scales: np.ndarray
-    panels: np.ndarray
-    statistics: np.ndarray
-    words: np.ndarray  #: (ceil(d / 4) or more,), int32, of one item
-    word_bytes: np.ndarray  #: the same memory as uint8
-
-
 class Scratch(NamedTuple):
     """Working memory of each thread."""
 
-    tiles: np.ndarray  #: (size, n_rows or some more, TILE_ITEMS + BLOCK), float32
+    tiles: np.ndarray  #: (size, n_rows, TILE_ITEMS + BLOCK), float32
     units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
     cursors: np.ndarray  #: (size, n_rows or more), int64
     slacks: np.ndarray  #: (size, n_rows or more), float32; of rows of length 1
-    rounded: Rounded
 
 
 class Best(NamedTuple):
@@ -276,56 +237,6 @@ class Best(NamedTuple):
 
     items: np.ndarray  #: (n_ranges * n, k), int32
     scores: np.ndarray  #: (n_ranges * n, k), float32
-
-
-@inlined
-def _of_thread(rank, rounded):
-    """Return a thread's part of what a team has."""
-    return Rounded(
-        rounded.codes[rank],
-        rounded.code_bytes[rank],
-        rounded.scales[rank],
-        rounded.panels[rank],
-        rounded.statistics[rank],
-        rounded.words[rank],
-        rounded.word_bytes[rank],
-    )
-
-
-def _in_range(vectors):
-    """Return whether bounds hold for all of these vectors: finite, and neither tiny nor huge."""
-    squares = np.einsum("ij,ij->i", vectors, vectors)
-    short = squares < _SHORTEST
-    return not vectors[short].any() and bool((squares < _LONGEST).all())
-
-
-def _bounds_pay(queries, items):
-    """Return whether tiles hold bounds; it depends on the problem only, as the bits may."""
-    return bool(
-        bounds.AVAILABLE
-        and len(queries) >= _QUERIES_WORTH_BOUNDS
-        and queries.shape[1] >= _COLUMNS_WORTH_BOUNDS
-        and _in_range(queries)
-        and _in_range(items)
-    )
-
-
-def _rounded_scratch(size, n_rows, d):
-    """Return the Rounded of a team for so many queries; with 0, where it is not used."""
-    n_words = -(-d // 4)
-    codes = np.zeros((size, n_rows, n_words), dtype=np.int32)
-    # Bytes beyond the columns stay zeros.
-    words = np.zeros((size, n_words + _PADDING), dtype=np.int32)
-    n_panels = TILE_ITEMS // bounds.ITEMS if n_rows else 0
-    return Rounded(
-        codes=codes,
-        code_bytes=codes.view(np.uint8),
-        scales=np.zeros((size, n_rows, 3), dtype=np.float32),
-        panels=np.zeros((size, n_panels, n_words, bounds.ITEMS), dtype=np.int32),
-        statistics=np.zeros((size, 4, n_panels * bounds.ITEMS), dtype=np.float32),
-        words=words,
-        word_bytes=words.view(np.uint8),
-    )
 
 
 @inlined
@@ -342,7 +253,6 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     n_tiles = -(-n_items // TILE_ITEMS)
     tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
     slacks = scratch.slacks[rank]
-    rounded = _of_thread(rank, scratch.rounded)
     indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
     first = part // parts.n_ranges * parts.n_rows
     n_here = min(parts.n_rows, n_queries - first)
@@ -352,8 +262,6 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     out = part % parts.n_ranges * n_queries + first
     for i in range(n_here):
         cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
-        if scores.bounded:
-            bounds.round_query(queries[i], i, rounded.code_bytes, rounded.scales)
         slacks[i] = _slack(queries[i])
         _clear(np.uint64(out + i), best)
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
@@ -361,11 +269,8 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         last_item = min(first_item + TILE_ITEMS, end)
         n_scores = last_item - first_item
         rows = scores.items[first_item:last_item]
-        squares = ZERO  # bounds need no slack
         if n_queries == 1:
             squares = _score_for_one(queries[0], rows, scores.n_unit, tile[0])
-        elif scores.bounded:
-            _bound_tile(queries, rows, scores.n_unit, unit, rounded, tile)
         else:
             squares = _score_tile(queries, rows, scores.n_unit, unit, tile)
         length = np.float32(math.sqrt(max(squares, _LEAST_SQUARES)))
@@ -461,7 +366,7 @@ def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n
     if len(candidates.indices) * items.shape[1] < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     with Team(n_threads) as team:
-        scores = Scores(queries, items, int(unit_columns), False)
+        scores = Scores(queries, items, int(unit_columns))
         team.run(rank_candidates, scores, candidates, excluded, best)
     return best
 
@@ -469,9 +374,7 @@ def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n
 def top_k(queries, items, k, excluded, unit_columns, n_threads):
     """Return the best items of every query and their scores, see ``Backend.top_k``."""
     n, d = queries.shape
-    bounded = _bounds_pay(queries, items)
-    many = _MANY_WITH_BOUNDS if bounded else _MANY_QUERIES
-    n_rows = _ROWS_OF_MANY if n >= many else _ROWS_OF_FEW
+    n_rows = _ROWS_OF_MANY if n >= _MANY_QUERIES else _ROWS_OF_FEW
     if n * items.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     n_groups, n_tiles = -(-n // n_rows), -(-len(items) // TILE_ITEMS)
@@ -485,15 +388,13 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
     with blas, Team(n_threads) as team:
         n_units = TILE_ITEMS if unit_columns and n > 1 else 0
-        n_here = -(-min(n_rows, n) // bounds.QUERIES) * bounds.QUERIES
         scratch = Scratch(
-            tiles=aligned_zeros((team.size, n_here, TILE_ITEMS + BLOCK)),
+            tiles=aligned_zeros((team.size, min(n_rows, n), TILE_ITEMS + BLOCK)),
             units=aligned_zeros((team.size, n_units, d)),
             cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
             slacks=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
-            rounded=_rounded_scratch(team.size, n_here if bounded else 0, d),
         )
-        scores = Scores(queries, items, int(unit_columns), bounded)
+        scores = Scores(queries, items, int(unit_columns))
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:
         return best.items, best.scores
