@@ -23,7 +23,7 @@ from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 from freqfm._validation import canonical_csr
 from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.team import worker

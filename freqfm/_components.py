@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-from freqfm._jit import as_python, python_function
 from freqfm._messages import shown
+from freqfm._numba.jit import as_python, python_function
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]

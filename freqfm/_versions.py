@@ -47,7 +47,7 @@ def show_versions() -> None:
     ...
     """
     from freqfm import backends
-    from freqfm._jit import JIT_DISABLED, cache_directory
+    from freqfm._numba.jit import JIT_DISABLED, cache_directory
     from freqfm._threads import available_threads
 
     print(f"freqfm {__version__}")

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from freqfm._jit import translated
+from freqfm._numba.jit import translated
 from freqfm.backends.cuda import team
 from freqfm.backends.cuda.constants import with_constants
 from freqfm.backends.cuda.team import Team

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import freqfm
-from freqfm._code_cache import COMPILED
+from freqfm._numba.code_cache import COMPILED
 
 PACKAGE = Path(freqfm.__file__).parent
 
@@ -16,7 +16,7 @@ PACKAGE = Path(freqfm.__file__).parent
 AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
 BELOW_AXES = {
     "_dense",
-    "_jit",
+    "_numba",
     "_memory",
     "_components",
     "_messages",
@@ -36,11 +36,9 @@ MAY_IMPORT = {
     "_threads": {"_memory", "_signals"},
     "_warnings": set(),
     "callbacks": {"_messages", "_warnings"},
-    "_code_cache": {"_memory", "_signals", "_warnings"},
-    "_compiler": {"_memory", "_signals"},
-    "_jit": {"_code_cache", "_compiler"},
-    "_components": {"_jit", "_messages"},
-    "_versions": {"_jit", "_threads", "_warnings", "backends"},
+    "_numba": {"_memory", "_signals", "_warnings"},
+    "_components": {"_numba", "_messages"},
+    "_versions": {"_numba", "_threads", "_warnings", "backends"},
     "_validation": {"_ids", "_messages", "_rows", "_threads", "_warnings", "exceptions"},
     "_cells": {"_ids", "_messages", "_validation"},
     "datasets": {
@@ -54,9 +52,9 @@ MAY_IMPORT = {
         "_warnings",
         "exceptions",
     },
-    "formulas": {"_jit"},
+    "formulas": {"_numba"},
     "backends": {
-        "_jit",
+        "_numba",
         "_memory",
         "_messages",
         "_rows",
@@ -248,7 +246,9 @@ def is_folder(module):
 
 
 def test_package_is_found():
-    assert {"freqfm", "freqfm._jit", "freqfm.backends.cpu.fm", "freqfm.losses"} <= set(SOURCES)
+    assert {"freqfm", "freqfm._numba.jit", "freqfm.backends.cpu.fm", "freqfm.losses"} <= set(
+        SOURCES
+    )
 
 
 def test_imports_follow_the_layers():
@@ -323,6 +323,21 @@ def test_cuda_is_imported_in_one_file():
     assert importing == {"freqfm.backends.cuda.device"}
 
 
+def test_details_of_numba_are_imported_in_one_folder():
+    details = "numba.core", "numba.cpython", "numba.extending", "llvmlite"
+    importing = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        for name in imports_of(node, module.rpartition(".")[0])
+        if name.startswith(details)
+    }
+    elsewhere = {module for module in importing if part_of(module) != "_numba"}
+    kernels = "fm_columns", "fm_scores", "listed_rows"
+    assert elsewhere <= {f"freqfm.backends.cpu.{name}" for name in kernels}
+    assert importing - elsewhere
+
+
 def test_cuda_is_imported_only_when_asked_for():
     importing = {
         module
@@ -346,7 +361,7 @@ def test_only_hashed_folders_are_compiled():
         for module, tree in trees().items()
         for node in ast.walk(tree)
         for name in imports_of(node, module.rpartition(".")[0])
-        if name in {f"freqfm._jit.{decorator}" for decorator in DECORATORS}
+        if name in {f"freqfm._numba.jit.{decorator}" for decorator in DECORATORS}
     }
     assert {part_of(module) for module in compiled} == set(COMPILED)
 
@@ -442,9 +457,13 @@ def test_public_names_resolve():
         ("freqfm.backends.cuda.fm", "from ..cpu.ownership import owner", "import backends/cpu"),
         ("freqfm.metrics", "from freqfm.backends.cpu.topk import top_k", "backends.get()"),
         ("freqfm.estimators.fm.plain", "from ...backends.cpu import team", "backends.get()"),
-        ("freqfm.datasets.criteo", "from freqfm import _jit", "import _jit"),
+        ("freqfm.datasets.criteo", "from freqfm._numba import jit", "import _numba"),
         ("freqfm._components", "from . import losses", "import losses"),
-        ("freqfm._jit", "try:\n    import freqfm.formulas\nfinally:\n    f()", "import formulas"),
+        (
+            "freqfm._numba.jit",
+            "try:\n    import freqfm.formulas\nfinally:\n    f()",
+            "import formulas",
+        ),
         ("freqfm.plots", "import math", "freqfm.plots is not listed"),
         ("freqfm.estimators.fm", "if True:\n    import pandas as pd", "pandas at module level"),
         ("freqfm.losses", "class A:\n    from torch import nn", "torch.nn at module level"),
@@ -458,7 +477,10 @@ def test_checker_sees_violations(module, source, complaint):
 @pytest.mark.parametrize(
     "module, source",
     [
-        ("freqfm.estimators.fm", "from freqfm.losses import LogLoss\nimport numpy, freqfm._jit"),
+        (
+            "freqfm.estimators.fm",
+            "from freqfm.losses import LogLoss\nimport numpy, freqfm._numba",
+        ),
         (
             "freqfm.estimators.fm.plain",
             "from ..training import EpochLoop\nfrom ...backends.base import FMWeights",

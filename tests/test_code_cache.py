@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from processes import ROOT, python
 
-from freqfm import _code_cache
-from freqfm._jit import JIT_DISABLED, cache_directory
+from freqfm._numba import code_cache
+from freqfm._numba.jit import JIT_DISABLED, cache_directory
 
 pytestmark = [
     pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled"),
@@ -30,16 +30,16 @@ import warnings
 
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    from freqfm import _jit
+    from freqfm._numba import jit
 
     exec(os.environ.get("BEFORE", ""))
 
-    @_jit.kernel
+    @jit.kernel
     def add(x):
         for i in range(x.shape[0]):
             x[i] += i
 
-    @_jit.kernel
+    @jit.kernel
     def double(x):
         for i in range(x.shape[0]):
             x[i] *= 2
@@ -54,7 +54,7 @@ with warnings.catch_warnings(record=True) as told:
 
 hits = [sum(k.stats.cache_hits.values()) for k in (add, double)]
 warned = [[str(w.message), w.category.__name__, w.filename] for w in told]
-folder = _jit.cache_directory()
+folder = jit.cache_directory()
 exec(os.environ.get("FINALLY", ""))
 print(json.dumps([x.tolist(), hits, warned, folder and str(folder)]))
 """
@@ -130,14 +130,14 @@ def test_no_folder_can_be_named(monkeypatch):
     def without_home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(_code_cache, "_cache_root", without_home)
+    monkeypatch.setattr(code_cache, "_cache_root", without_home)
     with pytest.warns(UserWarning, match=r"cannot be kept \(Could not determine home directory"):
         assert cache_directory.__wrapped__() is None
 
 
 def test_code_that_was_compiled_for_something_else_is_not_run(tmp_path):
     # Two machines that share the folder, and are of different kinds, write at once.
-    file = _code_cache._CheckedFile(str(tmp_path), "kernel", "stamp")
+    file = code_cache._CheckedFile(str(tmp_path), "kernel", "stamp")
     file.save("one kind of processor", "its code")
     assert file.load("one kind of processor") == "its code"
     assert file.load("another kind") is None
@@ -198,7 +198,7 @@ def test_damaged_files_on_a_full_disk(script, cache):
 
 
 GONE = """
-_jit.cache_directory()
+jit.cache_directory()
 import shutil
 shutil.rmtree(os.environ["NUMBA_CACHE_DIR"])
 open(os.environ["NUMBA_CACHE_DIR"], "w").close()
@@ -232,9 +232,9 @@ def test_privileges_dropped_after_import(script, cache):
 
 # The package may be installed where only root can read it.
 KNOWN_SOURCES = """
-from freqfm import _code_cache
-found = _code_cache._source_hash()
-_code_cache._source_hash = lambda: found
+from freqfm._numba import code_cache
+found = code_cache._source_hash()
+code_cache._source_hash = lambda: found
 """
 
 
@@ -278,7 +278,7 @@ def test_folder_that_others_may_write_to_is_refused(script, cache):
 def folders(monkeypatch, tmp_path):
     """Return a cache's folders, from the root on, and a function that asks for its use."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_code_cache, "_warned", [])
+    monkeypatch.setattr(code_cache, "_warned", [])
     ask = cache_directory.__wrapped__
     folder = ask()
     return [folder.parents[1], folder.parent, folder], ask
@@ -340,24 +340,24 @@ def test_a_link_to_the_root_is_followed_once(folders, monkeypatch):
     places, ask = folders
     moved(places[0])
     folder = ask()
-    monkeypatch.setattr(_code_cache, "cache_directory", lambda: folder)
+    monkeypatch.setattr(code_cache, "cache_directory", lambda: folder)
     places[0].unlink()
     places[0].symlink_to("/")
-    assert _code_cache.checked_directory() == folder
+    assert code_cache.checked_directory() == folder
     assert folder.is_relative_to(places[0].with_name("cache-elsewhere"))
 
 
 SWAPPED = """
-folder = _jit.cache_directory().parent
+folder = jit.cache_directory().parent
 folder.rename(folder.with_name("old"))
 folder.symlink_to(folder.with_name("old"))
 """
-OPENED = "_jit.cache_directory().chmod(0o777)"
+OPENED = "jit.cache_directory().chmod(0o777)"
 MADE_AGAIN = """
 import shutil
-shutil.rmtree(_jit.cache_directory().parent)
-_jit.cache_directory().mkdir(parents=True)
-_jit.cache_directory().parent.chmod(0o777)
+shutil.rmtree(jit.cache_directory().parent)
+jit.cache_directory().mkdir(parents=True)
+jit.cache_directory().parent.chmod(0o777)
 """
 
 
@@ -379,7 +379,7 @@ def test_the_folder_is_checked_at_each_use(script, cache, change, told):
 
 
 def test_a_folder_that_is_deleted_is_made_again(script, cache):
-    delete = "import shutil; shutil.rmtree(_jit.cache_directory().parent)"
+    delete = "import shutil; shutil.rmtree(jit.cache_directory().parent)"
     hits, warned, folder = run(script, cache, AFTER=delete)
     assert (hits, warned) == ([0, 0], [])
     assert run(script, cache)[:2] == ([1, 1], [])
@@ -414,7 +414,7 @@ import warnings
 warnings.simplefilter("error")
 import numpy as np
 from freqfm import ALSRecommender
-from freqfm._jit import KERNELS, cache_directory
+from freqfm._numba.jit import KERNELS, cache_directory
 
 als = ALSRecommender(2, max_iter=1).fit(np.eye(3, dtype=np.float32))
 used = [kernel for kernel in KERNELS if kernel.signatures]

@@ -18,10 +18,10 @@ from numba.core.typing import Context
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
-from freqfm import _compiler, _jit
-from freqfm._code_cache import KernelCache
+from freqfm._numba import compiler, jit
+from freqfm._numba.code_cache import KernelCache
 
-pytestmark = pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 
 
 class Inner(NamedTuple):
@@ -36,17 +36,17 @@ class Outer(NamedTuple):
 
 def ours(function):
     """Let a function pass for one of the package."""
-    function.__module__ = _jit.__name__
+    function.__module__ = jit.__name__
     return function
 
 
-@_jit.inlined
+@jit.inlined
 @ours
 def doubled(x):
     return 2 * x
 
 
-@_jit.subroutine
+@jit.subroutine
 @ours
 def total(outer, first):
     summed = 0.0
@@ -58,8 +58,8 @@ def total(outer, first):
 @pytest.fixture
 def kernel(monkeypatch):
     """The decorator, without a file on disk or a place among the package's kernels."""
-    monkeypatch.setattr(_jit, "KERNELS", [])
-    return lambda function: _jit.kernel(function, cached=False)
+    monkeypatch.setattr(jit, "KERNELS", [])
+    return lambda function: jit.kernel(function, cached=False)
 
 
 def example():
@@ -80,7 +80,7 @@ def test_tuples_of_arrays_are_passed_whole(kernel):
     assert compiled(example(), 0) == 6.0
     overload = total.overloads[numba.typeof(example()), numba.int64]
     whole, index = overload.fndesc.argtypes
-    assert isinstance(whole, _compiler.Whole)
+    assert isinstance(whole, compiler.Whole)
     assert index == numba.int64
     function = overload.library.get_function(overload.fndesc.mangled_name)
     assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
@@ -105,8 +105,8 @@ def alternating(values):
 
 @pytest.mark.parametrize(("decorator", "unrolled"), [("kernel", True), ("rolled_kernel", False)])
 def test_loops_are_unrolled_or_not(monkeypatch, decorator, unrolled):
-    monkeypatch.setattr(_jit, "KERNELS", [])
-    compiled = getattr(_jit, decorator)(alternating, cached=False)
+    monkeypatch.setattr(jit, "KERNELS", [])
+    compiled = getattr(jit, decorator)(alternating, cached=False)
     assert compiled(np.arange(4)) == alternating(np.arange(4))
     (overload,) = compiled.overloads.values()
     function = overload.library.get_function(overload.fndesc.mangled_name)
@@ -150,8 +150,8 @@ def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel, monkeypatch
                 function.attributes.add("noinline")
         add(self, module)
 
-    monkeypatch.setattr(_compiler._InnerCode, "add_ir_module", without_inlining, raising=False)
-    anew = _jit.subroutine(total.py_func)
+    monkeypatch.setattr(compiler._InnerCode, "add_ir_module", without_inlining, raising=False)
+    anew = jit.subroutine(total.py_func)
     compiled = kernel(lambda outer: anew(outer, 1))
     assert compiled(example()) == 3.0
     (overload,) = compiled.overloads.values()
@@ -183,13 +183,13 @@ def test_a_fit_does_not_depend_on_those_before():
 def test_min_and_max_are_no_calls(kernel, monkeypatch):
     # Functions of numba's would be shared with whatever else it compiles, see ``_Lower``.
     linked = []
-    optimize = _compiler._KernelCode._optimize_final_module
+    optimize = compiler._KernelCode._optimize_final_module
 
     def recorded(self):
         linked.extend(function.name for function in self._final_module.functions)
         optimize(self)
 
-    monkeypatch.setattr(_compiler._KernelCode, "_optimize_final_module", recorded)
+    monkeypatch.setattr(compiler._KernelCode, "_optimize_final_module", recorded)
 
     def bounds(x, y):
         return min(x, y), max(x, y), min(3, x), max(x, 2.5, y), max((x, y))
@@ -206,11 +206,11 @@ def test_functions_work_inside_what_numba_compiles():
 
 
 def test_left_out_passes_exist():
-    compiler = Compiler(
+    numbas = Compiler(
         cpu_target.typing_context, cpu_target.target_context, None, (), None, Flags(), {}
     )
-    (manager,) = compiler.define_pipelines()
-    assert {step.__name__ for step, _ in manager.passes} >= _compiler._UNUSED
+    (manager,) = numbas.define_pipelines()
+    assert {step.__name__ for step, _ in manager.passes} >= compiler._UNUSED
 
 
 def test_types_of_operators_are_found_once(kernel, monkeypatch):
@@ -222,7 +222,7 @@ def test_types_of_operators_are_found_once(kernel, monkeypatch):
         return resolve(self, func, args, kws)
 
     monkeypatch.setattr(Context, "resolve_function_type", recorded)
-    monkeypatch.setattr(_compiler._Types, "_found", {})
+    monkeypatch.setattr(compiler._Types, "_found", {})
     kernel(lambda x, y: x * y + x * y + x * y)(1.5, 2.5)
     products = [call for call in asked if "mul" in call[0]]
     assert len(products) == 1
@@ -243,13 +243,13 @@ def test_garbage_collection_is_left_as_it_was(kernel, enabled):
 
 
 def test_options_are_equal_by_value():
-    one, other = _compiler.Flags(), _compiler.Flags()
+    one, other = compiler.Flags(), compiler.Flags()
     assert one == other
     assert hash(one) == hash(other)
     other.nrt = True
     assert one != other
     one.nrt = False
-    assert one == _compiler.Flags()
+    assert one == compiler.Flags()
 
 
 def branches(n, values):
@@ -296,11 +296,11 @@ means = Propagation(X, 1).mean(*tables, 2)
 
 WITHOUT = """
 import json, sys
-sys.modules["freqfm._compiler"] = None
+sys.modules["freqfm._numba.compiler"] = None
 from numba.core.compiler import Compiler
-from freqfm import _jit
+from freqfm._numba import jit
 
-assert _jit.KernelCompiler is _jit.InnerCompiler is _jit.RolledCompiler is Compiler
+assert jit.KernelCompiler is jit.InnerCompiler is jit.RolledCompiler is Compiler
 """
 
 
@@ -348,7 +348,7 @@ def test_signals_wait_while_llvm_calls_python(kernel, interrupted):
     assert ended
 
 
-@pytest.mark.skipif(_jit.cache_directory() is None, reason="nothing is kept on disk")
+@pytest.mark.skipif(jit.cache_directory() is None, reason="nothing is kept on disk")
 @pytest.mark.parametrize("name", ["load_overload", "save_overload"])
 def test_signals_wait_while_compiled_code_is_read_or_written(name, interrupted):
     ended = interrupted(FunctionCache, name, lambda *args: None)

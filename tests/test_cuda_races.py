@@ -8,7 +8,7 @@ from races import RacingDevice
 from test_cuda_ptx import CASES
 
 from freqfm import backends
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 from freqfm.backends.cuda import fm, fm_trainer, occurrences, rafm
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.team import group_sum, synchronize_group

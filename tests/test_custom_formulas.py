@@ -33,8 +33,8 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
-from freqfm._code_cache import Fingerprint
-from freqfm._jit import JIT_DISABLED, specialised
+from freqfm._numba.code_cache import Fingerprint
+from freqfm._numba.jit import JIT_DISABLED, specialised
 from freqfm.backbones import Features
 from freqfm.backends.cpu.fm import fm_score, fm_train
 from freqfm.datasets import make_interactions

@@ -8,7 +8,7 @@ from helpers import each
 from numpy.testing import assert_allclose
 from scipy.special import ndtri
 
-from freqfm._jit import interpreted
+from freqfm._numba.jit import interpreted
 from freqfm.formulas import losses, rng, sampling_laws, search
 
 

@@ -12,7 +12,8 @@ import pytest
 from numba.core.codegen import JITCodeLibrary
 from processes import ROOT, python
 
-from freqfm import MFRecommender, _jit
+from freqfm import MFRecommender
+from freqfm._numba import jit
 from freqfm.samplers import Uniform
 
 # The estimators in every way that could ask a kernel for a second signature, or in every n-th one,
@@ -36,7 +37,7 @@ from scipy import sparse
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
-from freqfm._jit import KERNELS, n_signatures
+from freqfm._numba.jit import KERNELS, n_signatures
 from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
@@ -278,7 +279,7 @@ def test_every_kernel_is_compiled_once():
     They share the cache of the other tests: what those have compiled is loaded. One test, so that
     no two workers run these processes.
     """
-    folder = str(_jit.cache_directory().parents[1])
+    folder = str(jit.cache_directory().parents[1])
     reports = [report_of(EVERYTHING, every, NUMBA_CACHE_DIR=folder) for every in ("1", "3")]
     first, second = (set(map(tuple, report["stats"].values())) for report in reports)
     # Importing compiles nothing.
@@ -297,16 +298,16 @@ def test_every_kernel_is_compiled_once():
     assert second == {(0, 1)} and reports[1]["compiled"] == 0
 
 
-@pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 @pytest.mark.parametrize("verbose", [0, 1])
 def test_compilation_is_announced(verbose, monkeypatch, capsys):
     # Loads the kernels that the fit below takes.
     MFRecommender(2, max_iter=1).fit(np.eye(3))
     # Not kept on disk, so that it compiles in every run of the tests.
-    monkeypatch.setattr(_jit, "cache_directory", lambda: None)
-    monkeypatch.setattr(_jit, "KERNELS", list(_jit.KERNELS))
+    monkeypatch.setattr(jit, "cache_directory", lambda: None)
+    monkeypatch.setattr(jit, "KERNELS", list(jit.KERNELS))
 
-    @_jit.kernel
+    @jit.kernel
     def new_kernel(x):
         return x + 1
 
@@ -322,15 +323,15 @@ def test_compilation_is_announced(verbose, monkeypatch, capsys):
 
 
 def test_inner_functions_have_no_way_in_from_python():
-    @_jit.subroutine
+    @jit.subroutine
     def add_one(x):
         return x + 1
 
-    @_jit.kernel
+    @jit.kernel
     def add_two(x):
         return add_one(add_one(x))
 
-    _jit.KERNELS.remove(add_two)
+    jit.KERNELS.remove(add_two)
     assert add_two(1) == 3
     (compiled,) = add_one.overloads.values()
     assert "wrapper" not in compiled.library.get_llvm_str()
@@ -338,7 +339,7 @@ def test_inner_functions_have_no_way_in_from_python():
     assert add_one(1) == 2 and add_one(0.5) == 1.5
 
 
-@pytest.mark.skipif(_jit.JIT_DISABLED, reason="nothing is compiled")
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 def test_only_kernels_become_machine_code(monkeypatch):
     finalize, names = JITCodeLibrary._finalize_specific, []
 
@@ -349,14 +350,14 @@ def test_only_kernels_become_machine_code(monkeypatch):
     def halve(x):
         return x / 2
 
-    @_jit.kernel
+    @jit.kernel
     def quarter(x):
         return halve(halve(x))
 
-    _jit.KERNELS.remove(quarter)
+    jit.KERNELS.remove(quarter)
     monkeypatch.setattr(JITCodeLibrary, "_finalize_specific", record)
-    halve.__module__ = _jit.__name__
-    halve = _jit.subroutine(halve)
+    halve.__module__ = jit.__name__
+    halve = jit.subroutine(halve)
     assert quarter(2.0) == 0.5
     # The first compilation of a process makes numba's runtime, too.
     assert [name for name in names if name != "nrt"] == ["quarter"]
@@ -365,19 +366,19 @@ def test_only_kernels_become_machine_code(monkeypatch):
 @pytest.mark.slow
 def test_decorating_restores_numba_cache_directory(monkeypatch, tmp_path):
     users = str(tmp_path)
-    monkeypatch.setattr(_jit, "KERNELS", [])
+    monkeypatch.setattr(jit, "KERNELS", [])
     monkeypatch.setattr(numba.config, "CACHE_DIR", users)
 
     def add_one(x):
         return x + 1
 
-    compiled = _jit.kernel(add_one)
+    compiled = jit.kernel(add_one)
     assert users == numba.config.CACHE_DIR
-    assert len(_jit.KERNELS) == 1
-    if not _jit.JIT_DISABLED and _jit.cache_directory():
-        assert Path(compiled.stats.cache_path).is_relative_to(_jit.cache_directory())
+    assert len(jit.KERNELS) == 1
+    if not jit.JIT_DISABLED and jit.cache_directory():
+        assert Path(compiled.stats.cache_path).is_relative_to(jit.cache_directory())
         with pytest.raises(TypeError):
-            _jit.kernel("not a function")
+            jit.kernel("not a function")
         assert users == numba.config.CACHE_DIR
 
 
@@ -385,7 +386,7 @@ TINY_FIT = """
 import json
 import numpy as np
 import freqfm
-from freqfm._jit import KERNELS
+from freqfm._numba.jit import KERNELS
 
 X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
 of_two = {"n_components": 2, "max_iter": 2, "random_state": 0}
@@ -406,9 +407,9 @@ print(json.dumps([predictions, bool(KERNELS)]))
 
 WHERE = """
 import json
-from freqfm import _jit
+from freqfm._numba import jit
 
-print(json.dumps([_jit.__file__, _jit.cache_directory().name]))
+print(json.dumps([jit.__file__, jit.cache_directory().name]))
 """
 
 

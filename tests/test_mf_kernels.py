@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm._jit import interpreted
+from freqfm._numba.jit import interpreted
 from freqfm.backends.cpu import tables
 from freqfm.initializers import Initializer
 from freqfm.losses import (

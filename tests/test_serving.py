@@ -17,7 +17,7 @@ from freqfm import (
     MFRecommender,
     _validation,
 )
-from freqfm._jit import JIT_DISABLED
+from freqfm._numba.jit import JIT_DISABLED
 from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import TILE_ITEMS

@@ -32,7 +32,8 @@ from freqfm import (
     _threads,
     _validation,
 )
-from freqfm._jit import JIT_DISABLED, KERNELS, kernel
+from freqfm._numba import instructions
+from freqfm._numba.jit import JIT_DISABLED, KERNELS, kernel
 from freqfm._threads import single_threaded_blas
 from freqfm._validation import count_threads
 from freqfm._warnings import warn_once
@@ -154,17 +155,16 @@ PROCESSOR = binding.get_process_triple().partition("-")[0]
 
 
 HAS_PAUSE = pytest.mark.skipif(
-    JIT_DISABLED or PROCESSOR not in team_module._PAUSES, reason="has no instruction"
+    JIT_DISABLED or PROCESSOR not in instructions._PAUSES, reason="has no instruction"
 )
 
 
 @HAS_PAUSE
 def test_threads_that_wait_pause():
-    pause = team_module._pause
-    look = numba.njit(lambda: pause())
+    look = numba.njit(lambda: instructions.pause())
     look()
     (code,) = look.inspect_llvm().values()
-    assert team_module._PAUSES[PROCESSOR][0] in code
+    assert instructions._PAUSES[PROCESSOR][0] in code
 
 
 @HAS_PAUSE
@@ -175,8 +175,8 @@ def test_processor_is_that_of_the_process():
         import platform
         platform.machine = lambda: {other!r}
         import numba
-        from freqfm.backends.cpu import team
-        numba.njit(lambda: team._pause())()
+        from freqfm._numba import instructions
+        numba.njit(lambda: instructions.pause())()
     """
     done = processes.python(textwrap.dedent(source))
     assert done.returncode == 0, done.stderr

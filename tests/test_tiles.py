@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from freqfm._jit import python_function
-from freqfm.backends.cpu import blas, vae
+from freqfm._numba import blas
+from freqfm._numba.jit import python_function
+from freqfm.backends.cpu import vae
 
 MOST = 80
 

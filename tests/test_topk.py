@@ -6,7 +6,7 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from freqfm._jit import JIT_DISABLED
+from freqfm._numba.jit import JIT_DISABLED
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Exclusions
 from freqfm.backends.cpu import topk

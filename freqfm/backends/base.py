@@ -150,7 +150,7 @@ class FMProblem(NamedTuple):
     ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
     weights: list  #: of FMWeights, one for each output
     states: list  #: of the optimizer, one for each output
-    #: Custom formulas by the functions that they replace, see ``freqfm._jit.specialised``.
+    #: Custom formulas by the functions that they replace, see ``freqfm._numba.jit.specialised``.
     formulas: dict = MappingProxyType({})
 
 

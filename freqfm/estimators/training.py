@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from freqfm._components import Component, is_ours
-from freqfm._jit import announced_compilation
 from freqfm._messages import cut, shown
+from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm._validation import LearnedArrays
 from freqfm._warnings import warn_user

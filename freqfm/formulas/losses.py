@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.formulas.codes import LOG_LOSS
 from freqfm.formulas.special import exp_of_minus, log_of_one_plus, sine_and_cosine
 
@@ -96,7 +96,7 @@ def share_of_top(score, threshold, temperature):
     return 1.0 / (1.0 + math.exp(min(max((threshold - score) / temperature, -80.0), 80.0)))
 
 
-# Custom formulas replace the functions above, see ``freqfm._jit.specialised``.
+# Custom formulas replace the functions above, see ``freqfm._numba.jit.specialised``.
 
 
 def pointwise_replacements(value_and_derivative, curvature, expected_target, of_classes):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import HALF, inlined
+from freqfm._numba.jit import HALF, inlined
 from freqfm.formulas.special import normal_upper_quantile
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

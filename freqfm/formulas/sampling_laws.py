@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, subroutine
+from freqfm._numba.jit import ONE, ZERO, inlined, subroutine
 from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
 from freqfm.formulas.special import exp_of_minus
 

@@ -1,6 +1,6 @@
 """Binary search in sorted arrays."""
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 
 
 @inlined

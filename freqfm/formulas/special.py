@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, inlined
+from freqfm._numba.jit import HALF, ONE, inlined
 
 _LOG2_E = np.float32(1 / math.log(2))
 _TWO = np.float32(2)

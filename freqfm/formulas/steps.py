@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, python_function
+from freqfm._numba.jit import ONE, ZERO, inlined, python_function
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import as_python
+from freqfm._numba.jit import as_python
 from freqfm._warnings import warn_once
 
 __all__ = ["warn_of_wrong_derivatives"]

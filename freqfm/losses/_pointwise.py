@@ -95,7 +95,7 @@ class Loss(Component):
                             codes.CUSTOM_LOSS)  # fmt: skip
 
     def replacements(self, of_classes):
-        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``.
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``.
 
         Parameters
         ----------

@@ -9,7 +9,7 @@ from numba import njit
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component
-from freqfm._jit import python_function
+from freqfm._numba.jit import python_function
 from freqfm.formulas.losses import log_surrogate, pair_loss, pairwise_replacements
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
 from freqfm.losses._derivatives import warn_of_wrong_derivatives
@@ -129,7 +129,7 @@ class RankingLoss(Component):
         return 1.0
 
     def replacements(self):
-        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
         return {}
 
 
@@ -384,7 +384,7 @@ class PSL(Softmax):
         return {**super().constants(n_users, n_items, n_positives), "pairs": True}
 
     def replacements(self):
-        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
         activations = {
             "tanh": _log_of_tanh_plus_one,
             "atan": _log_of_atan_plus_one,
@@ -442,7 +442,7 @@ class PairwiseLoss(RankingLoss):
     value_and_derivatives = None
 
     def replacements(self):
-        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
         if self.value_and_derivatives is pair_loss:
             return {}
         return pairwise_replacements(self.value_and_derivatives)

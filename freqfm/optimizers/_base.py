@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import POSITIVE, Component, try_formula
-from freqfm._jit import as_python, python_function
 from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import as_python, python_function
 from freqfm._warnings import warn_once
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
@@ -168,7 +168,7 @@ class Optimizer(Component):
         return np.column_stack([ones, ones if self.step is None else steps])
 
     def replacements(self):
-        """Return the formulas to replace in kernels, see ``freqfm._jit.specialised``."""
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
         if self.step is None:
             return {}
         if self.n_states not in (0, 1, 2):

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMWeights, Tower, UpdateRule
-from freqfm.backends.cpu.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm.backends.cpu.fm import first_token, prepare, sum_of_rows
 from freqfm.backends.cpu.fm_batch import (
     TokenSums,
@@ -32,7 +33,6 @@ from freqfm.backends.cpu.fm_batch import (
     token_rate,
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepared_batch
-from freqfm.backends.cpu.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.cpu.team import wait
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import inlined, kernel
+from freqfm._numba.jit import inlined, kernel
 from freqfm.backends.cpu.tables import (
     batch_of,
     catch_up,

@@ -19,7 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._numba.prefetch import (
+    EARLY,
+    SOON,
+    prefetch_element,
+    prefetch_element_early,
+    prefetch_row,
+    prefetch_row_early,
+)
+from freqfm._numba.vectors import LANES
 from freqfm.backends.cpu.fm_batch import (
     TokenSums,
     begin_step,
@@ -38,16 +47,7 @@ from freqfm.backends.cpu.fm_columns import (
 )
 from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.fm_scores import score_rows
-from freqfm.backends.cpu.prefetch import (
-    EARLY,
-    SOON,
-    prefetch_element,
-    prefetch_element_early,
-    prefetch_row,
-    prefetch_row_early,
-)
 from freqfm.backends.cpu.team import wait
-from freqfm.backends.cpu.vectors import LANES
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import step_columns
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
 from freqfm.backends.cpu.ownership import owns
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM

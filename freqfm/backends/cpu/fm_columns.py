@@ -9,8 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED
-from freqfm.backends.cpu.vectors import DOUBLE, I64, LANES, Arguments, VectorWriter
+from freqfm._numba.jit import JIT_DISABLED
+from freqfm._numba.vectors import DOUBLE, I64, LANES, Arguments, VectorWriter
 
 __all__ = ["BLOCK", "sum_gradient_block", "sum_gradient_tail", "sum_row_block", "sum_row_tail"]
 

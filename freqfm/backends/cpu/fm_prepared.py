@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
+from freqfm._numba.prefetch import prefetch_element
 from freqfm.backends.cpu.fm_batch import row_in_order
-from freqfm.backends.cpu.prefetch import prefetch_element
 
 _ONE = np.uint64(1)
 

@@ -10,9 +10,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import HALF, JIT_DISABLED, ZERO, inlined
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_element_early, prefetch_row_early
-from freqfm.backends.cpu.vectors import (
+from freqfm._numba.jit import HALF, JIT_DISABLED, ZERO, inlined
+from freqfm._numba.prefetch import EARLY, prefetch_element_early, prefetch_row_early
+from freqfm._numba.vectors import (
     BLOCK,
     FLOAT,
     I64,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus

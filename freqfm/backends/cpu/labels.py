@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined, kernel
-from freqfm.backends.cpu.prefetch import EARLY, prefetch_columns_early, prefetch_row_early
+from freqfm._numba.instructions import count_bits
+from freqfm._numba.jit import inlined, kernel
+from freqfm._numba.prefetch import EARLY, prefetch_columns_early, prefetch_row_early
 from freqfm.backends.cpu.team import Member, Team, part, synchronize
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -27,23 +26,6 @@ _APART = 8
 
 # How many rows of tables ahead one is prefetched.
 _EARLY = np.uint64(EARLY)
-
-
-@intrinsic
-def _compiled_count_bits(typing_context, word):
-    """Return the number of bits that are set."""
-
-    def codegen(context, builder, signature, args):
-        return builder.ctpop(args[0])
-
-    return types.uint64(types.uint64), codegen
-
-
-def _interpreted_count_bits(word):
-    return np.uint64(int(word).bit_count())
-
-
-_count_bits = _interpreted_count_bits if JIT_DISABLED else _compiled_count_bits
 
 
 @inlined
@@ -81,7 +63,7 @@ def _join_bits(member, begin, end, work):
         for other in range(1, member.size):
             joined |= work.bits[other, word]
         work.bits[0, word] = joined
-        n += _count_bits(joined)
+        n += count_bits(joined)
     return n
 
 
@@ -93,7 +75,7 @@ def _list_tokens(member, begin, end, n, work):
         left = work.bits[0, word]
         while left != _ZERO:
             below = left - _ONE
-            work.tokens[n] = (word << _WORD_BITS) + _count_bits(left ^ below) - _ONE
+            work.tokens[n] = (word << _WORD_BITS) + count_bits(left ^ below) - _ONE
             for other in range(member.size):
                 work.counts[other, n] = 0
             n += _ONE
@@ -106,7 +88,7 @@ def _label_entries(begin, end, bits, ranks, counts, work):
     """Write the labels of some entries, and count these."""
     for p in range(begin, end):
         word, bit = _bit_of(np.uint64(work.indices[p]))
-        label = np.uint64(ranks[word]) + _count_bits(bits[word] & (bit - _ONE))
+        label = np.uint64(ranks[word]) + count_bits(bits[word] & (bit - _ONE))
         work.labels[p] = label
         counts[label] += 1
 

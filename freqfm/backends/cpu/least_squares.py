@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel
 from freqfm._memory import aligned_zeros
+from freqfm._numba.blas import add_product, add_product_of_transposed
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.cpu.blas import add_product, add_product_of_transposed
 from freqfm.backends.cpu.team import Team, wait
 
 # Rows that conjugate gradients solve together: their products with the Gram matrix are one call of

@@ -11,9 +11,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined
-from freqfm.backends.cpu.prefetch import write_prefetch
-from freqfm.backends.cpu.vectors import BLOCK, FLOAT, I64, LANES, VECTOR, VECTORS, VectorWriter
+from freqfm._numba.jit import JIT_DISABLED, inlined
+from freqfm._numba.prefetch import write_prefetch
+from freqfm._numba.vectors import BLOCK, FLOAT, I64, LANES, VECTOR, VECTORS, VectorWriter
 
 __all__ = ["AHEAD", "Listed", "add_rows", "score_rows"]
 

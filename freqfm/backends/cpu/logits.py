@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.formulas.special import exp_of_minus
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 
 # Sixteen consecutive tokens have the same owner: sixteen float32 of a vector indexed by token fill
 # a cache line, and two threads that write to the same line wait for each other.

@@ -7,8 +7,8 @@ that a short row costs two misses instead of six.
 
 import numpy as np
 
-from freqfm._jit import kernel
-from freqfm.backends.cpu.prefetch import prefetch_element
+from freqfm._numba.jit import kernel
+from freqfm._numba.prefetch import prefetch_element
 from freqfm.backends.cpu.team import Team
 
 SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.float32)])

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
 from freqfm._memory import aligned_zeros
-from freqfm.backends.cpu.prefetch import prefetch_row
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.tables import row_scratch
 from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.formulas.search import first_above

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, kernel, rolled_kernel
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel, rolled_kernel
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm_batch import (
     Scratch,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import kernel
+from freqfm._numba.jit import kernel
 from freqfm.formulas import rng
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import ONE, kernel
+from freqfm._numba.jit import ONE, kernel
 from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, draw_static

@@ -13,9 +13,9 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel, python_function
 from freqfm._memory import aligned_zeros
-from freqfm.backends.cpu.blas import add_product_of_transposed, tile_height
+from freqfm._numba.blas import add_product_of_transposed, tile_height
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function
 from freqfm.backends.cpu.drawing import draw_for_rows
 from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.softmax_rows import (

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
-from freqfm.backends.cpu.blas import add_product, product_with_transposed
+from freqfm._numba.blas import add_product, product_with_transposed
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cpu.logits import (
     exponentials,
     largest_logit,

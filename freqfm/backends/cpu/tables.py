@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel, subroutine
 from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm._numba.prefetch import LINE, prefetch_row_to_write
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
-from freqfm.backends.cpu.prefetch import LINE, prefetch_row_to_write
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.codes import (
     BETA_1,

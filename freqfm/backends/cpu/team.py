@@ -18,13 +18,10 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined, kernel, specialised
 from freqfm._memory import check_room
+from freqfm._numba.instructions import atomic_add, atomic_load, pause, sleep
+from freqfm._numba.jit import JIT_DISABLED, inlined, kernel, specialised
 from freqfm._signals import hold_signals
 from freqfm._threads import available_threads
 from freqfm._warnings import warn_user
@@ -62,80 +59,18 @@ _FIRST_SIZES, _CALLS_BETWEEN = (2, 2, 1), 30
 _MICROSECONDS = np.uint32(0 if sys.platform == "win32" else 20)
 
 
-def _publish_sleep():
-    """Make the system's sleep callable from compiled code under one name."""
-    if sys.platform == "win32":
-        function = ctypes.windll.kernel32.Sleep
-    else:
-        function = ctypes.CDLL(None).usleep
-    binding.add_symbol("freqfm_sleep", ctypes.cast(function, ctypes.c_void_p).value)
-
-
-_publish_sleep()
-_sleep = types.ExternalFunction("freqfm_sleep", types.int32(types.uint32))
-
-
-def _slot(context, builder, array_type, array, index):
-    array = context.make_array(array_type)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, array_type, array, [index], wraparound=False)
-
-
-@intrinsic
-def _atomic_add(typing_context, array, index, value):
-    def codegen(context, builder, signature, args):
-        slot = _slot(context, builder, signature.args[0], args[0], args[1])
-        return builder.atomic_rmw("add", slot, args[2], "seq_cst")
-
-    return types.int64(array, types.intp, types.int64), codegen
-
-
-@intrinsic
-def _atomic_load(typing_context, array, index):
-    def codegen(context, builder, signature, args):
-        slot = _slot(context, builder, signature.args[0], args[0], args[1])
-        return builder.load_atomic(slot, "seq_cst", 8)
-
-    return types.int64(array, types.intp), codegen
-
-
-# What tells a core that its thread waits for memory to change, by the kind of processor that code
-# is compiled for: the function of LLVM, and its argument.
-_PAUSES = {
-    **dict.fromkeys(("x86_64", "amd64"), ("llvm.x86.sse2.pause", None)),
-    **dict.fromkeys(("aarch64", "arm64"), ("llvm.aarch64.hint", 1)),
-}
-
-
-@intrinsic
-def _pause(typing_context):
-    """Let the thread that shares the core, if there is one, have all of it for a moment."""
-
-    def codegen(context, builder, signature, args):
-        # Not ``platform.machine()``: an emulated process, as of Python for x86-64 on Windows for
-        # ARM, is compiled for another processor than the machine has.
-        processor = binding.get_process_triple().partition("-")[0]
-        name, hint = _PAUSES.get(processor, (None, None))
-        if name is not None:
-            given = [] if hint is None else [ir.Constant(ir.IntType(32), hint)]
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
 @inlined
 def wait(barrier, size):
     """Return once all ``size`` threads have called this, or once the call is aborted."""
     if size == 1:
         return
-    generation = _atomic_load(barrier, _GENERATION)
-    if _atomic_add(barrier, _ARRIVED, 1) == size - 1:
-        _atomic_add(barrier, _ARRIVED, -size)
-        _atomic_add(barrier, _GENERATION, 1)
+    generation = atomic_load(barrier, _GENERATION)
+    if atomic_add(barrier, _ARRIVED, 1) == size - 1:
+        atomic_add(barrier, _ARRIVED, -size)
+        atomic_add(barrier, _GENERATION, 1)
         return
     spins = 0
-    while _atomic_load(barrier, _GENERATION) == generation and _atomic_load(barrier, _ABORTED) == 0:
+    while atomic_load(barrier, _GENERATION) == generation and atomic_load(barrier, _ABORTED) == 0:
         spins = _spin(spins, barrier)
 
 
@@ -143,8 +78,8 @@ def wait(barrier, size):
 def _spin(spins, barrier):
     """Pause, after many spins by sleeping; return the number of spins."""
     if spins >= barrier[_MAX_SPINS]:
-        _sleep(_MICROSECONDS)
-    _pause()
+        sleep(_MICROSECONDS)
+    pause()
     return spins + 1
 
 
@@ -180,7 +115,7 @@ def _wait_until_idle(barrier, size):
     """Return once no other thread is running."""
     for rank in range(1, size):
         spins = 0
-        while _atomic_load(barrier, _RUNNING + rank * _LINE) != 0:
+        while atomic_load(barrier, _RUNNING + rank * _LINE) != 0:
             spins = _spin(spins, barrier)
 
 

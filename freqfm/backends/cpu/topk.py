@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._memory import aligned_zeros
+from freqfm._numba.blas import product_with_transposed
+from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.cpu.blas import product_with_transposed
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
 

@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined, kernel, rolled_kernel
-from freqfm.backends.base import Histories, Stream
-from freqfm.backends.cpu.blas import (
+from freqfm._numba.blas import (
     add_product,
     add_product_of_transposed,
     product_with_transposed,
     tile_height,
 )
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, rolled_kernel
+from freqfm._numba.prefetch import SOON, prefetch_row
+from freqfm.backends.base import Histories, Stream
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
-from freqfm.backends.cpu.prefetch import SOON, prefetch_row
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Occurrences,

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined, interpreted, kernel
 from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, interpreted, kernel
+from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
-from freqfm.backends.cpu.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.tables import (
     Side,
     Step,

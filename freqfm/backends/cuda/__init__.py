@@ -3,9 +3,9 @@
 How the parts fit:
 
 ``team``
-    A phase is a function of ``(team, b, args)`` under ``freqfm._jit.inlined``: groups share the
-    work items, lanes of a group the columns or the entries. What a group does together, such as a
-    sum over its lanes, are functions of this file. They are written for one lane; so a phase is
+    A phase is a function of ``(team, b, args)`` under ``freqfm._numba.jit.inlined``: groups share
+    the work items, lanes of a group the columns or the entries. What a group does together, such as
+    a sum over its lanes, are functions of this file. They are written for one lane; so a phase is
     ordinary code, which tests run on a CPU, with groups in random order.
 ``device``
     The only file that imports ``numba.cuda``. ``Device`` holds arrays and runs tuples of phases:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.cuda.products import (
     multiply_tile_of_rows,
     n_tiles,

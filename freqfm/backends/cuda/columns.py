@@ -1,6 +1,6 @@
 """Four columns of a row at a time: a lane waits for four numbers as long as for one."""
 
-from freqfm._jit import ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.formulas.special import exp_of_minus
 
 __all__ = [

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from numba import cuda
 
-from freqfm._jit import compiling, fingerprint_of, translated
+from freqfm._numba.jit import compiling, fingerprint_of, translated
 from freqfm.backends.cuda import kernel_files, products, team
 from freqfm.backends.cuda.constants import kind_of, with_constants
 
@@ -328,7 +328,7 @@ class Device:
         span : tuple of int, default=(0, 1)
             The first batch, and the one after the last.
         formulas : dict, default=None
-            Custom formulas, see ``freqfm._jit.specialised``.
+            Custom formulas, see ``freqfm._numba.jit.specialised``.
         """
         # The barrier counts the blocks of one kernel; with a stream for each thread two might run.
         with self._active(), self._turn:

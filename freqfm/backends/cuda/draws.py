@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.team import group_max, last_of_lanes, prefix_sum, synchronize_group
 from freqfm.formulas.rng import random_bits, uniform
 from freqfm.formulas.sampling_laws import cell_logit

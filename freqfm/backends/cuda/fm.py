@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import (
     COLUMNS,
     FOUR_ZEROS,

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from freqfm._jit import interpreted
+from freqfm._numba.jit import interpreted
 from freqfm._rows import take_rows
 from freqfm.backends.base import CPUOnlyError, RankedTables
 from freqfm.backends.cuda import fm, rafm

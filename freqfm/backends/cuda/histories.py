@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ZERO, inlined
+from freqfm._numba.jit import HALF, ZERO, inlined
 from freqfm.backends.cuda.memory import lanes_for
 from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.losses import pair_gradient

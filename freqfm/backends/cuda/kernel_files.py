@@ -14,7 +14,7 @@ from importlib import metadata
 
 import numba
 
-from freqfm._jit import cache_directory, checked_directory
+from freqfm._numba.jit import cache_directory, checked_directory
 
 __all__ = ["load", "name_of", "save"]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Snapshot, Trainer
 from freqfm.backends.cuda.team import group_max
 

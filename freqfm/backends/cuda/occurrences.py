@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.team import (
     add_at,
     group_sum,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.ranking import (
     LOSS,
     EpochData,

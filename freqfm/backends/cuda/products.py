@@ -7,7 +7,7 @@ For a GPU, where a warp makes a tile, ``device`` replaces ``arrangement``, ``rea
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import FOUR_ZEROS, read, times
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._jit import interpreted
+from freqfm._numba.jit import interpreted
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
 from freqfm.backends.cuda.alignment import (
     ALIGN,

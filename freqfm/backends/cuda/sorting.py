@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.occurrences import DIGIT_BITS, DIGITS, PASS, Occurrences, Sorting
 from freqfm.backends.cuda.team import worker
 

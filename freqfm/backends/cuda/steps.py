@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.team import first_of_lanes, group_sum
 from freqfm.formulas.codes import COUNT_SAMPLES, EPSILON, RATE_COUNTED, STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.steps import present_rate, sgd_step, step_element

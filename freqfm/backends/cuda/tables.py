@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import HALF, ONE, ZERO, inlined
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
 from freqfm.backends.cuda.sorting import Touched
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row

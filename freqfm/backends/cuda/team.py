@@ -11,7 +11,7 @@ The functions below are those of groups of a single lane, with which phases run 
 
 from typing import NamedTuple
 
-from freqfm._jit import inlined
+from freqfm._numba.jit import inlined
 
 __all__ = [
     "Team",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import (
     COLUMNS,
     exponentials,

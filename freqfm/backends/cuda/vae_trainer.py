@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._jit import interpreted
+from freqfm._numba.jit import interpreted
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch

@@ -20,7 +20,7 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
-from freqfm._code_cache import (
+from freqfm._numba.code_cache import (
     Fingerprint,
     KernelCache,
     cache_directory,
@@ -30,7 +30,7 @@ from freqfm._code_cache import (
 )
 
 try:
-    from freqfm._compiler import InnerCompiler, KernelCompiler, RolledCompiler
+    from freqfm._numba.compiler import InnerCompiler, KernelCompiler, RolledCompiler
 except ImportError:  # a version of numba without what that file changes: compiling takes longer
     InnerCompiler = KernelCompiler = RolledCompiler = Compiler
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined
+from freqfm._numba.jit import JIT_DISABLED, inlined
 
 #: Numbers of 32 bits in a cache line.
 LINE = 16

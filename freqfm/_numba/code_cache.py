@@ -29,7 +29,9 @@ from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
 #: The folders whose functions are compiled; nothing outside of them uses the decorators.
-COMPILED = ("formulas", "backends")
+COMPILED = ("_numba", "formulas", "backends")
+
+_PACKAGE = __package__.partition(".")[0]
 
 # What the machine code of a kernel takes at most, and numba with the first one.
 _MEGABYTES = 24
@@ -38,10 +40,10 @@ _MEGABYTES = 24
 def _source_hash():
     """Hash the sources that may be compiled: the version of the package's compiled code."""
     # The package may be in a zip archive, or be bytecode without sources.
-    package, hashed = resources.files(__package__), {*COMPILED, "_code_cache", "_compiler", "_jit"}
+    package = resources.files(_PACKAGE)
     files = {}
     with contextlib.suppress(FileNotFoundError):
-        found = [path for path in package.iterdir() if path.name.partition(".")[0] in hashed]
+        found = [path for path in package.iterdir() if path.name in COMPILED]
         files = dict(file for path in found for file in _sources(path, path.name))
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
@@ -161,7 +163,7 @@ class _Locator(UserProvidedCacheLocator):
     def __init__(self, py_func):
         self._py_file, module = inspect.getfile(py_func), py_func.__module__
         self._lineno = py_func.__code__.co_firstlineno
-        self._is_ours = module.startswith(f"{__package__}.")
+        self._is_ours = module.startswith(f"{_PACKAGE}.")
         subpath = module if self._is_ours else self.get_suitable_cache_subpath(self._py_file)
         self._cache_path = str(cache_directory() / subpath)
 

@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
-from freqfm._jit import JIT_DISABLED, inlined
+from freqfm._numba.jit import JIT_DISABLED, inlined
 
 __all__ = ["add_product", "add_product_of_transposed", "product_with_transposed", "tile_height"]
 

@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from freqfm._jit import FASTMATH, JIT_DISABLED
+from freqfm._numba.jit import FASTMATH, JIT_DISABLED
 
 #: Numbers in a vector: 16 float32 fill a cache line. Vectors of a block of columns: the last
 #: columns of a table whose width is no multiple of a block are taken one vector at a time.
