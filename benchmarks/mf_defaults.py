@@ -27,6 +27,7 @@ from _runs import Results, table
 from freqfm import MFRecommender
 from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
+from freqfm.losses import BSL
 from freqfm.metrics import ranking_report
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
@@ -41,32 +42,57 @@ DATA_SETS = {
 }
 K = 20
 
+
+class Before(BSL):
+    """BSL with the defaults that it had before fits were made shorter."""
+
+    block = 4
+    shrinkage = 0.0
+    max_iter = 100
+
+
+class EqualWeights(BSL):
+    """BSL without weights of rare items."""
+
+    shrinkage = 0.0
+
+
+class Blocks(BSL):
+    """BSL with rows of fewer positives."""
+
+    block = 4
+
+
 # The defaults before they were changed to these.
-BEFORE = {"n_components": 64, "n_negatives": 1024, "learning_rate": "steady"}
+BEFORE = {"loss": Before(), "init": "xavier", "negative_sampler": "uniform", "n_negatives": 512}
 
 CHANGES = {
     "the defaults": {},
     "before": BEFORE,
+    "before, 20 epochs": {**BEFORE, "max_iter": 20},
+    "before, spectral": {**BEFORE, "init": "spectral"},
+    "xavier": {"init": "xavier"},
+    "uniform": {"negative_sampler": "uniform"},
+    "equal weights": {"loss": EqualWeights()},
+    "block 4": {"loss": Blocks()},
+    "100 epochs": {"max_iter": 100},
     "steady rate": {"learning_rate": "steady"},
     "n_components=64": {"n_components": 64},
-    "n_components=64, steady rate": {"n_components": 64, "learning_rate": "steady"},
     "n_negatives=256": {"n_negatives": 256},
+    "n_negatives=512": {"n_negatives": 512},
     "n_negatives=1024": {"n_negatives": 1024},
+    "batch_size=2048": {"batch_size": 2048},
     "user_dropout=0": {"user_dropout": 0.0},
     "user_dropout=0.05": {"user_dropout": 0.05},
     "user_dropout=0.2": {"user_dropout": 0.2},
     "Popularity(0.3)": {"negative_sampler": Popularity(0.3)},
+    "Popularity(0.75)": {"negative_sampler": Popularity(0.75)},
     "1 / tau times 0.85": {"temperature": DensityTemperature(0.85 * 3.4, slope=0.85 * 0.9)},
     "1 / tau times 1.15": {"temperature": DensityTemperature(1.15 * 3.4, slope=1.15 * 0.9)},
     "weights n_u^-0.5": {"user_exponent": -0.5},
     "weights n_u^-1": {"user_exponent": -1.0},
     "weights n_i^-0.3": {"item_exponent": -0.3},
     **{f"propagation, {share}": {"propagation": share} for share in (0.05, 0.1, 0.2, 0.4)},
-    "20 epochs": {"max_iter": 20},
-    "40 epochs": {"max_iter": 40},
-    "spectral": {"init": "spectral"},
-    "spectral, 20 epochs": {"init": "spectral", "max_iter": 20},
-    "spectral, 40 epochs": {"init": "spectral", "max_iter": 40},
     "lightgcn": {"backbone": "lightgcn"},
     "lightgcn, 20 epochs": {"backbone": "lightgcn", "max_iter": 20},
     "lightgcn, 40 epochs": {"backbone": "lightgcn", "max_iter": 40},
@@ -84,7 +110,6 @@ CHANGES = {
         f"bpr, {sampler}, 20 epochs": {"loss": "bpr", "negative_sampler": sampler, "max_iter": 20}
         for sampler in ("uniform", "dns")
     },
-    **{f"before, propagation, {w}": {**BEFORE, "propagation": w} for w in (0.05, 0.1, 0.2, 0.4)},
 }
 
 
@@ -110,7 +135,7 @@ def training_and_validation(name, args):
 def steady_rate(n_pairs):
     """Return Adam's default rate as it is without falling, see ``MFRecommender``."""
     n_batches = -(-n_pairs // min(max(n_pairs // 256, 32), 1024))
-    return float(np.clip(24 / (100 * n_batches), 3e-4, 1e-2))
+    return float(np.clip(24 / (50 * n_batches), 3e-4, 1e-2))
 
 
 def weighted(X, user_exponent, item_exponent):

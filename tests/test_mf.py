@@ -310,7 +310,7 @@ def test_the_similarity_of_a_model_stays(checkerboard):
 def test_early_stopping_restores_the_best_epoch(checkerboard):
     train, _ = checkerboard
     model = model_of(early_stopping=True, n_iter_no_change=3, max_iter=200, learning_rate=0.02)
-    model.fit(train)
+    model.set_params(init="xavier").fit(train)
     assert len(model.validation_scores_) == model.n_iter_ < 200
     assert model.best_iter_ == 1 + np.argmax(model.validation_scores_)
 

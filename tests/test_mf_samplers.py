@@ -154,6 +154,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(params):
     one, *others = [
         MFRecommender(
             **{"n_components": 64, "max_iter": 2, "batch_size": 300, "random_state": 1, **params},
+            init="xavier",
             n_jobs=n_jobs,
         ).fit(X)
         for n_jobs in (1, 2, 3)

@@ -71,6 +71,14 @@ def test_groups_start_apart_and_the_rest_at_random():
     assert_allclose(model.item_factors_[10:], plain.item_factors_[10:], atol=1e-6)
 
 
+def test_it_is_the_default_start():
+    X = make_interactions(40, 30, 300, random_state=0)
+    default = started(X, "auto")
+    assert_array_equal(default.user_factors_, started(X, "spectral").user_factors_)
+    long = started(X, "auto", init_scale=3.0)
+    assert_allclose(long.item_factors_, 3 * default.item_factors_, rtol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(3, 40), (40, 3), (1, 1)])
 def test_more_components_than_singular_vectors(shape):
     X = sparse.csr_array(np.ones(shape, dtype=np.float32))

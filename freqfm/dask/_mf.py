@@ -141,6 +141,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         sizes = self._n_rounds, cluster.n_threads(n_shards), self._n_known
         held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
         model, self._trainers = self.model._copy_as(_users.WorkerModel), []
+        model.item_counts_ = self.X.item_counts
         for i, home in enumerate(self._homes):
             part = _users.of_some_users(model, *bounds[i : i + 2])
             part._seed, part.verbose = seed_of(model._seed, i), 0
@@ -257,6 +258,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _of_client = ("_interactions",)
     _records = _users.WorkerModel._records
     _parameter_constraints = {**mf.MFRecommender._parameter_constraints, **CONSTRAINTS}
+    _has_all_interactions = False
     __init__ = with_options(mf.MFRecommender)
 
     # Training; these methods are called by ``BaseRecommender.fit``.

@@ -80,9 +80,12 @@ class RankingLoss(Component):
     #: Batch size, in positives.
     batch_size = 1024
     #: Number of epochs.
-    max_iter = 100
+    max_iter = 50
     #: Name of the optimizer.
     optimizer = "adam"
+    #: Positives of an item that n users have weigh n / (n + shrinkage): what an item of few users
+    #: has learned is largely the very users that it is compared with.
+    shrinkage = 0.0
     #: How far Adam may move a weight over all steps of a fit; determines its learning rate.
     travel = 24.0
     #: Whether Adam's default learning rate falls during a fit.
@@ -148,6 +151,10 @@ class Softmax(RankingLoss):
     with j over the negatives [1]_. For negatives that are not drawn uniformly, the log of their
     relative probability is subtracted from the logit, so that the sum estimates that of all items.
 
+    A positive of an item that n users have weighs n / (n + 1): what the vector of an item of few
+    users has learned is largely these users themselves, so that it says little about each of them.
+    The attribute ``shrinkage`` of a subclass replaces the 1; 0 leaves all weights as they are.
+
     Parameters
     ----------
     include_positive : bool or "auto", default="auto"
@@ -170,11 +177,13 @@ class Softmax(RankingLoss):
     """
 
     family = "softmax"
-    n_negatives = 1024
+    n_negatives = 768
     weights_negatives = True
     adapts_temperature = True
     temperature = "adap_tau0"
-    block = 4
+    block = 16
+    shrinkage = 1.0
+    rate_falls = True
     user_dropout = 0.1
     _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
 
@@ -225,8 +234,6 @@ class BSL(Softmax):
     """
 
     temperature = "density"
-    n_negatives = 512
-    rate_falls = True
     no_dropout_from = 1 << 18
     divergence_hint = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
@@ -541,6 +548,7 @@ class CCL(PairwiseLoss):
     has_temperature = False
     n_negatives = 64
     optimizer = "adam"
+    rate_falls = True
     divergence_hint = "a smaller negative_weight"
     _parameter_constraints = {
         "margin": [Interval(Real, -1, 1, closed="both")],
@@ -574,6 +582,8 @@ class _Alignment(RankingLoss):
     block = 1
     # Rankings are by dot products, and lengths follow popularity only after larger steps.
     travel = 240.0
+    # Steps of at most 0.01 do not get as far in fewer.
+    max_iter = 100
     margins = False
     #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
     half = False

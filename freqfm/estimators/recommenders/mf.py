@@ -39,10 +39,10 @@ from freqfm.estimators.recommenders.mf_trainer import (
 )
 from freqfm.estimators.tables import grow_state, new_state
 from freqfm.estimators.training import check_same_class, check_unchanged
-from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import SAMPLERS, Sampler, Uniform
+from freqfm.samplers import SAMPLERS, Popularity, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
 
 __all__ = ["MFRecommender"]
@@ -97,13 +97,16 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
-        "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws uniformly, or not at all
-        for losses without negatives. From "midx_uniform" on, negatives are drawn for each user by
-        the user's scores, for softmax and BSL; BPR and CCL support only "dns" of these.
+        "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws by the root of the popularity,
+        which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, CCL and custom
+        losses of two scores; and not at all for losses without negatives. From "midx_uniform" on,
+        negatives are drawn for each user by the user's scores, for softmax and BSL; BPR and CCL
+        support only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
-        each user). None is the sampler's default, or else the loss's: 1024 for softmax, PSL and
-        SL@K, 512 for BSL, 64 for CCL, 1 for BPR, and 128 if negatives are drawn for each user.
+        each user). None is the sampler's default, or else the loss's: 768 for BSL, softmax, PSL and
+        SL@K, but at most 8 times the root of the number of items; 64 for CCL, 1 for BPR, and 128 if
+        negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and custom losses of two
@@ -112,12 +115,12 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
         depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 (240 for DirectAU
         and MAWU) divided by the steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines
-        it is scaled by how much longer the initial vectors are. With BSL the rate falls linearly
-        from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that is more, to a
-        twentieth of its first value; ``partial_fit`` on new interactions uses the mean. A given
-        rate does not fall.
+        it is scaled by how much longer the initial vectors are. Except with DirectAU and MAWU, the
+        rate falls linearly from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that
+        is more, to a twentieth of its first value; ``partial_fit`` on new interactions uses the
+        mean. A given rate does not fall.
     max_iter : int, default=None
-        Number of epochs; None is the loss's default, see its ``max_iter``.
+        Number of epochs; None is the loss's default: 50, and 100 for DirectAU and MAWU.
     batch_size : int, default=None
         Approximate number of positives in a batch; None is the default of the loss, or of
         ``LightGCN(propagate="batch")``, and less for small data.
@@ -134,11 +137,13 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         batch, in proportion to how often they occur: items as positives or drawn, and users once
         for the positives that the loss keeps together, see its ``block``. None is "full" for a
         given ``weight_decay``, and "batch" without one.
-    init : {"xavier", "normal", "prism", "spectral"} or Initializer, default="xavier"
-        Initial values of the vectors, see :mod:`freqfm.initializers`. "spectral" takes directions
-        from the interactions, which helps with few epochs.
+    init : {"auto", "xavier", "normal", "prism", "spectral"} or Initializer, default="auto"
+        Initial values of the vectors, see :mod:`freqfm.initializers`. "auto" is "spectral", which
+        takes directions from the interactions and needs half of the epochs; on a cluster, where
+        these are not in one place, it is "xavier".
     init_scale : float, default=None
-        Scale of the initializer, for "xavier" and "normal"; None is 1 and 0.1.
+        Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
+        for "xavier" and "auto", and 0.1 for "normal".
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
@@ -258,10 +263,12 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "loss": RANKING_LOSSES,
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
-        "negative_sampler": {"auto": Uniform, **SAMPLERS},
-        "init": INITIALIZERS,
+        "negative_sampler": SAMPLERS,
+        "init": {"auto": Spectral, **INITIALIZERS},
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
+    #: Whether ``fit`` has all interactions in one place, as a spectral start needs.
+    _has_all_interactions = True
     #: Which users and items have features: two arrays of bool; None without features.
     _described = None
 
@@ -313,7 +320,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         user_dropout: float | None = None,
         weight_decay: float | None = None,
         weight_decay_scope: str | None = None,
-        init: str | Initializer = "xavier",
+        init: str | Initializer = "auto",
         init_scale: float | None = None,
         n_recommendations: int = 10,
         early_stopping: bool = False,
@@ -359,7 +366,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         loss = params.get("loss", self.loss)
         loss = RANKING_LOSSES.get(loss, RankingLoss) if isinstance(loss, str) else loss
         auto = getattr(loss, "optimizer", RankingLoss.optimizer)
+        sampler = Popularity if getattr(loss, "weights_negatives", False) else Uniform
         axes = super()._components_by_name(params)
+        axes = {**axes, "negative_sampler": {"auto": sampler, **SAMPLERS}}
         if auto in OPTIMIZERS:
             axes = {**axes, "optimizer": {"auto": OPTIMIZERS[auto], **OPTIMIZERS}}
         return axes

@@ -9,10 +9,10 @@ from freqfm._components import is_named, refuse_names, resolve
 from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.formulas import codes
-from freqfm.initializers import INITIALIZERS, Initializer
+from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import SAMPLERS, InBatch, Sampler, Uniform
+from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
 
 # Bounds of Adam's default learning rate, see ``_default_rate``.
@@ -20,6 +20,10 @@ _SLOWEST, _FASTEST = 3e-4, 1e-2
 
 # Default standard deviation of normal initial values; the initializer's default suits FMs.
 _NORMAL_SCALE = 0.1
+
+# Batches that share negatives draw them by popularity to this power, and at most so many times the
+# root of the number of items.
+_EXPONENT, _NEGATIVES_PER_ROOT = 0.5, 8
 
 # Default batches have at least this many positives.
 _SMALLEST_BATCH = 32
@@ -82,7 +86,7 @@ def resolve_components(model, n_pairs, shape, n_known):
     n_negatives = model.n_negatives
     if n_negatives is None:
         of_sampler = sampler.n_negatives if loss.weights_negatives else None
-        n_negatives = of_sampler or loss.n_negatives or 0
+        n_negatives = of_sampler or _default_negatives(loss, shape[1])
     elif loss.n_negatives is None:
         raise ValueError(
             f"n_negatives={n_negatives} is not used: loss={model.loss!r} draws no negatives; leave "
@@ -179,10 +183,20 @@ def _batch_size(model, loss, backbone, n_pairs):
     return min(max(n_pairs // backbone.n_batches, _SMALLEST_BATCH), largest)
 
 
+def _default_negatives(loss, n_items):
+    """Return the loss's number of negatives; fewer of few items if a batch shares them."""
+    if not loss.weights_negatives:
+        return loss.n_negatives or 0
+    return min(loss.n_negatives, int(np.ceil(_NEGATIVES_PER_ROOT * np.sqrt(n_items))))
+
+
 def _initializer(model):
     scale = "scale", "init_scale", model.init_scale
-    initializer = resolve("init", model.init, Initializer, INITIALIZERS, [scale])
-    return initializer.with_defaults(scale=_NORMAL_SCALE)
+    auto = is_named(model.init, "auto")
+    value = "xavier" if auto else model.init
+    initializer = resolve("init", value, Initializer, INITIALIZERS, [scale])
+    initializer = initializer.with_defaults(scale=_NORMAL_SCALE)
+    return Spectral(base=initializer) if auto and model._has_all_interactions else initializer
 
 
 def _stretch(initializer, shape, n_components, n_pairs):
@@ -273,7 +287,7 @@ def _sampler(model, loss):
             )
         return None
     if is_named(value, "auto"):
-        return Uniform()
+        return Popularity(_EXPONENT) if loss.weights_negatives else Uniform()
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS).with_defaults()
     if not loss.weights_negatives and not _draws_without_weights(sampler):
         fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]

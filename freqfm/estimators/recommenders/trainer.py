@@ -43,14 +43,15 @@ class RecommenderTrainer(TrainingTask):
         self.model, self.components, self.X = model, components, X
         self._n_known = n_known
         # All that the model is trained on, now and before: in ``partial_fit`` X is what is new. The
-        # model of a shard has no history.
+        # model of a shard has no history, but the number of users of all shards that have an item.
+        of_shard = model._history is None
         self._known = X
-        if X.nnz != n_known and model._history is not None:
+        if X.nnz != n_known and not of_shard:
             self._known = model._known_interactions(X.shape[1])
+        self._counts = model.item_counts_ if of_shard else count_columns(self._known)
         self.optimizer = components.optimizer
         self._score = score
         self._n_threads = n_threads
-        self._counts = count_columns(X)
         self._rule = make_rule(
             components.optimizer, components.weight_decay, components.weight_decay_scope
         )
