@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "_threads": {"_memory", "_signals"},
     "_warnings": set(),
     "callbacks": {"_messages", "_warnings"},
-    "_numba": {"_memory", "_signals", "_warnings"},
+    "_numba": {"_memory", "_messages", "_signals", "_warnings"},
     "_components": {"_numba", "_messages"},
     "_versions": {"_numba", "_threads", "_warnings", "backends"},
     "_validation": {"_ids", "_messages", "_rows", "_threads", "_warnings", "exceptions"},

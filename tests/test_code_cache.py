@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import ROOT, python
 
-from freqfm._numba import code_cache
+from freqfm._numba import code_cache, code_files
 from freqfm._numba.jit import JIT_DISABLED, cache_directory
 
 pytestmark = [
@@ -137,7 +137,7 @@ def test_no_folder_can_be_named(monkeypatch):
 
 def test_code_that_was_compiled_for_something_else_is_not_run(tmp_path):
     # Two machines that share the folder, and are of different kinds, write at once.
-    file = code_cache._CheckedFile(str(tmp_path), "kernel", "stamp")
+    file = code_files._CheckedFile(str(tmp_path), "kernel", "stamp")
     file.save("one kind of processor", "its code")
     assert file.load("one kind of processor") == "its code"
     assert file.load("another kind") is None
@@ -278,7 +278,7 @@ def test_folder_that_others_may_write_to_is_refused(script, cache):
 def folders(monkeypatch, tmp_path):
     """Return a cache's folders, from the root on, and a function that asks for its use."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(code_cache, "_warned", [])
+    monkeypatch.setattr(code_files, "_warned", [])
     ask = cache_directory.__wrapped__
     folder = ask()
     return [folder.parents[1], folder.parent, folder], ask

@@ -1,25 +1,32 @@
 """How kernels are compiled: details of numba that would otherwise go unnoticed if they changed."""
 
+import ast
 import gc
-import json
+import importlib
+import inspect
 import signal
+import sys
+import warnings
 from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
+from helpers import each
 from llvmlite.binding import Linkage
+from numba.core import registry
 from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.core.typing import Context
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from processes import python
 
-from freqfm._numba import compiler, jit
-from freqfm._numba.code_cache import KernelCache
+from freqfm import _numba
+from freqfm._numba import code_files, compiler, jit
+from freqfm._numba.code_files import KernelCache
 
 pytestmark = pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 
@@ -242,16 +249,6 @@ def test_garbage_collection_is_left_as_it_was(kernel, enabled):
         (gc.enable if before else gc.disable)()
 
 
-def test_options_are_equal_by_value():
-    one, other = compiler.Flags(), compiler.Flags()
-    assert one == other
-    assert hash(one) == hash(other)
-    other.nrt = True
-    assert one != other
-    one.nrt = False
-    assert one == compiler.Flags()
-
-
 def branches(n, values):
     """Variables that are set in some blocks and used in others."""
     result = 0
@@ -283,39 +280,131 @@ def test_variables_keep_their_values_across_blocks(kernel):
         assert compiled(n, values) == branches(n, values)
 
 
-PROPAGATE = """
-import numpy as np
-from scipy import sparse
-from freqfm.backends.cpu.propagation import Propagation
-
-rng = np.random.default_rng(0)
-X = sparse.csr_array((rng.random((20, 15)) < 0.4).astype(np.float32))
-tables = [rng.normal(size=(n, 4)).astype(np.float32) for n in X.shape]
-means = Propagation(X, 1).mean(*tables, 2)
-"""
-
-WITHOUT = """
-import json, sys
-sys.modules["freqfm._numba.compiler"] = None
-from numba.core.compiler import Compiler
-from freqfm._numba import jit
-
-assert jit.KernelCompiler is jit.InnerCompiler is jit.RolledCompiler is Compiler
-"""
+# What is called from Python, by callers of another compiler, or once per process.
+CALLED_OTHERWISE = {"_compile_for_args", "_get_module_for_linking", "_WholeModel.__init__"}
 
 
-@pytest.mark.slow
-def test_a_numba_without_these_details_compiles_all_the_same(tmp_path):
-    # The kernel passes tuples of arrays to functions inside, of both kinds.
-    expected = {}
-    exec(PROPAGATE, expected)
-    # Not with the cache of the others, whose code the cheaper compiler has made.
-    # Types and lowering differ, which optimising does not test.
-    source = WITHOUT + PROPAGATE + "print(json.dumps([found.tolist() for found in means]))"
-    done = python(source, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
-    assert done.returncode == 0, done.stderr
-    for found, mean in zip(json.loads(done.stdout), expected["means"], strict=True):
-        assert_allclose(found, mean, rtol=1e-5, atol=1e-6)
+def own_functions():
+    """Yield every function of the cheaper compiler, by name, with its owner."""
+    classes = [one for one in vars(compiler).values() if inspect.isclass(one)]
+    for owner in (compiler, *(one for one in classes if one.__module__ == compiler.__name__)):
+        for name, value in vars(owner).items():
+            full = f"{owner.__name__}.{name}"
+            if (
+                inspect.isfunction(value)
+                and value.__module__ == compiler.__name__
+                and not {name, full} & CALLED_OTHERWISE
+            ):
+                yield pytest.param(owner, name, id=full)
+
+
+def largest(values, factor):
+    found = values[0]
+    for i in range(1, values.shape[0]):
+        found = max(found, values[i] * factor)
+    return found
+
+
+def scaled(outer, first):
+    summed = 0.0
+    for p in range(first, outer.indices.shape[0]):
+        summed += outer.inner.values[outer.indices[p]]
+    return summed * outer.inner.factor + largest(outer.inner.values, outer.inner.factor)
+
+
+def outermost(outer):
+    return scaled(outer, 1) - scaled(outer, 0)
+
+
+@pytest.fixture
+def compile_example(kernel, monkeypatch):
+    """Compile and run a kernel with functions of both kinds; return its result and warnings."""
+    monkeypatch.setattr(jit, "_failures", [])
+    monkeypatch.setattr(jit, "_DECORATED", dict(jit._DECORATED))
+
+    def run():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            monkeypatch.setitem(globals(), "largest", jit.inlined(ours(largest)))
+            monkeypatch.setitem(globals(), "scaled", jit.subroutine(ours(scaled)))
+            result = kernel(ours(outermost))(example())
+        return result, [str(warning.message) for warning in caught]
+
+    return run
+
+
+def check_fallback(compile_example, reason):
+    found, (warned,) = compile_example()
+    assert found == -1.5
+    assert reason in warned and "first fits take two to three times as long" in warned
+
+
+def broken(*args, **kwargs):
+    raise TypeError("takes other arguments by now")
+
+
+def test_example_is_compiled_without_warning(compile_example):
+    assert compile_example() == (-1.5, [])
+
+
+@pytest.mark.parametrize("owner, name", list(own_functions()))
+def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch, owner, name):
+    monkeypatch.setattr(owner, name, broken)
+    check_fallback(compile_example, "TypeError: takes other arguments by now")
+
+
+def names_of_numba(module):
+    """Yield the modules and names that a module imports from numba and llvmlite."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("numba", "llvmlite"):
+            for alias in node.names:
+                yield importlib.import_module(node.module), alias.name
+
+
+def import_without(monkeypatch, module, owner, name):
+    """Let a module be imported anew, without a name that it imports."""
+    monkeypatch.delattr(owner, name)
+    if f"{owner.__name__}.{name}" in sys.modules:
+        monkeypatch.setitem(sys.modules, f"{owner.__name__}.{name}", None)
+    monkeypatch.delitem(sys.modules, module.__name__)
+    monkeypatch.delattr(_numba, module.__name__.rpartition(".")[2])
+
+
+@each("owner, name", list(names_of_numba(compiler)))
+def test_without_a_name_of_numba_its_compiler_is_taken(owner, name):
+    with pytest.MonkeyPatch.context() as patch:
+        import_without(patch, compiler, owner, name)
+        patch.setattr(jit, "_failures", [])
+        with pytest.warns(UserWarning, match=f"Error: .*{name}.* take two to three"):
+            assert jit._cheaper() is None
+
+
+def test_kernels_are_compiled_without_the_cheaper_compiler(compile_example, monkeypatch):
+    monkeypatch.setitem(sys.modules, compiler.__name__, None)
+    monkeypatch.delattr(_numba, "compiler")
+    check_fallback(compile_example, "Error: ")
+
+
+@each("owner, name", list(names_of_numba(code_files)))
+def test_without_a_name_of_numba_nothing_is_kept(owner, name):
+    with pytest.MonkeyPatch.context() as patch:
+        import_without(patch, code_files, owner, name)
+        with pytest.warns(UserWarning, match=f"Error: .*{name}.* for itself"):
+            jit._keep_on_disk(jit.inlined)
+
+
+def test_what_cannot_be_kept_on_disk_is_run(kernel, monkeypatch):
+    compiled = kernel(ours(lambda x: x + 1))
+    monkeypatch.setattr(code_files.KernelCache, "__init__", broken)
+    with pytest.warns(UserWarning, match="takes other arguments by now.* for itself"):
+        jit._keep_on_disk(compiled)
+    assert compiled(1) == 2
+
+
+def test_options_that_numba_does_not_know_are_left_out(monkeypatch):
+    assert jit._known(_nrt=False, invented=True) == {"_nrt": False}
+    monkeypatch.delattr(registry, "cpu_target")
+    assert jit._known(_nrt=False) == {}
 
 
 @pytest.fixture

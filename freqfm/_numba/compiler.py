@@ -7,42 +7,29 @@ kernels. Whatever is changed here are details of numba; ``tests/test_compiler.py
 of numba that ignores them.
 """
 
+import functools
 import gc
 import operator
 from collections import Counter
 
+import numba
 from llvmlite import binding, ir
 from numba.core import config, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.compiler import Flags as _NumbaFlags
 from numba.core.compiler_machinery import register_pass
-from numba.core.errors import NumbaRuntimeError
 from numba.core.ir import Assign
 from numba.core.lowering import Lower
+from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 from numba.core.typing import Context, signature
 from numba.cpython.builtins import do_minmax
 from numba.extending import models, register_model
 
-from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 
-__all__ = ["InnerCompiler", "KernelCompiler", "RolledCompiler"]
-
-
-class Flags(_NumbaFlags):
-    """Options of a compilation, which numba hashes and compares thousands of times."""
-
-    __slots__ = ()
-
-    def __hash__(self):
-        return hash(len(self.options))
-
-    def __eq__(self, other):
-        same = isinstance(other, Flags) and self._values == other._values
-        return same or super().__eq__(other)
+__all__ = ["compile_kernel", "inner_function"]
 
 
 class Whole(types.Type):
@@ -58,9 +45,6 @@ class _WholeModel(models.PrimitiveModel):
     def __init__(self, manager, whole):
         super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
-
-# What the largest kernel takes while it is compiled.
-_MEGABYTES = 96
 
 # What ``_Types`` and ``_Lower`` write in place of a call.
 _COMPARISONS = {min: operator.lt, max: operator.gt}
@@ -375,7 +359,6 @@ class KernelCompiler(Compiler):
     _code = _KernelCode
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
-        flags = Flags(flags)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
         self.state.typingctx = _Types(typingctx)
         context = self.state.targetctx
@@ -385,20 +368,10 @@ class KernelCompiler(Compiler):
 
     def compile_extra(self, func):
         """Compile without a search for unreachable objects, of which there are millions."""
-        if self._lowering is _KernelLowering:
-            check_room(_MEGABYTES, "a kernel that has to be compiled")
         enabled = gc.isenabled()
         gc.disable()
         try:
             return super().compile_extra(func)
-        except NumbaRuntimeError as error:
-            if "NRT required" not in str(error):
-                raise
-            # It names the line, but does not say what is wrong with it.
-            raise TypeError(
-                f"A formula makes a list, an array or a string, for which kernels have no memory; "
-                f"use numbers and tuples of numbers only. numba reports:\n{error}"
-            ) from None
         finally:
             if enabled:
                 gc.enable()
@@ -430,3 +403,43 @@ class InnerCompiler(KernelCompiler):
 
     _lowering = _InnerLowering
     _code = _InnerCode
+
+
+class Inner(CPUDispatcher):
+    """A function that kernels call: compiled without an entry point from Python or C.
+
+    Entry points would be a third of what the first fit compiles. A call from Python, as in tests,
+    compiles the function again, with an entry point.
+    """
+
+    @functools.cached_property
+    def _for_python(self):
+        wrappers = "nopython", "no_cpython_wrapper", "no_cfunc_wrapper"
+        options = {k: v for k, v in self.targetoptions.items() if k not in wrappers}
+        return numba.njit(**options)(self.py_func)
+
+    def _compile_for_args(self, *args, **kwargs):
+        return self._for_python
+
+    def get_call_template(self, args, kws):
+        """Return the signature of a call; functions are not compiled again for literal numbers."""
+        args = [types.unliteral(kind) for kind in args]
+        kws = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template(args, kws)
+
+    def add_overload(self, compiled):
+        """Store compiled code without registering it for calls from Python, which would crash."""
+        self.overloads[tuple(compiled.signature.args)] = compiled
+
+
+def inner_function(function, options, ours):
+    """Return a function that kernels call; ``ours`` says that it is one of the package."""
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options = {"nopython": True, "boundscheck": None, **wrappers, **options}
+    pipeline = {"pipeline_class": InnerCompiler} if ours else {}
+    return Inner(py_func=function, targetoptions=options, **pipeline)
+
+
+def compile_kernel(given, function, unrolls):
+    """Compile a kernel; ``given`` is what numba gives to a pipeline."""
+    return (KernelCompiler if unrolls else RolledCompiler)(*given).compile_extra(function)

@@ -17,22 +17,19 @@ import numba
 import numpy as np
 from numba.core import event
 from numba.core.compiler import Compiler
-from numba.core.registry import CPUDispatcher
-from numba.core.types import unliteral
+from numba.extending import is_jitted
 
+from freqfm._memory import check_room
+from freqfm._messages import cut
 from freqfm._numba.code_cache import (
+    PACKAGE,
     Fingerprint,
-    KernelCache,
     cache_directory,
     checked_directory,
     is_of_library,
     names_used,
 )
-
-try:
-    from freqfm._numba.compiler import InnerCompiler, KernelCompiler, RolledCompiler
-except ImportError:  # a version of numba without what that file changes: compiling takes longer
-    InnerCompiler = KernelCompiler = RolledCompiler = Compiler
+from freqfm._warnings import warn_once, warn_user
 
 __all__ = [
     "FASTMATH",
@@ -59,9 +56,25 @@ __all__ = [
 # the training loop must see them.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
+
+def _known(**options):
+    """Return options of ``numba.njit``, without those that this version of numba does not know."""
+    try:
+        from numba.core.registry import cpu_target
+
+        return {name: options[name] for name in options if hasattr(cpu_target.options, name)}
+    except Exception:
+        return {}
+
+
 # Kernels allocate nothing, so they need no runtime that counts references to arrays; with it, every
 # inlined helper that takes arrays would update reference counts, which all threads share.
-_OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, "_nrt": False}
+_OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, **_known(_nrt=False)}
+_OF_KERNELS = {"nogil": True, **_known(no_cfunc_wrapper=True), **_OPTIONS}
+_INLINED = _known(forceinline=True)
+
+# What the largest kernel takes while it is compiled.
+_MEGABYTES = 96
 
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 
@@ -108,40 +121,86 @@ class _Announcer(event.Listener):
         pass
 
 
-class _Inner(CPUDispatcher):
-    """A function that kernels call: compiled without an entry point from Python or C.
+def _cheaper():
+    """Return what compiles for less, or None if it does not work with this version of numba."""
+    if not _failures:
+        try:
+            from freqfm._numba import compiler
 
-    Entry points would be a third of what the first fit compiles. A call from Python, as in tests,
-    compiles the function again, with an entry point.
-    """
+            return compiler
+        except Exception as error:
+            _give_up(error)
+    return None
 
-    @functools.cached_property
-    def _for_python(self):
-        return numba.njit(**_OPTIONS)(self.py_func)
 
-    def _compile_for_args(self, *args, **kwargs):
-        return self._for_python
+# Why the cheaper compiler is not used any more.
+_failures = []
 
-    def get_call_template(self, args, kws):
-        """Return the signature of a call; functions are not compiled again for literal numbers."""
-        args = [unliteral(kind) for kind in args]
-        kws = {name: unliteral(kind) for name, kind in kws.items()}
-        return super().get_call_template(args, kws)
 
-    def add_overload(self, compiled):
-        """Store compiled code without registering it for calls from Python, which would crash."""
-        self.overloads[tuple(compiled.signature.args)] = compiled
+def _give_up(error):
+    _failures.append(error)
+    warn_user(
+        f"numba {numba.__version__} has changed what freqfm compiles faster with "
+        f"({type(error).__name__}: {cut(str(error))}). Everything is compiled by numba alone: "
+        f"results are the same, first fits take two to three times as long. Install a version of "
+        f"numba that freqfm requires."
+    )
+
+
+class _KernelPipeline:
+    """Compiles a kernel for numba: by the cheaper compiler or, if that fails, by numba's alone."""
+
+    unrolls = True
+
+    def __init__(self, *given):
+        self._given = given
+
+    def compile_extra(self, function):
+        """Return the compiled code of a Python function."""
+        check_room(_MEGABYTES, "a kernel that has to be compiled")
+        cheaper, failure = _cheaper(), None
+        if cheaper:
+            try:
+                return cheaper.compile_kernel(self._given, function, self.unrolls)
+            except MemoryError:
+                raise
+            except Exception as error:
+                failure = error
+        try:
+            inner = _Translation(numba.njit(**_INLINED, **_OPTIONS), {})
+            function = _copied(function, inner.of_users, "")
+            compiled = Compiler(*self._given).compile_extra(function)
+        except Exception as error:
+            if "NRT required" not in str(error):
+                raise
+            # It names the line, but does not say what is wrong with it.
+            raise TypeError(
+                f"A formula makes a list, an array or a string, for which kernels have no memory; "
+                f"use numbers and tuples of numbers only. numba reports:\n{error}"
+            ) from None
+        if failure:
+            _give_up(failure)
+        return compiled
+
+
+class _RolledPipeline(_KernelPipeline):
+    """Compiles a kernel whose loops are not unrolled."""
+
+    unrolls = False
 
 
 def _inner(function, **options):
     if JIT_DISABLED:
         return function
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    options = {"nopython": True, "boundscheck": None, **wrappers, **_OPTIONS, **options}
-    # What a user has written may print, which needs the environment that numba sets.
-    ours = function.__module__.split(".")[0] == __name__.split(".")[0]
-    pipeline = InnerCompiler if ours else Compiler
-    return _Inner(py_func=function, targetoptions=options, pipeline_class=pipeline)
+    cheaper = _cheaper()
+    if cheaper:
+        # What a user has written may print, which needs the environment that numba sets.
+        ours = function.__module__.split(".")[0] == PACKAGE
+        try:
+            return cheaper.inner_function(function, {**_OPTIONS, **options}, ours)
+        except Exception as error:
+            _give_up(error)
+    return numba.njit(**_OPTIONS, **options)(function)
 
 
 def _recorded(compiled, function, decorator):
@@ -151,7 +210,7 @@ def _recorded(compiled, function, decorator):
 
 def inlined(function):
     """Compile a function of scalars, or of one row, into the kernels that call it."""
-    return _recorded(_inner(function, forceinline=True), function, inlined)
+    return _recorded(_inner(function, **_INLINED), function, inlined)
 
 
 def subroutine(function):
@@ -161,7 +220,7 @@ def subroutine(function):
 
 def kernel(function, cached=True):
     """Compile a loop over arrays: without the GIL, cached on disk, with a single signature."""
-    return _kernel(function, cached, KernelCompiler, kernel)
+    return _kernel(function, cached, _KernelPipeline, kernel)
 
 
 def rolled_kernel(function, cached=True):
@@ -169,20 +228,29 @@ def rolled_kernel(function, cached=True):
 
     They compile in a tenth to a sixth less time.
     """
-    return _kernel(function, cached, RolledCompiler, rolled_kernel)
+    return _kernel(function, cached, _RolledPipeline, rolled_kernel)
 
 
 def _kernel(function, cached, pipeline, decorator):
     if JIT_DISABLED:
         return _recorded(_interpreted(function), function, decorator)
-    compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=pipeline, **_OPTIONS)(
-        function
-    )
+    compiled = numba.njit(pipeline_class=pipeline, **_OF_KERNELS)(function)
     if cached and cache_directory() is not None:
-        # The same as ``cache=True``, with a cache that cannot fail.
-        compiled._cache = KernelCache(function)
+        _keep_on_disk(compiled)
     KERNELS.append(compiled)
     return _recorded(compiled, function, decorator)
+
+
+def _keep_on_disk(compiled):
+    try:
+        from freqfm._numba.code_files import keep_on_disk
+
+        keep_on_disk(compiled)
+    except Exception as error:
+        warn_once(
+            f"numba {numba.__version__} has changed how compiled code is kept on disk "
+            f"({type(error).__name__}: {cut(str(error))}). Every process compiles for itself."
+        )
 
 
 def python_function(function):
@@ -360,7 +428,7 @@ def _ours(value):
 
 def _is_function(value):
     """Return whether compiled code can call a value: compiled by numba, or to be compiled."""
-    return isinstance(value, (CPUDispatcher, types.FunctionType))
+    return is_jitted(value) or isinstance(value, types.FunctionType)
 
 
 def _interpreted(function):
