@@ -23,13 +23,19 @@ def read(name):
 def test_oldest_dependencies_are_tested():
     project = read("pyproject.toml")
     (block,) = re.findall(r"^dependencies = \[(.*?)\]", project, re.S | re.M)
-    bounds = re.findall(r'"([\w-]+)>=([\d.]+)"', block)
+    bounds = re.findall(r'"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?"', block)
     assert len(bounds) == block.count('"') // 2
     for extra in ("frames", "dask"):
         (block,) = re.findall(rf"^{extra} = \[(.*)\]$", project, re.M)
         bounds += re.findall(r'"([\w-]+)[][,\w]*>=([\d.]+)"', block)
     pinned = re.findall(r'"([\w-]+)==([\d.]+)\.\*"', read(".github/workflows/tests.yml"))
     assert sorted(pinned) == sorted(bounds)
+
+
+def test_numba_has_an_upper_bound_beyond_which_candidates_are_tried():
+    assert re.search(r'"numba>=[\d.]+,<[\d.]+"', read("pyproject.toml"))
+    workflow = read(".github/workflows/numba.yml")
+    assert "schedule:" in workflow and "pip install --pre --upgrade numba" in workflow
 
 
 def test_oldest_python_is_tested():
