@@ -596,6 +596,8 @@ def test_momentum_of_rows_that_are_not_in_batches(beta_1, max_iter, atol):
         *({"loss": name} for name in RANKING_LOSSES),
         {"temperature": AdapTau(warm_up=1)},
         {"negative_sampler": "full"},
+        # Several tiles of rows, of negatives and of columns.
+        {"n_components": 130, "batch_size": 900, "n_negatives": 300},
         {"negative_sampler": Uniform(shared=False), "n_negatives": 5},
         {"loss": "bpr", "n_components": 40},
         {"loss": "mawu", "weight_decay": 1e-3, "optimizer": Adam(0.01, lazy=False)},
@@ -612,7 +614,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(params):
             **{"n_components": 64, "max_iter": 2, "batch_size": 300, "random_state": 1, **params},
             n_jobs=n_jobs,
         ).fit(X)
-        for n_jobs in (1, 2, 3)
+        for n_jobs in (1, 2, 5, 16)
     ]
     vectors, found = one.transform(X), one.recommend(users=np.arange(160))[0]
     for other in others:

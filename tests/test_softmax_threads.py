@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freqfm.backends.cpu.pairwise import PairwiseFamily
-from freqfm.backends.cpu.softmax import TILE_NEGATIVES, TILE_ROWS, SoftmaxFamily
+from freqfm.backends.cpu.softmax import COLUMNS, TILE, SoftmaxFamily
 from freqfm.formulas import codes
 
 
@@ -19,16 +19,23 @@ def most_threads(degrees, code=codes.NEGATIVES_SHARED, block=4, batch_size=1024,
 
 
 def test_threads_have_a_tile_each():
-    assert most_threads([4] * 10) == 1024 / TILE_NEGATIVES == 8
+    assert most_threads([4] * 10) == 256 // TILE * 1024 // COLUMNS == 32
     # One positive makes a row: 1,024 rows.
-    assert most_threads([1] * 10) == 2 * np.ceil(1024 / (2 * TILE_ROWS)) == 14
-    assert most_threads([1] * 10, batch_size=8192) == 104
-    assert most_threads([1] * 10, block=None) == 14
-    assert most_threads([0, 0]) == 14
+    assert most_threads([1] * 10) == 128
+    assert most_threads([1] * 10, batch_size=8192) == 1024
+    assert most_threads([1] * 10, block=None) == 128
+    assert most_threads([0, 0]) == 128
+
+
+@pytest.mark.parametrize("batch_size", [1024, 4096])
+@pytest.mark.parametrize("degree", [10, 16, 40])
+def test_batches_of_blocks_of_16_positives_have_work_for_16_threads(degree, batch_size):
+    shape = {"block": 16, "batch_size": batch_size, "n_negatives": 512}
+    assert most_threads([degree] * 10, **shape) >= 16
 
 
 @pytest.mark.parametrize(
-    "code, expected", [(codes.NEGATIVES_FULL, 391), (codes.NEGATIVES_IN_BATCH, 8)]
+    "code, expected", [(codes.NEGATIVES_FULL, 2 * 782), (codes.NEGATIVES_IN_BATCH, 32)]
 )
 def test_the_number_of_negatives_counts(code, expected):
     assert most_threads([4] * 10, code, n_negatives=1) == expected

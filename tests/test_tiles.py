@@ -20,6 +20,21 @@ def test_two_threads_have_the_same_number_of_rows(n):
     assert abs(tiles[::2].sum() - tiles[1::2].sum()) <= len(tiles)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (80, 16), (81, 130), (400, 512), (7, 1000)])
+def test_tiles_cover_a_matrix_once(shape):
+    height, width = (python_function(blas.tile_height)(n, MOST) for n in shape)
+    covered = np.zeros(shape, dtype=int)
+    count = python_function(blas.n_tiles)
+    for t in range(count(shape[0], height) * count(shape[1], width)):
+        top, bottom, left, right = python_function(blas.tile_of)(
+            t, shape[0], height, shape[1], width
+        )
+        assert top < bottom
+        assert left < right
+        covered[top:bottom, left:right] += 1
+    np.testing.assert_array_equal(covered, 1)
+
+
 @pytest.mark.parametrize("n_items", [1, 13, 700, 3_125, 20_000, 40_981])
 def test_the_first_half_of_chunks_has_half_of_the_items(n_items):
     chunks = [vae._chunk(c, n_items) for c in range(vae.N_CHUNKS)]

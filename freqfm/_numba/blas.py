@@ -15,7 +15,14 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from freqfm._numba.jit import JIT_DISABLED, inlined
 
-__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed", "tile_height"]
+__all__ = [
+    "add_product",
+    "add_product_of_transposed",
+    "n_tiles",
+    "product_with_transposed",
+    "tile_height",
+    "tile_of",
+]
 
 # A fixed name for scipy's sgemm, under which cached code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
@@ -97,6 +104,20 @@ def tile_height(n, most):
     """
     n_tiles = 2 * -(-n // (2 * most))
     return -(-n // n_tiles)
+
+
+@inlined
+def n_tiles(n, height):
+    """Return how many tiles of a height ``n`` rows have."""
+    return -(-n // height)
+
+
+@inlined
+def tile_of(t, n, height, m, width):
+    """Return where tile ``t`` of an (n, m) matrix begins and ends: its rows, then its columns."""
+    across = n_tiles(m, width)
+    top, left = t // across * height, t % across * width
+    return top, min(top + height, n), left, min(left + width, m)
 
 
 @inlined

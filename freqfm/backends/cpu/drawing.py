@@ -60,7 +60,7 @@ def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
     m = softmax.negatives.shape[1]
     tokens, log_q = items.occurrences.tokens, items.occurrences.multiples
     numbers, sums = draws.numbers[rank], draws.sums[rank]
-    queries = scratch.scaled
+    queries = scratch.user_gradients
     begin, end = part(member, batch.n_rows)
     for r in range(begin, end):
         u, key = user_of(batch, r), key_of(batch, r)

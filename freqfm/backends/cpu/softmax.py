@@ -14,19 +14,27 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.blas import add_product_of_transposed, tile_height
+from freqfm._numba.blas import (
+    add_product,
+    add_product_of_transposed,
+    n_tiles,
+    product_with_transposed,
+    tile_height,
+    tile_of,
+)
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function
 from freqfm.backends.cpu.drawing import draw_for_rows
 from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.softmax_rows import (
     FIRST,
+    Panel,
     Softmax,
     SoftmaxScratch,
-    Tile,
     finish_row,
     gather_negatives,
+    gather_user,
     has_separate_lists,
-    score_tile,
+    learn_row,
 )
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -45,10 +53,11 @@ from freqfm.formulas.codes import (
     NEGATIVES_SHARED,
 )
 
-# The most rows, and negatives, of one tile, the work of one call of BLAS. How a batch is cut
-# into tiles does not depend on the number of threads, so neither do the sums.
-TILE_ROWS = 80
-TILE_NEGATIVES = 128
+# The most rows of one tile, the work of one call of BLAS, and the most columns of a tile of scores
+# or of the negatives' gradient, and of the rows' gradient, of which there are fewer. BLAS arranges
+# the columns anew for each tile of rows, so that fewer rows take longer, but fewer columns hardly
+# do. How a batch is cut does not depend on the number of threads, so neither do the sums.
+TILE, COLUMNS, COLUMNS_OF_ROWS = 128, 64, 32
 
 # Up to this many scores (16 MB) a batch is scored at once, else in panels of rows, whose number is
 # a multiple of the second.
@@ -100,30 +109,72 @@ def _gather_shared_negatives(member, batch, softmax, m, items, scratch):
 
 
 @inlined
-def _learn_rows(member, panel, batch, softmax, users, items, scratch):
-    """Score the rows of a panel and find the gradients by users and positives."""
-    height = tile_height(panel.end - panel.begin, TILE_ROWS)
-    for begin in range(panel.begin + member.rank * height, panel.end, member.size * height):
-        end = min(begin + height, panel.end)
-        tile = Tile(begin, end, panel.begin, panel.n_negatives)
-        score_tile(member.rank, tile, batch, softmax, users, items, scratch)
-        for r in range(tile.begin, tile.end):
-            finish_row(r, tile, batch, softmax, items, scratch)
+def _tile_width(n, most):
+    """Return how many of ``n`` columns a tile has."""
+    return -(-n // n_tiles(n, most))
 
 
 @inlined
-def _learn_shared_negatives(member, panel, scratch):
-    """Add a panel's gradient by the negatives: tiles of columns, each summed over the rows."""
-    capacity, m = scratch.masks.shape[0], panel.n_negatives
-    height = tile_height(m, TILE_NEGATIVES)
-    for begin in range(member.rank * height, m, member.size * height):
-        end = min(begin + height, m)
+def _score_tiles(member, panel, scratch):
+    """Score the rows of a panel against the shared negatives."""
+    n_rows, m = panel.end - panel.begin, panel.n_negatives
+    height, width = tile_height(n_rows, TILE), _tile_width(m, COLUMNS)
+    begin, end = part(member, n_tiles(n_rows, height) * n_tiles(m, width))
+    for t in range(begin, end):
+        top, bottom, left, right = tile_of(t, n_rows, height, m, width)
+        product_with_transposed(
+            scratch.sources[panel.begin + top : panel.begin + bottom],
+            scratch.negative_units[left:right],
+            scratch.scores[top:bottom, left:right],
+        )
+
+
+@inlined
+def _add_gradient_tiles(member, panel, scratch):
+    """Add a panel's gradients by its rows, and by the negatives.
+
+    Both take as many multiplications: half of the threads has tiles of the one, half of the other.
+    """
+    n_rows, m = panel.end - panel.begin, panel.n_negatives
+    capacity, d = scratch.user_gradients.shape
+    height, width = tile_height(n_rows, TILE), _tile_width(d, COLUMNS_OF_ROWS)
+    n = n_tiles(n_rows, height) * n_tiles(d, width)
+    begin, end = part(member, 2 * n)
+    for t in range(begin, min(end, n)):
+        top, bottom, left, right = tile_of(t, n_rows, height, d, width)
+        add_product(
+            scratch.scores[top:bottom, :m],
+            scratch.negative_units[:m, left:right],
+            scratch.user_gradients[panel.begin + top : panel.begin + bottom, left:right],
+            ONE,
+        )
+    height, width = tile_height(m, TILE), _tile_width(d, COLUMNS)
+    n = n_tiles(m, height) * n_tiles(d, width)
+    begin, end = part(member, 2 * n)
+    for t in range(max(begin, n), end):
+        top, bottom, left, right = tile_of(t - n, m, height, d, width)
         add_product_of_transposed(
-            scratch.scores[: panel.end - panel.begin, begin:end],
-            scratch.scaled[panel.begin : panel.end],
-            scratch.sources[capacity + begin : capacity + end],
+            scratch.scores[:n_rows, top:bottom],
+            scratch.sources[panel.begin : panel.end, left:right],
+            scratch.sources[capacity + top : capacity + bottom, left:right],
             ZERO if panel.begin == 0 else ONE,
         )
+
+
+@inlined
+def _learn_panel(member, panel, batch, softmax, items, scratch):
+    """Find the losses and the gradients of the rows of a panel."""
+    separate_lists = has_separate_lists(softmax.negatives_code)
+    if not separate_lists:
+        _score_tiles(member, panel, scratch)
+        synchronize(member)
+    begin, end = part(member, panel.end - panel.begin)
+    for r in range(panel.begin + begin, panel.begin + end):
+        learn_row(member.rank, r, panel, batch, softmax, items, scratch)
+    synchronize(member)
+    if not separate_lists:
+        _add_gradient_tiles(member, panel, scratch)
+        synchronize(member)
 
 
 @inlined
@@ -165,16 +216,17 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
         list_users(begin, end, batch, users.occurrences)
         _list_items(member, batch, softmax, m, items.occurrences)
         catch_up_batch(member, n_rows, users, n_occurrences, items, now)
+        for r in range(begin, end):
+            gather_user(r, batch, softmax, users, scratch)
         if not separate_lists:
             _gather_shared_negatives(member, batch, softmax, m, items, scratch)
-            synchronize(member)
+        synchronize(member)
         for start in range(0, n_rows, most_rows):
-            panel = Tile(start, min(start + most_rows, n_rows), start, m)
-            _learn_rows(member, panel, batch, softmax, users, items, scratch)
-            synchronize(member)
-            if not separate_lists:
-                _learn_shared_negatives(member, panel, scratch)
-                synchronize(member)
+            panel = Panel(start, min(start + most_rows, n_rows), m)
+            _learn_panel(member, panel, batch, softmax, items, scratch)
+        for r in range(begin, end):
+            finish_row(r, batch, softmax, scratch)
+        synchronize(member)
         if rank == 0:
             for r in range(n_rows):
                 total_loss += scratch.losses[r]
@@ -196,10 +248,6 @@ def _list_length(problem, n_pairs):
     return problem.n_negatives
 
 
-def _n_tiles(n, most):
-    return -(-n // python_function(tile_height)(n, most)) if n else 1
-
-
 class SoftmaxFamily(Family):
     """A positive against all of its negatives at once."""
 
@@ -213,14 +261,13 @@ class SoftmaxFamily(Family):
         self._scratch = SoftmaxScratch(
             masks=aligned_zeros((n_pairs, d)),
             lengths=aligned_zeros(n_pairs),
-            scaled=aligned_zeros((n_pairs, d)),
             user_gradients=aligned_zeros((n_pairs, d)),
             sources=aligned_zeros((n_pairs + (0 if separate else width), d)),
             negative_units=aligned_zeros((n_units, d)),
             negative_corrections=aligned_zeros(n_units),
             scores=aligned_zeros((panel, width)),
             terms=aligned_zeros((panel if problem.constants["pairs"] else 0, width)),
-            **numbers_of_rows(SoftmaxScratch._fields[9:], n_pairs),
+            **numbers_of_rows(SoftmaxScratch._fields[8:], n_pairs),
         )
 
     @staticmethod
@@ -230,24 +277,30 @@ class SoftmaxFamily(Family):
         return 1 if separate else problem.block
 
     @classmethod
+    def _n_rows(cls, problem, degrees):
+        """Return about how many rows a batch has; ``degrees`` as for ``most_threads``."""
+        block = cls.block_of(problem)
+        if block is None or not degrees.any():
+            return problem.batch_size
+        n_blocks = int((-(-degrees // block)).sum())
+        return -(-problem.batch_size * n_blocks // int(degrees.sum()))
+
+    @classmethod
     def most_threads(cls, problem, degrees):
         """See ``Family``; more threads than tiles would only make barriers slower."""
         if python_function(has_separate_lists)(problem.negatives_code):
             return None
-        n_rows = problem.batch_size
-        block = cls.block_of(problem)
-        if block is not None and degrees.any():
-            n_rows = -(-n_rows * int((-(-degrees // block)).sum()) // int(degrees.sum()))
-        m = _list_length(problem, problem.batch_size)
-        return max(_n_tiles(n_rows, TILE_ROWS), _n_tiles(m, TILE_NEGATIVES))
+        n_rows = cls._n_rows(problem, degrees)
+        height = python_function(tile_height)(n_rows, TILE)
+        return -(-n_rows // height) * -(-_list_length(problem, problem.batch_size) // COLUMNS)
 
     def _work_of_batch(self):
         problem, width = self.problem, _list_length(self.problem, self.n_pairs)
-        n = problem.batch_size
+        n_rows = self._n_rows(problem, np.diff(problem.known[0]))
         draws = problem.n_negatives or 1
         if problem.negatives_code == NEGATIVES_SEPARATE:
-            draws = n * width
-        return 6 * n * width * problem.width, draws
+            draws = n_rows * width
+        return 6 * n_rows * width * problem.width, draws
 
     def lists_shape(self, n_batches, n_pairs):
         """See ``Family``; a batch shares a list unless each positive has a separate one."""

@@ -64,7 +64,6 @@ class SoftmaxScratch(NamedTuple):
 
     masks: np.ndarray  #: (R, d)
     lengths: np.ndarray  #: (R,)
-    scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
     sources: np.ndarray  #: (R + M, d): unit users, then the gradients of shared negatives
     negative_units: np.ndarray  #: (M, d) for shared negatives, else (size * M, d)
@@ -83,12 +82,11 @@ class SoftmaxScratch(NamedTuple):
     derivatives: np.ndarray  #: of the loss by the inverse temperature
 
 
-class Tile(NamedTuple):
-    """Some rows of a batch, scored at once against the negatives."""
+class Panel(NamedTuple):
+    """Rows of a batch that are scored at once against the negatives."""
 
     begin: int
     end: int
-    panel: int  #: the row of the batch that has the first row of the scores
     n_negatives: int
 
 
@@ -161,9 +159,6 @@ def _score_of_positive(r, batch, softmax, items, scratch):
 @inlined
 def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
     """Turn the scores in row ``s`` into exponentials, and keep what row ``r`` needs of them."""
-    if softmax.pairs:
-        _surrogates_of_row(r, s, n, first, inverse, softmax, scratch)
-        return
     scores = scratch.scores
     corrections = scratch.negative_corrections
     if softmax.statistics_wanted:
@@ -184,48 +179,12 @@ def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
 
 
 @inlined
-def _score_separate_list(rank, r, tile, batch, softmax, items, scratch):
-    """Score row ``r`` against its list of negatives, and sum them weighted by exponentials."""
-    m = tile.n_negatives
-    first = rank * m
-    negatives = scratch.negative_units[first : first + m]
-    gather_negatives(FIRST, m, batch.n_pairs + r * m, first, softmax, items, scratch)
-    s = r - tile.panel
-    row = scratch.scores[s : s + 1]
-    product_with_transposed(scratch.sources[r : r + 1], negatives, row)
-    inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
-    _exponentials_of_row(r, s, m, first, inverse, softmax, scratch)
-    add_product(row, negatives, scratch.user_gradients[r : r + 1], ZERO)
-
-
-@inlined
-def _score_shared_list(tile, batch, softmax, scratch):
-    """Score the rows of a tile against the batch's negatives; as ``_score_separate_list``."""
-    begin, end, m = tile.begin, tile.end, tile.n_negatives
-    scores = scratch.scores[begin - tile.panel : end - tile.panel]
-    negatives = scratch.negative_units[:m]
-    product_with_transposed(scratch.sources[begin:end], negatives, scores)
-    for r in range(begin, end):
-        inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
-        _exponentials_of_row(r, r - tile.panel, m, FIRST, inverse, softmax, scratch)
-    add_product(scores, negatives, scratch.user_gradients[begin:end], ZERO)
-
-
-@inlined
-def score_tile(rank, tile, batch, softmax, users, items, scratch):
-    """Score the rows of a tile, and sum their negatives weighted by exponentials."""
-    for r in range(tile.begin, tile.end):
-        scratch.lengths[r] = gather_dropped_row(
-            users.table.weights, user_of(batch, r), softmax.cosine, softmax.dropout,
-            key_of(batch, r), scratch.masks, scratch.sources, r,
-        )  # fmt: skip
-        if softmax.pairs:
-            scratch.positives[r] = _score_of_positive(r, batch, softmax, items, scratch)
-    if has_separate_lists(softmax.negatives_code):
-        for r in range(tile.begin, tile.end):
-            _score_separate_list(rank, r, tile, batch, softmax, items, scratch)
-    else:
-        _score_shared_list(tile, batch, softmax, scratch)
+def gather_user(r, batch, softmax, users, scratch):
+    """Gather the user of row ``r``."""
+    scratch.lengths[r] = gather_dropped_row(
+        users.table.weights, user_of(batch, r), softmax.cosine, softmax.dropout,
+        key_of(batch, r), scratch.masks, scratch.sources, r,
+    )  # fmt: skip
 
 
 @inlined
@@ -239,18 +198,18 @@ def _share_of_positive(p, k, logit, log_sum, batch, softmax, occurrences):
 
 
 @inlined
-def _learn_positives(r, batch, softmax, log_sum, items, scratch):
+def _learn_positives(r, batch, softmax, items, scratch):
     """Write the gradient of the positives of row ``r`` to the row's and to the occurrences.
 
-    The loss and the weight of the row go to the scratch. Returns, each summed over positives with
-    their weights: the scores, the share of the negatives in the softmax, and the share of the
-    positive times its score.
+    The loss and the weight of the row go to the scratch. Returns the weight of the positives times
+    the share of the negatives in their softmax.
     """
     table, occurrences = items.table.weights, items.occurrences
     width = table.shape[1]
     units = scratch.sources
     gradients = scratch.user_gradients
     u = user_of(batch, r)
+    log_sum = scratch.shifts[r] + math.log(scratch.totals[r])
     inverse = np.float64(softmax.inverse_temperatures[u, 0])
     negative_inverse = np.float64(softmax.inverse_temperatures[u, 1])
     pull = inverse
@@ -261,10 +220,9 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     for f in range(width):
         gradients[r, f] = ZERO
     loss = 0.0
-    scores = 0.0
     plain_scores = 0.0
     others = 0.0
-    share_scores = 0.0
+    slope = 0.0
     weight = 0.0
     row = batch.first_row + r
     for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
@@ -288,9 +246,8 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
             v *= top
             rise = v * (1.0 - top) / softmax.top_temperature * value
         loss += v * value
-        scores += v * score
         others += v * (1.0 - share)
-        share_scores += v * share * score
+        slope += score * (v * (pull - negative_inverse) - rise)
         derivative = np.float32(
             batch.scale * (v * (softmax.constant * negative_inverse * share - pull) + rise)
         )
@@ -302,34 +259,68 @@ def _learn_positives(r, batch, softmax, log_sum, items, scratch):
     scratch.losses[r] = loss
     scratch.weights[r] = weight
     scratch.plain_losses[r] = weight * scratch.log_sums[r] - plain_scores
-    return scores, others, share_scores
+    scratch.derivatives[r] = slope / negative_inverse
+    return others
 
 
 @inlined
-def finish_row(r, tile, batch, softmax, items, scratch):
-    """Turn the sums of row ``r`` of a tile into gradients."""
-    width = items.table.weights.shape[1]
-    gradients, units, scaled = scratch.user_gradients, scratch.sources, scratch.scaled
-    negative_inverse = np.float64(softmax.inverse_temperatures[user_of(batch, r), 1])
-    total = scratch.totals[r]
-    log_sum = scratch.shifts[r] + math.log(total)
-    mean_score = ZERO
-    for f in range(width):
-        mean_score += gradients[r, f] * units[r, f]
-        scaled[r, f] = gradients[r, f]
-    scores, others, share_scores = _learn_positives(r, batch, softmax, log_sum, items, scratch)
-    # Multiplied by this, exponentials are the gradient by the scores of the negatives.
-    factor = np.float32(batch.scale * softmax.constant * negative_inverse * others / total)
-    for f in range(width):
-        gradients[r, f] += factor * scaled[r, f]
-        scaled[r, f] = factor * units[r, f]
-    if has_separate_lists(softmax.negatives_code):
-        first = batch.n_pairs + r * tile.n_negatives
-        for j in range(tile.n_negatives):
-            items.occurrences.multiples[first + j] = factor * scratch.scores[r - tile.panel, j]
-            items.occurrences.rows[first + j] = r
+def _score_separate_list(rank, r, panel, softmax, batch, items, scratch):
+    """Score row ``r`` against its list of negatives, which are gathered."""
+    m = panel.n_negatives
+    first, s = rank * m, r - panel.begin
+    gather_negatives(FIRST, m, batch.n_pairs + r * m, first, softmax, items, scratch)
+    negatives = scratch.negative_units[first : first + m]
+    product_with_transposed(scratch.sources[r : r + 1], negatives, scratch.scores[s : s + 1])
+
+
+@inlined
+def _learn_separate_list(rank, r, panel, batch, items, scratch):
+    """Add the gradient of row ``r`` by its negatives, and leave theirs in the occurrences."""
+    m, occurrences = panel.n_negatives, items.occurrences
+    s, first = r - panel.begin, batch.n_pairs + r * m
+    negatives = scratch.negative_units[rank * m : (rank + 1) * m]
+    add_product(scratch.scores[s : s + 1, :m], negatives, scratch.user_gradients[r : r + 1], ONE)
+    for j in range(m):
+        occurrences.multiples[first + j] = scratch.scores[s, j]
+        occurrences.rows[first + j] = r
+
+
+@inlined
+def learn_row(rank, r, panel, batch, softmax, items, scratch):
+    """Find the loss of row ``r``, its derivatives by the scores, and the gradient by positives.
+
+    The derivatives by the scores of negatives replace these.
+    """
+    m, s = panel.n_negatives, r - panel.begin
+    separate = has_separate_lists(softmax.negatives_code)
+    first = rank * m if separate else FIRST
+    if separate:
+        _score_separate_list(rank, r, panel, softmax, batch, items, scratch)
+    inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
+    if softmax.pairs:
+        scratch.positives[r] = _score_of_positive(r, batch, softmax, items, scratch)
+        _surrogates_of_row(r, s, m, first, inverse, softmax, scratch)
+    else:
+        _exponentials_of_row(r, s, m, first, inverse, softmax, scratch)
+    others = _learn_positives(r, batch, softmax, items, scratch)
+    factor = np.float32(batch.scale * softmax.constant * inverse * others / scratch.totals[r])
+    for j in range(m):
+        scratch.scores[s, j] *= factor
+    if separate:
+        _learn_separate_list(rank, r, panel, batch, items, scratch)
+
+
+@inlined
+def finish_row(r, batch, softmax, scratch):
+    """Turn the gradient of row ``r`` by what was gathered into that by the user's vector."""
+    gradients, units = scratch.user_gradients, scratch.sources
+    width = gradients.shape[1]
+    if softmax.statistics_wanted:
+        along = ZERO
+        for f in range(width):
+            along += gradients[r, f] * units[r, f]
+        inverse = np.float64(softmax.inverse_temperatures[user_of(batch, r), 1])
+        scratch.derivatives[r] += along / (batch.scale * inverse)
     if softmax.cosine:
         through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
     through_dropout(gradients, softmax.dropout, scratch.masks, r)
-    derivative = softmax.constant * (share_scores + others * mean_score / total) - scores
-    scratch.derivatives[r] = derivative
