@@ -45,3 +45,10 @@ def test_the_first_half_of_chunks_has_half_of_the_items(n_items):
     assert heights.max() <= vae.TILE
     half = ends[vae.N_CHUNKS // 2 - 1]
     assert abs(half - (n_items - half)) <= max(1, np.ceil(n_items / heights[0]))
+
+
+@pytest.mark.parametrize("n_items", [4_096, 6_000, 20_000, 40_981])
+def test_chunks_of_many_items_have_as_many_tiles(n_items):
+    chunks = [vae._chunk(c, n_items) for c in range(vae.N_CHUNKS)]
+    counts = {-(-(end - begin) // height) for begin, end, height in chunks}
+    assert len(counts) == 1

@@ -18,6 +18,7 @@ import numpy as np
 from freqfm._numba.blas import (
     add_product,
     add_product_of_transposed,
+    n_tiles,
     product_with_transposed,
     tile_height,
 )
@@ -45,8 +46,8 @@ from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
 from freqfm.formulas.search import first_above
 from freqfm.formulas.special import exp_of_minus
 
-# The most items of one matrix product.
-TILE = 512
+# The most items of one matrix product, and the least if there are enough.
+TILE, _SMALLEST = 512, 256
 
 # Items are always cut into this many chunks, and sums over items are sums over chunks, so results
 # are bitwise the same for any number of threads.
@@ -157,10 +158,13 @@ def step_layer(rank, size, barrier, gradients, move, n_users):
 @inlined
 def _chunk(c, n_items):
     """Return where chunk ``c`` of the items begins and ends, and the height of its tiles."""
-    height = tile_height(n_items, TILE)
-    n_tiles = -(-n_items // height)
-    begin = n_tiles * c // N_CHUNKS * height
-    return begin, min(n_tiles * (c + 1) // N_CHUNKS * height, n_items), height
+    # As many tiles in each chunk, unless they were so small that products took longer.
+    height = -(-n_items // (N_CHUNKS * n_tiles(n_items, N_CHUNKS * TILE)))
+    if height < _SMALLEST:
+        height = tile_height(n_items, _SMALLEST)
+    count = n_tiles(n_items, height)
+    begin = count * c // N_CHUNKS * height
+    return begin, min(count * (c + 1) // N_CHUNKS * height, n_items), height
 
 
 @inlined
