@@ -173,8 +173,9 @@ def fit(X, held_out, change, seed, n_jobs):
     return {"recall": report[f"recall@{K}"], "ndcg": report[f"ndcg@{K}"], "seconds": seconds}
 
 
-def main():
-    parser = data_parser(__doc__)
+def main(description, changes, fit, name):
+    """Fit all changes of a script on all data sets, and print a table for each."""
+    parser = data_parser(description)
     parser.add_argument("--results", type=Path, help="JSON lines of finished fits (in --out)")
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--changes", nargs="+", default=["*"], help="names or patterns")
@@ -182,12 +183,12 @@ def main():
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
     args = parser.parse_args()
-    results = Results(args.results or args.out / "mf_defaults.jsonl")
+    results = Results(args.results or args.out / f"{name}.jsonl")
     for data_set in args.data_set[: 1 if args.quick else None]:
         X, held_out = training_and_validation(data_set, args)
         rows = []
-        for name, change in CHANGES.items():
-            if not any(fnmatch(name, wanted) for wanted in args.changes):
+        for change_name, change in changes.items():
+            if not any(fnmatch(change_name, wanted) for wanted in args.changes):
                 continue
             runs = []
             for seed in range(args.seeds):
@@ -197,10 +198,10 @@ def main():
                 [run[of] for run in runs] for of in ("recall", "ndcg", "seconds")
             )
             means = float(np.mean(recall)), float(np.mean(ndcg))
-            rows.append([name, *means, float(np.ptp(ndcg)), f"{np.mean(seconds):.0f}"])
+            rows.append([change_name, *means, float(np.ptp(ndcg)), f"{np.mean(seconds):.0f}"])
         header = ["", "recall@20", "NDCG@20", "spread", "seconds"]
         table(f"{'drawn' if args.quick else data_set}, validation", header, rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, CHANGES, fit, "mf_defaults")

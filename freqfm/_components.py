@@ -80,7 +80,7 @@ class Component(BaseEstimator):
         missing = [name for name in self._defaults if getattr(self, name) is None]
         suited = {name: value for name, value in suited.items() if value is not None}
         values = {**self._defaults, **suited}
-        return _with(self, {name: values[name] for name in missing}) if missing else self
+        return replaced(self, {name: values[name] for name in missing}) if missing else self
 
 
 def nearest(component, by_class):
@@ -88,7 +88,7 @@ def nearest(component, by_class):
     return next((by_class[cls] for cls in type(component).__mro__ if cls in by_class), None)
 
 
-def _with(component, values):
+def replaced(component, values):
     """Return a copy of a component that differs in the values of some parameters."""
     changed = copy.copy(component)
     for name, value in values.items():
@@ -370,7 +370,7 @@ def resolve(axis, value, base, registry, parameters=()):
                     f"{name}={shown(number)} was given together with the instance "
                     f"{axis}={shown(value)}, which has its own. Leave one of the two out."
                 )
-            component = _with(component, {key: number})
+            component = replaced(component, {key: number})
     # Formulas may depend on the parameters.
     component._validate_params()
     refuse_ignored(axis, component, base)

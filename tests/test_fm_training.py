@@ -218,7 +218,10 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
         (FMClassifier(), {"early_stopping": False, "n_iter_no_change": None}),
         (FMClassifier(early_stopping=False), {"n_iter_no_change": None}),
         (MFRecommender(early_stopping=True), {"early_stopping": False, "n_iter_no_change": None}),
-        (FastVAERecommender(), {"early_stopping": False, "n_iter_no_change": None}),
+        (
+            FastVAERecommender(early_stopping=True),
+            {"early_stopping": False, "n_iter_no_change": None},
+        ),
     ],
 )
 def test_what_that_warning_advises_trains_exactly_max_iter_epochs(log, recwarn, model, settings):

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.vae import unit
 from scipy import sparse
 
 import freqfm.dask
-from freqfm import FMClassifier, MFRecommender, Word2Vec
+from freqfm import FastVAERecommender, FMClassifier, MFRecommender, Word2Vec
 from freqfm.backbones import Features, LightGCN
 from freqfm.datasets import make_interactions
-from freqfm.initializers import PRISM, Spectral, XavierUniform
+from freqfm.initializers import PRISM, Normal, Spectral, XavierUniform
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -178,3 +180,88 @@ def test_directions_of_ones_own():
     lengths = np.linalg.norm(plain.item_factors_, axis=1)
     assert_allclose(model.item_factors_[:, 0], lengths, rtol=1e-5)
     assert_allclose(model.item_factors_[:, 1:], 0, atol=1e-6)
+
+
+def started_vae(X, init, **params):
+    """Return an autoencoder before its first epoch, up to steps of the smallest rate."""
+    params = {"hidden_layer_sizes": (12,), "early_stopping": False, "random_state": 0, **params}
+    return FastVAERecommender(8, init=init, max_iter=1, learning_rate=1e-12, **params).fit(X)
+
+
+VAE_LAYERS = [
+    {},
+    {"hidden_layer_sizes": (6,)},
+    {"hidden_layer_sizes": (12, 9)},
+    {"decoder_layer_sizes": (10,)},
+    {"hidden_layer_sizes": (7, 9), "decoder_layer_sizes": (10, 6)},
+]
+
+
+@each("params", VAE_LAYERS)
+def test_an_autoencoder_starts_as_a_spectral_filter(params):
+    X = make_interactions(80, 60, 900, random_state=0)
+    model = started_vae(X, Spectral(noise=0.0, n_iter=50), **params)
+    hidden, decoder = model._sizes()
+    n = min(8, *hidden, *decoder)
+    expected = directions(X, n, n_iter=50)["item"]
+    for table in (model.input_factors_, model.item_factors_[:, :-1]):
+        assert_allclose(table[:, n:], 0, atol=1e-6)
+        rows = unit(table[:, :n])
+        assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-3)
+    for layer in model.layers_[1:]:
+        assert_allclose(layer[:n, :n], np.eye(n), atol=1e-6)
+    if len(hidden) == 1:
+        # The other hidden values are zeros.
+        z = np.tanh(unit(X.toarray()) @ model.input_factors_[:, :n])
+        assert_allclose(model.transform(X)[:, :n], z, atol=1e-5)
+
+
+def test_an_autoencoder_needs_fewer_epochs():
+    X = make_interactions(400, 600, 8000, random_state=0)
+    history, held_out = holdout_interactions(X, 0.2, random_state=0)
+    scores = {}
+    for init in ("normal", "spectral"):
+        model = FastVAERecommender(16, init=init, max_iter=1, early_stopping=False, random_state=0)
+        scores[init] = ndcg_at_k(held_out, model.fit(history).recommend(history)[0])
+    assert scores["spectral"] > 1.15 * scores["normal"]
+
+
+def test_initial_values_of_an_autoencoder():
+    X = make_interactions(80, 60, 900, random_state=0)
+    for init, lengths in (("normal", (0.1, 0.05)), (Normal(0.3), (0.3, 0.3)), ("spectral", None)):
+        model = started_vae(X, init)
+        tables = model.input_factors_, model.item_factors_[:, :-1]
+        if lengths:
+            assert_allclose([table.std() for table in tables], lengths, rtol=0.1)
+    # The lengths are those of the base: by default the normal one.
+    for base, plain in ((None, "normal"), (Normal(), "normal"), (PRISM(), "prism")):
+        model, plain = started_vae(X, Spectral(noise=0.0, base=base)), started_vae(X, plain)
+        for name in ("input_factors_", "item_factors_"):
+            norms = [np.linalg.norm(getattr(m, name), axis=1) for m in (model, plain)]
+            assert_allclose(*norms, rtol=1e-4)
+    with pytest.raises(ValueError, match="init='spectra' is not known; did you mean 'spectral'"):
+        started_vae(X, "spectra")
+
+
+def test_new_items_of_an_autoencoder_start_at_random():
+    X = make_interactions(60, 40, 500, random_state=0)
+    more = sparse.csr_array((X.data, X.indices, X.indptr), shape=(60, 43))
+    plain, model = (started_vae(X, init).partial_fit(more) for init in ("normal", "spectral"))
+    assert_allclose(model.input_factors_[40:], plain.input_factors_[40:], atol=1e-6)
+    assert_allclose(model.item_factors_[40:], plain.item_factors_[40:], atol=1e-6)
+
+
+def test_an_autoencoder_does_not_depend_on_the_number_of_threads():
+    X = make_interactions(500, 400, 20_000, random_state=0)
+    one, two = (started_vae(X, "spectral", n_jobs=n) for n in (1, 2))
+    for name, table in one._tables().items():
+        assert_array_equal(table, two._tables()[name])
+
+
+def test_directions_of_ones_own_in_an_autoencoder():
+    model, plain = (started_vae(two_groups(), init) for init in (FirstAxis(), XavierUniform()))
+    for name in ("input_factors_", "item_factors_"):
+        rows, old = getattr(model, name), getattr(plain, name)
+        n = rows.shape[1] - (name == "item_factors_")
+        assert_allclose(rows[:, 0], np.linalg.norm(old[:, :n], axis=1), rtol=1e-5)
+        assert_allclose(rows[:, 1:n], 0, atol=1e-6)

@@ -257,7 +257,9 @@ def test_warm_start_is_one_fit(log):
 
 
 def test_early_stopping_finds_the_best_epoch_and_then_trains_on_all(log, capsys):
-    options = {"max_iter": 60, "n_iter_no_change": 3, "learning_rate": 0.005}
+    options = {
+        "max_iter": 60, "n_iter_no_change": 3, "learning_rate": 0.005, "init": "normal",
+    }  # fmt: skip
     model = make(early_stopping=True, verbose=1, **options).fit(log)
     assert len(model.loss_curve_) == model.n_iter_ < 60
     assert model.best_iter_ == np.argmax(model.validation_scores_) + 1
@@ -280,14 +282,20 @@ def test_withheld_diagonal_of_a_checkerboard_is_found():
 
 
 def test_held_out_items_are_not_recommended(log):
-    for model in (make(early_stopping="auto"), MFRecommender(8, early_stopping=True, max_iter=3)):
+    for model in (make(early_stopping=True), MFRecommender(8, early_stopping=True, max_iter=3)):
         model.fit(log)
         assert len(model.validation_scores_)
         items, _ = model.recommend(users=np.arange(300))
         users, at = np.nonzero(items >= 0)
         assert not log[users, items[users, at]].any()
         assert_array_equal(model.item_counts_, np.bincount(log.indices, minlength=120))
-    assert not len(make(early_stopping="auto").fit(np.eye(3)).validation_scores_)
+
+
+def test_early_stopping_is_automatic_where_validation_interactions_are_given(log):
+    history, held_out = holdout_interactions(log, 0.2, random_state=0)
+    model = make(early_stopping="auto").fit(history)
+    assert not len(model.validation_scores_) and model.n_iter_ == model.best_iter_ == 5
+    assert len(model.fit(history, X_val=held_out).validation_scores_) == model.n_iter_
 
 
 def test_stored_and_cloned(log, model):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
+from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, replaced
 from freqfm._threads import single_threaded_blas
 from freqfm.initializers._base import Initializer
 from freqfm.initializers._random import XavierUniform
@@ -33,7 +33,8 @@ class Spectral(Initializer):
     noise : float, default=0.3
         How much of the random row is added.
     base : Initializer, default=None
-        Gives lengths and random rows, for instance :class:`PRISM`; None is :class:`XavierUniform`.
+        Gives lengths and random rows, for instance :class:`PRISM`. None is :class:`XavierUniform`,
+        for :class:`~freqfm.FastVAERecommender` :class:`Normal`.
     n_iter : int, default=4
         Iterations; each multiplies by the matrix and its transpose.
 
@@ -41,8 +42,9 @@ class Spectral(Initializer):
     -----
     Takes ``2 (n_iter + 1)`` products of the matrix and a table of ``n_components + 10`` columns,
     and about three such tables of users and of items. Values of interactions are not used. It is
-    for the users and items of :class:`~freqfm.MFRecommender`; vectors of features, layers and
-    margins start as with ``base``.
+    for the users and items of :class:`~freqfm.MFRecommender` and the items of
+    :class:`~freqfm.FastVAERecommender`; vectors of features, layers and margins start as with
+    ``base``.
 
     References
     ----------
@@ -62,6 +64,7 @@ class Spectral(Initializer):
     (200, 16)
     """
 
+    _defaults = {"base": XavierUniform()}
     _parameter_constraints = {
         "noise": NON_NEGATIVE,
         "base": [Initializer, None],
@@ -76,7 +79,12 @@ class Spectral(Initializer):
 
     @property
     def _base(self):
-        return XavierUniform() if self.base is None else self.base.with_defaults()
+        return self.value_of("base").with_defaults()
+
+    def with_defaults(self, **suited):
+        """Return this with a ``base``, and with values that suit it, see :class:`Component`."""
+        whole = super().with_defaults(**suited)
+        return replaced(whole, {"base": whole.base.with_defaults(**suited)})
 
     @property
     def lengths_matter(self):

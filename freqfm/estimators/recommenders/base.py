@@ -61,9 +61,6 @@ _HELD_OUT = 0.2
 # Early stopping evaluates at most this many users, the same ones in every epoch.
 _VALIDATION_USERS = 5000
 
-# early_stopping="auto" holds out interactions up to this many; with more, models hardly overfit.
-_AUTO_EARLY_STOPPING = 200_000
-
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
 
@@ -453,15 +450,11 @@ class BaseRecommender(
                     "early_stopping=True, or leave X_val out."
                 )
             return X, self._given_validation(X, X_val)
-        if wanted == "auto":
-            wanted = X.nnz < _AUTO_EARLY_STOPPING
-        if not wanted:
+        if not wanted or wanted == "auto":
             return X, None
         train, held_out = self._split(X)
         if held_out.nnz:
             return train, held_out
-        if self.early_stopping == "auto":
-            return X, None
         raise ValueError(
             f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
             f"out nothing: no user has enough interactions. Set early_stopping=False."

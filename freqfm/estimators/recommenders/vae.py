@@ -27,10 +27,11 @@ from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
-from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode
+from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode, pass_on
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
 from freqfm.estimators.tables import grow_state, new_state
 from freqfm.estimators.training import check_unchanged
+from freqfm.initializers import INITIALIZERS, Initializer, Normal
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature
@@ -40,7 +41,7 @@ __all__ = ["FastVAERecommender"]
 # Number of users in one pass through the encoder.
 _ROWS = 4096
 
-# Standard deviations of the initial weights: of inputs, whose sums are over unit vectors, and of
+# Standard deviations of normal initial weights: of inputs, whose sums are over unit vectors, and of
 # item vectors.
 _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 
@@ -111,7 +112,7 @@ class FastVAERecommender(GradientRecommender):
         Weight of the KL divergence after the warm-up. 1 gives the bound; [1]_ finds that 0.2 ranks
         better. "reference" trains like the published code of [2]_: z is drawn with noise, but
         the KL divergence has no gradient, which is the same as 0.
-    kl_warm_up : int, default=20
+    kl_warm_up : int, default=8
         Epochs over which the weight rises linearly to ``kl_weight``. 1 means no warm-up.
     n_samples : int, default=1
         Latent vectors z drawn for each user and step.
@@ -131,8 +132,8 @@ class FastVAERecommender(GradientRecommender):
         16 divided by the steps, between 0.004 and 0.02, from which it falls linearly to 5 % at
         ``max_iter``; in ``partial_fit`` half of that. It is 0.1 for "sgd" and "fa_sgd", 0.03 for
         "cf_sgd", and the optimizer's default for others.
-    max_iter : int, default=50
-        Number of epochs.
+    max_iter : int, default=20
+        Number of epochs. ``init="normal"`` needs 50 for the same NDCG.
     batch_size : int, default=None
         Users in a batch. None is 1/32 of the users, between 16 and 256.
     weight_decay : float, default=0.0
@@ -141,14 +142,20 @@ class FastVAERecommender(GradientRecommender):
     weight_decay_scope : {"full", "batch"}, default="full"
         "full" shrinks every row in every batch, "batch" the rows that occur in the batch. With
         "full" the decay of ``Adam()``, which is lazy, is decoupled, see :class:`MFRecommender`.
+    init : {"spectral", "normal", "xavier", "prism"} or Initializer, default="spectral"
+        Initial values of the items' two vectors, see :mod:`freqfm.initializers`. "spectral" starts
+        both in directions from the interactions, and each layer so that it passes its input on;
+        the first recommendations are then those of a spectral filter. "normal" has a standard
+        deviation of 0.1 for ``input_factors_`` and 0.05 for ``item_factors_``. New items of
+        ``partial_fit`` start at random.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
-        ``warm_start=True`` the best epoch is restored instead. "auto" does so below 200,000
-        interactions, where autoencoders overfit after few epochs. With ``X_val`` in ``fit`` those
-        interactions are used instead of held-out ones, and the model of the best epoch is kept.
+        ``warm_start=True`` the best epoch is restored instead. With ``X_val`` in ``fit`` those
+        interactions are used instead of held-out ones, and the model of the best epoch is kept;
+        "auto" does so, and holds nothing out.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
     n_iter_no_change : int or None, default=10
@@ -230,7 +237,8 @@ class FastVAERecommender(GradientRecommender):
     user; and for the histories 4 per interaction, or 8 if the values of ``X`` are not all one, and
     8 more with early stopping. Nothing grows with users times items: "full" holds the scores of a
     batch and 512 items at a time for each thread, draws take about 20 bytes for each user of a
-    batch and draw, and 8 more for each thread.
+    batch and draw, and 8 more for each thread. Before training, ``init="spectral"`` takes three
+    tables of n_components + 10 columns for users and items, ``init="normal"`` none.
 
     Item biases start at the logarithms of popularity. MIDX does not quantize them: the
     probabilities of its cells, and of items within a cell, are proportional to the exponentials of
@@ -257,6 +265,7 @@ class FastVAERecommender(GradientRecommender):
     """
 
     _registries = {
+        "init": INITIALIZERS,
         "optimizer": OPTIMIZERS,
         "temperature": TEMPERATURES,
         "negative_sampler": SAMPLERS,
@@ -284,6 +293,7 @@ class FastVAERecommender(GradientRecommender):
         "batch_size": [*POSITIVE_INTEGER, None],
         "weight_decay": NON_NEGATIVE,
         "weight_decay_scope": [StrOptions({"full", "batch"})],
+        "init": "no_validation",
         "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
@@ -309,16 +319,17 @@ class FastVAERecommender(GradientRecommender):
         n_negatives: int | None = None,
         n_codewords: int | None = None,
         kl_weight: float | str = 0.05,
-        kl_warm_up: int = 20,
+        kl_warm_up: int = 8,
         n_samples: int = 1,
         dropout: float = 0.5,
         dropout_on: str = "input",
         optimizer: str | Optimizer = "adam",
         learning_rate: float | None = None,
-        max_iter: int = 50,
+        max_iter: int = 20,
         batch_size: int | None = None,
         weight_decay: float = 0.0,
         weight_decay_scope: str = "full",
+        init: str | Initializer = "spectral",
         n_recommendations: int = 10,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -350,6 +361,7 @@ class FastVAERecommender(GradientRecommender):
         self.batch_size = batch_size
         self.weight_decay = weight_decay
         self.weight_decay_scope = weight_decay_scope
+        self.init = init
         self.n_recommendations = n_recommendations
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -418,27 +430,43 @@ class FastVAERecommender(GradientRecommender):
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)
 
-    def _draw_rows(self, n_items, counts, first=0):
+    def _draw_rows(self, components, counts, first=0, directions=None):
         """Return initial rows of inputs and items for new items."""
         generator = np.random.default_rng([self._seed, 1, first])
         (width, *_), decoder = self._sizes()
-        inputs = _INPUT_SCALE * generator.standard_normal((n_items, width), dtype=np.float32)
         depth = decoder[-1] if decoder else int(self.n_components)
-        items = _ITEM_SCALE * generator.standard_normal((n_items, depth), dtype=np.float32)
+        tables = []
+        for n, scale in ((width, _INPUT_SCALE), (depth, _ITEM_SCALE)):
+            suited = components.initializer.with_defaults(scale=scale, base=Normal(scale))
+            initializer = suited.of_side("item")
+            rows = initializer.table((len(counts), n), generator, counts, first)
+            if directions is not None:
+                # The other columns are random.
+                padded = np.pad(directions, ((0, 0), (0, n - directions.shape[1])))
+                rows = initializer.turned(rows, padded).astype(np.float32)
+            tables.append(rows)
         # With biases only, the softmax draws items by popularity.
         bias = np.log(np.maximum(counts, 0.5))
-        return inputs.astype(np.float32), np.column_stack([items, bias]).astype(np.float32)
+        return tables[0], np.column_stack([tables[1], bias]).astype(np.float32)
 
     def _init_model(self, X, components):
         counts = count_columns(X)
         hidden, decoder = self._sizes()
-        self.input_factors_, self.item_factors_ = self._draw_rows(X.shape[1], counts)
-        generator = np.random.default_rng([self._seed, 2])
         d = int(self.n_components)
-        self._n_hidden = len(hidden)
+        generator = np.random.default_rng([self._seed, 2])
         shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
-        first = np.zeros((1, hidden[0]), dtype=np.float32)
-        self.layers_ = [first, *(draw_layer(generator, *shape) for shape in shapes)]
+        layers = [draw_layer(generator, *shape) for shape in shapes]
+        initializer, n = components.initializer, min(*hidden, d, *decoder)
+        directions = initializer.directions(X, n, generator, count_threads(self.n_jobs))
+        if directions is not None:
+            directions = directions["item"]
+            for layer in layers:
+                pass_on(layer, n, initializer.noise)
+        self.input_factors_, self.item_factors_ = self._draw_rows(
+            components, counts, directions=directions
+        )
+        self._n_hidden = len(hidden)
+        self.layers_ = [np.zeros((1, hidden[0]), dtype=np.float32), *layers]
         n_users = np.count_nonzero(np.diff(X.indptr))
         self._states = {
             name: new_state(
@@ -466,7 +494,7 @@ class FastVAERecommender(GradientRecommender):
     def _grow(self, X, components):
         counts = count_columns(X)
         known = len(self.item_factors_)
-        rows = self._draw_rows(len(counts) - known, counts[known:], known)
+        rows = self._draw_rows(components, counts[known:], known)
         self.input_factors_, self.item_factors_ = (
             as_kernel_array(np.concatenate([old, new])).copy()
             for old, new in zip((self.input_factors_, self.item_factors_), rows, strict=True)

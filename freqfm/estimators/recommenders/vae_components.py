@@ -11,6 +11,7 @@ from freqfm.estimators.recommenders.mf_components import (
     resolve_temperature,
 )
 from freqfm.formulas import codes
+from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer
 from freqfm.samplers import MIDX, SAMPLERS, InBatch, Sampler
 from freqfm.temperatures import DensityTemperature, Temperature
@@ -44,6 +45,7 @@ _SHRINKAGE, _POWER = 300_000, 0.25
 class Components(NamedTuple):
     """The components of a fit."""
 
+    initializer: Initializer
     optimizer: Optimizer
     sampler: Sampler
     temperature: Temperature
@@ -97,6 +99,7 @@ def resolve_components(model, n_users, n_items, goes_on):
         )
     optimizer, n_falling_steps = _optimizer(model, -(-n_users // int(batch_size)), full, goes_on)
     return Components(
+        initializer=resolve("init", model.init, Initializer, INITIALIZERS),
         optimizer=optimizer,
         sampler=sampler,
         temperature=_temperature(model),

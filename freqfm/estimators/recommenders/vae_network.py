@@ -27,6 +27,7 @@ __all__ = [
     "kl_gradients",
     "normalise",
     "normalise_backward",
+    "pass_on",
 ]
 
 
@@ -43,6 +44,12 @@ def as_layers(arrays, n_hidden):
     """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
     first, *rest = arrays
     return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])
+
+
+def pass_on(layer, n, noise):
+    """Let the first ``n`` outputs be the first ``n`` inputs, plus noise, before the activation."""
+    layer[:n, :n] *= noise
+    layer[:n, :n] += np.eye(n, dtype=np.float32)
 
 
 class Posterior(NamedTuple):
