@@ -14,6 +14,7 @@ Tiles, chunks and blocks depend on the batch alone, so results are the same for 
 threads.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,22 +23,25 @@ from freqfm._numba.blas import add_product, add_product_of_transposed, product_w
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMWeights, Tower, UpdateRule
-from freqfm.backends.cpu.fm import first_token, prepare, sum_of_rows
 from freqfm.backends.cpu.fm_batch import (
-    TokenSums,
+    Gradient,
     begin_step,
-    order_of_epoch,
+    differentiate,
+    next_batch,
+    own_factor,
+    own_tokens,
     part_of_batch,
+    round_gradient,
     step_intercept,
-    step_linear,
-    token_rate,
+    step_scalars,
+    sum_of_rows,
 )
-from freqfm.backends.cpu.fm_prepared import PreparedBatches, prepared_batch
-from freqfm.backends.cpu.team import wait
+from freqfm.backends.cpu.fm_prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.team import Member, synchronize
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
-from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.steps import layer_corrections, step_columns, step_layer
+from freqfm.formulas.steps import layer_corrections, step_layer, step_row
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -58,7 +62,7 @@ _OF_DROPOUT = 1
 
 # How many entries and tokens ahead vectors are prefetched.
 _ENTRIES_AHEAD = np.uint64(32)
-_TOKENS_AHEAD = 16
+_TOKENS_AHEAD = np.uint64(16)
 
 
 class Layers(NamedTuple):
@@ -116,11 +120,14 @@ class DeepScratch(NamedTuple):
     #: the fields side by side. Without fields, the second half of the columns is what an
     #: occurrence multiplies its own x v by.
     gradients: np.ndarray
+    scores: np.ndarray  #: (batch_size,), float32
     losses: np.ndarray  #: (batch_size,), float64, weighted
     derivatives: np.ndarray  #: (batch_size,), float64, of the weighted loss by the score
     curvatures: np.ndarray  #: (batch_size,), float64, as in ``fm``
     by_tower: np.ndarray  #: (N_CHUNKS + 1, n_weights), float32; the last row is their sum
-    totals: np.ndarray  #: (size, 2, d or more), float64
+    penalties: np.ndarray  #: (listed,), float64, of a token's factors
+    rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
+    totals: np.ndarray  #: (size, d or more), float64
     of_token: np.ndarray  #: (size, d or more), float32
 
 
@@ -251,20 +258,6 @@ def _forward(n_rows, tower, dropout, tile):
 
 
 @inlined
-def _differentiate(first, n_rows, loss_code, batch, tile, scratch):
-    """Turn the scores of a tile's rows into losses and derivatives."""
-    for i in range(n_rows):
-        j = first + i
-        score, target = tile.scores[i], batch.targets[j]
-        weight = np.float64(batch.weights[j])
-        loss, derivative = loss_and_gradient(loss_code, score, target)
-        scratch.losses[j] = weight * loss
-        scratch.derivatives[j] = weight * derivative
-        scratch.curvatures[j] = weight * loss_curvature(loss_code, score, target)
-        scratch.curvatures[j] *= tile.reaches[i]
-
-
-@inlined
 def _scale_rows(first, n_rows, width, delta, derivatives, sums):
     """Multiply the rows of a tile by the derivatives of their losses, and add them up."""
     for i in range(n_rows):
@@ -361,7 +354,10 @@ def _learn_tile(first, n_rows, loss_code, model, batch, tile, by_tower, scratch)
             _add_entry(i, k, batch.entry_values[p], weights, tower, tile)
         _end_row(i, tower, tile)
     _forward(n_rows, tower, dropout, tile)
-    _differentiate(first, n_rows, loss_code, batch, tile, scratch)
+    for i in range(n_rows):
+        scratch.scores[first + i] = tile.scores[i]
+        scratch.curvatures[first + i] = tile.reaches[i]
+    differentiate(first, first + n_rows, loss_code, batch, scratch)
     _backward(first, n_rows, tower, dropout, tile, scratch.derivatives, by_tower)
     for i in range(n_rows):
         j = first + i
@@ -396,96 +392,52 @@ def _learn_chunk(c, rank, n_rows, loss_code, model, batch, scratch):
 
 
 @inlined
-def _sum_token(t, batch, scratch):
-    """Return the TokenSums of a token, and the sum of derivative x^2."""
-    derivative = 0.0
-    factor = 0.0
-    weight = 0.0
-    curvature = 0.0
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])):
-        j = np.uint64(batch.rows[p])
-        x = np.float64(batch.values[p])
-        d = scratch.derivatives[j] * x
-        derivative += d
-        factor += d * x
-        weight += batch.weights[j]
-        curvature += abs(x) * scratch.curvatures[j]
-    return TokenSums(derivative, weight, curvature), factor
-
-
-@inlined
-def _sum_of_field(t, begin, shrinkage, vector, batch, gradients, total):
-    """Write to ``total`` the gradient by a token's vector, from the columns of its field."""
+def _sum_pairs(t, penalty, vector, gradients, batch, total):
+    """Write the gradient by a token's vector, from the pooled interactions."""
     width = np.uint64(vector.shape[0])
-    for f in range(width):
-        total[f] = -shrinkage * vector[f]
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])):
-        j = np.uint64(batch.rows[p])
-        x = np.float64(batch.values[p])
-        for f in range(width):
-            total[f] += x * gradients[j, begin + f]
-
-
-@inlined
-def _sum_of_pairs(t, penalty, vector, batch, gradients, totals):
-    """Do what ``_sum_of_field`` does without fields: every column shrinks by itself."""
-    width = np.uint64(vector.shape[0])
-    total, shrinkage = totals[0], totals[1]
     for f in range(width):
         total[f] = penalty * vector[f]
-        shrinkage[f] = 0.0
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + 1])):
-        j = np.uint64(batch.rows[p])
-        x = np.float64(batch.values[p])
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        of_row, x = gradients[np.uint64(batch.rows[p])], np.float64(batch.values[p])
         for f in range(width):
-            total[f] += x * gradients[j, f]
-            shrinkage[f] += x * x * gradients[j, width + f]
-    for f in range(width):
-        total[f] -= shrinkage[f] * vector[f]
+            total[f] += x * (of_row[f] - x * of_row[width + f] * vector[f])
 
 
 @inlined
-def _step_token(t, rank, step, problem, weights, deep_state, batch, scratch):
-    """Sum the gradient of a token over the batch, and step its weights."""
-    rule, objective = problem.rule, problem.objective
-    state, tower = deep_state.tokens, deep_state.layers.tower
-    summed, factor = _sum_token(t, batch, scratch)
-    if rule.lazy and summed.weight == 0.0:
-        return
-    k = np.uint64(batch.tokens[t])
-    factors, totals, gradient = weights.factors, scratch.totals[rank], scratch.of_token[rank]
-    penalty = objective.alpha_factors * objective.shares[k] * summed.weight
-    width = np.uint64(factors.shape[1])
-    vector = factors[k]
-    if tower.fields.shape[0] > 0:
-        begin = np.uint64(tower.fields[k]) * width
-        shrinkage = factor - penalty
-        _sum_of_field(t, begin, shrinkage, vector, batch, scratch.gradients, totals[0])
-    else:
-        _sum_of_pairs(t, penalty, vector, batch, scratch.gradients, totals)
-    for f in range(width):
-        gradient[f] = np.float32(step.scale * totals[0, f])
-    rate = token_rate(k, summed, step, problem, state)
-    step_linear(k, summed, rate, step, problem, weights, state)
-    step_columns(
-        rule, rate, step.root_correction, factors, (k, _ZERO, width), gradient,
-        state.factors_first, state.factors_second,
-    )  # fmt: skip
+def _sum_field(t, factor, vector, columns, gradients, batch, total):
+    """Do what ``_sum_pairs`` does with fields; ``columns`` are those of the token's field."""
+    for f in range(vector.shape[0]):
+        total[f] = factor * vector[f]
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        of_field = gradients[np.uint64(batch.rows[p]), columns[0] : columns[1]]
+        add_multiple(np.float64(batch.values[p]), of_field, total)
 
 
 @inlined
-def _step_tokens(rank, size, step, problem, weights, state, batch, scratch):
-    """Step the tokens of a thread's part of the batch."""
-    n_tokens, tokens = batch.n_tokens[0], state.tokens
-    for t in range(first_token(rank, size, batch), first_token(rank + 1, size, batch)):
-        ahead = np.uint64(batch.tokens[min(t + _TOKENS_AHEAD, n_tokens - 1)])
-        prefetch_row(weights.factors, ahead)
-        prefetch_element(weights.linear, ahead)
-        prefetch_element(tokens.per_row, ahead)
-        prefetch_element(problem.objective.shares, ahead)
-        prefetch_row(tokens.factors_first, ahead)
-        prefetch_row(tokens.factors_second, ahead)
-        _step_token(t, rank, step, problem, weights, state, batch, scratch)
+def _step_tokens(tokens, step, rule, model, state, batch, scratch, gradient):
+    """Update the factors of some tokens."""
+    factors, fields = model.weights.factors, model.tower.fields
+    width, total = np.uint64(factors.shape[1]), gradient.total
+    last = np.uint64(batch.n_tokens[0] - 1)
+    for t in range(*tokens):
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, last)]
+        prefetch_row(factors, ahead)
+        prefetch_row(state.factors_first, ahead)
+        prefetch_row(state.factors_second, ahead)
+        rate, penalty, k = scratch.rates[t], scratch.penalties[t], np.uint64(batch.tokens[t])
+        if math.isnan(rate):
+            continue
+        if fields.shape[0] > 0:
+            factor = own_factor(t, penalty, scratch.derivatives, batch)
+            columns = np.uint64(fields[k]) * width, (np.uint64(fields[k]) + _ONE) * width
+            _sum_field(t, factor, factors[k], columns, scratch.gradients, batch, total)
+        else:
+            _sum_pairs(t, penalty, factors[k], scratch.gradients, batch, total)
+        round_gradient(width, step.scale, gradient)
+        step_row(
+            rule, rate, step.root_correction, factors, k, gradient.scaled, state.factors_first,
+            state.factors_second,
+        )  # fmt: skip
 
 
 @inlined
@@ -528,23 +480,19 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     state : DeepState
     scratch : DeepScratch
     """
+    member = Member(rank, size, barrier)
     rows, layers = problem.rows, state.layers
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
     loss = span.loss
     for b in range(span.first_batch, span.last_batch):
         part = part_of_batch(b, rank, size, rows)
-        slot = (b - span.first_batch) % size
-        batch = prepared_batch(slot, scratch.prepared)
-        wait(barrier, size)
-        if slot == 0:
-            prepare(b + rank, rank, problem, span, order, weights, scratch)
-            wait(barrier, size)
+        batch = next_batch(b, member, problem, span, order, scratch.prepared)
         n_rows, code = part.n_rows, problem.objective.loss_code
         model = Model(weights, layers.tower, Dropout(layers.dropouts, key, part.start))
         for c in range(rank, _count_chunks(n_rows), size):
             _learn_chunk(c, rank, n_rows, code, model, batch, scratch)
-        wait(barrier, size)
+        synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         step = begin_step(number, n_rows, problem)
         batch_loss, summed = sum_of_rows(n_rows, batch, scratch)
@@ -554,7 +502,10 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
         _step_tower(
             rank, size, number, part, problem.objective, layers, summed.weight, scratch.by_tower
         )
-        _step_tokens(rank, size, step, problem, weights, state, batch, scratch)
+        tokens = own_tokens(member, batch)
+        step_scalars(tokens, step, problem, weights, state.tokens, batch, scratch)
+        gradient = Gradient(scratch.totals[rank], scratch.of_token[rank])
+        _step_tokens(tokens, step, problem.rule, model, state.tokens, batch, scratch, gradient)
     return loss
 
 

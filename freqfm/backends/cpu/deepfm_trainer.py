@@ -18,7 +18,7 @@ from freqfm.backends.cpu.deepfm import (
     deepfm_score,
     deepfm_train,
 )
-from freqfm.backends.cpu.fm import CSRRows
+from freqfm.backends.cpu.fm_batch import CSRRows
 from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, enough_threads
 from freqfm.backends.cpu.team import Team
 
@@ -89,11 +89,14 @@ class DeepFMEpochs(FMEpochs):
             prepared=plain.prepared,
             tiles=_tiles(tower, width, n_threads, 2),
             gradients=aligned_zeros((self._batch_size, columns)),
+            scores=plain.scores,
             losses=plain.losses,
             derivatives=plain.derivatives,
             curvatures=plain.curvatures,
             by_tower=aligned_zeros((N_CHUNKS + 1, len(tower.weights))),
-            totals=aligned_zeros((n_threads, 2, width + PADDING), np.float64),
+            penalties=plain.penalties,
+            rates=plain.rates,
+            totals=plain.totals,
             of_token=plain.gradients,
         )
 

@@ -1,53 +1,45 @@
-"""Mini-batches of factorization machines.
+"""Mini-batches of factorization machines: what plain, rank-aware and deep ones share.
 
-Plain and rank-aware machines share the order of an epoch, the rows of a batch, and the steps of
-the intercept and the linear weights. How a plain one trains its factors is described in ``fm``.
+A batch passes four stages:
 
-A batch of a rank-aware machine passes three stages. Its rows are gathered and scored, each thread
-taking a part of the rows; the threads wait for each other; then each thread takes the tokens it
-owns, sums a token's gradient over the batch in the order of the rows, and updates the token's
-weights. No thread writes what another reads, and no sum depends on the number of threads, so the
-result does not either.
+1. Sums of x v of the rows, and their scores.
+2. Losses and derivatives of the rows.
+3. Sums over the rows of each token, its learning rate, and the step of its linear weight.
+4. Gradients and steps of the factors.
+
+Each thread takes a part of the rows, then a part of the tokens, and waits for the others after the
+second and the fourth stage. If it took some columns of all vectors instead, no vector would move
+from one core to another, but all threads would visit all rows and tokens, and wait after each
+stage: that takes longer. Every sum has a fixed order that does not depend on the number of threads,
+so results do not either.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ONE, inlined
+from freqfm._numba.prefetch import prefetch_element
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
-from freqfm.backends.cpu.ownership import owns
+from freqfm.backends.cpu.fm_prepared import prepare_batch, prepared_batch
+from freqfm.backends.cpu.team import synchronize
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
-from freqfm.formulas.rng import permuted_index, stream_key
-from freqfm.formulas.steps import adam_corrections, penalized_curvature, row_rate, step_element
-
-# A row of the batch. ``derivative`` is the weighted derivative of the loss by the score, and
-# ``curvature`` the row's part in the curvature of its tokens' weights, see ``fm``.
-BATCH_ROW = np.dtype(
-    [
-        ("begin", np.int64),
-        ("end", np.int64),
-        ("derivative", np.float64),
-        ("loss", np.float64),
-        ("curvature", np.float64),
-        ("target", np.float32),
-        ("weight", np.float32),
-        ("score", np.float32),
-    ],
-    align=True,
-)
-
-# One occurrence of a token in the batch, in a list that runs through the batch's rows; ``length``
-# counts the occurrences from here on.
-LINK = np.dtype(
-    [("next", np.int32), ("row", np.int32), ("value", np.float32), ("length", np.int32)]
+from freqfm.formulas.steps import (
+    adam_corrections,
+    penalized_curvature,
+    row_rate,
+    step_element,
 )
 
 _ONE = np.uint64(1)
 
 # Of the type of tokens, so that nothing compiles once more for the intercept.
 _FIRST = np.uint64(0)
+
+# How many entries and tokens ahead vectors are prefetched.
+_ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(32), np.uint64(16)
 
 
 class Rows(NamedTuple):
@@ -111,59 +103,19 @@ class TokenSums(NamedTuple):
     curvature: float
 
 
-class Order(NamedTuple):
-    """The order of one epoch."""
+class Gradient(NamedTuple):
+    """The gradient of a vector, of one thread."""
 
-    n_blocks: int
-    block_bits: int
-    low_bits: int
-    high_bits: int
-    key: int
+    total: np.ndarray  #: (d or more,), float64
+    scaled: np.ndarray  #: (d or more,), float32, what the vector moves along
 
 
-class LevelScratch(NamedTuple):
-    """What a rank-aware machine needs for each level."""
+class CSRRows(NamedTuple):
+    """The rows of a CSR matrix."""
 
-    #: (m + 1, batch_size), BATCH_ROW; the last one has the derivatives by the linear part, if
-    #: dependent vectors follow the loss.
-    batches: np.ndarray
-    sums: np.ndarray  #: (batch_size * sum of D_p,), float32, sums of x v
-    free_sums: np.ndarray  #: the same, of the vectors that are at their token's highest level
-    gradients: np.ndarray  #: the same, float64: gradients of dependent vectors, per unit of x
-
-
-class Scratch(NamedTuple):
-    """Working memory of a rank-aware machine.
-
-    ``heads`` to ``gradient`` have a row for each thread; heads start at -1.
-
-    It takes 4 n size + 4 d batch_size + 56 batch_size + 16 m size bytes for n tokens, vectors of
-    length d and at most m entries in a batch.
-    """
-
-    batch: np.ndarray  #: (batch_size,), BATCH_ROW
-    sums: np.ndarray  #: (batch_size, d), float32, sums of x v
-    heads: np.ndarray  #: (size, n), int32
-    links: np.ndarray  #: (size, m + 1), LINK
-    tokens: np.ndarray  #: (size, m + 1), int32
-    total: np.ndarray  #: (size, d or more), float64
-    gradient: np.ndarray  #: (size, d or more), float32
-    levels: LevelScratch
-
-
-@inlined
-def scratch_of_thread(rank, scratch):
-    """Return the scratch with ``heads`` to ``gradient`` those of one thread."""
-    return Scratch(
-        scratch.batch,
-        scratch.sums,
-        scratch.heads[rank],
-        scratch.links[rank],
-        scratch.tokens[rank],
-        scratch.total[rank],
-        scratch.gradient[rank],
-        scratch.levels,
-    )
+    indptr: np.ndarray  #: (n_rows + 1,)
+    token: np.ndarray  #: (nnz,), the columns
+    value: np.ndarray  #: (nnz,), float32
 
 
 @inlined
@@ -175,95 +127,57 @@ def part_of_batch(b, rank, size, rows):
 
 
 @inlined
-def order_of_epoch(rows, epoch):
-    """Return the Order in which an epoch visits ``rows``."""
-    bits = 2
-    while (1 << bits) < rows.n_blocks:
-        bits += 1
-    return Order(
-        np.uint64(rows.n_blocks),
-        np.uint64(rows.block_bits),
-        np.uint64(bits // 2),
-        np.uint64(bits - bits // 2),
-        stream_key(rows.seed, epoch),
-    )
+def next_batch(b, member, problem, span, order, prepared):
+    """Return batch ``b`` once all threads have made the last step; each prepares some batches."""
+    slot = (b - span.first_batch) % member.size
+    synchronize(member)
+    if slot == 0:
+        mine = b + member.rank
+        if mine < span.last_batch:
+            prepare_batch(
+                part_of_batch(mine, 0, 1, problem.rows), problem.objective.shares.shape[0],
+                problem.rule.lazy, problem.rows, order, prepared_batch(member.rank, prepared),
+            )  # fmt: skip
+        synchronize(member)
+    return prepared_batch(slot, prepared)
 
 
 @inlined
-def row_in_order(place, last, moved, order):
-    """Return which row an epoch visits at a place, its block, and where that block is moved to.
+def rows_of(batch):
+    """Return the rows of a prepared batch."""
+    return CSRRows(batch.row_starts, batch.entry_tokens, batch.entry_values)
 
-    ``last`` and ``moved`` are what the place before returned, or ``order.n_blocks`` at the start:
-    neighbours are mostly of one block, which is looked up once.
+
+@inlined
+def linear_part(i, rows, weights):
+    """Return a row's score without interactions, and one plus the sum of its |x|."""
+    score, reach = weights.intercept[0], ONE
+    last_entry = np.uint64(rows.token.shape[0] - 1)
+    for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + _ONE])):
+        prefetch_element(weights.linear, rows.token[min(p + _ENTRIES_AHEAD, last_entry)])
+        x = rows.value[p]
+        score += x * weights.linear[np.uint64(rows.token[p])]
+        reach += abs(x)
+    return score, reach
+
+
+@inlined
+def differentiate(begin, end, loss_code, batch, scratch):
+    """Turn the scores of rows into losses and derivatives.
+
+    ``curvatures`` of the scores become those of the losses. The score's gradient by the weights of
+    token k is about x_k (1, s), s = sum of x v. For any steps delta of the weights, Cauchy and
+    Schwarz bound the square of the score's change by (sum_i a_i) * (sum_k a_k |delta_k|^2), a_k =
+    |x_k| |(1, s)|, the intercept included as a token of value 1. So a row adds |x_k| * (1 + sum_i
+    |x_i|) * (1 + |s|^2), times the curvature of its loss, to that of token k.
     """
-    i = np.uint64(place)
-    block = i >> order.block_bits
-    if block < order.n_blocks:
-        if block != last:
-            last = block
-            moved = permuted_index(
-                block, order.n_blocks, order.low_bits, order.high_bits, order.key
-            )
-        i = (moved << order.block_bits) | (i & ((_ONE << order.block_bits) - _ONE))
-    return i, last, moved
-
-
-@inlined
-def gather_rows(part, rows, order, batch):
-    """Look up the rows of a thread's part of the batch."""
-    # Three loops of independent loads, so that the processor can have many misses in flight.
-    samples = rows.samples
-    last = moved = order.n_blocks
-    for j in range(part.begin, part.end):
-        i, last, moved = row_in_order(part.start + j, last, moved, order)
-        batch[j].begin = i
-    for j in range(part.begin, part.end):
-        i = np.uint64(batch[j].begin)
-        batch[j].begin = samples[i].start
-        batch[j].end = samples[i + _ONE].start
-        batch[j].target = samples[i].target
-        batch[j].weight = samples[i].weight
-    for j in range(part.begin, part.end):
-        batch[j].score = rows.entries[np.uint64(batch[j].begin)].value
-
-
-@inlined
-def add_token(first, k, x, table, total):
-    """Add x * v_k to the sum of x v of a row; return the squared norm of what was added."""
-    squares = ZERO
-    if first:
-        for f in range(table.shape[1]):
-            term = x * table[k, f]
-            total[f] = term
-            squares += term * term
-    else:
-        for f in range(table.shape[1]):
-            term = x * table[k, f]
-            total[f] += term
-            squares += term * term
-    return squares
-
-
-@inlined
-def squared_norm(n_tokens, width, total):
-    """Return |sum of x v|^2 of a row, to which so many tokens were added."""
-    norm = ZERO
-    if n_tokens > 0:
-        for f in range(width):
-            norm += total[f] * total[f]
-    return norm
-
-
-@inlined
-def differentiate_losses(part, loss_code, batch):
-    """Turn the scores of rows into losses, derivatives and curvatures."""
-    for j in range(part.begin, part.end):
-        loss, derivative = loss_and_gradient(loss_code, batch[j].score, batch[j].target)
-        batch[j].loss = np.float64(batch[j].weight) * loss
-        batch[j].derivative = np.float64(batch[j].weight) * derivative
-        batch[j].curvature *= np.float64(batch[j].weight) * loss_curvature(
-            loss_code, batch[j].score, batch[j].target
-        )
+    scores = scratch.scores
+    for j in range(begin, end):
+        weight = np.float64(batch.weights[j])
+        loss, derivative = loss_and_gradient(loss_code, scores[j], batch.targets[j])
+        scratch.losses[j] = weight * loss
+        scratch.derivatives[j] = weight * derivative
+        scratch.curvatures[j] *= weight * loss_curvature(loss_code, scores[j], batch.targets[j])
 
 
 @inlined
@@ -280,17 +194,17 @@ def begin_step(number, n_in_batch, problem):
 
 
 @inlined
-def sum_of_rows(n_in_batch, batch):
+def sum_of_rows(n_rows, batch, scratch):
     """Return the loss of the batch, and its sums for the intercept, which all rows hold."""
     loss = 0.0
     derivative = 0.0
     weight = 0.0
     curvature = 0.0
-    for j in range(n_in_batch):
-        derivative += batch[j].derivative
-        weight += batch[j].weight
-        curvature += batch[j].curvature
-        loss += batch[j].loss
+    for j in range(np.uint64(n_rows)):
+        loss += scratch.losses[j]
+        derivative += scratch.derivatives[j]
+        weight += batch.weights[j]
+        curvature += scratch.curvatures[j]
     return loss, TokenSums(derivative, weight, curvature)
 
 
@@ -322,106 +236,6 @@ def step_intercept(summed, step, problem, weights, state):
 
 
 @inlined
-def link_tokens(part, entries, batch, scratch):
-    """List, for every token this thread owns, its occurrences in the order of the rows."""
-    heads = scratch.heads
-    links = scratch.links
-    n_tokens = 0
-    n_links = 0
-    for j in range(part.n_rows - 1, -1, -1):
-        for p in range(batch[j].end - 1, batch[j].begin - 1, -1):
-            k = np.uint64(entries[np.uint64(p)].token)
-            if not owns(part.rank, part.size, k):
-                continue
-            head = heads[k]
-            scratch.tokens[n_tokens] = k
-            n_tokens += head < 0
-            links[n_links].next = head
-            links[n_links].row = j
-            links[n_links].value = entries[np.uint64(p)].value
-            # Without a branch: whether a token has been met before is hard to predict.
-            links[n_links].length = 1 + (head >= 0) * links[np.uint64(max(head, 0))].length
-            heads[k] = n_links
-            n_links += 1
-    return n_tokens
-
-
-@inlined
-def occurrence(link, batch, links):
-    """Return the row, the value x and x times derivative of an occurrence, and the next one."""
-    link = np.uint64(link)
-    j = np.uint64(links[link].row)
-    x = np.float64(links[link].value)
-    return j, x, batch[j].derivative * x, links[link].next
-
-
-@inlined
-def no_gradient(width, gradient):
-    """Return the sums of a token that the batch does not hold; its gradient is zero."""
-    for f in range(width):
-        gradient[f] = ZERO
-    return TokenSums(0.0, 0.0, 0.0)
-
-
-@inlined
-def sum_gradient(row, head, table, scratch, scale, alpha):
-    """Sum a token's gradient over the batch; leave that of its factors in ``scratch.gradient``.
-
-    The factors' gradient of one row of the batch is derivative * x * (sum of x v - x v_k), plus
-    ``alpha`` v_k. Sums are kept in double precision: they are exact for the purposes of float32
-    weights, in whatever order.
-    """
-    batch = scratch.batch
-    links = scratch.links
-    sums = scratch.sums
-    total = scratch.total
-    gradient = scratch.gradient
-    width = table.shape[1]
-    n_left = links[np.uint64(head)].length - 1
-    j, x, d, link = occurrence(head, batch, links)
-    derivative = d
-    # What v_k itself is multiplied by.
-    factor = d * x
-    weight = np.float64(batch[j].weight)
-    curvature = abs(x) * batch[j].curvature
-    if n_left == 0:
-        factor = (factor - alpha * weight) * scale
-        d *= scale
-        for f in range(width):
-            gradient[f] = np.float32(d * sums[j, f] - factor * table[row, f])
-        return TokenSums(derivative, weight, curvature)
-    for f in range(width):
-        total[f] = d * sums[j, f]
-    # Four at a time: the running total is read and written once for all of them.
-    while n_left >= 4:
-        j, x, d, link = occurrence(link, batch, links)
-        j2, x2, d2, link = occurrence(link, batch, links)
-        j3, x3, d3, link = occurrence(link, batch, links)
-        j4, x4, d4, link = occurrence(link, batch, links)
-        n_left -= 4
-        derivative += d + d2 + d3 + d4
-        factor += d * x + d2 * x2 + d3 * x3 + d4 * x4
-        weight += batch[j].weight + batch[j2].weight + batch[j3].weight + batch[j4].weight
-        curvature += abs(x) * batch[j].curvature + abs(x2) * batch[j2].curvature
-        curvature += abs(x3) * batch[j3].curvature + abs(x4) * batch[j4].curvature
-        for f in range(width):
-            total[f] += d * sums[j, f] + d2 * sums[j2, f] + d3 * sums[j3, f] + d4 * sums[j4, f]
-    while n_left > 0:
-        j, x, d, link = occurrence(link, batch, links)
-        n_left -= 1
-        derivative += d
-        factor += d * x
-        weight += batch[j].weight
-        curvature += abs(x) * batch[j].curvature
-        for f in range(width):
-            total[f] += d * sums[j, f]
-    factor = (factor - alpha * weight) * scale
-    for f in range(width):
-        gradient[f] = np.float32(scale * total[f] - factor * table[row, f])
-    return TokenSums(derivative, weight, curvature)
-
-
-@inlined
 def token_rate(k, summed, step, problem, state):
     """Return the learning rate of token ``k``, whose counter advances."""
     rule = problem.rule
@@ -448,3 +262,112 @@ def step_linear(k, summed, rate, step, problem, weights, state):
             state.linear_first,
             state.linear_second,
         )
+
+
+@inlined
+def first_token(number, size, batch):
+    """Return where part ``number`` of ``size`` of the batch's tokens begins.
+
+    Neighbours, whose linear weights share a cache line, are in one part.
+    """
+    n = batch.n_tokens[0]
+    if number == size:
+        return n
+    # A token costs about as much as an occurrence, so parts are balanced by both.
+    wanted = (n + batch.starts[n]) * number // size
+    low = 0
+    high = n
+    while low < high:
+        middle = (low + high) >> 1
+        if middle + batch.starts[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    while 0 < low < n and batch.tokens[low] >> 4 == batch.tokens[low - 1] >> 4:
+        low += 1
+    return low
+
+
+@inlined
+def sum_token(t, batch, scratch):
+    """Return the TokenSums of the batch's token ``t``."""
+    derivative = 0.0
+    weight = 0.0
+    curvature = 0.0
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        j = np.uint64(batch.rows[p])
+        x = np.float64(batch.values[p])
+        derivative += scratch.derivatives[j] * x
+        weight += batch.weights[j]
+        curvature += abs(x) * scratch.curvatures[j]
+    return TokenSums(derivative, weight, curvature)
+
+
+@inlined
+def step_scalars(tokens, step, problem, weights, state, batch, scratch):
+    """Step the linear weights of some tokens; leave their rates, and the penalties of factors."""
+    objective = problem.objective
+    last = np.uint64(batch.n_tokens[0] - 1)
+    for t in range(*tokens):
+        ahead = batch.tokens[min(t + _TOKENS_AHEAD, last)]
+        prefetch_element(weights.linear, ahead)
+        prefetch_element(objective.shares, ahead)
+        prefetch_element(state.per_row, ahead)
+        k = np.uint64(batch.tokens[t])
+        summed = sum_token(t, batch, scratch)
+        scratch.rates[t] = np.nan
+        if summed.weight > 0.0 or not problem.rule.lazy:
+            scratch.penalties[t] = objective.alpha_factors * objective.shares[k] * summed.weight
+            scratch.rates[t] = token_rate(k, summed, step, problem, state)
+            step_linear(k, summed, scratch.rates[t], step, problem, weights, state)
+
+
+@inlined
+def own_tokens(member, batch):
+    """Return where the tokens of a thread begin and end."""
+    first = first_token(member.rank, member.size, batch)
+    return np.uint64(first), np.uint64(first_token(member.rank + 1, member.size, batch))
+
+
+@inlined
+def own_factor(t, penalty, derivatives, batch):
+    """Return what a token's own vector is multiplied by in its gradient: alpha - derivative x^2."""
+    factor = penalty
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        x = np.float64(batch.values[p])
+        factor -= derivatives[np.uint64(batch.rows[p])] * x * x
+    return factor
+
+
+@inlined
+def add_gradient(t, derivatives, sums, batch, total):
+    """Add derivative * x * (sum of x v) of the rows that hold a token to its gradient."""
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        j = np.uint64(batch.rows[p])
+        add_multiple(derivatives[j] * batch.values[p], sums[j], total)
+
+
+@inlined
+def sum_gradient(t, penalty, vector, derivatives, sums, batch, total):
+    """Write the gradient by a token's vector: derivative * x * (sum of x v - x v_k) + alpha v_k.
+
+    Sums are kept in double precision: they are exact for the purposes of float32 weights, in
+    whatever order.
+    """
+    factor = own_factor(t, penalty, derivatives, batch)
+    for f in range(vector.shape[0]):
+        total[f] = factor * vector[f]
+    add_gradient(t, derivatives, sums, batch, total)
+
+
+@inlined
+def round_gradient(width, scale, gradient):
+    """Write what a vector moves along, from the sums of its Gradient."""
+    for f in range(width):
+        gradient.scaled[f] = np.float32(scale * gradient.total[f])
+
+
+@inlined
+def gradient_of(rank, scratch):
+    """Return the Gradient of a thread."""
+    return Gradient(scratch.totals[rank], scratch.gradients[rank])

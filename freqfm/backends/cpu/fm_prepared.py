@@ -10,7 +10,7 @@ import numpy as np
 
 from freqfm._numba.jit import inlined
 from freqfm._numba.prefetch import prefetch_element
-from freqfm.backends.cpu.fm_batch import row_in_order
+from freqfm.formulas.rng import permuted_index, stream_key
 
 _ONE = np.uint64(1)
 
@@ -20,6 +20,16 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 # A digit of the radix sort: at most 2^11 buckets stay in the first-level cache.
 DIGIT_BITS = 11
+
+
+class Order(NamedTuple):
+    """The order of one epoch."""
+
+    n_blocks: int
+    block_bits: int
+    low_bits: int
+    high_bits: int
+    key: int
 
 
 class PreparedBatches(NamedTuple):
@@ -67,6 +77,31 @@ def prepared_batch(slot, prepared):
 
 
 @inlined
+def order_of_epoch(rows, epoch):
+    """Return the Order in which an epoch visits ``rows``."""
+    bits = 2
+    while (1 << bits) < rows.n_blocks:
+        bits += 1
+    return Order(
+        np.uint64(rows.n_blocks),
+        np.uint64(rows.block_bits),
+        np.uint64(bits // 2),
+        np.uint64(bits - bits // 2),
+        stream_key(rows.seed, epoch),
+    )
+
+
+@inlined
+def _row_in_order(place, order):
+    """Return which row an epoch visits at a place."""
+    block = place >> order.block_bits
+    if block >= order.n_blocks:
+        return place
+    moved = permuted_index(block, order.n_blocks, order.low_bits, order.high_bits, order.key)
+    return (moved << order.block_bits) | (place & ((_ONE << order.block_bits) - _ONE))
+
+
+@inlined
 def _number_rows(start, n_rows, rows, order, numbers):
     """Write which rows the batch holds, and prefetch their samples."""
     n_rows = np.uint64(n_rows)
@@ -75,7 +110,7 @@ def _number_rows(start, n_rows, rows, order, numbers):
     while j < n_rows:
         # Rows of a block are neighbours.
         place = np.uint64(start) + j
-        i, _, _ = row_in_order(place, order.n_blocks, order.n_blocks, order)
+        i = _row_in_order(place, order)
         end = min(n_rows, j + block_size - (place & (block_size - _ONE)))
         while j < end:
             numbers[j] = i

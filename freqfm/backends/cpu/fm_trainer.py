@@ -4,20 +4,11 @@ import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.backends.base import RankedTables, Trainer
-from freqfm.backends.cpu.fm import CSRRows, PlainScratch, fm_score, fm_train
-from freqfm.backends.cpu.fm_batch import (
-    BATCH_ROW,
-    LINK,
-    BatchRange,
-    LevelScratch,
-    Problem,
-    Rows,
-    Scratch,
-)
-from freqfm.backends.cpu.fm_columns import BLOCK
+from freqfm.backends.cpu.fm import PlainScratch, fm_score, fm_train
+from freqfm.backends.cpu.fm_batch import BatchRange, CSRRows, Problem, Rows
 from freqfm.backends.cpu.fm_prepared import DIGIT_BITS, PreparedBatches
 from freqfm.backends.cpu.packing import pack_rows
-from freqfm.backends.cpu.rafm import rafm_score, rafm_train
+from freqfm.backends.cpu.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look
@@ -72,10 +63,10 @@ def fm_scores(X, weights, n_threads):
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
     n_threads = enough_threads(X, width, n_threads)
-    scratch = (aligned_zeros((2 * n_threads, width + PADDING)),) if ranked else ()
+    scratch = aligned_zeros(((1 + ranked) * n_threads, width + PADDING))
     with Team(n_threads) as team:
         for output, out in zip(weights, scores, strict=True):
-            team.run(kernel, rows, output, *scratch, out)
+            team.run(kernel, rows, output, scratch, out)
     return scores
 
 
@@ -125,29 +116,18 @@ class FMEpochs(Trainer):
 
     def _ranked_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch of a rank-aware machine, for batches of at most ``most`` entries."""
-        padded = int(widths.max()) + PADDING
-        n_rows, size = self._batch_size, self._batch_size * int(widths.sum())
-        # Batch and sums are those of the levels.
-        return Scratch(
-            batch=np.zeros(0, dtype=BATCH_ROW),
-            sums=np.empty((0, 0), dtype=np.float32),
-            heads=np.full((n_threads, n_tokens), -1, dtype=np.int32),
-            links=aligned_zeros((n_threads, most + 1), LINK),
-            tokens=aligned_zeros((n_threads, most + 1), np.int32),
-            total=aligned_zeros((n_threads, padded), np.float64),
-            gradient=aligned_zeros((n_threads, padded)),
-            levels=LevelScratch(
-                batches=aligned_zeros((len(widths) + 1, n_rows), BATCH_ROW),
-                sums=aligned_zeros(size),
-                free_sums=aligned_zeros(size),
-                gradients=aligned_zeros(size, np.float64),
-            ),
+        n_rows, n_levels = self._batch_size, len(widths)
+        plain = self._plain_scratch(most, [widths.max()], n_tokens, n_threads)
+        return RankedScratch(
+            **plain._replace(sums=aligned_zeros(n_rows * int(widths.sum())))._asdict(),
+            free_sums=aligned_zeros(n_rows * int(widths.sum())),
+            level_scores=aligned_zeros((n_levels, n_rows)),
+            level_derivatives=aligned_zeros((n_levels, n_rows), np.float64),
         )
 
     def _plain_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch of a plain machine, for batches of at most ``most`` entries."""
         width, n_rows = int(widths[0]), self._batch_size
-        n_blocks = -(-width // BLOCK)
         # All tokens of the batch are listed, or all that there are.
         listed = min(most, n_tokens) if self._problem.rule.lazy else n_tokens
         prepared = PreparedBatches(
@@ -155,7 +135,7 @@ class FMEpochs(Trainer):
             targets=aligned_empty((n_threads, n_rows)),
             weights=aligned_empty((n_threads, n_rows)),
             row_starts=aligned_empty((n_threads, n_rows + 1), np.int32),
-            entry_tokens=aligned_empty((n_threads, most + 1), np.int32),
+            entry_tokens=aligned_zeros((n_threads, most + 1), np.int32),
             entry_values=aligned_empty((n_threads, most + 1)),
             entry_rows=aligned_empty((n_threads, most + 1), np.int32),
             rows=aligned_empty((n_threads, most + 1), np.int32),
@@ -168,16 +148,15 @@ class FMEpochs(Trainer):
         )
         return PlainScratch(
             prepared=prepared,
-            sums=aligned_zeros((n_rows, n_blocks * BLOCK)),
-            norms=aligned_zeros((n_blocks, n_rows)),
-            squares=aligned_zeros((n_blocks, n_rows)),
+            sums=aligned_zeros((n_rows, width)),
             scores=aligned_zeros((n_rows,)),
             derivatives=aligned_zeros((n_rows,), np.float64),
             losses=aligned_zeros((n_rows,), np.float64),
             curvatures=aligned_zeros((n_rows,), np.float64),
-            shrinkages=aligned_zeros((listed,), np.float64),
+            penalties=aligned_zeros((listed,), np.float64),
             rates=aligned_zeros((listed,)),
-            gradients=aligned_zeros((n_threads, n_blocks * BLOCK + PADDING)),
+            totals=aligned_zeros((n_threads, width + PADDING), np.float64),
+            gradients=aligned_zeros((n_threads, width + PADDING)),
         )
 
     def __enter__(self):

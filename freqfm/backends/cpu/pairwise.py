@@ -14,7 +14,6 @@ import numpy as np
 from freqfm._memory import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
-from freqfm._numba.vectors import contains
 from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
 from freqfm.backends.cpu.tables import (
@@ -33,6 +32,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
+from freqfm.backends.cpu.vectors import contains
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
