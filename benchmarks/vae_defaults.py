@@ -32,6 +32,7 @@ CHANGES = {
     "12 epochs": {"max_iter": 12, "kl_warm_up": 5},
     "12 epochs, normal": {"max_iter": 12, "kl_warm_up": 5, "init": "normal"},
     "16 epochs": {"max_iter": 16, "kl_warm_up": 6},
+    "20 epochs": {"max_iter": 20},
     "30 epochs": {"max_iter": 30, "kl_warm_up": 12},
     "50 epochs": {"max_iter": 50, "kl_warm_up": 20},
     "kl_warm_up=1": {"kl_warm_up": 1},

@@ -132,7 +132,7 @@ class FastVAERecommender(GradientRecommender):
         16 divided by the steps, between 0.004 and 0.02, from which it falls linearly to 5 % at
         ``max_iter``; in ``partial_fit`` half of that. It is 0.1 for "sgd" and "fa_sgd", 0.03 for
         "cf_sgd", and the optimizer's default for others.
-    max_iter : int, default=20
+    max_iter : int, default=24
         Number of epochs. ``init="normal"`` needs 50 for the same NDCG.
     batch_size : int, default=None
         Users in a batch. None is 1/32 of the users, between 16 and 256.
@@ -325,7 +325,7 @@ class FastVAERecommender(GradientRecommender):
         dropout_on: str = "input",
         optimizer: str | Optimizer = "adam",
         learning_rate: float | None = None,
-        max_iter: int = 20,
+        max_iter: int = 24,
         batch_size: int | None = None,
         weight_decay: float = 0.0,
         weight_decay_scope: str = "full",
