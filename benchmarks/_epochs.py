@@ -39,6 +39,10 @@ class Epochs:
             self._task = model._make_trainer(components, X, None, X.nnz)
         self._n_epochs = 0
 
+    def restart(self):
+        """Let the next epoch be the first, with the weights that it finds."""
+        self._n_epochs = 0
+
     def __call__(self):
         """Train an epoch; return its seconds, without those that starting threads takes."""
         with self._task:
