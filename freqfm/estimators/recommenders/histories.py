@@ -143,6 +143,6 @@ def unit_rows(table):
     units = np.empty(table.shape, dtype=np.float32)
     for begin in range(0, len(table), _ROWS):
         part = table[begin : begin + _ROWS]
-        length = np.linalg.norm(part, axis=1, keepdims=True)
-        units[begin : begin + _ROWS] = part / np.where(length > 0, length, 1)
+        length = np.sqrt(np.einsum("ij,ij->i", part, part))[:, np.newaxis]
+        np.divide(part, np.where(length > 0, length, 1), out=units[begin : begin + _ROWS])
     return units
