@@ -2,10 +2,6 @@
 
 Training visits rows in random order. A prefetched row is loaded while others are processed. The
 instruction neither waits nor fails, whatever the address.
-
-What comes from memory is best prefetched twice: early into the second-level cache, and from there
-into the first-level cache shortly before its use. A core can await only some 24 lines of its
-first-level cache, too few for what memory delivers, but more of the second-level one.
 """
 
 import numpy as np
@@ -19,24 +15,21 @@ from freqfm._numba.jit import JIT_DISABLED, inlined
 #: Numbers of 32 bits in a cache line.
 LINE = 16
 
-#: How many vectors ahead one is prefetched into the second-level cache, and into the first.
-EARLY, SOON = 64, 8
-
-#: Where a line is prefetched to.
-FIRST_LEVEL, SECOND_LEVEL = 3, 2
+#: How many vectors ahead one is prefetched.
+SOON = 8
 
 
-def write_prefetch(builder, address, to_write=0, level=FIRST_LEVEL):
+def _write_prefetch(builder, address, to_write):
     """Write an instruction that prefetches the cache line at an address."""
     pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     of_type = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], of_type)
-    # For reading or writing, into this level of the cache and those after it; data, not code.
-    flags = number(to_write), number(level), number(1)
+    # For reading or writing, into all levels of the cache; data, not code.
+    flags = number(to_write), number(3), number(1)
     builder.call(function, [builder.bitcast(address, pointer), *flags])
 
 
-def _prefetch_of(to_write, level=FIRST_LEVEL):
+def _prefetch_of(to_write):
     """Return an intrinsic that prefetches the cache line of an element, by a tuple of indices."""
 
     @intrinsic
@@ -51,7 +44,7 @@ def _prefetch_of(to_write, level=FIRST_LEVEL):
                 cgutils.unpack_tuple(builder, args[1]),
                 wraparound=False,
             )
-            write_prefetch(builder, address, to_write, level)
+            _write_prefetch(builder, address, to_write)
             return context.get_dummy_value()
 
         return types.void(array, types.UniTuple(types.uint64, array.ndim)), codegen
@@ -64,7 +57,6 @@ def _prefetch_nothing(array, indices):
 
 
 _prefetch_to_read = _prefetch_nothing if JIT_DISABLED else _prefetch_of(0)
-_prefetch_early = _prefetch_nothing if JIT_DISABLED else _prefetch_of(0, SECOND_LEVEL)
 _prefetch_to_write = _prefetch_nothing if JIT_DISABLED else _prefetch_of(1)
 
 
@@ -75,12 +67,6 @@ def prefetch_element(array, k):
 
 
 @inlined
-def prefetch_element_early(array, k):
-    """Prefetch element ``k`` of a 1-D array for reading, into the second-level cache."""
-    _prefetch_early(array, (np.uint64(k),))
-
-
-@inlined
 def prefetch_columns(table, k, begin, end):
     """Prefetch the columns ``begin`` to ``end`` of row ``k`` of a table for reading."""
     for f in range(begin, end, LINE):
@@ -88,22 +74,9 @@ def prefetch_columns(table, k, begin, end):
 
 
 @inlined
-def prefetch_columns_early(table, k, begin, end):
-    """Do what ``prefetch_columns`` does, into the second-level cache."""
-    for f in range(begin, end, LINE):
-        _prefetch_early(table, (np.uint64(k), np.uint64(f)))
-
-
-@inlined
 def prefetch_row(table, k):
     """Prefetch row ``k`` of a table for reading."""
     prefetch_columns(table, k, 0, table.shape[1])
-
-
-@inlined
-def prefetch_row_early(table, k):
-    """Prefetch row ``k`` of a table for reading, into the second-level cache."""
-    prefetch_columns_early(table, k, 0, table.shape[1])
 
 
 @inlined

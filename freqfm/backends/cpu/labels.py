@@ -6,7 +6,7 @@ import numpy as np
 
 from freqfm._numba.instructions import count_bits
 from freqfm._numba.jit import inlined, kernel
-from freqfm._numba.prefetch import EARLY, prefetch_columns_early, prefetch_row_early
+from freqfm._numba.prefetch import prefetch_columns, prefetch_row
 from freqfm.backends.cpu.team import Member, Team, part, synchronize
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -25,7 +25,7 @@ _PER_THREAD = 100_000
 _APART = 8
 
 # How many rows of tables ahead one is prefetched.
-_EARLY = np.uint64(EARLY)
+_AHEAD = np.uint64(32)
 
 
 @inlined
@@ -141,7 +141,7 @@ def _enough_threads(n, n_threads):
 @inlined
 def _ahead(rows, t):
     """Return the row that is prefetched while the ``t``-th is copied."""
-    return rows[min(t + _EARLY, np.uint64(rows.shape[0]) - _ONE)]
+    return rows[min(t + _AHEAD, np.uint64(rows.shape[0]) - _ONE)]
 
 
 @inlined
@@ -160,14 +160,14 @@ def _copy_rows(table, rows, others, back):
     n = np.uint64(rows.shape[0])
     if width > 2:
         for t in range(n):
-            prefetch_row_early(table, _ahead(rows, t))
+            prefetch_row(table, _ahead(rows, t))
             k = np.uint64(rows[t])
             for f in range(width):
                 _copy_element(table, k, others, t, f, back)
         return
     # To start a loop over one or two columns would take longer than to copy them.
     for t in range(n):
-        prefetch_columns_early(table, _ahead(rows, t), 0, 1)
+        prefetch_columns(table, _ahead(rows, t), 0, 1)
         k = np.uint64(rows[t])
         _copy_element(table, k, others, t, 0, back)
         _copy_element(table, k, others, t, width - 1, back)

@@ -66,6 +66,8 @@ class Occurrences(NamedTuple):
     nexts: np.ndarray  #: (size, m + 1 or more), int32, scratch of each thread
     touched: np.ndarray  #: (size, m + 1 or more), int32
     gradients: np.ndarray  #: (size, d or more), float32
+    #: (m,), float32, the sum of which bounds a row's counted rate, see ``counted_rate``; or empty.
+    curvatures: np.ndarray
 
 
 class Side(NamedTuple):
@@ -168,7 +170,7 @@ def row_scratch(width, size):
     return aligned_zeros((size, -(-width // LINE) * LINE))
 
 
-def empty_occurrences(n, width, size):
+def empty_occurrences(n, width, size, bounded=False):
     """Return Occurrences with room for ``n``, for rows of ``width`` and ``size`` threads."""
     lines = (n // LINE + 1) * LINE
     return Occurrences(
@@ -178,6 +180,7 @@ def empty_occurrences(n, width, size):
         nexts=aligned_zeros((size, lines), np.int32),
         touched=aligned_zeros((size, lines), np.int32),
         gradients=row_scratch(width, size),
+        curvatures=aligned_zeros(n if bounded else 0),
     )
 
 
@@ -565,9 +568,13 @@ def _sum_curvatures(head, curvatures, nexts):
     return total
 
 
-@inlined
-def _apply(member, n, side, sources, n_unit, step, mean, curvatures):
-    """Do what ``apply_bounded_gradients`` does; without bounds if there are no curvatures."""
+@subroutine
+def apply_gradients(member, n, side, sources, n_unit, step, mean):
+    """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
+
+    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``mean`` is
+    one over the weight of the batch, by which the penalty on touched rows is multiplied.
+    """
     table, occurrences, weights = side.table, side.occurrences, side.table.weights
     nexts = occurrences.nexts[member.rank]
     touched = occurrences.touched[member.rank]
@@ -589,28 +596,5 @@ def _apply(member, n, side, sources, n_unit, step, mean, curvatures):
         if n_unit > 0:
             through_unit_row(gradient, weights, k, n_unit)
             _add_penalty(k, penalty, weights, gradient)
-        curvature = _sum_curvatures(head, curvatures, nexts)
+        curvature = _sum_curvatures(head, occurrences.curvatures, nexts)
         _move_along(k, n_seen, curvature, gradient, table, step)
-
-
-_NO_CURVATURES = np.zeros(0, dtype=np.float32)
-
-
-@subroutine
-def apply_gradients(member, n, side, sources, n_unit, step, mean):
-    """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
-
-    Sources are gradients by rows whose first ``n_unit`` numbers are at unit length. ``mean`` is
-    one over the weight of the batch, by which the penalty on touched rows is multiplied.
-    """
-    _apply(member, n, side, sources, n_unit, step, mean, _NO_CURVATURES)
-
-
-@subroutine
-def apply_bounded_gradients(member, n, side, sources, step, mean, curvatures):
-    """Do what ``apply_gradients`` does, with bounds of counted learning rates.
-
-    ``curvatures`` (n,), float32, are those of the occurrences; a row's rate is bounded by their
-    sum, see ``counted_rate``. Without any, rates are not bounded.
-    """
-    _apply(member, n, side, sources, NO_UNIT, step, mean, curvatures)

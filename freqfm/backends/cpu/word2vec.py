@@ -18,9 +18,10 @@ from freqfm._numba.jit import HALF, ONE, ZERO, inlined, interpreted, kernel
 from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.tables import (
+    NO_UNIT,
     Side,
     Step,
-    apply_bounded_gradients,
+    apply_gradients,
     catch_up_batch,
     empty_occurrences,
     step_after,
@@ -75,8 +76,6 @@ class WordScratch(NamedTuple):
     flat: np.ndarray  #: the same memory, one-dimensional
     transposed: np.ndarray  #: (size * n_outputs, R), derivatives by outputs
     targets: np.ndarray  #: (R * n_outputs,), 1 for positives
-    input_curvatures: np.ndarray  #: of the occurrences of inputs, float32; empty if not needed
-    output_curvatures: np.ndarray  #: and of outputs
 
 
 class WordSides(NamedTuple):
@@ -180,14 +179,16 @@ def _list_part(mine, first, text, sampling, sides, scratch):
         position = Position(at, window_end - window_begin - 1, number, ONE, 0)
         _list_inputs(text, first + r, position, window_begin, window_end, sampling.cbow, inputs)
         _list_outputs(text, sampling, first + r, number, outputs)
-        if scratch.input_curvatures.shape[0] > 0:
-            _bound_curvatures(position, sampling.cbow, sampling.n_outputs, scratch)
+        if inputs.curvatures.shape[0] > 0:
+            _bound_curvatures(
+                position, sampling.cbow, sampling.n_outputs, inputs.curvatures, outputs.curvatures
+            )
         at += position.n_inputs
         number += 1
 
 
 @inlined
-def _bound_curvatures(position, cbow, k, scratch):
+def _bound_curvatures(position, cbow, k, of_inputs, of_outputs):
     """Write what bounds the learning rates of a position's rows, for CF-SGD.
 
     Twice a score's largest second derivative, 1/4, for each score that depends on the row: with
@@ -197,9 +198,9 @@ def _bound_curvatures(position, cbow, k, scratch):
     by_input = HALF * np.float32(k) / n if cbow else HALF * np.float32(k)
     by_output = HALF if cbow else HALF * n
     for at in range(position.first_input, position.first_input + position.n_inputs):
-        scratch.input_curvatures[at] = by_input
+        of_inputs[at] = by_input
     for at in range(position.number * k, (position.number + 1) * k):
-        scratch.output_curvatures[at] = by_output
+        of_outputs[at] = by_output
 
 
 @inlined
@@ -339,12 +340,8 @@ def word2vec_train(rank, size, barrier, text, sampling, sides, scratch):
             for r in range(n):
                 total_loss += scratch.losses[r]
         if sampling.learns:
-            apply_bounded_gradients(
-                member, n_inputs, inputs, scratch.by_inputs, now, mean, scratch.input_curvatures
-            )
-            apply_bounded_gradients(
-                member, n_outputs, outputs, scratch.by_outputs, now, mean, scratch.output_curvatures
-            )
+            apply_gradients(member, n_inputs, inputs, scratch.by_inputs, NO_UNIT, now, mean)
+            apply_gradients(member, n_outputs, outputs, scratch.by_outputs, NO_UNIT, now, mean)
         synchronize(member)
     return total_loss, total_samples
 
@@ -362,9 +359,9 @@ class Word2VecTrainer(TableTrainer):
                 f"batch_size={n} with window={problem.window} makes up to {n * most} pairs a "
                 f"batch; choose a smaller batch_size or window."
             )
-        self._inputs = empty_occurrences(n * most, problem.width, size)
-        self._outputs = empty_occurrences(n * k, problem.width, size)
         counted = problem.rule.rate_code == RATE_COUNTED
+        self._inputs = empty_occurrences(n * most, problem.width, size, counted)
+        self._outputs = empty_occurrences(n * k, problem.width, size, counted)
         # Rows of threads begin with a cache line.
         rows = -(-most // LINE) * LINE
         scores = aligned_zeros((size * rows, k))
@@ -380,8 +377,6 @@ class Word2VecTrainer(TableTrainer):
             flat=scores.reshape(-1),
             transposed=aligned_zeros((size * k, rows)),
             targets=targets,
-            input_curvatures=aligned_zeros(n * most if counted else 0),
-            output_curvatures=aligned_zeros(n * k if counted else 0),
         )
         products = 3 * n * k * problem.width * (2 if problem.cbow else most)
         self._batches_per_call = max(1, _PRODUCTS_PER_CALL // products)
