@@ -367,36 +367,37 @@ def _step_factor(k, f, along, rate, root, args):
 
 
 @inlined
-def sum_tokens(team, b, args):
-    """Sum the pieces of tokens, and step the tokens that have one piece."""
-    occurrences, scratch = args.occurrences, args.scratch
-    for q in range(
-        occurrences.piece_starts[b] + team.rank, occurrences.piece_starts[b + 1], team.size
-    ):
-        piece = piece_of(args, b, q)
-        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
-            scratch.touched[piece.token] = b + 1
-        summed = _sum_entries(team, args, piece.source)
-        if piece.begins and piece.ends:
-            _step_token(team, b, piece.token, summed, piece.source, args)
-        else:
-            _keep_piece(team, piece.slot, summed, piece.source, args)
-    sum_rows(team, b, args)
-
-
-@inlined
-def _keep_piece(team, slot, summed, source, args):
-    """Keep the sums of a piece of a token that has others."""
+def _keep_vectors(team, slot, k, source, args):
+    """Keep the gradient of a piece of a token that has others."""
     scratch = args.scratch
     width = scratch.vectors.shape[1]
     for f in range(team.lane, width, COLUMNS * team.n_lanes):
         columns = four_columns(team, f, width)
         write(scratch.vectors, slot, columns, _sum_columns(args, source, columns))
+
+
+@inlined
+def _keep_sums(team, slot, summed, of_pieces):
+    """Keep the other sums of such a piece."""
     if team.lane == 0:
-        scratch.of_pieces[0, slot] = summed.derivative
-        scratch.of_pieces[1, slot] = summed.squares
-        scratch.of_pieces[2, slot] = summed.weight
-        scratch.of_pieces[3, slot] = summed.curvature
+        of_pieces[0, slot] = summed.derivative
+        of_pieces[1, slot] = summed.squares
+        of_pieces[2, slot] = summed.weight
+        of_pieces[3, slot] = summed.curvature
+
+
+@inlined
+def _sum_pieces(source, of_pieces):
+    """Return the Summed of all pieces of a token."""
+    derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
+    slot = source.first
+    while slot < source.last:
+        derivative += of_pieces[0, slot]
+        squares += of_pieces[1, slot]
+        weight += of_pieces[2, slot]
+        curvature += of_pieces[3, slot]
+        slot = next_slot(slot)
+    return Summed(derivative, squares, weight, curvature)
 
 
 @inlined
@@ -447,32 +448,44 @@ def step_intercept(team, b, args):
     )  # fmt: skip
 
 
-@inlined
-def step_rest(team, b, args):
-    """Step the tokens that have several pieces, the intercept, and absent tokens if they move."""
-    occurrences, of_pieces = args.occurrences, args.scratch.of_pieces
-    n_windows = (occurrences.starts[b + 1] - occurrences.starts[b]) // WINDOW
-    if team.rank == 0 and args.objective.fit_intercept:
-        step_intercept(team, b, args)
-    # From the last group on: the first one begins with the intercept.
-    for w in range(team.size - 1 - team.rank, n_windows, team.size):
-        k, source = token_of_window(args, b, w)
-        if k < 0:
-            continue
-        derivative, squares, weight, curvature = ZERO, ZERO, ZERO, ZERO
-        slot = source.first
-        while slot < source.last:
-            derivative += of_pieces[0, slot]
-            squares += of_pieces[1, slot]
-            weight += of_pieces[2, slot]
-            curvature += of_pieces[3, slot]
-            slot = next_slot(slot)
-        _step_token(team, b, k, Summed(derivative, squares, weight, curvature), source, args)
-    touched = args.scratch.touched
-    for k in range(team.rank, touched.shape[0], team.size):
-        if touched[k] != b + 1:
-            nothing = Summed(ZERO, ZERO, ZERO, ZERO)
-            _step_token(team, b, k, nothing, Source(False, 0, 0), args)
+def phases_of_batch(score_batch, step_token, keep_vectors):
+    """Return the three phases of a batch, from what depends on the kind of machine."""
+
+    @inlined
+    def sum_tokens(team, b, args):
+        """Sum the pieces of tokens, and step the tokens that have one piece."""
+        starts, scratch = args.occurrences.piece_starts, args.scratch
+        for q in range(starts[b] + team.rank, starts[b + 1], team.size):
+            piece = piece_of(args, b, q)
+            if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+                scratch.touched[piece.token] = b + 1
+            summed = _sum_entries(team, args, piece.source)
+            if piece.begins and piece.ends:
+                step_token(team, b, piece.token, summed, piece.source, args)
+            else:
+                keep_vectors(team, piece.slot, piece.token, piece.source, args)
+                _keep_sums(team, piece.slot, summed, scratch.of_pieces)
+        sum_rows(team, b, args)
+
+    @inlined
+    def step_rest(team, b, args):
+        """Step the tokens of several pieces, the intercept, and absent tokens if they move."""
+        starts, touched = args.occurrences.starts, args.scratch.touched
+        if team.rank == 0 and args.objective.fit_intercept:
+            step_intercept(team, b, args)
+        n_windows = (starts[b + 1] - starts[b]) // WINDOW
+        # From the last group on: the first one begins with the intercept.
+        for w in range(team.size - 1 - team.rank, n_windows, team.size):
+            k, source = token_of_window(args, b, w)
+            if k >= 0:
+                summed = _sum_pieces(source, args.scratch.of_pieces)
+                step_token(team, b, k, summed, source, args)
+        for k in range(team.rank, touched.shape[0], team.size):
+            if touched[k] != b + 1:
+                nothing = Summed(ZERO, ZERO, ZERO, ZERO)
+                step_token(team, b, k, nothing, Source(False, 0, 0), args)
+
+    return score_batch, sum_tokens, step_rest
 
 
 @inlined
@@ -489,5 +502,5 @@ def sum_losses(team, b, args):
 
 
 SCORE = (score,)
-TRAIN = (score_batch, sum_tokens, step_rest)
+TRAIN = phases_of_batch(score_batch, _step_token, _keep_vectors)
 SUM_LOSSES = (sum_losses,)

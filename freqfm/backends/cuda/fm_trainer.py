@@ -283,9 +283,8 @@ class FMEpochs(DeviceTrainer):
         n_levels = self._levels.widths.shape[0]
         return rafm.RaFMScratch(
             free_sums=device.empty((batch_size, width), np.float32),
-            gradients=device.empty((batch_size, width), np.float32),
             by_level=device.empty((n_levels, batch_size), np.float32),
-            of_pieces=device.empty((3 + n_levels, n_pieces), np.float32),
+            of_pieces=device.empty((4 + n_levels, n_pieces), np.float32),
             **shared,
         )
 

@@ -15,19 +15,14 @@ from freqfm.backends.cuda.fm import (
     FMRows,
     FMTargets,
     FMWeightState,
-    Source,
-    Summed,
     linear_part,
     next_slot,
-    piece_of,
+    phases_of_batch,
     rate_of_token,
     rows_of_batch,
-    step_intercept,
     step_linear,
-    sum_rows,
-    token_of_window,
 )
-from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
+from freqfm.backends.cuda.occurrences import Occurrences
 from freqfm.backends.cuda.steps import move_weight, root_of_row
 from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.codes import STEP_ROWWISE_ADAGRAD
@@ -55,14 +50,13 @@ class RaFMScratch(NamedTuple):
 
     sums: np.ndarray  #: (batch_size, W), sums of x v of rows, for each level
     free_sums: np.ndarray  #: (batch_size, W), of free vectors alone
-    gradients: np.ndarray  #: (batch_size, W), of dependent vectors, per unit of x
     by_level: np.ndarray  #: (m, batch_size), derivatives of the losses of B(1), ..., B(m)
     weights: np.ndarray  #: (batch_size,), of rows
     derivatives: np.ndarray  #: (batch_size,), by the linear part
     curvatures: np.ndarray  #: (batch_size,)
     losses: np.ndarray  #: (n_rows,), at each place of the epoch
     of_rows: np.ndarray  #: (3, n_windows), as in ``FMScratch``
-    of_pieces: np.ndarray  #: (3 + m, n_pieces): derivative, weight, curvature, squares by level
+    of_pieces: np.ndarray  #: (4 + m, n_pieces), as in ``FMScratch``, and squares by level
     vectors: np.ndarray  #: (n_pieces, W)
     touched: np.ndarray  #: (n,), int32, as in ``FMScratch``
 
@@ -157,12 +151,12 @@ def score_batch(team, b, args):
                 _, derivative = loss_and_gradient(code, before, wanted)
                 derivative *= levels.dependent_weight * weight
                 of_levels += derivative
-                _differentiate_dependents(team, j, p - 1, derivative, scratch, levels)
+                if team.lane == 0:
+                    scratch.by_level[p - 1, j] = derivative
         loss, derivative = loss_and_gradient(code, found, target)
         derivative *= weight
         if levels.follow_loss and not levels.prefix:
             of_levels += derivative
-            _follow_loss(team, j, derivative, scratch, levels)
         else:
             of_levels = derivative
         if team.lane == 0:
@@ -172,38 +166,6 @@ def score_batch(team, b, args):
             scratch.weights[j] = weight
             scratch.derivatives[j] = of_levels
             scratch.curvatures[j] = weight * curvature * (ONE + reach) * norms
-
-
-@inlined
-def _differentiate_dependents(team, j, p, derivative, scratch, levels):
-    """Write the gradient of a row's dependent vectors by the loss of their level."""
-    for f in range(levels.columns[p] + team.lane, levels.columns[p + 1], team.n_lanes):
-        scratch.gradients[j, f] = derivative * scratch.sums[j, f]
-    if team.lane == 0:
-        scratch.by_level[p, j] = derivative
-
-
-@inlined
-def _follow_loss(team, j, derivative, scratch, levels):
-    """Add the gradient of dependent vectors by the loss of the last score."""
-    for p in range(levels.widths.shape[0] - 1):
-        for f in range(levels.columns[p] + team.lane, levels.columns[p + 1], team.n_lanes):
-            scratch.gradients[j, f] += derivative * scratch.free_sums[j, f]
-
-
-@inlined
-def _sum_entries(team, args, source):
-    """Return the Summed of a token's entries, without ``squares``, which depend on the level."""
-    occurrences, scratch = args.occurrences, args.scratch
-    derivative, weight, curvature = ZERO, ZERO, ZERO
-    for e in range(source.first + team.lane, source.last, team.n_lanes):
-        j, x = occurrences.rows[e], occurrences.values[e]
-        derivative += x * scratch.derivatives[j]
-        weight += scratch.weights[j]
-        curvature += abs(x) * scratch.curvatures[j]
-    return Summed(
-        group_sum(team, derivative), ZERO, group_sum(team, weight), group_sum(team, curvature)
-    )
 
 
 @inlined
@@ -218,23 +180,24 @@ def _squares(team, args, source, p, free):
         return group_sum(team, total)
     slot = source.first
     while slot < source.last:
-        total += scratch.of_pieces[3 + p, slot]
+        total += scratch.of_pieces[4 + p, slot]
         slot = next_slot(slot)
     return total
 
 
 @inlined
-def _column(args, source, free, column):
+def _column(args, source, p, free, column):
     """Return a column of the sum of a token's gradient, without the term in its own vector."""
     occurrences, scratch, total = args.occurrences, args.scratch, ZERO
     if source.complete:
         last = args.levels.widths.shape[0] - 1
+        own, follows = (last if free else p), args.levels.follow_loss and not free
         for e in range(source.first, source.last):
             j, x = occurrences.rows[e], occurrences.values[e]
-            if free:
-                total += scratch.by_level[last, j] * x * scratch.sums[j, column]
-            else:
-                total += x * scratch.gradients[j, column]
+            along = scratch.by_level[own, j] * scratch.sums[j, column]
+            if follows:
+                along += scratch.by_level[last, j] * scratch.free_sums[j, column]
+            total += x * along
     else:
         slot = source.first
         while slot < source.last:
@@ -256,13 +219,13 @@ def _step_level(team, p, k, step, source, args):
         squares = ZERO
         for f in range(team.lane, width, team.n_lanes):
             own = shrinkage * model.factors[begin + f]
-            g = scale * (_column(args, source, free, column + f) - own)
+            g = scale * (_column(args, source, p, free, column + f) - own)
             squares += g * g
         place = levels.first_starts[p] + levels.rows[k]
         rate /= root_of_row(team, rule, model.factors_first, place, squares, width)
     for f in range(team.lane, width, team.n_lanes):
         own = shrinkage * model.factors[begin + f]
-        g = scale * (_column(args, source, free, column + f) - own)
+        g = scale * (_column(args, source, p, free, column + f) - own)
         move_weight(
             rule, rate, root, model.factors, begin + f, g, model.factors_first,
             model.factors_second,
@@ -284,65 +247,17 @@ def _step_token(team, b, k, summed, source, args):
 
 
 @inlined
-def _keep_piece(team, slot, k, summed, source, args):
-    """Keep the sums of a piece of a token that has others."""
+def _keep_vectors(team, slot, k, source, args):
+    """Keep the gradients of a piece of a token that has others."""
     scratch, levels = args.scratch, args.levels
     for p in range(levels.levels[k] + 1):
         free = levels.prefix or p == levels.levels[k]
         for f in range(levels.columns[p] + team.lane, levels.columns[p + 1], team.n_lanes):
-            scratch.vectors[slot, f] = _column(args, source, free, f)
+            scratch.vectors[slot, f] = _column(args, source, p, free, f)
         squares = _squares(team, args, source, p, free)
         if team.lane == 0:
-            scratch.of_pieces[3 + p, slot] = squares
-    if team.lane == 0:
-        scratch.of_pieces[0, slot] = summed.derivative
-        scratch.of_pieces[1, slot] = summed.weight
-        scratch.of_pieces[2, slot] = summed.curvature
-
-
-@inlined
-def sum_tokens(team, b, args):
-    """Sum the pieces of tokens, and step the tokens that have one piece."""
-    occurrences, scratch = args.occurrences, args.scratch
-    for q in range(
-        occurrences.piece_starts[b] + team.rank, occurrences.piece_starts[b + 1], team.size
-    ):
-        piece = piece_of(args, b, q)
-        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
-            scratch.touched[piece.token] = b + 1
-        summed = _sum_entries(team, args, piece.source)
-        if piece.begins and piece.ends:
-            _step_token(team, b, piece.token, summed, piece.source, args)
-        else:
-            _keep_piece(team, piece.slot, piece.token, summed, piece.source, args)
-    sum_rows(team, b, args)
-
-
-@inlined
-def step_rest(team, b, args):
-    """Step the tokens that have several pieces, the intercept, and absent tokens if they move."""
-    occurrences, of_pieces = args.occurrences, args.scratch.of_pieces
-    n_windows = (occurrences.starts[b + 1] - occurrences.starts[b]) // WINDOW
-    if team.rank == 0 and args.objective.fit_intercept:
-        step_intercept(team, b, args)
-    for w in range(team.size - 1 - team.rank, n_windows, team.size):
-        k, source = token_of_window(args, b, w)
-        if k < 0:
-            continue
-        derivative, weight, curvature = ZERO, ZERO, ZERO
-        slot = source.first
-        while slot < source.last:
-            derivative += of_pieces[0, slot]
-            weight += of_pieces[1, slot]
-            curvature += of_pieces[2, slot]
-            slot = next_slot(slot)
-        _step_token(team, b, k, Summed(derivative, ZERO, weight, curvature), source, args)
-    touched = args.scratch.touched
-    for k in range(team.rank, touched.shape[0], team.size):
-        if touched[k] != b + 1:
-            nothing = Summed(ZERO, ZERO, ZERO, ZERO)
-            _step_token(team, b, k, nothing, Source(False, 0, 0), args)
+            scratch.of_pieces[4 + p, slot] = squares
 
 
 SCORE = (score,)
-TRAIN = (score_batch, sum_tokens, step_rest)
+TRAIN = phases_of_batch(score_batch, _step_token, _keep_vectors)
