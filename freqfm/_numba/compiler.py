@@ -9,7 +9,6 @@ of numba that ignores them.
 
 import functools
 import gc
-import operator
 from collections import Counter
 
 import numba
@@ -23,10 +22,9 @@ from numba.core.ir import Assign
 from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
-from numba.core.typing import Context, signature
-from numba.cpython.builtins import do_minmax
 from numba.extending import models, register_model
 
+from freqfm._numba.extremes import with_own_extremes
 from freqfm._signals import hold_signals
 
 __all__ = ["compile_kernel", "inner_function"]
@@ -46,37 +44,17 @@ class _WholeModel(models.PrimitiveModel):
         super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
 
-# What ``_Types`` and ``_Lower`` write in place of a call.
-_COMPARISONS = {min: operator.lt, max: operator.gt}
-
-
 class _Lower(Lower):
-    """Writes LLVM code with fewer variables in memory, and ``min`` and ``max`` in place.
+    """Writes LLVM code with fewer variables in memory.
 
     numba keeps a variable in memory if another block of the function uses it, which is the same
     once LLVM has optimized it. This may be an argument with dozens of arrays.
-
-    It compiles ``min`` and ``max`` as functions, with the options of whichever function calls them
-    first, also one outside the package, and a call of them takes what was compiled last. LLVM's
-    code, and with it the order of sums, would depend on what the process has compiled before.
     """
-
-    def _lower_call_normal(self, fnty, expr, signature):
-        comparison = _comparison(fnty)
-        if comparison is None or len(signature.args) == 1:  # the numbers of a tuple
-            return super()._lower_call_normal(fnty, expr, signature)
-        values = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
-        return do_minmax(self.context, self.builder, signature.args, values, comparison)
 
     def _find_singly_assigned_variable(self):
         super()._find_singly_assigned_variable()
         if not self.func_ir.func_id.is_generator:
             self._singly_assigned_vars |= _defined_before_use(self.func_ir.blocks)
-
-
-def _comparison(func):
-    """Return how ``min`` or ``max`` compares, or None for other functions."""
-    return _COMPARISONS.get(func.typing_key) if isinstance(func, types.Function) else None
 
 
 def _defined_before_use(blocks):
@@ -182,31 +160,6 @@ class _InnerLowering(NativeLowering):
         fndesc = state.cr.fndesc
         fndesc.argtypes = _passed(fndesc.argtypes)
         return True
-
-
-class _Types(Context):
-    """numba's rules for types of calls; remembers those of operators and of NumPy's functions."""
-
-    _found = {}
-
-    def __init__(self, shared):
-        self.__dict__ = shared.__dict__
-
-    def resolve_function_type(self, func, args, kws):
-        """Return the signature of a call."""
-        if (
-            not isinstance(func, types.Function)
-            or kws
-            or any(isinstance(argument, types.Opaque) for argument in args)
-        ):
-            return super().resolve_function_type(func, args, kws)
-        if _comparison(func) and len(args) > 1 and all(isinstance(a, types.Number) for a in args):
-            args = tuple(map(types.unliteral, args))
-            return signature(self.unify_types(*args), *args)
-        key = func, args
-        if key not in self._found:
-            self._found[key] = super().resolve_function_type(func, args, kws)
-        return self._found[key]
 
 
 # Passes for what kernels do not contain: closures, generators, dynamic exceptions, expressions of
@@ -360,7 +313,6 @@ class KernelCompiler(Compiler):
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
-        self.state.typingctx = _Types(typingctx)
         context = self.state.targetctx
         # Whatever numba does not find at once it looks for in all of its modules, hundreds of times
         # a kernel. They have been imported above; only what they define anew is of interest.
@@ -371,7 +323,7 @@ class KernelCompiler(Compiler):
         enabled = gc.isenabled()
         gc.disable()
         try:
-            return super().compile_extra(func)
+            return super().compile_extra(with_own_extremes(func))
         finally:
             if enabled:
                 gc.enable()

@@ -29,6 +29,7 @@ from freqfm._numba.code_cache import (
     is_of_library,
     names_used,
 )
+from freqfm._numba.extremes import with_own_extremes
 from freqfm._warnings import warn_once, warn_user
 
 __all__ = [
@@ -167,8 +168,8 @@ class _KernelPipeline:
             except Exception as error:
                 failure = error
         try:
-            inner = _Translation(numba.njit(**_INLINED, **_OPTIONS), {})
-            function = _copied(function, inner.of_users, "")
+            inner = _Translation(_inlined_by_numba, {})
+            function = with_own_extremes(_copied(function, inner.of_users, ""))
             compiled = Compiler(*self._given).compile_extra(function)
         except Exception as error:
             if "NRT required" not in str(error):
@@ -187,6 +188,12 @@ class _RolledPipeline(_KernelPipeline):
     """Compiles a kernel whose loops are not unrolled."""
 
     unrolls = False
+
+
+def _inlined_by_numba(function):
+    # Functions that are not inlined would have one symbol in all kernels, and the code of whichever
+    # kernel a process loads first.
+    return numba.njit(**_INLINED, **_OPTIONS)(with_own_extremes(function))
 
 
 def _inner(function, **options):
