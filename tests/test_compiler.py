@@ -4,6 +4,7 @@ import ast
 import gc
 import importlib
 import inspect
+import pkgutil
 import signal
 import sys
 import warnings
@@ -25,6 +26,7 @@ from processes import python
 
 from freqfm import _numba
 from freqfm._numba import code_files, compiler, jit
+from freqfm._numba.code_cache import names_used
 from freqfm._numba.code_files import KernelCache
 
 pytestmark = pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
@@ -77,19 +79,8 @@ def test_kernel_is_compiled_by_the_cheaper_passes(kernel):
     assert compiled(example()) == 3.0
     passes = compiled.get_metadata(compiled.signatures[0])["pipeline_times"]["nopython"]
     names = "\n".join(passes)
-    assert "freqfm_kernel_lowering" in names
+    assert "freqfm_lowering" in names
     assert "inline_closure_likes" not in names
-
-
-def test_tuples_of_arrays_are_passed_whole(kernel):
-    compiled = kernel(lambda outer, first: total(outer, first))
-    assert compiled(example(), 0) == 6.0
-    overload = total.overloads[numba.typeof(example()), numba.int64]
-    whole, index = overload.fndesc.argtypes
-    assert isinstance(whole, compiler.Whole)
-    assert index == numba.int64
-    function = overload.library.get_function(overload.fndesc.mangled_name)
-    assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
 
 
 def test_unpacking_of_arguments_is_not_optimized(kernel):
@@ -146,23 +137,15 @@ def test_every_function_is_linked_into_a_kernel_alone(kernel):
     assert "doubled" not in "".join(f.name for f in overload.library.get_defined_functions())
 
 
-def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel, monkeypatch):
+def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel):
     # Kernels compiled otherwise have code of their own under the same names.
-    add = JITCodeLibrary.add_ir_module
-
-    def without_inlining(self, module):
-        for function in module.functions:
-            if "total" in function.name and not function.is_declaration:
-                function.attributes.add("noinline")
-        add(self, module)
-
-    monkeypatch.setattr(compiler._InnerCode, "add_ir_module", without_inlining, raising=False)
-    anew = jit.subroutine(total.py_func)
-    compiled = kernel(lambda outer: anew(outer, 1))
+    compiled = kernel(lambda outer: total(outer, 1))
     assert compiled(example()) == 3.0
     (overload,) = compiled.overloads.values()
-    (called,) = (f for f in overload.library.get_defined_functions() if "total" in f.name)
+    functions = list(overload.library.get_defined_functions())
+    (called,) = (f for f in functions if "total" in f.name)
     assert called.linkage == Linkage.internal
+    assert not [f.name for f in functions if "doubled" in f.name]
 
 
 ORDER = """
@@ -265,7 +248,7 @@ def test_variables_keep_their_values_across_blocks(kernel):
 
 
 # What is called from Python, by callers of another compiler, or once per process.
-CALLED_OTHERWISE = {"_compile_for_args", "_get_module_for_linking", "_WholeModel.__init__"}
+CALLED_OTHERWISE = {"_compile_for_args", "_get_module_for_linking"}
 
 
 def own_functions():
@@ -335,6 +318,21 @@ def test_example_is_compiled_without_warning(compile_example):
 def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, broken)
     check_fallback(compile_example, "TypeError: takes other arguments by now")
+
+
+def test_kernels_reach_functions_by_names_and_not_through_modules():
+    # Those in an attribute of a module would not be compiled by numba where the others are.
+    for part in ("backends.cpu", "formulas"):
+        folder = importlib.import_module(f"freqfm.{part}")
+        for module in pkgutil.iter_modules(folder.__path__):
+            importlib.import_module(f"{folder.__name__}.{module.name}")
+    found = {
+        function.__qualname__
+        for function, _ in jit._DECORATED.values()
+        for value in names_used(function).values()
+        if inspect.ismodule(value) and value.__name__.startswith("freqfm")
+    }
+    assert not found
 
 
 def names_of_numba(module):

@@ -389,7 +389,7 @@ def prepare_query(proposal, query, numbers, sums):
         _prepare_tree(proposal, query, numbers, sums)
 
 
-@subroutine
+@inlined
 def log_q_of(proposal, query, item, numbers, sums):
     """Return log(n_items Q(item | query)) for the query of the last draw."""
     code = proposal.code

@@ -3,7 +3,9 @@
 import numpy as np
 
 from freqfm._numba.jit import kernel
-from freqfm.formulas import rng
+from freqfm.formulas.rng import key_of, random_bits
+from freqfm.formulas.rng import standard_normal as _normal_of
+from freqfm.formulas.rng import uniform as _uniform_of
 
 
 @kernel
@@ -13,21 +15,21 @@ def _sort_by_bits(stream, shift, ends, order):
     The bits above the lowest ``shift`` are the number of a bucket. ``ends`` is scratch: a zero for
     each bucket, and one more.
     """
-    key = rng.key_of(stream)
+    key = key_of(stream)
     n = order.shape[0]
     for i in range(n):
-        ends[np.int64(rng.random_bits(key, i) >> shift) + 1] += 1
+        ends[np.int64(random_bits(key, i) >> shift) + 1] += 1
     for bucket in range(1, ends.shape[0]):
         ends[bucket] += ends[bucket - 1]
     for i in range(n):
-        bucket = np.int64(rng.random_bits(key, i) >> shift)
+        bucket = np.int64(random_bits(key, i) >> shift)
         order[ends[bucket]] = i
         ends[bucket] += 1
     # Insertion sort, which moves little: a bucket holds one or two numbers.
     for place in range(1, n):
         i = order[place]
-        bits = rng.random_bits(key, i)
-        while place > 0 and rng.random_bits(key, order[place - 1]) > bits:
+        bits = random_bits(key, i)
+        while place > 0 and random_bits(key, order[place - 1]) > bits:
             order[place] = order[place - 1]
             place -= 1
         order[place] = i
@@ -35,16 +37,16 @@ def _sort_by_bits(stream, shift, ends, order):
 
 @kernel
 def _draw_uniform(stream, indices, out):
-    key = rng.key_of(stream)
+    key = key_of(stream)
     for i in range(out.shape[0]):
-        out[i] = rng.uniform(rng.random_bits(key, indices[i]))
+        out[i] = _uniform_of(random_bits(key, indices[i]))
 
 
 @kernel
 def _draw_normal(stream, indices, out):
-    key = rng.key_of(stream)
+    key = key_of(stream)
     for i in range(out.shape[0]):
-        out[i] = rng.standard_normal(rng.random_bits(key, indices[i]))
+        out[i] = _normal_of(random_bits(key, indices[i]))
 
 
 def _drawn(kernel, stream, indices):
