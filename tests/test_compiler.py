@@ -4,6 +4,7 @@ import ast
 import gc
 import importlib
 import inspect
+import json
 import pkgutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
 from freqfm import _numba
@@ -318,6 +319,31 @@ def test_example_is_compiled_without_warning(compile_example):
 def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, broken)
     check_fallback(compile_example, "TypeError: takes other arguments by now")
+
+
+FIT = """
+import json
+import numpy as np
+from freqfm import FMRegressor
+
+X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
+model = FMRegressor(2, max_iter=2, random_state=0).fit(X, X.sum(axis=1))
+print(json.dumps(model.predict(X).tolist()))
+"""
+
+BROKEN = """
+from freqfm._numba import compiler
+del compiler._link_called
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_succeeds_all_the_same(tmp_path):
+    expected = python(FIT)
+    done = python(BROKEN + FIT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.returncode == expected.returncode == 0, done.stderr
+    assert "first fits take two to three times as long" in done.stderr
+    assert_allclose(json.loads(done.stdout), json.loads(expected.stdout), rtol=1e-5)
 
 
 def test_kernels_reach_functions_by_names_and_not_through_modules():
