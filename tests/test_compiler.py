@@ -80,8 +80,19 @@ def test_kernel_is_compiled_by_the_cheaper_passes(kernel):
     assert compiled(example()) == 3.0
     passes = compiled.get_metadata(compiled.signatures[0])["pipeline_times"]["nopython"]
     names = "\n".join(passes)
-    assert "freqfm_lowering" in names
+    assert "freqfm_kernel_lowering" in names
     assert "inline_closure_likes" not in names
+
+
+def test_tuples_of_arrays_are_passed_whole(kernel):
+    compiled = kernel(lambda outer, first: total(outer, first))
+    assert compiled(example(), 0) == 6.0
+    overload = total.overloads[numba.typeof(example()), numba.int64]
+    whole, index = overload.fndesc.argtypes
+    assert isinstance(whole, compiler.Whole)
+    assert index == numba.int64
+    function = overload.library.get_function(overload.fndesc.mangled_name)
+    assert len(list(function.arguments)) == 2 + 2  # numba adds the result and the error
 
 
 def test_unpacking_of_arguments_is_not_optimized(kernel):
@@ -249,7 +260,7 @@ def test_variables_keep_their_values_across_blocks(kernel):
 
 
 # What is called from Python, by callers of another compiler, or once per process.
-CALLED_OTHERWISE = {"_compile_for_args", "_get_module_for_linking"}
+CALLED_OTHERWISE = {"_compile_for_args", "_get_module_for_linking", "_WholeModel.__init__"}
 
 
 def own_functions():

@@ -1,9 +1,10 @@
 """numba's compiler, made cheaper for functions that only compiled code calls.
 
 What a first fit compiles is a few kernels with many functions inside. numba compiles each of them
-as if it were called on its own, with machine code of its own. Whatever is changed here are details
-of numba; ``tests/test_compiler.py`` notices a version of numba that ignores them, and ``jit.py``
-leaves the work to numba if anything here fails.
+as if it were called on its own: with machine code of its own, and with every array of a tuple of
+arrays taken apart into seven arguments at each call. Code without either is optimized to the same
+kernels. Whatever is changed here are details of numba; ``tests/test_compiler.py`` notices a version
+of numba that ignores them, and ``jit.py`` leaves the work to numba if anything here fails.
 """
 
 import functools
@@ -11,7 +12,7 @@ import gc
 from collections import Counter
 
 import numba
-from llvmlite import binding
+from llvmlite import binding, ir
 from numba.core import config, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.codegen import JITCodeLibrary
@@ -21,11 +22,26 @@ from numba.core.ir import Assign
 from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
+from numba.extending import models, register_model
 
 from freqfm._numba.extremes import with_own_extremes
 from freqfm._signals import hold_signals
 
 __all__ = ["compile_kernel", "inner_function"]
+
+
+class Whole(types.Type):
+    """The type of an argument that is passed as one value, not taken apart into its fields."""
+
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+        super().__init__(f"Whole({wrapped})")
+
+
+@register_model(Whole)
+class _WholeModel(models.PrimitiveModel):
+    def __init__(self, manager, whole):
+        super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
 
 class _Lower(Lower):
@@ -62,10 +78,88 @@ def _defined_before_use(blocks):
     return set(defined)
 
 
+class _InnerLower(_Lower):
+    """Writes a function that takes tuples of arrays whole, and takes apart only what it uses."""
+
+    def lower_normal_function(self, fndesc):
+        """Write the function."""
+        argtypes = fndesc.argtypes
+        fndesc.argtypes = _passed(argtypes)
+        try:
+            super().lower_normal_function(fndesc)
+        finally:
+            fndesc.argtypes = argtypes
+
+    def extract_function_arguments(self):
+        """Return the values of the arguments."""
+        self._fields = {}
+        arguments = super().extract_function_arguments()
+        self._given = {id(a): a for a, t in zip(arguments, self.fndesc.argtypes, strict=True)
+                       if isinstance(t, Whole)}  # fmt: skip
+        return arguments
+
+    def lower_expr(self, resty, expr):
+        """Return the value of an expression."""
+        if expr.op == "getattr":
+            kind = self.typeof(expr.value.name)
+            value = self.loadvar(expr.value.name)
+            if id(value) in self._given and kind[kind.fields.index(expr.attr)] == resty:
+                return self._field(value, kind.fields.index(expr.attr), resty)
+        return super().lower_expr(resty, expr)
+
+    def _field(self, value, number, kind):
+        """Take a field out of an argument where the function begins, for all its uses."""
+        key = id(value), number
+        if key not in self._fields:
+            with self.builder.goto_entry_block():
+                field = self.builder.extract_value(value, number)
+                if isinstance(kind, types.Array):
+                    field = _taken_apart(self.builder, field)
+            self._fields[key] = field
+            if isinstance(kind, types.NamedTuple):
+                self._given[id(field)] = field
+        return self._fields[key]
+
+
+def _taken_apart(builder, value):
+    """Build a value anew, of scalars: LLVM then sees scalars wherever a part of it is used."""
+    if not isinstance(value.type, ir.Aggregate):
+        return value
+    built = ir.Constant(value.type, ir.Undefined)
+    for number in range(len(value.type)):
+        part = _taken_apart(builder, builder.extract_value(value, number))
+        built = builder.insert_value(built, part, number)
+    return built
+
+
+def _passed(argtypes):
+    """Return how arguments are passed: named tuples with arrays whole, others as numba does."""
+    return tuple(Whole(kind) if _has_arrays(kind) else kind for kind in argtypes)
+
+
+def _has_arrays(kind):
+    return isinstance(kind, types.NamedTuple) and any(
+        isinstance(field, types.Array) or _has_arrays(field) for field in kind
+    )
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(NativeLowering):
-    _name = "freqfm_lowering"
+class _KernelLowering(NativeLowering):
+    _name = "freqfm_kernel_lowering"
     lowering_class = _Lower
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InnerLowering(NativeLowering):
+    _name = "freqfm_inner_lowering"
+    lowering_class = _InnerLower
+
+    def run_pass(self, state):
+        """Write LLVM code; callers read from the descriptor how arguments are passed."""
+        super().run_pass(state)
+        fndesc = state.cr.fndesc
+        fndesc.argtypes = _passed(fndesc.argtypes)
+        return True
 
 
 # Passes for what kernels do not contain: closures, generators, dynamic exceptions, expressions of
@@ -214,6 +308,7 @@ def _install_new(context):
 class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
+    _lowering = _KernelLowering
     _code = _KernelCode
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
@@ -241,7 +336,7 @@ class KernelCompiler(Compiler):
         pipelines = super().define_pipelines()
         for manager in pipelines:
             manager.passes = [
-                (_Lowering if step is NativeLowering else step, description)
+                (self._lowering if step is NativeLowering else step, description)
                 for step, description in manager.passes
                 if step.__name__ not in _UNUSED
             ]
@@ -258,6 +353,7 @@ class RolledCompiler(KernelCompiler):
 class InnerCompiler(KernelCompiler):
     """Compiles a function that only kernels call."""
 
+    _lowering = _InnerLowering
     _code = _InnerCode
 
 
