@@ -40,7 +40,7 @@ PEERS = {
 # Names that do not fit at the right of their point: side, 0 for the middle, and points above.
 PLACES = {
     ("Gowalla", "MFRecommender()"): (-1, 0),
-    ("Gowalla", "FastVAERecommender()"): (-0.5, 13),
+    ("Gowalla", "FastVAERecommender()"): (0, 13),
     ("Gowalla", "ALSRecommender()"): (0, 24),
     ("Gowalla", "EASE()"): (0, 12),
     ("Gowalla", "implicit's BM25Recommender()"): (0.5, -12),
