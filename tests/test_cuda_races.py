@@ -9,7 +9,7 @@ from test_cuda_ptx import CASES
 
 from freqfm import backends
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda import fm, fm_trainer, occurrences, rafm
+from freqfm.backends.cuda import fm, fm_trainer, occurrences
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.team import group_sum, synchronize_group
 
@@ -58,7 +58,7 @@ def test_races_are_found(phase, is_race):
 @pytest.mark.parametrize("case", NAMES)
 def test_phases_have_no_races(monkeypatch, case):
     # So that some tokens have several pieces.
-    for module in (fm, fm_trainer, occurrences, rafm):
+    for module in (fm, fm_trainer, occurrences):
         monkeypatch.setattr(module, "WINDOW", 8)
     device = RacingDevice()
     monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))

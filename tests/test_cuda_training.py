@@ -121,7 +121,7 @@ def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
     return FastVAERecommender(
         4, hidden_layer_sizes=(5,), negative_sampler=sampler, optimizer=optimizer,
         n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
-        weight_decay_scope=decay[1], early_stopping=False, random_state=0, **params,
+        weight_decay_scope=decay[1], early_stopping=False, random_state=0, init="normal", **params,
     )  # fmt: skip
 
 

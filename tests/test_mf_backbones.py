@@ -112,7 +112,7 @@ def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F8
     X[0, X.sum(axis=0) == 0] = 1
     X = sparse.csr_array(X)
     params = {"max_iter": 4, "batch_size": 8, "learning_rate": 0.05, "random_state": 0}
-    params |= {"weight_decay": 0.0, **settings}
+    params |= {"weight_decay": 0.0, "init": "xavier", **settings}
     if not isinstance(settings.get("optimizer", ""), str):
         del params["learning_rate"]
     plain = MFRecommender(WIDTH, **params).fit(X)

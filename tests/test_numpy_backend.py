@@ -293,8 +293,8 @@ def mf_model(loss, optimizer, sampler="auto", decay=(0.0, "full"), **params):
     return MFRecommender(
         6, loss=loss, optimizer=STEPS[optimizer], negative_sampler=sampler,
         max_iter=epochs(sampler), batch_size=30, n_negatives=5 if draws else None,
-        weight_decay=decay[0], weight_decay_scope=decay[1], init_scale=0.5, random_state=0,
-        **params,
+        weight_decay=decay[0], weight_decay_scope=decay[1], init="xavier", init_scale=0.5,
+        random_state=0, **params,
     )  # fmt: skip
 
 
@@ -352,7 +352,7 @@ def test_autoencoders_agree(use, case):
         4, hidden_layer_sizes=(5,), negative_sampler=sampler,
         max_iter=epochs(sampler), batch_size=8, n_negatives=None if sampler == "full" else 5,
         weight_decay=decay[0], weight_decay_scope=decay[1], early_stopping=False, random_state=0,
-        **{**case, "optimizer": VAE_STEPS[case["optimizer"]]},
+        init="normal", **{**case, "optimizer": VAE_STEPS[case["optimizer"]]},
     )  # fmt: skip
     assert_recommenders_agree(use, model)
 
