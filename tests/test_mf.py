@@ -407,6 +407,10 @@ def test_components_by_name_take_parameters(checkerboard):
     model = model_of().set_params(optimizer__beta_1=0.8, negative_sampler__shared=False)
     assert isinstance(model.optimizer, Adam) and model.optimizer.beta_1 == 0.8
     assert isinstance(model.negative_sampler, Uniform) and not model.negative_sampler.shared
+    # The rest is that of "auto".
+    assert model.negative_sampler.exponent == 0.5
+    of_pairs = model_of(loss="bpr").set_params(negative_sampler__shared=True)
+    assert type(of_pairs.negative_sampler) is Uniform
 
 
 @pytest.mark.parametrize("params", [{"loss": "bpr"}, {"loss": BPR()}], ids=repr)

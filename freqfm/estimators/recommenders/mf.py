@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Integral, Real
 
 import numpy as np
@@ -31,7 +32,7 @@ from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
-from freqfm.estimators.recommenders.mf_components import resolve_components
+from freqfm.estimators.recommenders.mf_components import default_sampler, resolve_components
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
     EpochwiseTrainer,
@@ -42,7 +43,7 @@ from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
-from freqfm.samplers import SAMPLERS, Popularity, Sampler, Uniform
+from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
 
 __all__ = ["MFRecommender"]
@@ -366,7 +367,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         loss = params.get("loss", self.loss)
         loss = RANKING_LOSSES.get(loss, RankingLoss) if isinstance(loss, str) else loss
         auto = getattr(loss, "optimizer", RankingLoss.optimizer)
-        sampler = Popularity if getattr(loss, "weights_negatives", False) else Uniform
+        sampler = partial(default_sampler, getattr(loss, "weights_negatives", False))
         axes = super()._components_by_name(params)
         axes = {**axes, "negative_sampler": {"auto": sampler, **SAMPLERS}}
         if auto in OPTIMIZERS:

@@ -277,6 +277,11 @@ def _temperature(model, loss, cosine):
     return resolve_temperature(value, cosine)
 
 
+def default_sampler(weights_negatives):
+    """Return what "auto" is for losses that correct for how negatives are drawn, or for others."""
+    return Popularity(_EXPONENT) if weights_negatives else Uniform()
+
+
 def _sampler(model, loss):
     value = model.negative_sampler
     if loss.n_negatives is None:
@@ -287,7 +292,7 @@ def _sampler(model, loss):
             )
         return None
     if is_named(value, "auto"):
-        return Popularity(_EXPONENT) if loss.weights_negatives else Uniform()
+        return default_sampler(loss.weights_negatives)
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS).with_defaults()
     if not loss.weights_negatives and not _draws_without_weights(sampler):
         fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]
