@@ -27,7 +27,6 @@ from untuned import DATA_SETS, K, data_sets
 
 from freqfm import ALSRecommender, MFRecommender
 from freqfm.metrics import ndcg_at_k
-from freqfm.metrics._ranking import top_k
 
 SHOWN = (1, 2, 3, 5, 10, 20, 30, 50, 70, 100)
 
@@ -36,7 +35,7 @@ class Curve:
     """A model that is trained epoch by epoch, and its NDCG by epochs and seconds."""
 
     def __init__(self, params, X, test, seed, n_jobs):
-        self.X, self.test = X, test
+        self.test = test
         self.model = MFRecommender(**params, random_state=seed, n_jobs=n_jobs)
         start = time.perf_counter()
         self._epochs = Epochs(self.model, X)
@@ -54,15 +53,14 @@ class Curve:
         self._seconds += self._epochs()
         self._n_epochs += 1
         if self._n_epochs in SHOWN:
-            point = self._n_epochs, self._seconds, ndcg(self.model, self.X, self.test)
+            point = self._n_epochs, self._seconds, ndcg(self.model, self.test)
             self.points.append(point)
 
 
-def ndcg(model, X, test):
+def ndcg(model, test):
     """Return the NDCG of a model's recommendations."""
     users = np.flatnonzero(np.diff(test.indptr))
-    queries = np.ascontiguousarray(model._user_vectors(users), dtype=np.float32)
-    found = top_k(queries, model._item_vectors(), K, exclude=X[users])[0]
+    found = model.recommend(users=users, n_recommendations=K)[0]
     return float(ndcg_at_k(test[users], found, k=K))
 
 
@@ -72,7 +70,7 @@ def als(X, test, seed, n_jobs):
     start = time.perf_counter()
     model.fit(X)
     seconds = time.perf_counter() - start
-    return [(model.n_iter_, seconds, ndcg(model, X, test))]
+    return [(model.n_iter_, seconds, ndcg(model, test))]
 
 
 def curves(X, test, seed, n_jobs):
@@ -111,6 +109,7 @@ def main():
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "learning_curve.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     for data, (train, valid, test) in data_sets(args):
