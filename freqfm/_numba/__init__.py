@@ -1,7 +1,7 @@
 """What compiled code needs of numba and LLVM beyond numba's public interface.
 
-``jit.py`` has the decorators, ``compiler.py`` makes compiling cheaper, ``code_cache.py`` keeps
-compiled code on disk. ``blas.py``, ``instructions.py``, ``prefetch.py`` and ``vectors.py`` have
-what numba offers no function for. Nothing else in the package imports llvmlite, or of numba's
-modules more than the top one.
+``jit.py`` has the decorators, ``compiler.py`` makes compiling cheaper, ``extremes.py`` has ``min``
+and ``max``. ``code_cache.py`` and ``code_files.py`` keep compiled code on disk. ``blas.py``,
+``instructions.py`` and ``prefetch.py`` have what numba offers no function for. Nothing else in the
+package imports llvmlite, or of numba's modules more than the top one.
 """

@@ -292,7 +292,8 @@ class SoftmaxFamily(Family):
             return None
         n_rows = cls._n_rows(problem, degrees)
         height = python_function(tile_height)(n_rows, TILE)
-        return -(-n_rows // height) * -(-_list_length(problem, problem.batch_size) // COLUMNS)
+        length, count = _list_length(problem, problem.batch_size), python_function(n_tiles)
+        return count(n_rows, height) * count(length, COLUMNS)
 
     def _work_of_batch(self):
         problem, width = self.problem, _list_length(self.problem, self.n_pairs)

@@ -40,8 +40,10 @@ class MFTrainer(RecommenderTrainer):
         self._drawn = sampler is not None and sampler.negatives_code == codes.NEGATIVES_DRAWN
         self._batch_size = min(components.batch_size, X.nnz)
         degrees = np.diff(X.indptr)
-        shares = self._counts / (self._counts + loss.shrinkage) if loss.shrinkage else None
-        self._weights = X.data if shares is None else X.data * shares.astype(np.float32)[X.indices]
+        self._weights = X.data
+        if loss.shrinkage:
+            shares = self._counts / (self._counts + loss.shrinkage)
+            self._weights = X.data * shares.astype(np.float32)[X.indices]
         self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
         if sampler is not None and not self._drawn:
             proposal = sampler.proposal(self._counts)
