@@ -215,10 +215,11 @@ def test_folder_that_is_lost_after_import(script, cache, when):
 
 IS_ROOT = os.name == "posix" and os.geteuid() == 0
 
-# Modules that numba imports when it compiles may belong to root too.
+# Modules that are imported for the first compiled function may belong to root too.
 DROP_PRIVILEGES = """
 import numba
 numba.njit(lambda x: x)(1)
+from freqfm._numba import code_files, compiler
 os.seteuid(65534)
 """
 
