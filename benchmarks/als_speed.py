@@ -24,7 +24,7 @@ from implicit.als import AlternatingLeastSquares
 from scipy import sparse
 
 from freqfm import ALSRecommender
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions

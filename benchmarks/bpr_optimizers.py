@@ -11,7 +11,7 @@ import numpy as np
 from _data import click_parts, data_parser, require_data
 from mf_speed import Freqfm
 
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.metrics import ranking_report
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 

@@ -25,7 +25,7 @@ from freqfm import (
     MFRecommender,
     Word2Vec,
 )
-from freqfm._validation import physical_memory
+from freqfm._input.validation import physical_memory
 
 # Two primes: the axis of an array with such a length is that of users or of items.
 USERS, ITEMS = 997, 1009

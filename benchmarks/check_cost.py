@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import FastVAERecommender, MFRecommender
-from freqfm._validation import LearnedArrays
+from freqfm._input.validation import LearnedArrays
 from freqfm.datasets import make_interactions
 
 USERS = np.arange(1000)

@@ -16,7 +16,7 @@ from _epochs import Epochs
 from fm_speed import Torch, quartiles, synthetic
 
 from freqfm import DeepFMClassifier
-from freqfm._validation import canonical_csr, count_threads
+from freqfm._input.validation import canonical_csr, count_threads
 
 HIDDEN = (16, 16)
 

@@ -28,7 +28,7 @@ from _data import data_parser, movielens_split
 from scipy import sparse
 
 from freqfm import FMClassifier, backends
-from freqfm._validation import canonical_csr, count_threads
+from freqfm._input.validation import canonical_csr, count_threads
 from freqfm.backends.cpu.team import Team
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}

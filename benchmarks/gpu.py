@@ -23,8 +23,8 @@ from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
+from freqfm._input.validation import canonical_csr
 from freqfm._numba.jit import inlined
-from freqfm._validation import canonical_csr
 from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.team import worker
 from freqfm.datasets import make_interactions

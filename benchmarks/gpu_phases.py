@@ -18,7 +18,7 @@ from numba import types
 from numba.cuda.extending import intrinsic
 
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
-from freqfm._validation import canonical_csr
+from freqfm._input.validation import canonical_csr
 from freqfm.backends.cuda import device as cuda_device
 
 

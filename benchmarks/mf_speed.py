@@ -35,7 +35,7 @@ from _data import click_parts, data_parser
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
 from freqfm.samplers import Uniform

@@ -21,7 +21,7 @@ from _recommenders import Freqfm, K, contenders
 from untuned import DATA_SETS, data_sets
 
 from freqfm import MFRecommender
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.initializers import PRISM
 from freqfm.metrics import ranking_report
 from freqfm.samplers import InBatch

@@ -26,7 +26,7 @@ from scipy import sparse
 from sklearn.metrics import log_loss
 
 from freqfm import FMClassifier
-from freqfm._validation import canonical_csr
+from freqfm._input.validation import canonical_csr
 from freqfm.datasets import RowStream, save_csr
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows

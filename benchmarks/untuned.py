@@ -29,7 +29,7 @@ from _data import click_parts, require_data, table_parser
 from _recommenders import GRIDS, K, contenders, points
 from _runs import Results
 
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
 from freqfm.model_selection import holdout_interactions

@@ -44,7 +44,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
 
 from freqfm import FMClassifier
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 
 GRIDS = {
     "FMClassifier": {"alpha_linear": [1.0, 3.0, 10.0, 30.0], "alpha_factors": [1.0, 5.0, 25.0]},

@@ -38,7 +38,7 @@ from memory import peak, resident
 from mf_speed import installed
 
 from freqfm import FastVAERecommender
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.vae_trainer import VAETrainer
 from freqfm.estimators.tables import state_arrays

@@ -21,7 +21,7 @@ from gensim.models import Word2Vec as GensimWord2Vec
 from scipy.stats import spearmanr
 
 from freqfm import Word2Vec
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.estimators.word2vec.documents import Documents
 
 D, WINDOW, NEGATIVES, MIN_COUNT = 100, 5, 5, 5

@@ -19,7 +19,7 @@ from _data import data_parser, movielens_split
 from _xlearn import XLearn, has_xlearn
 from fm_speed import Freqfm, synthetic
 
-from freqfm._validation import canonical_csr, count_threads
+from freqfm._input.validation import canonical_csr, count_threads
 
 
 def seconds_of_epochs(call, n):

@@ -82,7 +82,7 @@ def whole_teams():
         patch.setattr(team._Pace, "size", lambda pace: 2)
         patch.setattr(team, "_N_BARRIERS", 1)
         patch.setattr("freqfm._threads.cores", lambda: 64)
-        patch.setattr("freqfm._validation.cores", lambda: 64)
+        patch.setattr("freqfm._input.validation.cores", lambda: 64)
         yield
 
 

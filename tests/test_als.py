@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import ALSRecommender, DivergenceError, InteractionRecommender, recommend
-from freqfm.backends.cpu import least_squares as kernels
+from freqfm.backends.cpu.ranking import least_squares as kernels
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions

@@ -12,7 +12,7 @@ pytest.importorskip("numba.cuda")
 from freqfm import backends
 from freqfm.backends import cuda
 from freqfm.backends.cuda import device
-from freqfm.backends.cuda.fm import SCORE, TRAIN
+from freqfm.backends.cuda.fm.plain import SCORE, TRAIN
 
 
 class Gpu:

@@ -11,9 +11,9 @@ from sklearn.base import clone
 from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
 from freqfm import FMClassifier, FMRegressor, backends
-from freqfm.backends.cuda import fm_trainer
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.backends.cuda.fm_trainer import EpochSort
+from freqfm.backends.cuda.fm import trainer as fm_trainer
+from freqfm.backends.cuda.fm.trainer import EpochSort
 from freqfm.backends.cuda.occurrences import WINDOW
 from freqfm.optimizers import SGD
 

@@ -9,8 +9,10 @@ from test_cuda_ptx import CASES
 
 from freqfm import backends
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda import fm, fm_trainer, occurrences
+from freqfm.backends.cuda import occurrences
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.backends.cuda.fm import plain as fm
+from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.team import group_sum, synchronize_group
 
 NAMES = ["softmax", "drawn", "learned", "pairs", "own pairs", "alignment", "autoencoder"]

@@ -21,8 +21,9 @@ from test_numpy_backend import (
 from freqfm import FastVAERecommender, MFRecommender, backends
 from freqfm.backbones import Features, LightGCN
 from freqfm.backends.base import CPUOnlyError
-from freqfm.backends.cuda import ranking_trainer, vae_trainer
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.backends.cuda.ranking import trainer as ranking_trainer
+from freqfm.backends.cuda.vae import trainer as vae_trainer
 from freqfm.losses import BPR, BSL, MAWU, Softmax
 from freqfm.optimizers import SGD
 from freqfm.samplers import SAMPLERS, Uniform

@@ -36,7 +36,7 @@ from freqfm import (
 from freqfm._numba.code_cache import Fingerprint
 from freqfm._numba.jit import JIT_DISABLED, specialised
 from freqfm.backbones import Features
-from freqfm.backends.cpu.fm import fm_score, fm_train
+from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
 from freqfm.estimators.fm.targets import warn_of_spread

@@ -11,8 +11,9 @@ from sklearn.base import clone
 from test_numpy_backend import OPTIMIZERS, assert_near, covering, fit_both, label, use  # noqa: F401
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, backends
-from freqfm._validation import canonical_csr
-from freqfm.backends.cpu import deepfm, deepfm_trainer
+from freqfm._input.validation import canonical_csr
+from freqfm.backends.cpu.fm import deep as deepfm
+from freqfm.backends.cpu.fm import deep_trainer as deepfm_trainer
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
@@ -127,7 +128,7 @@ def test_gradient_equals_finite_differences(cls, fields):
 @pytest.mark.parametrize("optimizer", ["cf_sgd", "adagrad", Adam(0.01, lazy=False)], ids=label)
 @BOTH_INPUTS
 def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer, fields, hidden):
-    monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_PER_BATCH", 0)
+    monkeypatch.setattr("freqfm.backends.cpu.fm.trainer._WEIGHTS_PER_BATCH", 0)
     X, y = rows(1500)
     params = {
         "optimizer": optimizer,

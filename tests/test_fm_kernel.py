@@ -10,8 +10,9 @@ from scipy import sparse
 from sklearn.base import clone
 
 from freqfm import FMClassifier, FMRegressor
-from freqfm.backends.cpu import fm_prepared, fm_trainer
-from freqfm.backends.cpu.fm_prepared import DIGIT_BITS
+from freqfm.backends.cpu.fm import prepared as fm_prepared
+from freqfm.backends.cpu.fm import trainer as fm_trainer
+from freqfm.backends.cpu.fm.prepared import DIGIT_BITS
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of_one_plus
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
 

@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._validation import canonical_csr
+from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import Backend, FMWeights
-from freqfm.backends.cpu import labels as cpu_labels
+from freqfm.backends.cpu.fm import labels as cpu_labels
 
 BACKEND = backends.get("cpu")
 
@@ -97,7 +97,7 @@ def test_scores_by_a_table_that_is_prefetched():
 
 
 def test_scores_are_the_same_for_any_number_of_threads(log, monkeypatch):
-    monkeypatch.setattr("freqfm.backends.cpu.fm_trainer._WEIGHTS_SCORED", 0)
+    monkeypatch.setattr("freqfm.backends.cpu.fm.trainer._WEIGHTS_SCORED", 0)
     X = canonical_csr(log[0][:500])
     weights = random_weights(X.shape[1])
     one, *others = (BACKEND.fm_scores(X, [weights], n_threads) for n_threads in (1, 2, 3))

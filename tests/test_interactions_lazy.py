@@ -7,7 +7,8 @@ import pytest
 from fake_recommender import Counting
 from numpy.testing import assert_array_equal
 
-from freqfm import InteractionRecommender, _interactions
+from freqfm import InteractionRecommender
+from freqfm._input import interactions as _interactions
 
 polars = pytest.importorskip("polars")
 pyarrow = pytest.importorskip("pyarrow")

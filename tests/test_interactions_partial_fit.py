@@ -8,7 +8,7 @@ from purchases import ITEMS, MATRIX, ROWS, USERS
 from sklearn.base import BaseEstimator
 
 from freqfm import InteractionRecommender, MFRecommender
-from freqfm._ids import extend_ids
+from freqfm._input.ids import extend_ids
 from freqfm.exceptions import DivergenceError
 
 

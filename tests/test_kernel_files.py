@@ -3,7 +3,7 @@
 import pytest
 
 from freqfm.backends.cuda import kernel_files
-from freqfm.backends.cuda.fm import SCORE, TRAIN
+from freqfm.backends.cuda.fm.plain import SCORE, TRAIN
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def test_names_depend_on_all_that_is_compiled():
     names = [kernel_files.name_of(*kind) for kind in kinds]
     assert len(set(names)) == 5
     assert names[0] == kernel_files.name_of(*kinds[0])
-    assert names[0].startswith("freqfm.backends.cuda.fm.score_batch-")
+    assert names[0].startswith("freqfm.backends.cuda.fm.plain.score_batch-")
 
 
 def test_what_is_saved_is_found(folder):

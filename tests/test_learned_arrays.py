@@ -27,8 +27,8 @@ from freqfm import (
     RaFMClassifier,
     Word2Vec,
 )
-from freqfm._ids import as_ids, find_codes
-from freqfm._validation import LearnedArrays, as_kernel_array, as_kernel_input
+from freqfm._input.ids import as_ids, find_codes
+from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm.datasets import make_interactions
 from freqfm.initializers import Initializer
 from freqfm.losses import MAWU

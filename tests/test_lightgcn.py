@@ -71,7 +71,7 @@ def test_propagation_is_the_same_for_any_number_of_threads(graph):
 
 
 def test_rows_where_the_parts_of_threads_begin(monkeypatch):
-    monkeypatch.setattr("freqfm.backends.cpu.propagation._WORTH_SEVERAL_THREADS", 0)
+    monkeypatch.setattr("freqfm.backends.cpu.ranking.propagation._WORTH_SEVERAL_THREADS", 0)
     # Users and items of four neighbours each, but for some without any.
     A = sum(np.roll(np.eye(24, dtype=np.float32), k, axis=1) for k in range(4))
     X = np.zeros((28, 26), dtype=np.float32)

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm._numba.jit import kernel
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.ownership import owner
-from freqfm.backends.cpu.pairwise import Pairwise, _is_known
+from freqfm.backends.cpu.ranking.pairwise import Pairwise, _is_known
 from freqfm.backends.cpu.vectors import contains
 
 

@@ -8,7 +8,7 @@ from helpers import each
 from scipy import sparse
 
 from freqfm import ALSRecommender, FastVAERecommender, FMRegressor, MFRecommender
-from freqfm._matrix_input import refuse_table
+from freqfm._input.matrix_input import refuse_table
 from freqfm._warnings import warn_once
 from freqfm.model_selection import make_ranking_scorer
 

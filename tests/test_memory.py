@@ -18,13 +18,14 @@ from freqfm import (
     FMRegressor,
     MFRecommender,
     RaFMClassifier,
-    _rows,
 )
-from freqfm import _validation as validation
+from freqfm._input import rows as _rows
+from freqfm._input import validation
+from freqfm._input.rows import stack_rows, take_rows
+from freqfm._input.validation import canonical_csr, count_columns, validate_weights
 from freqfm._memory import aligned_zeros, as_aligned, check_room
-from freqfm._rows import stack_rows, take_rows
-from freqfm._validation import canonical_csr, count_columns, validate_weights
-from freqfm.backends.cpu import packing, team
+from freqfm.backends.cpu import team
+from freqfm.backends.cpu.fm import packing
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training
 from freqfm.estimators.fm import base

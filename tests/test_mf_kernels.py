@@ -233,7 +233,7 @@ def test_batches_that_are_scored_in_several_panels(monkeypatch, sampler):
         "early_stopping": False, "random_state": 0, "n_jobs": 2,
     }  # fmt: skip
     whole = MFRecommender(WIDTH, **params).fit(X)
-    monkeypatch.setattr("freqfm.backends.cpu.softmax._SCORES", 1)
+    monkeypatch.setattr("freqfm.backends.cpu.ranking.softmax._SCORES", 1)
     panels = MFRecommender(WIDTH, **params).fit(X)
     assert_allclose(panels.loss_curve_, whole.loss_curve_, rtol=1e-6)
     assert_allclose(panels.user_factors_, whole.user_factors_, rtol=1e-4, atol=1e-6)

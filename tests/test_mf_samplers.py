@@ -9,7 +9,7 @@ from sklearn.model_selection import ParameterGrid
 from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, one_step
 
 from freqfm import MFRecommender
-from freqfm.backends.cpu.drawing import DRAWS
+from freqfm.backends.cpu.ranking.drawing import DRAWS
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.formulas.rng import hash64, stream_key

@@ -10,13 +10,8 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
 
-from freqfm import (
-    ALSRecommender,
-    FastVAERecommender,
-    InteractionRecommender,
-    MFRecommender,
-    _validation,
-)
+from freqfm import ALSRecommender, FastVAERecommender, InteractionRecommender, MFRecommender
+from freqfm._input import validation as _validation
 from freqfm._numba.jit import JIT_DISABLED
 from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from freqfm.backends.cpu.pairwise import PairwiseFamily
-from freqfm.backends.cpu.softmax import COLUMNS, TILE, SoftmaxFamily
+from freqfm.backends.cpu.ranking.pairwise import PairwiseFamily
+from freqfm.backends.cpu.ranking.softmax import COLUMNS, TILE, SoftmaxFamily
 from freqfm.formulas import codes
 
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import ALSRecommender, FMRegressor, MFRecommender
-from freqfm._validation import summed_csr
+from freqfm._input.validation import summed_csr
 from freqfm.backbones import Features
 from freqfm.callbacks._storage import load, save
 from freqfm.datasets import RowStream, load_csr, save_csr

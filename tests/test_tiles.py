@@ -5,7 +5,7 @@ import pytest
 
 from freqfm._numba import blas
 from freqfm._numba.jit import python_function
-from freqfm.backends.cpu import vae
+from freqfm.backends.cpu.vae import layers as vae
 
 MOST = 80
 

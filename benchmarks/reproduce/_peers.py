@@ -12,7 +12,7 @@ import threadpoolctl
 from _fastvae import K
 from scipy import sparse
 
-from freqfm._validation import count_threads
+from freqfm._input.validation import count_threads
 from freqfm.metrics import ranking_report
 from freqfm.metrics._ranking import top_k
 

@@ -5,7 +5,7 @@ from abc import abstractmethod
 import numpy as np
 
 from freqfm._components import Component
-from freqfm._validation import as_kernel_array
+from freqfm._input.validation import as_kernel_array
 
 # Names of tables that the estimator itself trains, beside those of a backbone.
 _TAKEN = {"user_margins", "item_margins"}

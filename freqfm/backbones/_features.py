@@ -7,9 +7,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import canonical_csr, checked_csr, count_columns
 from freqfm._messages import cut
-from freqfm._rows import take_rows
-from freqfm._validation import canonical_csr, checked_csr, count_columns
 from freqfm._warnings import warn_user
 from freqfm.backbones._base import Backbone
 

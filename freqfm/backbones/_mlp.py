@@ -15,8 +15,8 @@ from freqfm._dense import (
     hidden_gradients,
     layer_gradients,
 )
+from freqfm._input.validation import layer_sizes
 from freqfm._threads import single_threaded_blas
-from freqfm._validation import layer_sizes
 from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 

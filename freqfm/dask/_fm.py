@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._validation import draw_seed
+from freqfm._input.validation import draw_seed
 from freqfm.dask import _shards
 from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, collected, groups_of, with_options
 from freqfm.dask._cluster import Cluster, aligned_partitions

@@ -7,8 +7,8 @@ import dask
 import numpy as np
 from scipy import sparse
 
+from freqfm._input.rows import stack_rows, take_rows
 from freqfm._messages import shown
-from freqfm._rows import stack_rows, take_rows
 from freqfm.dask import _users
 from freqfm.dask._base import CONSTRAINTS, OnCluster, collected, groups_of, with_options
 from freqfm.dask._cluster import Cluster, partitions_of

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
-from freqfm._validation import checked_csr, summed_csr
+from freqfm._input.validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score

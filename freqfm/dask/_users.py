@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._rows import take_rows
-from freqfm._validation import count_columns, kernel_csr
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import count_columns, kernel_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
 from freqfm.dask._shards import matrix_of, stack

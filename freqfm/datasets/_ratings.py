@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._columns import role_of
+from freqfm._input.columns import role_of
 from freqfm._messages import shorten, shown
 from freqfm.datasets._lines import at_line, read_lines
 

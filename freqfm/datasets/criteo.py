@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Bunch
 
+from freqfm._input.validation import check_integer
 from freqfm._messages import shown
-from freqfm._validation import check_integer
 from freqfm.datasets._lines import as_paths, at_line, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]

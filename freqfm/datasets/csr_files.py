@@ -10,9 +10,8 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
-from freqfm._messages import cut, shown
-from freqfm._rows import csr_of, with_one_index_type
-from freqfm._validation import (
+from freqfm._input.rows import csr_of, with_one_index_type
+from freqfm._input.validation import (
     as_float_rows,
     check_columns,
     check_integer,
@@ -20,6 +19,7 @@ from freqfm._validation import (
     checked_csr,
     is_stream,
 )
+from freqfm._messages import cut, shown
 
 __all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
 

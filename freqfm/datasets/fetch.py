@@ -18,8 +18,8 @@ from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
+from freqfm._input.validation import check_integer
 from freqfm._messages import shown
-from freqfm._validation import check_integer
 from freqfm.datasets.interaction_files import lists_shape, lists_to_csr, read_lists
 from freqfm.datasets.synthetic import is_real
 

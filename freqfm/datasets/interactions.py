@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
+from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import shown
-from freqfm._validation import check_flag, check_integer
 from freqfm.datasets.synthetic import as_random_state, is_real
 
 # Users are drawn in blocks of about this many interactions, to bound memory.

@@ -17,11 +17,11 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from freqfm._cells import is_frame, read_cells
-from freqfm._ids import check_present, natural
+from freqfm._input.cells import is_frame, read_cells
+from freqfm._input.ids import check_present, natural
+from freqfm._input.rows import csr_of, with_one_index_type
+from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import cut, shown
-from freqfm._rows import csr_of, with_one_index_type
-from freqfm._validation import check_flag, check_integer
 from freqfm._versions import VersionStamp
 
 __all__ = ["IncrementalOneHotEncoder"]

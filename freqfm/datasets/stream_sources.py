@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._cells import is_frame, read_cells
+from freqfm._input.cells import is_frame, read_cells
 from freqfm._messages import shorten, shown
 from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths

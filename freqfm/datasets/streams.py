@@ -16,11 +16,11 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import column_or_1d
 
-from freqfm._cells import is_frame, read_cells
-from freqfm._ids import check_present
+from freqfm._input.cells import is_frame, read_cells
+from freqfm._input.ids import check_present
+from freqfm._input.rows import stack_rows, take_rows, with_one_index_type
+from freqfm._input.validation import check_integer
 from freqfm._messages import shorten, shown
-from freqfm._rows import stack_rows, take_rows, with_one_index_type
-from freqfm._validation import check_integer
 from freqfm._warnings import warn_once
 from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr

@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
+from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import shown
-from freqfm._validation import check_flag, check_integer
 
 TAILS = ("zipf", "exponential")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import check_count
 from freqfm._messages import cut, shown
-from freqfm._rows import take_rows
-from freqfm._validation import check_count
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
 from freqfm.metrics._formulas import check_item_counts, strata
 from freqfm.metrics._hits import as_csr, find_hits

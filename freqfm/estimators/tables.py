@@ -9,7 +9,7 @@ import copy
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._validation import as_kernel_array
+from freqfm._input.validation import as_kernel_array
 from freqfm.backends.base import TrainedTable
 from freqfm.formulas import codes
 

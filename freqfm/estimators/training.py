@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from freqfm._components import Component, is_ours
+from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown
 from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
-from freqfm._validation import LearnedArrays
 from freqfm._warnings import warn_user
 from freqfm.backends.base import Snapshot
 from freqfm.callbacks import Checkpoint

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
-from freqfm._validation import as_array, check_count
+from freqfm._input.validation import as_array, check_count
 from freqfm.metrics import _formulas
 from freqfm.metrics._hits import find_hits
 from freqfm.metrics._lists import (

@@ -5,8 +5,8 @@ They take hits and return one number per user, NaN for users without held-out it
 
 import numpy as np
 
+from freqfm._input.validation import as_array, check_flag
 from freqfm._messages import shown
-from freqfm._validation import as_array, check_flag
 
 STRATA = ("popular", "neutral", "unpopular")
 

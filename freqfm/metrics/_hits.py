@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._validation import as_array, canonical_csr, check_count, checked_csr
+from freqfm._input.validation import as_array, canonical_csr, check_count, checked_csr
 
 # Entries of a ranking that are looked up at once, each taking a few times 8 bytes.
 _ENTRIES_AT_ONCE = 1 << 20

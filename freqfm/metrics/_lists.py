@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._validation import as_array, check_count, check_flag, checked_csr
+from freqfm._input.validation import as_array, check_count, check_flag, checked_csr
 from freqfm.metrics._formulas import check_item_counts
 from freqfm.metrics._hits import check_ranked
 

@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import _check_sample_weight
 
+from freqfm._input.validation import as_array
 from freqfm._messages import cut, shorten
-from freqfm._validation import as_array
 
 __all__ = ["normalized_entropy"]
 

@@ -4,8 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._threads import available_threads
-from freqfm._validation import (
+from freqfm._input.validation import (
     as_array,
     as_kernel_input,
     check_count,
@@ -13,6 +12,7 @@ from freqfm._validation import (
     check_structure,
     is_canonical,
 )
+from freqfm._threads import available_threads
 from freqfm.backends.base import Candidates, Exclusions
 from freqfm.metrics._hits import as_csr
 

@@ -11,16 +11,16 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import InvalidParameterError
 
-from freqfm._interactions import Table, is_dataframe, with_groups
-from freqfm._messages import shown
-from freqfm._rows import with_one_index_type
-from freqfm._validation import (
+from freqfm._input.interactions import Table, is_dataframe, with_groups
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import (
     check_integer,
     checked_csr,
     draw_seed,
     is_canonical,
     summed_csr,
 )
+from freqfm._messages import shown
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 

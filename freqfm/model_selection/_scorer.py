@@ -10,10 +10,10 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm import metrics
-from freqfm._matrix_input import refuse_table
+from freqfm._input.matrix_input import refuse_table
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import check_count, checked_csr, named
 from freqfm._messages import shown
-from freqfm._rows import take_rows
-from freqfm._validation import check_count, checked_csr, named
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform

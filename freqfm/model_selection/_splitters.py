@@ -6,8 +6,8 @@ import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import Bunch
 
-from freqfm._interactions import Table
-from freqfm._validation import check_flag, check_integer, draw_seed
+from freqfm._input.interactions import Table
+from freqfm._input.validation import check_flag, check_integer, draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
 __all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]

@@ -9,8 +9,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm import backends
 from freqfm._components import Component
-from freqfm._threads import single_threaded_blas
-from freqfm._validation import (
+from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
     check_count,
@@ -18,6 +17,7 @@ from freqfm._validation import (
     named,
     refuse_dates,
 )
+from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import (

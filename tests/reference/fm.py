@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from freqfm.backends.cpu.fm_prepared import order_of_epoch
+from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.formulas.rng import permuted_index
 
 

@@ -1,11 +1,11 @@
 """The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
 
 from freqfm.backends.base import Backend, CPUOnlyError
-from freqfm.backends.cuda.fm_trainer import DeviceRows, FMEpochs, fm_scores
-from freqfm.backends.cuda.histories import fold_in, sum_histories
-from freqfm.backends.cuda.ranking_trainer import CUDARankingTrainer
+from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
+from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
+from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
-from freqfm.backends.cuda.vae_trainer import CUDAAutoencoderTrainer
+from freqfm.backends.cuda.vae.trainer import CUDAAutoencoderTrainer
 
 __all__ = ["CUDABackend"]
 

@@ -7,9 +7,9 @@ because it does not fit into a GPU's instruction cache, and compiles faster.
 import numpy as np
 
 from freqfm.backends.base import FMObjective, UpdateRule
-from freqfm.backends.cuda.alignment import Alignment
-from freqfm.backends.cuda.rafm import Levels
-from freqfm.backends.cuda.ranking import ItemKeys, RankingCall, Softmax
+from freqfm.backends.cuda.fm.rafm import Levels
+from freqfm.backends.cuda.ranking.alignment import Alignment
+from freqfm.backends.cuda.ranking.softmax import ItemKeys, RankingCall, Softmax
 
 __all__ = ["kind_of", "with_constants"]
 

@@ -17,8 +17,7 @@ from freqfm._components import (
     name_to_instance,
     resolve,
 )
-from freqfm._signals import release_signals
-from freqfm._validation import (
+from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
     check_memory,
@@ -31,6 +30,7 @@ from freqfm._validation import (
     warn_of_large_values,
     widen,
 )
+from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.estimators.fm.factors import squeeze_outputs

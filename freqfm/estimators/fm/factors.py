@@ -6,8 +6,8 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_empty, aligned_zeros
-from freqfm._validation import as_kernel_input
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.training import check_unchanged
 

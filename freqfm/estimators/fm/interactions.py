@@ -4,8 +4,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import Bunch
 
-from freqfm._rows import concatenated_ranges
-from freqfm._validation import as_array, check_count, kernel_csr, validate_rows
+from freqfm._input.rows import concatenated_ranges
+from freqfm._input.validation import as_array, check_count, kernel_csr, validate_rows
 
 __all__ = ["strongest_interactions"]
 

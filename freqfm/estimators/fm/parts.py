@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm import backends
+from freqfm._input.rows import csr_of
+from freqfm._input.validation import count_columns
 from freqfm._memory import aligned_copy, aligned_empty
-from freqfm._rows import csr_of
-from freqfm._validation import count_columns
 from freqfm.estimators.fm.trainer import TrainingRows
 
 __all__ = ["LabelledRows", "ModelPart", "WholeModel", "weight_of_tokens"]

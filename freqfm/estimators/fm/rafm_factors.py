@@ -7,9 +7,9 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
+from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm._memory import aligned_empty
 from freqfm._messages import shown
-from freqfm._validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm.backends.base import FMWeights, RankedTraining
 from freqfm.estimators.fm.factors import FACTOR_STATES, squeeze_outputs
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels

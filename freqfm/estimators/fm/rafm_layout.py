@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from freqfm._input.validation import as_kernel_array
 from freqfm._messages import shown
-from freqfm._validation import as_kernel_array
 from freqfm.backends.base import RankedTables
 
 __all__ = ["Layout", "assign_levels"]

@@ -8,14 +8,14 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from freqfm import backends
-from freqfm._signals import hold_signals
-from freqfm._validation import (
+from freqfm._input.validation import (
     is_stream,
     validate_rows,
     validate_weights,
     warn_of_large_values,
     widen,
 )
+from freqfm._signals import hold_signals
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.targets import check_labels

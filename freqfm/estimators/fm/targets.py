@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm._components import validate_params
-from freqfm._ids import check_present, unique_codes
+from freqfm._input.ids import check_present, unique_codes
 from freqfm._messages import shorten
 from freqfm._warnings import warn_user
 from freqfm.estimators.fm.pointwise import expect

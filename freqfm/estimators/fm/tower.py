@@ -8,9 +8,8 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
-from freqfm._ids import check_present, unique_codes
-from freqfm._memory import aligned_copy, aligned_zeros
-from freqfm._validation import (
+from freqfm._input.ids import check_present, unique_codes
+from freqfm._input.validation import (
     LearnedArrays,
     as_array,
     as_kernel_array,
@@ -19,6 +18,7 @@ from freqfm._validation import (
     count_threads,
     layer_sizes,
 )
+from freqfm._memory import aligned_copy, aligned_zeros
 from freqfm.backends.base import Tower, TowerTraining
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.trainer import FMTrainer

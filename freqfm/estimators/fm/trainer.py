@@ -7,8 +7,8 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._rows import take_rows
-from freqfm._validation import count_columns, count_threads
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import count_columns, count_threads
 from freqfm.backends.base import FMObjective, FMProblem, Snapshot
 from freqfm.estimators.fm.pointwise import base_score
 from freqfm.estimators.tasks import TrainingTask

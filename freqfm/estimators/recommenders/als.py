@@ -10,8 +10,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._rows import take_rows
-from freqfm._validation import as_kernel_array, as_kernel_input, canonical_csr, count_threads
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import as_kernel_array, as_kernel_input, canonical_csr, count_threads
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.als_trainer import ALSTrainer, Objective
 from freqfm.estimators.recommenders.base import BaseRecommender

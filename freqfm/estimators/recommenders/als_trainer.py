@@ -6,8 +6,8 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._rows import with_one_index_type
-from freqfm._validation import count_columns
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import count_columns
 from freqfm.backends.base import Histories, LeastSquaresProblem
 from freqfm.estimators.tasks import TrainingTask
 

@@ -9,11 +9,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
-from freqfm._matrix_input import refuse_table
-from freqfm._messages import cut, shown
-from freqfm._rows import take_rows
-from freqfm._signals import release_signals
-from freqfm._validation import (
+from freqfm._input.matrix_input import refuse_table
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import (
     LearnedArrays,
     as_array,
     canonical_csr,
@@ -28,6 +26,8 @@ from freqfm._validation import (
     validate_rows,
     warn_of_heavy_weights,
 )
+from freqfm._messages import cut, shown
+from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm.estimators.recommenders.histories import InteractionHistory, pad_rows, unit_rows
 from freqfm.estimators.training import (

@@ -3,9 +3,9 @@
 import numpy as np
 from sklearn.utils import Bunch
 
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import check_memory, validate_id
 from freqfm._memory import as_aligned
-from freqfm._rows import take_rows
-from freqfm._validation import check_memory, validate_id
 from freqfm.estimators.training import check_unchanged
 
 __all__ = ["FactorsMixin"]

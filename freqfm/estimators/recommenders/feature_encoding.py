@@ -5,8 +5,8 @@ from numbers import Integral
 
 from sklearn.base import clone
 
-from freqfm._columns import role_of
-from freqfm._ids import extend_ids, find_codes
+from freqfm._input.columns import role_of
+from freqfm._input.ids import extend_ids, find_codes
 from freqfm._messages import shorten
 from freqfm.estimators.recommenders.feature_tables import (
     FeatureTable,

@@ -6,10 +6,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction import DictVectorizer
 
-from freqfm._cells import open_columns, read_cells, type_of
-from freqfm._columns import role_of
-from freqfm._ids import as_ids, unique_codes
-from freqfm._interactions import Table, is_dataframe
+from freqfm._input.cells import open_columns, read_cells, type_of
+from freqfm._input.columns import role_of
+from freqfm._input.ids import as_ids, unique_codes
+from freqfm._input.interactions import Table, is_dataframe
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 

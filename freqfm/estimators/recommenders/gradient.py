@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from freqfm._validation import LearnedArrays
+from freqfm._input.validation import LearnedArrays
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.tables import OptimizerStateMixin, check_states, state_arrays
 from freqfm.estimators.training import check_same_class, check_steps

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._rows import concatenated_ranges, csr_of, with_one_index_type
-from freqfm._validation import canonical_csr, kernel_csr
+from freqfm._input.rows import concatenated_ranges, csr_of, with_one_index_type
+from freqfm._input.validation import canonical_csr, kernel_csr
 
 __all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
 

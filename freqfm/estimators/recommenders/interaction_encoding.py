@@ -4,11 +4,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-from freqfm._columns import only_numbered
-from freqfm._ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
-from freqfm._interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table, is_auto
+from freqfm._input.columns import only_numbered
+from freqfm._input.ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
+from freqfm._input.interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table, is_auto
+from freqfm._input.validation import LearnedArrays
 from freqfm._messages import shorten
-from freqfm._validation import LearnedArrays
 from freqfm._warnings import warn_user
 
 __all__ = ["InteractionEncodingMixin"]

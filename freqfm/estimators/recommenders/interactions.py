@@ -20,11 +20,11 @@ from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._ids import as_list
-from freqfm._interactions import is_dataframe, is_lazy
+from freqfm._input.ids import as_list
+from freqfm._input.interactions import is_dataframe, is_lazy
+from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
-from freqfm._validation import check_count, check_flag
 from freqfm._versions import VersionStamp
 from freqfm.estimators.recommenders.base import check_recommendations
 from freqfm.estimators.recommenders.feature_encoding import FeatureEncodingMixin

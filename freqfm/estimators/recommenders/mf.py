@@ -10,10 +10,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
-from freqfm._memory import as_aligned
-from freqfm._messages import shown
-from freqfm._rows import take_rows
-from freqfm._validation import (
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
     as_kernel_input,
@@ -23,6 +21,8 @@ from freqfm._validation import (
     count_columns,
     count_threads,
 )
+from freqfm._memory import as_aligned
+from freqfm._messages import shown
 from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward, occurrences

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._rows import concatenated_ranges
+from freqfm._input.rows import concatenated_ranges
 from freqfm.backbones._base import backward, forward, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.histories import unit_rows

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm._components import set_by_user
-from freqfm._validation import LearnedArrays, count_columns
+from freqfm._input.validation import LearnedArrays, count_columns
 from freqfm.backends.base import Stream
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
 from freqfm.estimators.tasks import TrainingTask

@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._dense import ACTIVATIONS, draw_layer
-from freqfm._rows import take_rows
-from freqfm._threads import single_threaded_blas
-from freqfm._validation import (
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import (
     as_kernel_array,
     as_kernel_input,
     check_memory,
@@ -23,6 +22,7 @@ from freqfm._validation import (
     count_threads,
     layer_sizes,
 )
+from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows

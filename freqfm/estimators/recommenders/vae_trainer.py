@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._rows import take_rows
+from freqfm._input.rows import take_rows
 from freqfm.backends.base import AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.trainer import RecommenderTrainer

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._input.rows import concatenated_ranges
 from freqfm._messages import cut, shown
-from freqfm._rows import concatenated_ranges
 
 __all__ = ["Corpus", "Documents"]
 

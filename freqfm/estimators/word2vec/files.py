@@ -10,8 +10,8 @@ from itertools import chain, islice
 
 import numpy as np
 
+from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import cut, shown
-from freqfm._validation import check_count, check_flag
 from freqfm._warnings import warn_user
 
 __all__ = ["read_vectors", "write_vectors"]

@@ -19,9 +19,7 @@ from freqfm._components import (
     nearest,
     resolve,
 )
-from freqfm._memory import as_aligned
-from freqfm._signals import release_signals
-from freqfm._validation import (
+from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
     as_kernel_input,
@@ -29,6 +27,8 @@ from freqfm._validation import (
     count_threads,
     draw_seed,
 )
+from freqfm._memory import as_aligned
+from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import Histories
 from freqfm.estimators.tables import (

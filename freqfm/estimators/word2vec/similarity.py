@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from freqfm._ids import as_list
+from freqfm._input.ids import as_list
+from freqfm._input.validation import as_kernel_input, check_count, count_threads
 from freqfm._messages import shown
-from freqfm._validation import as_kernel_input, check_count, count_threads
 from freqfm.metrics._ranking import top_k
 
 __all__ = ["TokenSimilarity"]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._validation import as_kernel_input
+from freqfm._input.validation import as_kernel_input
 from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
 from freqfm.estimators.tasks import TrainingTask

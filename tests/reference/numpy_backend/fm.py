@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from freqfm._rows import take_rows
+from freqfm._input.rows import take_rows
 from freqfm.backends.base import RankedTables, TrainedTable, Trainer
 from freqfm.formulas import codes
 from freqfm.formulas.steps import adam_corrections

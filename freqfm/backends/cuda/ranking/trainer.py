@@ -4,7 +4,12 @@ import numpy as np
 
 from freqfm._numba.jit import interpreted
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
-from freqfm.backends.cuda.alignment import (
+from freqfm.backends.cuda.device_tables import DeviceTables
+from freqfm.backends.cuda.draws import cells_on, draw_scratch
+from freqfm.backends.cuda.fm.plain import SUM_LOSSES
+from freqfm.backends.cuda.memory import DeviceTrainer
+from freqfm.backends.cuda.products import most_parts
+from freqfm.backends.cuda.ranking.alignment import (
     ALIGN,
     CATCH_UP_MARGINS,
     MARGINS,
@@ -12,13 +17,8 @@ from freqfm.backends.cuda.alignment import (
     AlignmentArgs,
     AlignmentScratch,
 )
-from freqfm.backends.cuda.device_tables import DeviceTables
-from freqfm.backends.cuda.draws import cells_on, draw_scratch
-from freqfm.backends.cuda.fm import SUM_LOSSES
-from freqfm.backends.cuda.memory import DeviceTrainer
-from freqfm.backends.cuda.pairwise import PAIRS, Pairwise, PairwiseArgs, PairwiseScratch
-from freqfm.backends.cuda.products import most_parts
-from freqfm.backends.cuda.ranking import (
+from freqfm.backends.cuda.ranking.pairwise import PAIRS, Pairwise, PairwiseArgs, PairwiseScratch
+from freqfm.backends.cuda.ranking.softmax import (
     CATCH_UP,
     CATCH_UP_USERS,
     DERIVATIVE,

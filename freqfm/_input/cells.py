@@ -8,9 +8,9 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from freqfm._ids import is_missing
+from freqfm._input.ids import is_missing
+from freqfm._input.validation import as_native, refuse_unread
 from freqfm._messages import cut, shown
-from freqfm._validation import as_native, refuse_unread
 
 # What needs no conversion.
 _PLAIN = {bool, bytes, int, str, type(None)}

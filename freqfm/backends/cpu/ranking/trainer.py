@@ -4,11 +4,11 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import RankingTrainer
-from freqfm.backends.cpu.alignment import AlignmentFamily
-from freqfm.backends.cpu.drawing import Draws
-from freqfm.backends.cpu.family import Call
-from freqfm.backends.cpu.pairwise import PairwiseFamily
-from freqfm.backends.cpu.softmax import SoftmaxFamily
+from freqfm.backends.cpu.ranking.alignment import AlignmentFamily
+from freqfm.backends.cpu.ranking.drawing import Draws
+from freqfm.backends.cpu.ranking.family import Call
+from freqfm.backends.cpu.ranking.pairwise import PairwiseFamily
+from freqfm.backends.cpu.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
 from freqfm.backends.cpu.training import TableTrainer
 from freqfm.formulas import codes

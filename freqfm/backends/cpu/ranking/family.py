@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm.backends.cpu.drawing import Draws, draw_for_pairs
+from freqfm.backends.cpu.ranking.drawing import Draws, draw_for_pairs
 from freqfm.backends.cpu.tables import Span
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal

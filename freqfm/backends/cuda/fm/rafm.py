@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
-from freqfm.backends.cuda.fm import (
+from freqfm.backends.cuda.fm.plain import (
     FMRows,
     FMTargets,
     FMWeightState,

@@ -15,7 +15,7 @@ import numpy as np
 from freqfm._memory import aligned_zeros
 from freqfm._numba.blas import add_product, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
-from freqfm.backends.cpu.family import Family, numbers_of_rows
+from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Side,

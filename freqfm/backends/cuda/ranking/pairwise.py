@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
-from freqfm.backends.cuda.ranking import (
+from freqfm.backends.cuda.ranking.softmax import (
     LOSS,
     EpochData,
     RankingCall,

@@ -4,12 +4,13 @@ import itertools
 
 import numpy as np
 
+from freqfm._input.rows import take_rows
 from freqfm._numba.jit import interpreted
-from freqfm._rows import take_rows
 from freqfm.backends.base import CPUOnlyError, RankedTables
-from freqfm.backends.cuda import fm, rafm
 from freqfm.backends.cuda.columns import COLUMNS
-from freqfm.backends.cuda.fm import (
+from freqfm.backends.cuda.fm import plain as fm
+from freqfm.backends.cuda.fm import rafm
+from freqfm.backends.cuda.fm.plain import (
     FMArgs,
     FMRows,
     FMScratch,

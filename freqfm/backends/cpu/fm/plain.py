@@ -1,4 +1,4 @@
-"""Second-order factorization machines: mini-batch training, see ``fm_batch``, and scores."""
+"""Second-order factorization machines: mini-batch training, see ``batch``, and scores."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, rolled_kernel
 from freqfm._numba.prefetch import prefetch_element, prefetch_row
-from freqfm.backends.cpu.fm_batch import (
+from freqfm.backends.cpu.fm.batch import (
     begin_step,
     differentiate,
     gradient_of,
@@ -21,7 +21,7 @@ from freqfm.backends.cpu.fm_batch import (
     sum_gradient,
     sum_of_rows,
 )
-from freqfm.backends.cpu.fm_prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.fm.prepared import PreparedBatches, order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.backends.cpu.vectors import add_multiple, squared_norm
 from freqfm.formulas.steps import step_row

@@ -12,9 +12,9 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from freqfm._ids import check_present
+from freqfm._input.ids import check_present
+from freqfm._input.rows import csr_of, take_rows
 from freqfm._messages import cut, shown
-from freqfm._rows import csr_of, take_rows
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_once, warn_user
 

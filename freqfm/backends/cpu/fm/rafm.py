@@ -21,7 +21,7 @@ import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, rolled_kernel
 from freqfm.backends.base import RankedTables
-from freqfm.backends.cpu.fm_batch import (
+from freqfm.backends.cpu.fm.batch import (
     add_gradient,
     begin_step,
     differentiate,
@@ -37,7 +37,7 @@ from freqfm.backends.cpu.fm_batch import (
     sum_gradient,
     sum_of_rows,
 )
-from freqfm.backends.cpu.fm_prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.fm.prepared import PreparedBatches, order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.backends.cpu.vectors import add_multiple, squared_norm
 from freqfm.formulas.losses import expectation, loss_and_gradient

@@ -21,7 +21,7 @@ import numpy as np
 from freqfm._numba.jit import ONE, inlined
 from freqfm._numba.prefetch import prefetch_element
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
-from freqfm.backends.cpu.fm_prepared import prepare_batch, prepared_batch
+from freqfm.backends.cpu.fm.prepared import prepare_batch, prepared_batch
 from freqfm.backends.cpu.team import synchronize
 from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM

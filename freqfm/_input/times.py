@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from freqfm._ids import check_exact, unique_codes
+from freqfm._input.ids import check_exact, unique_codes
 from freqfm._messages import shown
 
 __all__ = ["time_ranks"]

@@ -23,7 +23,7 @@ from freqfm._numba.blas import add_product, add_product_of_transposed, product_w
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMWeights, Tower, UpdateRule
-from freqfm.backends.cpu.fm_batch import (
+from freqfm.backends.cpu.fm.batch import (
     Gradient,
     begin_step,
     differentiate,
@@ -36,7 +36,7 @@ from freqfm.backends.cpu.fm_batch import (
     step_scalars,
     sum_of_rows,
 )
-from freqfm.backends.cpu.fm_prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.fm.prepared import PreparedBatches, order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM

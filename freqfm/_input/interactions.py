@@ -8,10 +8,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._columns import is_count, is_rating, only_numbered, role_of
-from freqfm._ids import as_ids, check_present, natural, unique_codes
+from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
+from freqfm._input.ids import as_ids, check_present, natural, unique_codes
+from freqfm._input.times import time_ranks
 from freqfm._messages import cut, shorten, shown
-from freqfm._times import time_ranks
 from freqfm._warnings import warn_once
 
 # Default positions of the columns in tables without names.
@@ -55,7 +55,7 @@ class Columns:
         ----------
         **wanted : int, str, "auto" or None
             By role ("user", "item", "value", "time"): a position, the name of a DataFrame's
-            column, "auto" for the column with a usual name (see :mod:`freqfm._columns`) or,
+            column, "auto" for the column with a usual name (see :mod:`freqfm._input.columns`) or,
             without names, in the usual position, or None for no column. Give users and items
             first.
 

@@ -14,8 +14,8 @@ import numpy as np
 from freqfm._memory import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
-from freqfm.backends.cpu.family import Family, numbers_of_rows
 from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
+from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     apply_gradients,

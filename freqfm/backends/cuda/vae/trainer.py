@@ -9,12 +9,12 @@ from freqfm._numba.jit import interpreted
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.draws import cells_on, draw_scratch
-from freqfm.backends.cuda.histories import SUM, DeviceHistories
 from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.backends.cuda.products import most_parts
+from freqfm.backends.cuda.ranking.histories import SUM, DeviceHistories
 from freqfm.backends.cuda.sorting import KeySort, Touched
 from freqfm.backends.cuda.tables import Side
-from freqfm.backends.cuda.vae import (
+from freqfm.backends.cuda.vae.layers import (
     CATCH_UP,
     DRAW,
     FULL,

@@ -6,7 +6,8 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.cpu.deepfm import (
+from freqfm.backends.cpu.fm.batch import CSRRows
+from freqfm.backends.cpu.fm.deep import (
     N_CHUNKS,
     TILE,
     DeepScratch,
@@ -18,8 +19,7 @@ from freqfm.backends.cpu.deepfm import (
     deepfm_score,
     deepfm_train,
 )
-from freqfm.backends.cpu.fm_batch import CSRRows
-from freqfm.backends.cpu.fm_trainer import PADDING, FMEpochs, enough_threads
+from freqfm.backends.cpu.fm.trainer import PADDING, FMEpochs, enough_threads
 from freqfm.backends.cpu.team import Team
 
 # A kernel call makes about so many multiplications by the towers' weights, a tenth of a second's

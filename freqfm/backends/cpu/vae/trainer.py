@@ -6,7 +6,7 @@ from freqfm._memory import aligned_zeros
 from freqfm.backends.cpu.tables import empty_occurrences
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.training import TableTrainer
-from freqfm.backends.cpu.vae import (
+from freqfm.backends.cpu.vae.layers import (
     N_CHUNKS,
     TILE,
     Batch,

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._columns import only_numbered, role_of
-from freqfm._interactions import is_dataframe, is_lazy
+from freqfm._input.columns import only_numbered, role_of
+from freqfm._input.interactions import is_dataframe, is_lazy
+from freqfm._input.validation import as_array
 from freqfm._messages import shorten, shown
-from freqfm._validation import as_array
 from freqfm._warnings import warn_once
 
 # Weights of interactions are rarely whole numbers beyond this, ids are.

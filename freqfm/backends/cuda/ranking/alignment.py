@@ -17,7 +17,7 @@ from freqfm.backends.cuda.products import (
     span_of_part,
     sum_of_parts,
 )
-from freqfm.backends.cuda.ranking import LOSS, EpochData, RankingCall, batch_of, key_of
+from freqfm.backends.cuda.ranking.softmax import LOSS, EpochData, RankingCall, batch_of, key_of
 from freqfm.backends.cuda.tables import (
     Side,
     Step,
@@ -39,7 +39,7 @@ _EXP_OF_MINUS_FOUR = np.float32(math.exp(-4))
 
 
 class Alignment(NamedTuple):
-    """The loss, see ``backends.cpu.alignment``."""
+    """The loss, see ``backends.cpu.ranking.alignment``."""
 
     margins: bool
     half: bool

@@ -23,9 +23,9 @@ from freqfm._numba.blas import (
     tile_of,
 )
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function
-from freqfm.backends.cpu.drawing import draw_for_rows
-from freqfm.backends.cpu.family import Family, numbers_of_rows
-from freqfm.backends.cpu.softmax_rows import (
+from freqfm.backends.cpu.ranking.drawing import draw_for_rows
+from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
+from freqfm.backends.cpu.ranking.softmax_rows import (
     FIRST,
     Panel,
     Softmax,

@@ -4,11 +4,11 @@ import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.backends.base import RankedTables, Trainer
-from freqfm.backends.cpu.fm import PlainScratch, fm_score, fm_train
-from freqfm.backends.cpu.fm_batch import BatchRange, CSRRows, Problem, Rows
-from freqfm.backends.cpu.fm_prepared import DIGIT_BITS, PreparedBatches
-from freqfm.backends.cpu.packing import pack_rows
-from freqfm.backends.cpu.rafm import RankedScratch, rafm_score, rafm_train
+from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows
+from freqfm.backends.cpu.fm.packing import pack_rows
+from freqfm.backends.cpu.fm.plain import PlainScratch, fm_score, fm_train
+from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches
+from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look

@@ -1,0 +1,1 @@
+"""What users give, turned into arrays: checks, tables of interactions, ids, columns, rows."""

@@ -1,0 +1,1 @@
+"""Factorization machines: plain, rank-aware and with a tower of dense layers."""

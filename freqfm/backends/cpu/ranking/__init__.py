@@ -1,0 +1,1 @@
+"""User and item vectors: ranking losses, least squares, propagation and folding in."""

@@ -1,0 +1,1 @@
+"""Factorization machines: plain and rank-aware."""

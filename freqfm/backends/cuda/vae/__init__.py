@@ -1,0 +1,1 @@
+"""Autoencoders: the layers that have a row per item."""
