@@ -28,8 +28,7 @@ from freqfm import (
     RaFMClassifier,
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
-from freqfm.estimators.tasks import TrainingTask
-from freqfm.estimators.training import Attempt, EpochLoop, Phase
+from freqfm.estimators.training import Attempt, EpochLoop, Phase, TrainingTask
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
 # Continuing

@@ -1,4 +1,4 @@
-"""The epoch loop of every estimator: stopping, restoring, reporting, callbacks."""
+"""The epoch loop of every estimator and its tasks: stopping, restoring, reporting, callbacks."""
 
 import contextlib
 import operator
@@ -15,7 +15,7 @@ from freqfm._messages import cut, shown
 from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
-from freqfm.backends.base import Snapshot
+from freqfm.backends.base import Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.estimators.progress import shown_progress
@@ -61,6 +61,7 @@ __all__ = [
     "EpochLoop",
     "FitCallbacks",
     "Phase",
+    "TrainingTask",
     "attempt",
     "check_finite",
     "check_progress",
@@ -156,6 +157,64 @@ class Phase(NamedTuple):
     restores: bool = True
 
 
+class TrainingTask:
+    """What the epoch loop trains, see :class:`EpochLoop`; a context manager.
+
+    Subclasses set ``model``, the estimator, whose arrays are updated in place, ``_backend``, the
+    device, and ``_trainer``, a Trainer. They add ``run_epoch`` and ``_names``, the names of the
+    learned attributes that training changes, and ``state``, if it changes more than these.
+    """
+
+    #: None where there is no learning rate.
+    optimizer = None
+
+    #: Of a task that trains the model's arrays itself.
+    _trainer = Trainer()
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return self._backend.name
+
+    def __enter__(self):
+        self._trainer.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._trainer.__exit__(*exception)
+
+    def weights(self):
+        """Return the model's arrays."""
+        return [getattr(self.model, name) for name in self._names]
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self.weights()
+
+    def pull(self):
+        """Bring the arrays up to date, which a trainer may keep elsewhere between epochs."""
+        self._trainer.pull()
+
+    def snapshot(self):
+        """Return a Snapshot of all arrays that training changes."""
+        return self._trainer.snapshot(self.state())
+
+    def largest_weight(self):
+        """Return the largest absolute value of a weight."""
+        return self._trainer.largest(self.weights())
+
+    def attributes(self):
+        """Return the learned attributes, copied, for callbacks that evaluate the model."""
+        return {name: getattr(self.model, name).copy() for name in self._names}
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: nothing."""
+        return {}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+
+
 class EpochLoop:
     """Train for several epochs and leave a usable model, even after an error or an interrupt.
 
@@ -210,41 +269,38 @@ class EpochLoop:
         trial : Attempt
         callbacks : FitCallbacks, optional
         """
-        last_epoch = self._first_epoch + self.phase.n_epochs
-        with shown_progress(self.estimator.verbose, self.epoch, last_epoch) as show:
-            self._train(trial, callbacks, show)
+        phase, n_before, started = self.phase, self.epoch, time.perf_counter()
+        last = self.task.snapshot() if phase.restores else Snapshot([])
+        n_epochs = self._first_epoch + phase.n_epochs
+        with shown_progress(self.estimator.verbose, n_before, n_epochs) as show:
+            while not self.is_over():
+                last.save()
+                try:
+                    with release_signals():
+                        if callbacks:
+                            callbacks.begin_epoch()
+                        loss = self.task.run_epoch(self.epoch)
+                        self._check_finite(loss)
+                        score = self.task.validation_score() if phase.score_name else None
+                    self._keep_best(score)
+                except BaseException:
+                    with _discarding(trial):
+                        last.restore()
+                    raise
+                self._record(loss, score)
+                trial.kept = True
+                if callbacks:
+                    callbacks.save(self)
+                with release_signals():
+                    seconds = time.perf_counter() - started
+                    show(self.epoch, self._report(seconds, seconds / (self.epoch - n_before)))
+                    if callbacks and callbacks.end_epoch():
+                        break
         with _discarding(trial):
             if self._best is not None and self._best_epoch >= 0:
                 self._best.restore()
                 self.estimator.best_iter_ = self._best_epoch
             self.task.pull()
-
-    def _train(self, trial, callbacks, show):
-        last = self.task.snapshot() if self.phase.restores else Snapshot([])
-        started, n_before = time.perf_counter(), self.epoch
-        while not self.is_over():
-            last.save()
-            try:
-                with release_signals():
-                    if callbacks:
-                        callbacks.begin_epoch()
-                    loss = self.task.run_epoch(self.epoch)
-                    self._check_finite(loss)
-                    score = self.task.validation_score() if self.phase.score_name else None
-                self._keep_best(score)
-            except BaseException:
-                with _discarding(trial):
-                    last.restore()
-                raise
-            self._record(loss, score)
-            trial.kept = True
-            if callbacks:
-                callbacks.save(self)
-            with release_signals():
-                seconds = time.perf_counter() - started
-                show(self.epoch, self._report(seconds, seconds / (self.epoch - n_before)))
-                if callbacks and callbacks.end_epoch():
-                    break
 
     def is_over(self):
         """Return whether training is finished."""

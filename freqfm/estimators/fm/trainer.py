@@ -11,7 +11,7 @@ from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, count_threads
 from freqfm.backends.base import FMObjective, FMProblem, Snapshot
 from freqfm.estimators.fm.pointwise import base_score
-from freqfm.estimators.tasks import TrainingTask
+from freqfm.estimators.training import TrainingTask
 
 # From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at

@@ -9,7 +9,7 @@ from freqfm import backends
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import count_columns
 from freqfm.backends.base import Histories, LeastSquaresProblem
-from freqfm.estimators.tasks import TrainingTask
+from freqfm.estimators.training import TrainingTask
 
 __all__ = ["ALSTrainer", "Objective"]
 

@@ -6,7 +6,7 @@ from freqfm._components import set_by_user
 from freqfm._input.validation import LearnedArrays, count_columns
 from freqfm.backends.base import Stream
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
-from freqfm.estimators.tasks import TrainingTask
+from freqfm.estimators.training import TrainingTask
 from freqfm.formulas.sampling_laws import PROPOSAL_UNIFORM, Proposal
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot

@@ -6,7 +6,7 @@ from freqfm import backends
 from freqfm._input.validation import as_kernel_input
 from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
-from freqfm.estimators.tasks import TrainingTask
+from freqfm.estimators.training import TrainingTask
 
 __all__ = ["Word2VecTrainer", "mean_loss"]
 
