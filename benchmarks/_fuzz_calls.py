@@ -19,7 +19,6 @@ from sklearn.preprocessing import FunctionTransformer
 
 import freqfm
 from freqfm import callbacks, datasets, metrics, model_selection
-from freqfm.metrics._ranking import top_k
 
 _RNG = np.random.default_rng(0)
 N_USERS, N_ITEMS, N_FEATURES, N_ROWS = 12, 9, 7, 30
@@ -459,22 +458,6 @@ def _in_range(metric):
     return check
 
 
-def ranking_top_k(rng):
-    """The best items of queries."""
-    args = {
-        "queries": (np.ones((5, 4)), faults.matrix, {"largest": np.inf}),
-        "items": (HISTORIES.T[:, :4], faults.matrix, {"largest": np.inf}),
-        "k": (3, faults.count, {}),
-        "exclude": (HELD_OUT[:5], faults.optional_matrix, {"rows": True, "largest": 1e308}),
-        "candidates": (np.array([1, 4, 8, 2]), faults.ids, {"n": N_ITEMS, "optional": True}),
-        "n_threads": (1, faults.count, {"optional": True}),
-    }
-    if rng.random() < 0.3:
-        of_each = {"rows": True, "sparse_only": True, "largest": 1e308}
-        args["candidates"] = (sparse.csr_array(1 - HELD_OUT[:5]), faults.matrix, of_each)
-    return Call(top_k, args, check_items(2 * N_ITEMS))
-
-
 def splitter(rng):
     """Splitters of interactions."""
     count, column = faults.count, ("auto", faults.anything, {"good": (None, 0, 2, -1, "x")})
@@ -698,6 +681,6 @@ def changed_model(rng):
 
 
 TARGETS = [fm_fit, fm_use, mf_fit, als_fit, vae_fit, recommend, recommender_use, table_fit]
-TARGETS += [table_use, sampler, metric, ranking_top_k, splitter, holdout, scorer, made_data, loader]
+TARGETS += [table_use, sampler, metric, splitter, holdout, scorer, made_data, loader]
 TARGETS += [checkpoint, changed_model, words_fit, words_use]
 TARGETS = {target.__name__: target for target in TARGETS}

@@ -127,10 +127,10 @@ def random_rankings(seed, n_users=40, n_items=30, n_ranked=12):
     return relevant, ranked
 
 
-@pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
+@pytest.mark.parametrize("at_once", [1, 17, 1 << 20])
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_equal_the_reference(monkeypatch, k, at_once):
-    monkeypatch.setattr(metrics._hits, "_ENTRIES_AT_ONCE", at_once)
+    monkeypatch.setattr(metrics._hits, "_USERS_AT_ONCE", at_once)
     relevant, ranked = random_rankings(k)
     reference = [
         reference_metrics(set(np.flatnonzero(r)), row.tolist(), k)
@@ -276,7 +276,7 @@ WRONG = [
     ({"ranked": RANKED.T}, ValueError, "ranked looks transposed"),
     ({"ranked": RANKED[0]}, ValueError, r"ranked must have the shape .* got \(4,\)"),
     ({"ranked": RANKED[:, :0]}, ValueError, "at least one column"),
-    ({"ranked": RANKED + 4}, ValueError, "ranked holds 10, but relevant has 7 columns"),
+    ({"ranked": RANKED + 4}, ValueError, "ranked holds 10, but there are 7 items .*relevant"),
     ({"ranked": RANKED - 1}, ValueError, "ranked holds -2"),
     ({"ranked": RANKED * 1.0}, TypeError, "ranked holds float64"),
     ({"ranked": RANKED * 0 + 6}, ValueError, "ranked names item 6 twice in row 0"),

@@ -12,7 +12,6 @@ from freqfm.backbones import Features
 from freqfm.callbacks._storage import load, save
 from freqfm.datasets import RowStream, load_csr, save_csr
 from freqfm.metrics import diversity_at_k, recall_at_k
-from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import (
     holdout_by_content,
     holdout_interactions,
@@ -118,7 +117,6 @@ USES = {
     "scorer": lambda X, folder: make_ranking_scorer(k=2)(KNOWN, X),
     "scorer with y": lambda X, folder: make_ranking_scorer(k=2)(KNOWN, np.eye(5), X),
     "recall": lambda X, folder: recall_at_k(X, RANKED, 1),
-    "top_k": lambda X, folder: top_k(np.eye(5), np.eye(5), 2, exclude=X)[0],
     "diversity": lambda X, folder: diversity_at_k(RANKED, X),
     "holdout_by_content": lambda X, folder: holdout_by_content(X, 0.3)[1].toarray(),
     "holdout_interactions": lambda X, folder: holdout_interactions(X, 0.3, random_state=0)[

@@ -11,7 +11,9 @@ from freqfm._messages import shown
 STRATA = ("popular", "neutral", "unpopular")
 
 
-def mean(values, average):
+def mean(
+    values, average, lacking="relevant holds no item of any user", advice="give held-out items"
+):
     """Return the mean over all users with a value if ``average``, else the values.
 
     Raises
@@ -24,8 +26,7 @@ def mean(values, average):
     values = values[~np.isnan(values)]
     if not len(values):
         raise ValueError(
-            "relevant holds no item of any user, so there is nothing to average over; give "
-            "held-out items, or average=False for NaN."
+            f"{lacking}, so there is nothing to average over; {advice}, or average=False for NaN."
         )
     return float(values.mean())
 
@@ -95,11 +96,8 @@ def strata(item_counts, edges, hits):
     """
     item_counts = check_item_counts(item_counts, hits.n_items, len(hits.n_relevant))
     first, second = _check_edges(edges)
-    order = np.argsort(-item_counts, kind="stable")
-    stratum = np.full(hits.n_items, 2, dtype=np.int8)
-    stratum[order[: round(second * hits.n_items)]] = 1
-    stratum[order[: round(first * hits.n_items)]] = 0
-    return stratum
+    ranks = np.argsort(np.argsort(-item_counts, kind="stable"))
+    return np.digitize(ranks, [round(first * hits.n_items), round(second * hits.n_items)])
 
 
 def check_item_counts(item_counts, n_items=None, n_users=None):

@@ -5,10 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import as_array, canonical_csr, check_count, checked_csr
 
-# Entries of a ranking that are looked up at once, each taking a few times 8 bytes.
-_ENTRIES_AT_ONCE = 1 << 20
+# Rankings that are looked up at once, each place taking some 40 bytes.
+_USERS_AT_ONCE = 1 << 14
 
 
 class Hits(NamedTuple):
@@ -44,24 +45,80 @@ def find_hits(relevant, ranked, k=None):
     """
     relevant = as_csr("relevant", relevant)
     n_users, n_items = relevant.shape
-    ranked = _as_rankings(ranked)
-    _check_users(ranked, n_users, n_items)
-    _check_items(ranked, n_items, f"relevant has {n_items} columns")
-    ranked = _first_places(ranked, k)
-    return Hits(_compare(relevant, ranked), ranked, np.diff(relevant.indptr), n_items)
+    ranked = check_ranked(ranked, n_items, k, n_users)
+    stored, places = with_one_index_type(relevant), np.zeros(ranked.shape, dtype=bool)
+    for first in range(0, n_users, _USERS_AT_ONCE):
+        part = ranked[first : first + _USERS_AT_ONCE].astype(np.int64)
+        users = np.arange(first, first + len(part))[:, None]
+        found = stored[users, np.maximum(part, 0)].toarray() != 0
+        places[first : first + len(part)] = found & (part >= 0)
+    return Hits(places, ranked, np.diff(relevant.indptr), n_items)
 
 
-def check_ranked(ranked, n_items, k=None):
-    """Return the first ``k`` places of rankings of ``n_items`` items, as an array.
+def check_ranked(ranked, n_items, k=None, n_users=None):
+    """Return the first ``k`` places of rankings as an array; all places if ``k`` is None.
+
+    Parameters
+    ----------
+    ranked, k
+        See :func:`find_hits`.
+    n_items : int
+        Bound of the items.
+    n_users : int, default=None
+        Number of rankings; None accepts any.
 
     Raises
     ------
     TypeError, ValueError
-        As in :func:`find_hits`.
+        See :func:`find_hits`.
     """
-    ranked = _as_rankings(ranked)
-    _check_items(ranked, n_items, f"there are {n_items} items")
-    return _first_places(ranked, k)
+    ranked = as_array("ranked", ranked)
+    if ranked.ndim != 2 or ranked.shape[1] == 0:
+        raise ValueError(
+            f"ranked must have the shape (n_users, k) and at least one column; got {ranked.shape}."
+        )
+    if ranked.dtype.kind not in "iu":
+        raise TypeError(
+            f"ranked holds {ranked.dtype}; it must hold integers, the column that stands for an "
+            f"item in the matrix of users and items, and -1 for missing ones."
+        )
+    if n_users not in (None, len(ranked)):
+        _refuse_rows(ranked, n_users, n_items)
+    low, high = (int(ranked.min()), int(ranked.max())) if ranked.size else (0, -1)
+    if low < -1 or high >= n_items:
+        raise ValueError(
+            f"ranked holds {low if low < -1 else high}, but there are {n_items} items (the columns "
+            f"of relevant, where it is given); items must lie in [0, {n_items - 1}], and -1 stands "
+            f"for a missing one."
+        )
+    ordered = np.sort(ranked, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        row, place = np.argwhere(twice)[0]
+        raise ValueError(
+            f"ranked names item {ordered[row, place]} twice in row {row}, where it would count "
+            f"twice; rank every item once."
+        )
+    k = ranked.shape[1] if k is None else check_count("k", k)
+    if k > ranked.shape[1]:
+        raise ValueError(
+            f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
+            f"with -1 for missing ones."
+        )
+    return ranked[:, :k]
+
+
+def _refuse_rows(ranked, n_users, n_items):
+    """Raise, since there is not one ranking for each row of ``relevant``."""
+    hint = ""
+    if len(ranked) == n_items:
+        hint = " relevant looks transposed: its shape must be (n_users, n_items)."
+    elif ranked.shape[1] == n_users:
+        hint = " ranked looks transposed: its shape must be (n_users, k)."
+    raise ValueError(
+        f"relevant has {n_users} rows, but ranked has {len(ranked)}; both must have one per "
+        f"user.{hint}"
+    )
 
 
 def as_csr(name, matrix):
@@ -91,84 +148,3 @@ def as_csr(name, matrix):
         return matrix
     except ValueError as error:
         raise ValueError(f"{name} cannot be used: {error}") from None
-
-
-def _as_rankings(ranked):
-    """Return rankings as an array of integers with a row per user."""
-    ranked = as_array("ranked", ranked)
-    if ranked.ndim != 2 or ranked.shape[1] == 0:
-        raise ValueError(
-            f"ranked must have the shape (n_users, k) and at least one column; got {ranked.shape}."
-        )
-    if ranked.dtype.kind not in "iu":
-        raise TypeError(
-            f"ranked holds {ranked.dtype}; it must hold integers, the column that stands for an "
-            f"item in the matrix of users and items, and -1 for missing ones."
-        )
-    return ranked
-
-
-def _check_users(ranked, n_users, n_items):
-    """Check that there is a ranking for each row of ``relevant``."""
-    if len(ranked) == n_users:
-        return
-    hint = ""
-    if len(ranked) == n_items:
-        hint = " relevant looks transposed: its shape must be (n_users, n_items)."
-    elif ranked.shape[1] == n_users:
-        hint = " ranked looks transposed: its shape must be (n_users, k)."
-    raise ValueError(
-        f"relevant has {n_users} rows, but ranked has {len(ranked)}; both must have one per "
-        f"user.{hint}"
-    )
-
-
-def _check_items(ranked, n_items, limit):
-    """Check that rankings hold items, each once; ``limit`` says what bounds their numbers."""
-    if ranked.size == 0:
-        return
-    low, high = int(ranked.min()), int(ranked.max())
-    if low < -1 or high >= n_items:
-        raise ValueError(
-            f"ranked holds {low if low < -1 else high}, but {limit}; items must lie in "
-            f"[0, {n_items - 1}], and -1 stands for a missing one."
-        )
-    ordered = np.sort(ranked, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row, place = np.argwhere(twice)[0]
-        raise ValueError(
-            f"ranked names item {ordered[row, place]} twice in row {row}, where it would count "
-            f"twice; rank every item once."
-        )
-
-
-def _first_places(ranked, k):
-    """Return the first ``k`` places, all if it is None."""
-    k = ranked.shape[1] if k is None else check_count("k", k)
-    if k > ranked.shape[1]:
-        raise ValueError(
-            f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
-            f"with -1 for missing ones."
-        )
-    return ranked[:, :k]
-
-
-def _compare(relevant, ranked):
-    """Return which entries of ``ranked`` are stored in the same row of ``relevant``."""
-    n_items = relevant.shape[1]
-    places = np.zeros(ranked.shape, dtype=bool)
-    step = max(1, _ENTRIES_AT_ONCE // ranked.shape[1])
-    for first in range(0, len(ranked), step):
-        part = ranked[first : first + step].astype(np.int64)
-        indptr = relevant.indptr[first : first + step + 1]
-        if indptr[0] == indptr[-1]:
-            continue
-        # A row and a column as one number; as rows are sorted, so are these numbers.
-        row_starts = np.arange(len(part)) * n_items
-        stored = np.repeat(row_starts, np.diff(indptr)) + relevant.indices[indptr[0] : indptr[-1]]
-        wanted = row_starts[:, None] + part
-        found = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
-        # Without its second condition a missing item would match the last item of the row before.
-        places[first : first + step] = (stored[found] == wanted) & (part >= 0)
-    return places

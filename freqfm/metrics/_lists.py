@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._input.validation import as_array, check_count, check_flag, checked_csr
-from freqfm.metrics._formulas import check_item_counts
+from freqfm._input.validation import as_array, check_count, checked_csr
+from freqfm.metrics._formulas import check_item_counts, mean
 from freqfm.metrics._hits import check_ranked
 
 __all__ = ["coverage_at_k", "diversity_at_k", "gini", "novelty_at_k", "report_lists"]
@@ -233,15 +233,8 @@ def _count(ranked, n_items, k):
 
 def _mean_of_users(totals, numbers, average, least):
     """Return ``totals / numbers`` of each user, NaN where the number is 0, or their mean."""
-    if not check_flag("average", average):
-        return np.divide(totals, numbers, out=np.full(len(totals), np.nan), where=numbers > 0)
-    some = numbers > 0
-    if not some.any():
-        raise ValueError(
-            f"ranked holds no user with {least}, so there is nothing to average over; recommend "
-            f"more items, or give average=False for NaN."
-        )
-    return float((totals[some] / numbers[some]).mean())
+    values = np.divide(totals, numbers, out=np.full(len(totals), np.nan), where=numbers > 0)
+    return mean(values, average, f"ranked holds no user with {least}", "recommend more items")
 
 
 def _unit_vectors(item_vectors):
