@@ -151,11 +151,11 @@ def test_npz_parts_are_sound(tmp_path):
 @each(
     ("changes", "message"),
     [
-        ({"indices": np.array([0, 4, 1, 2])}, "(indices|index values) must be < 4"),
-        ({"indices": np.array([0, -1, 1, 2])}, "(indices|index values) must be >= 0"),
-        ({"indptr": np.array([0, 3, 2, 4])}, "its index pointers decrease"),
+        ({"indices": np.array([0, 4, 1, 2])}, "the column index 4, but its shape has room for 4"),
+        ({"indices": np.array([0, -1, 1, 2])}, "the column index -1, but its shape has room for 4"),
+        ({"indptr": np.array([0, 3, 2, 4])}, "its indptr must be integers that rise"),
         # With this last index pointer, SciPy 1.17 looks at none of the others.
-        ({"indptr": np.array([0, 2, 3, 0])}, "its index pointers decrease"),
+        ({"indptr": np.array([0, 2, 3, 0])}, "its indptr must be integers that rise"),
         ({"indptr": np.array([0, 2, 4])}, "index pointer size"),
         ({"data": np.ones(3)}, "same size"),
         ({"data": np.ones(4, dtype=complex)}, "its values are complex128, not real numbers"),
@@ -165,11 +165,11 @@ def test_npz_parts_are_sound(tmp_path):
         ({"format": np.array(b"xyz")}, ""),
         (
             {"format": np.array(b"bsr"), "data": np.ones((4, 1, 2)), "shape": np.array([3, 9])},
-            r"its shape \(3, 9\) is not a multiple of its blocks \(1, 2\)",
+            r"of shape \(3, 9\), not a multiple of its blocks \(1, 2\)",
         ),
         (
             {"format": np.array(b"dia"), "data": np.ones((1, 3)), "offsets": np.array([4])},
-            "it has diagonals outside its shape",
+            "has diagonals outside its shape",
         ),
         (
             {"format": np.array(b"coo"), "row": np.full(4, 7), "col": np.zeros(4, int)},
@@ -267,11 +267,11 @@ def test_lists_without_interactions(tmp_path):
         ("1 +2", r"found '\+2'"),
         ("1,2", "found '1,2'"),
         ("user", "found 'user'"),
-        ("1 \u0662", "found .*xd9"),  # an Arabic digit
+        ("1 \u0662", "found '\u0662'"),  # an Arabic digit
         ("1 2\x0b3", "found '1 2"),
         ("1 3000000000", "item 3000000000 is more than 2147483646"),
         ("3000000000 1", "user 3000000000 is more than 2147483646"),
-        ("1 " + "9" * 5000, "found 'a very long number'"),
+        ("1 " + "9" * 5000, "item 9999999999.* is more than 2147483646"),
     ],
 )
 def test_lists_name_the_malformed_line(tmp_path, line, found):

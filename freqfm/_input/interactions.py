@@ -10,15 +10,12 @@ from sklearn.utils import check_array
 
 from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
 from freqfm._input.ids import as_ids, check_present, natural, unique_codes
-from freqfm._input.times import time_ranks
+from freqfm._input.times import are_times, time_ranks
 from freqfm._messages import cut, shorten, shown
 from freqfm._warnings import warn_once
 
 # Default positions of the columns in tables without names.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
-
-# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
-_TIMES = 1e7, 1e19
 
 # Tables without names have at most this many columns, unless it is said which ones to read.
 _MOST_COLUMNS = 10
@@ -304,8 +301,7 @@ class Table(Columns):
             numbers = values.astype(np.float64)
         except (TypeError, ValueError):
             return False
-        least, most = _TIMES
-        return 2 * np.count_nonzero((numbers >= least) & (numbers < most)) > len(numbers)
+        return 2 * np.count_nonzero(are_times(numbers)) > len(numbers)
 
     def take(self, rows):
         """Return some rows, as a table of the type that was given."""

@@ -7,15 +7,13 @@ from scipy import sparse
 
 from freqfm._input.columns import only_numbered, role_of
 from freqfm._input.interactions import is_dataframe, is_lazy
+from freqfm._input.times import are_times
 from freqfm._input.validation import as_array
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 
 # Weights of interactions are rarely whole numbers beyond this, ids are.
 _MANY = 100
-
-# Times in seconds since 1970 are beyond this, weights are not.
-_TIMES = 1e8
 
 # Wider matrices are not searched for tables; in narrow ones large ids suffice for a warning.
 _WIDEST, _NARROW = 12, 4
@@ -54,7 +52,7 @@ class _Column(NamedTuple):
             is_whole and numbers.max() > _MANY,
             is_whole and _are_row_numbers(numbers),
             is_text,
-            2 * np.count_nonzero(numbers >= _TIMES) > len(numbers),
+            2 * np.count_nonzero(are_times(numbers)) > len(numbers),
         )
 
 

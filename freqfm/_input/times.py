@@ -9,7 +9,10 @@ import numpy as np
 from freqfm._input.ids import check_exact, unique_codes
 from freqfm._messages import shown
 
-__all__ = ["time_ranks"]
+__all__ = ["are_times", "time_ranks"]
+
+# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
+_TIMES = 1e7, 1e19
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -31,6 +34,12 @@ _RANGES = (
     *(1990, 2101, 199001, 210013, 19900101, 21001232, 6.3e8, 4.2e9, 1.99e11, 2.11e11),
     *(6.3e11, 4.2e12, 1.99e13, 2.11e13, 6.3e14, 4.2e15, 6.3e17, 4.2e18),
 )
+
+
+def are_times(numbers):
+    """Return for each number whether it is one that a time has, and hardly a value or an id."""
+    least, most = _TIMES
+    return (numbers >= least) & (numbers < most)
 
 
 def time_ranks(values, name):

@@ -406,6 +406,8 @@ def check_structure(X, name="X", read_indices=True):
             f"{name} is a sparse array of {X.ndim} dimension(s); give one of shape "
             f"(n_samples, n_features), for a single row {name}.reshape(1, -1)."
         )
+    if X.format == "dia" and ((X.offsets <= -X.shape[0]) | (X.offsets >= X.shape[1])).any():
+        raise ValueError(f"{name} has diagonals outside its shape {X.shape}; leave them out.")
     if X.format == "coo":
         _check_indices(X.row, X.shape[0], "row", name)
         _check_indices(X.col, X.shape[1], "column", name)
@@ -414,6 +416,11 @@ def check_structure(X, name="X", read_indices=True):
     major, minor = ("column", "row") if X.format == "csc" else ("row", "column")
     n_major, n_minor = X.shape[::-1] if X.format == "csc" else X.shape
     if X.format == "bsr":
+        if X.shape[0] % X.blocksize[0] or X.shape[1] % X.blocksize[1]:
+            raise ValueError(
+                f"{name} is of shape {X.shape}, not a multiple of its blocks {X.blocksize}; build "
+                f"it again."
+            )
         major, minor = "row of blocks", "column of blocks"
         n_major, n_minor = n_major // X.blocksize[0], n_minor // X.blocksize[1]
     indptr, n_stored = X.indptr, len(X.indices)

@@ -8,26 +8,14 @@ import zlib
 
 
 def _open_zstd(path, mode):
-    """Open a file compressed by zstd, with whichever library is installed."""
-    try:
-        from compression import zstd  # Python 3.14 and later
-
-        return zstd.open(path, mode)
-    except ImportError:
-        pass
+    """Open a file compressed by zstd."""
     try:
         import zstandard
-
-        return io.BufferedReader(zstandard.open(path, mode))
-    except ImportError:
-        pass
-    try:
-        import pyarrow
     except ImportError:
         raise ImportError(
-            f"reading {path} takes zstandard or pyarrow: pip install 'freqfm[streams]'."
+            f"reading {path} takes zstandard: pip install 'freqfm[streams]'."
         ) from None
-    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
+    return io.BufferedReader(zstandard.open(path, mode))
 
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
@@ -91,6 +79,19 @@ def read_lines(path):
                 f"{path} cannot be decompressed ({error}); pass a complete file, or one whose name "
                 f"does not end in .gz, .bz2 or .zst if it is not compressed."
             ) from error
+
+
+def parsed(path, lines, parse):
+    """Yield the number of each line, and what a function makes of its text; its errors name both.
+
+    Bytes that are not UTF-8 are kept in a readable form.
+    """
+    for number, line in lines:
+        try:
+            row = parse(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
+        except ValueError as error:
+            raise at_line(path, number, error) from None
+        yield number, row
 
 
 def at_line(path, number, problem):

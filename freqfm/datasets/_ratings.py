@@ -1,39 +1,28 @@
-"""Text files with one interaction per line: user, item, rating, time."""
+"""Text files of interactions: lines of ratings, or of the items of a user."""
 
+import contextlib
 import csv
 import math
 import re
-from array import array
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._input.columns import role_of
+from freqfm._input.times import are_times
 from freqfm._messages import shorten, shown
-from freqfm.datasets._lines import at_line, read_lines
+from freqfm.datasets._lines import at_line, parsed, read_lines
 
 # The largest id for which the matrix has a shape within int32.
 MAX_ID = np.iinfo(np.int32).max - 1
 
-# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
-_TIMES = 1e7, 1e19
+# An interaction, and the line that it is in. A user without items has one with the item -1.
+_ROW = np.dtype([("line", "i4"), ("user", "i4"), ("item", "i4"), ("value", "f8")])
 
 # Number of lines from which the format is guessed.
 _N_LINES_READ = 1000
 
 _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating and a time."
-
-
-class _Layout(NamedTuple):
-    """How lines are split, and which fields they have."""
-
-    separator: str  # None for any whitespace
-    n_fields: int
-    n_header: int
-    user: int
-    item: int
-    value: int  # or None
 
 
 def guess_format(path):
@@ -45,10 +34,7 @@ def guess_format(path):
         If both are possible.
     """
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
-    lines = [
-        (number, _split(line.decode("utf-8", "backslashreplace"), None))
-        for number, line in islice(lines, _N_LINES_READ)
-    ]
+    lines = list(parsed(path, islice(lines, _N_LINES_READ), lambda text: _split(text, None)))
     if not lines:
         return "lists"
     _, first = lines[0]
@@ -61,7 +47,7 @@ def guess_format(path):
         return "lists"
     if not all(_is_id(field) for _, fields in lines for field in fields):
         numeric = all(
-            _is_id(user) and _is_id(item) and math.isfinite(_float(rating))
+            _is_id(user) and _is_id(item) and math.isfinite(_number(rating))
             for _, (user, item, rating, *_) in lines
         )
         return "ratings" if numeric else "lists"
@@ -81,54 +67,33 @@ def guess_format(path):
     return "lists"
 
 
-def read_ratings(path, shape, lines):
-    """Return users, items and values, each as an array, and the lines of the largest ids.
+def read_rows(path, format):
+    """Return the interactions in a text file, an array of fields "line", "user", "item", "value".
 
     Parameters
     ----------
     path : str
-        For error messages.
-    shape : tuple of int or None
-    lines : iterable of (int, bytes)
-        The numbers of lines and their text.
+    format : {"lists", "ratings", "netflix"}
 
     Raises
     ------
     ValueError
-        If a line is malformed or outside the shape; the message has its number.
+        If a line is malformed; the message has its number.
     """
-    users, items, values = array("i"), array("i"), array("d")
-    largest = {"user": (-1, 0), "item": (-1, 0)}
-    most = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
-    layout = None
-    for number, line in lines:
-        text = line.decode("utf-8", "backslashreplace").strip("\r\n")
-        if not text.strip():
-            continue
-        if layout is None:
-            layout = _look_at(path, number, text)
-            if layout.n_header:
-                continue
-        fields = _split(text, layout.separator)
-        if len(fields) != layout.n_fields:
-            problem = f"found {len(fields)} fields, where earlier lines have {layout.n_fields}; "
-            raise at_line(path, number, problem + _ADVICE)
-        for kind, field, limit, column in (
-            ("user", fields[layout.user], most[0], users),
-            ("item", fields[layout.item], most[1], items),
-        ):
-            id = _id(path, number, kind, field, limit, shape)
-            column.append(id)
-            if id > largest[kind][0]:
-                largest[kind] = id, number
-        values.append(1.0 if layout.value is None else _value(path, number, fields[layout.value]))
-    users, items, values = map(np.asarray, (users, items, values))
-    if layout is not None and not layout.n_header and len(values):
-        _check_no_times(path, values)
-    return users, items, values, largest
+    lines = _netflix_lines(path) if format == "netflix" else read_lines(path)
+    parse = _parse_list if format == "lists" else _Ratings()
+    found = ((number, *one) for number, some in parsed(path, lines, parse) for one in some)
+    rows = np.fromiter(found, _ROW)
+    values = rows["value"]
+    if format != "lists" and not parse.has_header and len(rows) and are_times(values).all():
+        raise ValueError(
+            f"{path} has what looks like times, such as {values[0]:.0f}, where ratings are "
+            f"expected. Add a header line such as user,item,time."
+        )
+    return rows
 
 
-def netflix_lines(path):
+def _netflix_lines(path):
     """Yield the lines of a file of Netflix' as customer,movie,rating,date.
 
     There a line such as "1:" has the movie of those that follow.
@@ -139,25 +104,79 @@ def netflix_lines(path):
             movie = line.rstrip()[:-1]
         elif line.strip():
             if movie is None:
-                problem = (
-                    "a customer before any movie; begin with the number of a movie and a colon."
-                )
+                problem = "a customer before any movie; begin with a line of a movie and a colon."
                 raise at_line(path, number, problem)
             customer, _, rest = line.partition(b",")
             yield number, b",".join([customer, movie, rest])
 
 
-def outside(path, number, kind, id, shape):
-    """Return the error for an id that is too large."""
-    if shape is None:
-        problem = (
-            f"{kind} {id} is more than {MAX_ID}, the largest id that int32 indices can hold; "
-            f"number the {kind}s from 0 on, or fit an InteractionRecommender on a table, which "
-            f"takes ids of any kind."
+class _Ratings:
+    """Parses lines of ratings; the first one tells how they are split, and which fields it has."""
+
+    places = None
+    has_header = False
+
+    def __call__(self, text):
+        """Return a list of the user, the item and the rating of a line, if it has them."""
+        if not text.strip():
+            return []
+        if self.places is None:
+            self._look_at(text)
+            if self.has_header:
+                return []
+        fields = _split(text, self.separator)
+        if len(fields) != self.n_fields:
+            raise ValueError(
+                f"found {len(fields)} fields, where earlier lines have {self.n_fields}; {_ADVICE}"
+            )
+        user, item = (_id(role, fields[self.places[role]]) for role in ("user", "item"))
+        rating = fields[self.places["value"]] if "value" in self.places else "1"
+        if not math.isfinite(_number(rating)):
+            raise ValueError(f"found {shown(rating)} as rating; give a finite number.")
+        return [(user, item, _number(rating))]
+
+    def _look_at(self, text):
+        """Set how lines are split, and the places of fields by role, from the first line."""
+        self.separator = _separator(text)
+        fields = _split(text, self.separator)
+        self.n_fields = len(fields)
+        self.has_header = not any(field[:1].isdigit() for field in fields[:2])
+        roles = ["user", "item", "value", "time"]
+        if self.has_header:
+            roles = list(map(role_of, fields))
+        elif not 2 <= self.n_fields <= 4:
+            raise ValueError(
+                f"found {self.n_fields} fields, and no names of columns in the first line; give "
+                f"every line a user, an item and maybe a rating and a time, or add a header line."
+            )
+        for role in ("user", "item", "value"):
+            if roles.count(role) > 1:
+                raise ValueError(
+                    f"found several columns of {role}s, {shorten(fields)}; leave one of them."
+                )
+        if not {"user", "item"} <= set(roles):
+            raise ValueError(
+                f"found {shorten(fields)}, which names no column of users and no column of items, "
+                f"such as user_id and item_id; {_ADVICE}"
+            )
+        self.places = {role: place for place, role in enumerate(roles[: self.n_fields])}
+
+
+def _parse_list(text):
+    """Return a list of the user, an item and 1 for each item of a line."""
+    # Only what ASCII takes for space separates ids.
+    if re.fullmatch(r"[\d \t\r\n]*", text, re.ASCII) is None:
+        found = next((token for token in text.split() if not _is_id(token)), text)
+        raise ValueError(
+            f"found {shown(found[:40])}; give every line a user and the items of this user, as "
+            f"integers >= 0 with spaces between them. Lines of a user, an item and a rating are "
+            f"format='ratings'."
         )
-    else:
-        problem = f"{kind} {id} is outside shape {shape}; pass a larger shape or None."
-    return at_line(path, number, problem)
+    user, *items = text.split() or [None]
+    if user is None:
+        return []
+    user = _id("user", user)
+    return [(user, _id("item", item), 1) for item in items] or [(user, -1, 1)]
 
 
 def _separator(text):
@@ -168,71 +187,36 @@ def _separator(text):
 def _split(text, separator):
     if separator is None:
         separator = "\t" if "\t" in text.strip() else None
+    fields = text.split(separator)
     if '"' in text and separator is not None and len(separator) == 1:
-        try:
+        with contextlib.suppress(csv.Error, ValueError):
             (fields,) = csv.reader([text], delimiter=separator)
-        except (csv.Error, ValueError):
-            fields = text.split(separator)
-    else:
-        fields = text.split(separator)
     return [field.strip() for field in fields]
-
-
-def _look_at(path, number, text):
-    """Return the layout of a file from its first line."""
-    separator = _separator(text)
-    fields = _split(text, separator)
-    n_fields = len(fields)
-    if any(field[:1].isdigit() for field in fields[:2]):
-        if not 2 <= n_fields <= 4:
-            problem = (
-                f"found {n_fields} fields, and no names of columns in the first line; give every "
-                f"line a user, an item and maybe a rating and a time, or add a header line."
-            )
-            raise at_line(path, number, problem)
-        return _Layout(separator, n_fields, 0, 0, 1, 2 if n_fields > 2 else None)
-    places = {}
-    for place, name in enumerate(fields):
-        role = role_of(name)
-        if role in places and role in ("user", "item", "value"):
-            problem = f"found several columns of {role}s, {shorten(fields)}; leave one of them."
-            raise at_line(path, number, problem)
-        places[role] = place
-    if "user" not in places or "item" not in places:
-        problem = (
-            f"found {shorten(fields)}, which names no column of users and no column of items, such "
-            f"as user_id and item_id; {_ADVICE}"
-        )
-        raise at_line(path, number, problem)
-    return _Layout(separator, n_fields, 1, places["user"], places["item"], places.get("value"))
 
 
 def _is_id(field):
     return field.isascii() and field.isdigit()
 
 
-def _id(path, number, kind, field, limit, shape):
+def _id(role, field):
+    """Return an id as an integer."""
     if not _is_id(field):
-        problem = (
-            f"found {shown(field)} as {kind}; ids must be integers >= 0. For other ids read the "
+        raise ValueError(
+            f"found {shown(field)} as {role}; ids must be integers >= 0. For other ids read the "
             f"file into a DataFrame and fit an InteractionRecommender."
         )
-        raise at_line(path, number, problem)
     # Python refuses to parse thousands of digits.
-    id = int(field[-4000:]) if len(field.lstrip("0")) < 4000 else math.inf
-    if id > limit:
-        raise outside(path, number, kind, field[:40], shape)
-    return id
+    digits = field.lstrip("0") or "0"
+    if len(digits) > 10 or int(digits) > MAX_ID:
+        raise ValueError(
+            f"{role} {digits[:40]} is more than {MAX_ID}, the largest id that int32 indices can "
+            f"hold; number the {role}s from 0 on, or fit an InteractionRecommender on a table, "
+            f"which takes ids of any kind."
+        )
+    return int(digits)
 
 
-def _value(path, number, field):
-    value = _float(field)
-    if not math.isfinite(value):
-        raise at_line(path, number, f"found {shown(field)} as rating; give a finite number.")
-    return value
-
-
-def _float(field):
+def _number(field):
     """Return a number, or NaN."""
     # float() also accepts non-ASCII digits, and "1_0".
     if not field.isascii() or "_" in field:
@@ -241,12 +225,3 @@ def _float(field):
         return float(field)
     except ValueError:
         return math.nan
-
-
-def _check_no_times(path, values):
-    least, most = _TIMES
-    if ((values >= least) & (values < most)).all():
-        raise ValueError(
-            f"{path} has what looks like times, such as {values[0]:.0f}, where ratings are "
-            f"expected. Add a header line such as user,item,time."
-        )

@@ -15,7 +15,7 @@ from sklearn.utils import Bunch
 
 from freqfm._input.validation import check_integer
 from freqfm._messages import shown
-from freqfm.datasets._lines import as_paths, at_line, read_lines
+from freqfm.datasets._lines import as_paths, parsed, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
 CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
@@ -93,15 +93,12 @@ def load_criteo_tsv(
             f"encoder is {shown(encoder)}, which was not fitted on {len(FEATURE_NAMES)} fields; "
             "pass the encoder of an earlier call of load_criteo_tsv."
         )
-    labels, rows = [], []
-    for one in as_paths(path):
-        for label, tokens in read_rows(one):
-            labels.append(label)
-            rows.append(tokens)
+    rows = [row for one in as_paths(path) for row in read_rows(one)]
     if not rows:
         raise ValueError(f"path is {path!r}, with no rows; pass a path of at least one row.")
 
-    tokens = np.array(rows, dtype=object)
+    labels, tokens = zip(*rows, strict=True)
+    tokens = np.array(tokens, dtype=object)
     if encoder is None:
         encoder = OneHotEncoder(
             handle_unknown="infrequent_if_exist",
@@ -121,18 +118,12 @@ def load_criteo_tsv(
 
 def read_rows(path):
     """Yield the label and the list of 39 tokens for every line of one file."""
-    for number, line in read_lines(path):
-        # Undecodable bytes are kept in a readable form, so that errors can name their line.
-        text = line.decode("utf-8", "backslashreplace")
-        # Strip only the line end: trailing tabs are missing values.
-        try:
-            yield _parse(text.rstrip("\r\n").split("\t"))
-        except ValueError as error:
-            raise at_line(path, number, error) from None
+    return (row for _, row in parsed(path, read_lines(path), _parse))
 
 
-def _parse(columns):
+def _parse(text):
     """Return the label and the tokens of one line."""
+    columns = text.split("\t")
     if len(columns) != 1 + len(FEATURE_NAMES):
         raise ValueError(
             f"found {len(columns)} columns; give every line 40 columns separated by tabs: "
@@ -141,12 +132,13 @@ def _parse(columns):
     label, counts, categories = columns[0], columns[1:14], columns[14:]
     if label not in ("0", "1"):
         raise ValueError(f"found the label {shown(label)}; give every line a label 0 or 1.")
-    tokens = []
-    for name, text in zip(COUNT_NAMES, counts, strict=True):
-        token = _count_token(text)
-        if token is None:
-            raise ValueError(f"found {shown(text)} in {name}; give an integer or leave it empty.")
-        tokens.append(token)
+    tokens = list(map(_count_token, counts))
+    if None in tokens:
+        wrong = tokens.index(None)
+        raise ValueError(
+            f"found {shown(counts[wrong])} in {COUNT_NAMES[wrong]}; give an integer or leave it "
+            f"empty."
+        )
     # Millions of rows repeat the same strings: interning stores each of them once.
     return int(label), tokens + [sys.intern(category) for category in categories]
 

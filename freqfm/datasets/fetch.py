@@ -20,7 +20,7 @@ from sklearn.utils import Bunch
 
 from freqfm._input.validation import check_integer
 from freqfm._messages import shown
-from freqfm.datasets.interaction_files import lists_shape, lists_to_csr, read_lists
+from freqfm.datasets.interaction_files import load_interactions
 from freqfm.datasets.synthetic import is_real
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
@@ -61,39 +61,15 @@ MOVIELENS = {
         "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
         _Layout("ratings.dat", "movies.dat", ("::", "::"), "latin-1", 0),
     ),
-    "20m": (
-        "ml-20m",
-        "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
-        COMMAS,
-    ),
-    "25m": (
-        "ml-25m",
-        "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa",
-        COMMAS,
-    ),
+    "20m": ("ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", COMMAS),
+    "25m": ("ml-25m", "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa", COMMAS),
 }
 
 # In the order of the flags in u.item.
 MOVIELENS_100K_GENRES = (
-    "unknown",
-    "Action",
-    "Adventure",
-    "Animation",
-    "Children's",
-    "Comedy",
-    "Crime",
-    "Documentary",
-    "Drama",
-    "Fantasy",
-    "Film-Noir",
-    "Horror",
-    "Musical",
-    "Mystery",
-    "Romance",
-    "Sci-Fi",
-    "Thriller",
-    "War",
-    "Western",
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
+    *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
+    *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
 )
 
 RATING_DTYPE = np.dtype([("user", "i8"), ("item", "i8"), ("rating", "f4"), ("timestamp", "i8")])
@@ -222,14 +198,9 @@ def fetch_movielens(
     if min_rating is not None and not (is_real(min_rating) and np.isfinite(min_rating)):
         raise ValueError(f"min_rating is {shown(min_rating)}; pass a finite number or None.")
     folder, sha256, layout = MOVIELENS[variant]
-    (path,) = _fetch(
-        MOVIELENS_URL,
-        {f"{folder}.zip": sha256},
-        _folder(data_home, "movielens"),
-        download_if_missing,
-        n_retries,
-        delay,
-    )
+    data_home = Path(get_data_home(data_home)) / "movielens"
+    files = {f"{folder}.zip": sha256}
+    (path,) = _fetch(MOVIELENS_URL, files, data_home, download_if_missing, n_retries, delay)
     # The members are read by the names known here, never by those in the archive.
     try:
         with ZipFile(path) as archive:
@@ -322,23 +293,14 @@ def fetch_gowalla(
     >>> bunch.train.shape, bunch.train.nnz, bunch.test.nnz  # doctest: +SKIP
     ((29858, 40981), 810128, 217242)
     """
-    paths = _fetch(
-        GOWALLA_URL,
-        GOWALLA_SHA256,
-        _folder(data_home, "gowalla"),
-        download_if_missing,
-        n_retries,
-        delay,
-    )
-    lists = {path.stem: read_lists(str(path)) for path in paths}
+    folder = Path(get_data_home(data_home)) / "gowalla"
+    paths = _fetch(GOWALLA_URL, GOWALLA_SHA256, folder, download_if_missing, n_retries, delay)
+    parts = {path.stem: load_interactions(path, format="lists") for path in paths}
     # The two parts need the same shape, but the last user or item may be in only one of them.
-    shape = tuple(np.max([lists_shape(users, items) for users, _, items in lists.values()], 0))
-    parts = {name: lists_to_csr(*part, shape) for name, part in lists.items()}
+    shape = np.max([part.shape for part in parts.values()], axis=0).tolist()
+    for part in parts.values():
+        part.resize(shape)
     return Bunch(**parts, DESCR=GOWALLA_DESCR)
-
-
-def _folder(data_home, name):
-    return Path(get_data_home(data_home)) / name
 
 
 def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
@@ -366,22 +328,13 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
                 f"{path} is missing and download_if_missing is False; pass True, or put the file "
                 f"of {url} there."
             )
-        elif _sha256(path) != sha256:
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
             raise OSError(
                 f"{path} is not the file of {url} by its SHA-256 checksum and download_if_missing "
                 "is False; pass True to download it again."
             )
         paths.append(path)
     return paths
-
-
-def _sha256(path):
-    """Return the SHA-256 checksum of a file, as hexadecimal digits."""
-    checksum = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(2**20):
-            checksum.update(chunk)
-    return checksum.hexdigest()
 
 
 def _open_text(archive, name, encoding):
@@ -391,15 +344,9 @@ def _open_text(archive, name, encoding):
 def _read_ratings(file, layout):
     """Return the rows of a file of ratings as a structured array."""
     separator, _ = layout.separators
-    lines = islice(file, layout.n_header, None)
     # loadtxt accepts only a single character as delimiter.
-    if len(separator) > 1:
-        return _load_rows((line.replace(separator, "\t") for line in lines), "\t")
-    return _load_rows(lines, separator)
-
-
-def _load_rows(lines, separator):
-    return np.loadtxt(lines, dtype=RATING_DTYPE, delimiter=separator, comments=None, ndmin=1)
+    lines = (line.replace(separator, "\t") for line in islice(file, layout.n_header, None))
+    return np.loadtxt(lines, dtype=RATING_DTYPE, delimiter="\t", comments=None, ndmin=1)
 
 
 def _read_movies(file, layout):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from array import array
-from numbers import Integral
 from pathlib import Path
 
 import numpy as np
 from scipy.io import mmread
 from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
+from freqfm._input.validation import as_array, checked_csr
 from freqfm._messages import cut, shown
-from freqfm.datasets._lines import at_line, opener_of, read_lines
-from freqfm.datasets._ratings import MAX_ID, guess_format, netflix_lines, outside, read_ratings
+from freqfm.datasets._lines import at_line, opener_of
+from freqfm.datasets._ratings import MAX_ID, guess_format, read_rows
 from freqfm.datasets.libfm import as_canonical
 from freqfm.datasets.synthetic import is_real
 
@@ -161,9 +160,7 @@ def load_interactions(
             )
     if format in ("npz", "mtx"):
         return _load_matrix(path, shape, _read_npz if format == "npz" else _read_mtx)
-    if format == "lists":
-        return _load_lists(path, shape)
-    return _load_ratings(paths, shape, min_rating, netflix=format == "netflix")
+    return _load_text(paths, format, shape, min_rating)
 
 
 def _files(path):
@@ -181,7 +178,12 @@ def _files(path):
 
 def _read_npz(file):
     """Return the matrix in a file of scipy.sparse.save_npz."""
-    _check_types(file)
+    with np.load(file, allow_pickle=False) as arrays:
+        for name in {"indices", "indptr", "row", "col", "offsets"}.intersection(arrays):
+            # SciPy would truncate others.
+            if arrays[name].dtype.kind not in "iu":
+                raise ValueError(f"its {name} are {arrays[name].dtype}, not integers")
+    file.seek(0)
     # This reader never unpickles objects.
     return load_npz(file)
 
@@ -200,20 +202,16 @@ def _load_matrix(path, shape, read):
     with opener_of(path)(path, "rb") as file:
         try:
             X = read(file)
-            if X.ndim != 2:
-                raise ValueError(f"it holds an array of {X.ndim} dimensions")
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"its values are {X.dtype}, not real numbers")
             if max(X.shape) > MAX_ID + 1:
                 raise ValueError(f"its shape {X.shape} is more than int32 can hold")
-            _check_indices(X)
             if shape is None and X.format in ("coo", "csc", "dia"):
                 _check_n_rows(X)
             with np.errstate(over="ignore"):
-                X = X.astype(np.float32)
+                X = as_canonical(checked_csr(X, "it").astype(np.float32))
             if not np.isfinite(X.data).all():
                 raise ValueError("it holds NaN, infinity or values beyond float32")
-            X = as_canonical(X)
         # The exception raised for a damaged file depends on the damage, and is hardly documented.
         except Exception as error:
             raise ValueError(
@@ -230,31 +228,6 @@ def _load_matrix(path, shape, read):
     return X
 
 
-def _check_types(file):
-    """Raise a ValueError if indices are not integers: SciPy would truncate them."""
-    with np.load(file, allow_pickle=False) as arrays:
-        for name in {"indices", "indptr", "row", "col", "offsets"}.intersection(arrays):
-            if arrays[name].dtype.kind not in "iu":
-                raise ValueError(f"its {name} are {arrays[name].dtype}, not integers")
-    file.seek(0)
-
-
-def _check_indices(X):
-    """Raise a ValueError if indices of X are out of bounds.
-
-    SciPy's compiled code does not check indices, and load_npz checks them only partly.
-    """
-    if X.format in ("csr", "csc", "bsr"):
-        # check_format stops early if the last index pointer is not positive.
-        if np.any(np.diff(X.indptr) < 0):
-            raise ValueError("its index pointers decrease")
-        X.check_format(full_check=True)
-    if X.format == "bsr" and (X.shape[0] % X.blocksize[0] or X.shape[1] % X.blocksize[1]):
-        raise ValueError(f"its shape {X.shape} is not a multiple of its blocks {X.blocksize}")
-    if X.format == "dia" and np.any((X.offsets <= -X.shape[0]) | (X.offsets >= X.shape[1])):
-        raise ValueError(f"it has diagonals outside its shape {X.shape}")
-
-
 def _check_n_rows(X):
     """Raise a ValueError if nearly all rows are empty: they take memory in CSR but not here."""
     if X.shape[0] > max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * X.nnz):
@@ -264,130 +237,78 @@ def _check_n_rows(X):
         )
 
 
-def _check_ids(path, largest, n_interactions, advice=""):
-    """Raise a ValueError if ids are implausibly large for the number of interactions."""
-    shape = largest["user"][0] + 1, largest["item"][0] + 1
-    for kind, (id, number) in largest.items():
-        if id >= max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * n_interactions):
-            raise at_line(
-                path,
-                number,
-                f"{kind} {id} would make a matrix of shape {shape} of {n_interactions} "
-                f"interaction(s). {advice}Pass shape={shape} if that is meant, or number the "
-                f"{kind}s from 0 on; InteractionRecommender takes tables with ids of any kind.",
-            )
-
-
-def _load_ratings(paths, shape, min_rating, netflix):
-    """Return the matrix in files of ratings."""
-    lines_of = netflix_lines if netflix else read_lines
-    *parts, largest = zip(
-        *(read_ratings(path, shape, lines_of(path)) for path in paths), strict=True
-    )
-    users, items, values = map(np.concatenate, parts)
+def _load_text(paths, format, shape, min_rating):
+    """Return the matrix in text files."""
+    parts = [read_rows(path, format) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        _check_ids(path, part, format, shape)
+    rows = np.concatenate(parts)
     if shape is None:
-        if not len(users):
+        if not len(rows):
+            what = "user" if format == "lists" else "rating"
             raise ValueError(
-                f"{paths[0]} has no rating; pass a file with at least one, or a shape."
+                f"{paths[0]} has no {what}; pass a file with at least one, or a shape."
             )
-        # Netflix' customers have large numbers, also in a file of few ratings.
-        if not netflix:
-            _check_ids(paths[0], largest[0], len(users))
-        shape = int(users.max()) + 1, int(items.max()) + 1
+        shape = _shape_of(rows)
+    kept = rows[rows["item"] >= 0]
     if min_rating is not None:
-        kept = values >= min_rating
-        users, items, values = users[kept], items[kept], np.ones(np.count_nonzero(kept))
-    X = csr_array((values, (users, items)), shape=shape)
+        kept = kept[kept["value"] >= min_rating]
+    is_implicit = format == "lists" or min_rating is not None
+    values = np.ones(len(kept)) if is_implicit else kept["value"]
+    X = csr_array((values, (kept["user"], kept["item"])), shape=shape)
     with np.errstate(over="ignore"):
         X = as_canonical(X.astype(np.float32))
-    if min_rating is not None:
+    if is_implicit:
         X.data[:] = 1
     if not np.isfinite(X.data).all():
         raise ValueError(f"{paths[0]} holds ratings whose sums overflow float32; scale them.")
     return X
 
 
-def _load_lists(path, shape):
-    """Return the matrix in a file of lists of items."""
-    users, counts, items = read_lists(path, shape)
-    if not len(users) and shape is None:
-        raise ValueError(f"{path} has no user; pass a file with at least one user, or a shape.")
-    return lists_to_csr(users, counts, items, shape or lists_shape(users, items))
+def _shape_of(rows):
+    """Return the smallest shape that holds the users and items of some interactions."""
+    return tuple(int(rows[role].max(initial=-1)) + 1 for role in ("user", "item"))
 
 
-def read_lists(path, shape=None):
-    """Return the user of each line, the number of its items, and the items of all lines."""
-    users, counts, items = array("i"), array("q"), array("i")
-    most_user, most_item = (MAX_ID, MAX_ID) if shape is None else (shape[0] - 1, shape[1] - 1)
-    largest = {"user": (-1, 0), "item": (-1, 0)}
-    for number, line in read_lines(path):
-        ids = _parse_line(path, number, line)
-        if not ids:
-            continue
-        user, *rest = ids
-        for kind, id, most in (
-            ("user", user, most_user),
-            ("item", max(rest, default=0), most_item),
-        ):
-            if id > most:
-                raise outside(path, number, kind, id, shape)
-            if id > largest[kind][0]:
-                largest[kind] = id, number
-        users.append(user)
-        counts.append(len(rest))
-        items.extend(rest)
-    if shape is None:
-        advice = "Pass format='ratings' if lines are a user, an item, a rating and a time. "
-        _check_ids(path, largest, len(users) + len(items), advice)
-    return tuple(np.asarray(part) for part in (users, counts, items))
-
-
-def _parse_line(path, number, line):
-    """Return the integers in one line."""
-    # int() accepts more than digits, such as "1_0": everything except digits must be whitespace.
-    if line.translate(None, b"0123456789 \t\r\n"):
-        wrong = next((token for token in line.split() if not token.isdigit()), line)
-        found = wrong[:40].decode("ascii", errors="backslashreplace")
-    else:
-        try:
-            return [int(token) for token in line.split()]
-        except ValueError:  # thousands of digits
-            found = "a very long number"
-    raise at_line(
-        path,
-        number,
-        f"found {shown(found)}; give every line a user and the items of this user, as integers >= "
-        f"0 with spaces between them. Lines of a user, an item and a rating are format='ratings'.",
-    )
-
-
-def lists_shape(users, items):
-    """Return the smallest shape that holds these ids."""
-    return int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
-
-
-def lists_to_csr(users, counts, items, shape):
-    """Return a canonical csr_array with a 1 for every pair, however often it occurs."""
-    data = np.ones(len(items), dtype=np.float32)
-    X = as_canonical(csr_array((data, (np.repeat(users, counts), items)), shape=shape))
-    X.data[:] = 1
-    return X
+def _check_ids(path, rows, format, shape):
+    """Raise if ids are outside the shape, or implausibly large for the number of interactions."""
+    # Netflix' customers have large numbers, also in a file of few ratings.
+    if not len(rows) or (shape is None and format == "netflix"):
+        return
+    found = _shape_of(rows)
+    most = max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * len(rows))
+    for place, role in enumerate(("user", "item")):
+        number = rows["line"][rows[role].argmax()]
+        if shape is not None and found[place] > shape[place]:
+            raise at_line(
+                path,
+                number,
+                f"{role} {found[place] - 1} is outside shape {shape}; pass a larger shape or None.",
+            )
+        if shape is None and found[place] > most:
+            raise at_line(
+                path,
+                number,
+                f"{role} {found[place] - 1} would make a matrix of shape {found} of {len(rows)} "
+                f"interaction(s), read as format={format!r}. Pass shape={found} if that is meant, "
+                f"format='ratings' if lines are a user, an item, a rating and a time, or number "
+                f"the {role}s from 0 on; InteractionRecommender takes tables with ids of any kind.",
+            )
 
 
 def _check_shape(shape):
     """Return shape as a tuple of two int, or None."""
     if shape is None:
         return None
-    try:
-        sizes = tuple(shape)
-    except TypeError:
-        sizes = ()
-    if len(sizes) != 2 or not all(
-        isinstance(size, Integral) and not isinstance(size, bool) and 1 <= size <= MAX_ID + 1
-        for size in sizes
+    sizes = as_array("shape", shape)
+    if (
+        sizes.shape != (2,)
+        or sizes.dtype.kind not in "iu"
+        or sizes.min() < 1
+        or sizes.max() > MAX_ID + 1
     ):
         raise ValueError(
             f"shape is {shown(shape)}; pass a tuple (n_users, n_items) of two integers >= 1 that "
             f"int32 can hold, or None."
         )
-    return int(sizes[0]), int(sizes[1])
+    return tuple(sizes.tolist())
