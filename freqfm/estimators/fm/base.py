@@ -1,8 +1,12 @@
 """Base class of the factorization machines: parameters, fitting, the model's arrays."""
 
+from __future__ import annotations
+
 import copy
 from abc import abstractmethod
+from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
@@ -33,7 +37,6 @@ from freqfm._input.validation import (
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
-from freqfm.estimators.fm.factors import squeeze_outputs
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
@@ -54,7 +57,7 @@ from freqfm.estimators.training import (
     with_callbacks,
 )
 from freqfm.formulas import codes
-from freqfm.initializers import INITIALIZERS, resolve_for_columns
+from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
 from freqfm.losses import Loss
 from freqfm.optimizers import CFSGD, OPTIMIZERS, Optimizer, OptimizerState
 
@@ -78,6 +81,7 @@ _SMALL_WEIGHT = 0.1
 _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
 
@@ -86,7 +90,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     three classes or more, else one; arrays of several outputs have a leading axis.
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         "loss": "no_validation",  # names and instances are resolved in fit
         "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
@@ -115,54 +119,28 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         "device": "no_validation",  # see backends.get
     }
 
-    def __init__(
-        self,
-        *,
-        loss,
-        optimizer,
-        learning_rate,
-        max_iter,
-        batch_size,
-        alpha_linear,
-        alpha_factors,
-        alpha_per,
-        init,
-        init_scale,
-        fit_intercept,
-        fit_linear,
-        early_stopping,
-        validation_fraction,
-        n_iter_no_change,
-        tol,
-        shuffle,
-        warm_start,
-        verbose,
-        n_jobs,
-        random_state,
-        device,
-    ):
-        self.loss = loss
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.alpha_linear = alpha_linear
-        self.alpha_factors = alpha_factors
-        self.alpha_per = alpha_per
-        self.init = init
-        self.init_scale = init_scale
-        self.fit_intercept = fit_intercept
-        self.fit_linear = fit_linear
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.shuffle = shuffle
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.device = device
+    loss: str | Loss
+    optimizer: str | Optimizer = "cf_sgd"
+    learning_rate: float | None = None
+    max_iter: int = 100
+    batch_size: int = 1024
+    alpha_linear: float = 1.0
+    alpha_factors: float = 5.0
+    alpha_per: str = "token"
+    init: str | Initializer = "normal"
+    init_scale: float | None = None
+    fit_intercept: bool = True
+    fit_linear: bool = True
+    early_stopping: bool | str = "auto"
+    validation_fraction: float | str = "auto"
+    n_iter_no_change: int | str | None = "auto"
+    tol: float = 1e-4
+    shuffle: bool = True
+    warm_start: bool = False
+    verbose: int = 0
+    n_jobs: int | None = None
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    device: str = "cpu"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -191,15 +169,15 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     # Implemented by subclasses and mixins.
 
     #: The losses by name, and whether targets are classes.
-    _losses: dict
-    _of_classes: bool
+    _losses: ClassVar[dict]
+    _of_classes: ClassVar[bool]
     #: Code of the loss for which early stopping uses one of scikit-learn's scores, and the name of
     #: that score. Other losses are scored by their negative mean.
-    _scored_loss: int
-    _score: str
+    _scored_loss: ClassVar[int]
+    _score: ClassVar[str]
 
     #: Names of the arrays that are trained, and the class that trains them.
-    _weight_names: tuple
+    _weight_names: ClassVar[tuple]
     _trainer = FMTrainer
 
     _writes_checkpoints = True
@@ -825,3 +803,8 @@ def _warn_of_small_weights(optimizer, weight):
             f"mean of about 1, and alpha_linear and alpha_factors with it, or take another "
             f"optimizer."
         )
+
+
+def squeeze_outputs(array):
+    """Drop the axis of the outputs if there is but one."""
+    return array[0] if len(array) == 1 else array

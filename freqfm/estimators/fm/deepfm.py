@@ -1,21 +1,15 @@
 """DeepFMClassifier and DeepFMRegressor: factorization machines with a tower of dense layers."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from freqfm.estimators.fm.base import BaseFM
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 from freqfm.estimators.fm.tower import FactorsWithTower
-from freqfm.initializers import Initializer
-from freqfm.losses import Loss
-from freqfm.optimizers import Optimizer
 
 __all__ = ["DeepFMClassifier", "DeepFMRegressor"]
 
 
-class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepFMClassifier(ClassTargets, FactorsWithTower):
     """Factorization machine with dense layers for classification, by the log loss.
 
     The score of a row x is [1]_::
@@ -211,79 +205,13 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower, BaseFM):
     [(33, 64), (64,)]
     """
 
-    _parameter_constraints = {
-        **BaseFM._parameter_constraints,
-        **FactorsWithTower._parameter_constraints,
-        **ClassTargets._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        n_components: int = 16,
-        *,
-        hidden_layer_sizes: ArrayLike = (64,),
-        fields: ArrayLike | None = None,
-        loss: str | Loss = "log",
-        optimizer: str | Optimizer = "cf_sgd",
-        layer_optimizer: str | Optimizer = "adam",
-        learning_rate: float | None = None,
-        max_iter: int = 100,
-        batch_size: int = 1024,
-        alpha_linear: float = 1.0,
-        alpha_factors: float = 5.0,
-        alpha_layers: float = 30.0,
-        dropout: float = 0.5,
-        alpha_per: str = "token",
-        init: str | Initializer = "normal",
-        init_scale: float | None = None,
-        fit_intercept: bool = True,
-        fit_linear: bool = True,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float | str = "auto",
-        n_iter_no_change: int | str | None = "auto",
-        tol: float = 1e-4,
-        shuffle: bool = True,
-        class_weight: dict | str | None = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(
-            loss=loss,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha_linear=alpha_linear,
-            alpha_factors=alpha_factors,
-            alpha_per=alpha_per,
-            init=init,
-            init_scale=init_scale,
-            fit_intercept=fit_intercept,
-            fit_linear=fit_linear,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            device=device,
-        )
-        self.n_components = n_components
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.fields = fields
-        self.layer_optimizer = layer_optimizer
-        self.alpha_layers = alpha_layers
-        self.dropout = dropout
-        self.class_weight = class_weight
+    _parameter_constraints = (
+        FactorsWithTower._parameter_constraints | ClassTargets._parameter_constraints
+    )
 
 
-class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepFMRegressor(RealTargets, FactorsWithTower):
     """Factorization machine with dense layers for regression, by the squared error.
 
     The prediction of a row x is [1]_::
@@ -469,71 +397,3 @@ class DeepFMRegressor(RealTargets, FactorsWithTower, BaseFM):
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
     """
-
-    _parameter_constraints = {
-        **BaseFM._parameter_constraints,
-        **FactorsWithTower._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        n_components: int = 16,
-        *,
-        hidden_layer_sizes: ArrayLike = (64,),
-        fields: ArrayLike | None = None,
-        loss: str | Loss = "squared",
-        optimizer: str | Optimizer = "cf_sgd",
-        layer_optimizer: str | Optimizer = "adam",
-        learning_rate: float | None = None,
-        max_iter: int = 100,
-        batch_size: int = 1024,
-        alpha_linear: float = 1.0,
-        alpha_factors: float = 5.0,
-        alpha_layers: float = 30.0,
-        dropout: float = 0.5,
-        alpha_per: str = "token",
-        init: str | Initializer = "normal",
-        init_scale: float | None = None,
-        fit_intercept: bool = True,
-        fit_linear: bool = True,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float | str = "auto",
-        n_iter_no_change: int | str | None = "auto",
-        tol: float = 1e-4,
-        shuffle: bool = True,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(
-            loss=loss,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha_linear=alpha_linear,
-            alpha_factors=alpha_factors,
-            alpha_per=alpha_per,
-            init=init,
-            init_scale=init_scale,
-            fit_intercept=fit_intercept,
-            fit_linear=fit_linear,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            device=device,
-        )
-        self.n_components = n_components
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.fields = fields
-        self.layer_optimizer = layer_optimizer
-        self.alpha_layers = alpha_layers
-        self.dropout = dropout

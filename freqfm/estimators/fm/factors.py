@@ -1,5 +1,8 @@
 """The factors of a plain factorization machine: one table."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from itertools import repeat
 from numbers import Integral
 
@@ -9,20 +12,27 @@ from sklearn.utils._param_validation import Interval
 from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.backends.base import FMWeights
+from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.training import check_unchanged
 
-__all__ = ["FACTOR_STATES", "PlainFactors", "squeeze_outputs"]
+__all__ = ["FACTOR_STATES", "PlainFactors"]
 
 # The tables of an optimizer's state that belong to the factors.
 FACTOR_STATES = ("factors_first", "factors_second")
 
 
-class PlainFactors:
+@dataclass(eq=False, repr=False, kw_only=True)
+class PlainFactors(BaseFM):
     """One vector of ``n_components`` numbers for each feature."""
 
-    _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
+    _parameter_constraints = {
+        **BaseFM._parameter_constraints,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+    }
     _weight_names = ("intercept_", "coef_", "factors_")
     _whole_names = ("intercept_", "_n_steps")
+
+    n_components: int = field(default=16, kw_only=False)
 
     def _begin_part(self, part, tokens):
         """Give a part of the model room for the factors of some tokens, see ``ModelPart``.
@@ -102,8 +112,3 @@ class PlainFactors:
 
     def _ranked_training(self):
         return None
-
-
-def squeeze_outputs(array):
-    """Drop the axis of the outputs if there is but one."""
-    return array[0] if len(array) == 1 else array

@@ -1,21 +1,15 @@
 """RaFMClassifier and RaFMRegressor: factorization machines with a rank for each feature."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from freqfm.estimators.fm.base import BaseFM
 from freqfm.estimators.fm.rafm_factors import RankedFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
-from freqfm.initializers import Initializer
-from freqfm.losses import Loss
-from freqfm.optimizers import Optimizer
 
 __all__ = ["RaFMClassifier", "RaFMRegressor"]
 
 
-class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
+@dataclass(eq=False, repr=False, kw_only=True)
+class RaFMClassifier(ClassTargets, RankedFactors):
     """Rank-aware factorization machine for classification, by the log loss.
 
     The score of a row x, the log-odds of the second class, is [1]_::
@@ -212,79 +206,13 @@ class RaFMClassifier(ClassTargets, RankedFactors, BaseFM):
     (1820, 1500)
     """
 
-    _parameter_constraints = {
-        **BaseFM._parameter_constraints,
-        **RankedFactors._parameter_constraints,
-        **ClassTargets._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        ranks: ArrayLike = (8, 32),
-        *,
-        rank_assignment: ArrayLike = "nearest",
-        counts: ArrayLike | None = None,
-        rank_sharing: str = "separate",
-        form: str = "reference",
-        dependent_weight: float = 1.0,
-        loss: str | Loss = "log",
-        optimizer: str | Optimizer = "cf_sgd",
-        learning_rate: float | None = None,
-        max_iter: int = 100,
-        batch_size: int = 1024,
-        alpha_linear: float = 1.0,
-        alpha_factors: float = 5.0,
-        alpha_per: str = "token",
-        init: str | Initializer = "normal",
-        init_scale: float | None = None,
-        fit_intercept: bool = True,
-        fit_linear: bool = True,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float | str = "auto",
-        n_iter_no_change: int | str | None = "auto",
-        tol: float = 1e-4,
-        shuffle: bool = True,
-        class_weight: dict | str | None = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(
-            loss=loss,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha_linear=alpha_linear,
-            alpha_factors=alpha_factors,
-            alpha_per=alpha_per,
-            init=init,
-            init_scale=init_scale,
-            fit_intercept=fit_intercept,
-            fit_linear=fit_linear,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            device=device,
-        )
-        self.ranks = ranks
-        self.rank_assignment = rank_assignment
-        self.counts = counts
-        self.rank_sharing = rank_sharing
-        self.form = form
-        self.dependent_weight = dependent_weight
-        self.class_weight = class_weight
+    _parameter_constraints = (
+        RankedFactors._parameter_constraints | ClassTargets._parameter_constraints
+    )
 
 
-class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
+@dataclass(eq=False, repr=False, kw_only=True)
+class RaFMRegressor(RealTargets, RankedFactors):
     """Rank-aware factorization machine for regression, by the squared error.
 
     The prediction of a row x is [1]_::
@@ -457,71 +385,3 @@ class RaFMRegressor(RealTargets, RankedFactors, BaseFM):
     >>> bool(model.score(X, y) > 0.99)
     True
     """
-
-    _parameter_constraints = {
-        **BaseFM._parameter_constraints,
-        **RankedFactors._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        ranks: ArrayLike = (8, 32),
-        *,
-        rank_assignment: ArrayLike = "nearest",
-        counts: ArrayLike | None = None,
-        rank_sharing: str = "separate",
-        form: str = "reference",
-        dependent_weight: float = 1.0,
-        loss: str | Loss = "squared",
-        optimizer: str | Optimizer = "cf_sgd",
-        learning_rate: float | None = None,
-        max_iter: int = 100,
-        batch_size: int = 1024,
-        alpha_linear: float = 1.0,
-        alpha_factors: float = 5.0,
-        alpha_per: str = "token",
-        init: str | Initializer = "normal",
-        init_scale: float | None = None,
-        fit_intercept: bool = True,
-        fit_linear: bool = True,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float | str = "auto",
-        n_iter_no_change: int | str | None = "auto",
-        tol: float = 1e-4,
-        shuffle: bool = True,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(
-            loss=loss,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha_linear=alpha_linear,
-            alpha_factors=alpha_factors,
-            alpha_per=alpha_per,
-            init=init,
-            init_scale=init_scale,
-            fit_intercept=fit_intercept,
-            fit_linear=fit_linear,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            device=device,
-        )
-        self.ranks = ranks
-        self.rank_assignment = rank_assignment
-        self.counts = counts
-        self.rank_sharing = rank_sharing
-        self.form = form
-        self.dependent_weight = dependent_weight

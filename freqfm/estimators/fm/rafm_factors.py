@@ -1,9 +1,13 @@
 """The factors of a rank-aware factorization machine: a table for each rank."""
 
+from __future__ import annotations
+
 import copy
+from dataclasses import dataclass, field
 from itertools import cycle
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE
@@ -11,16 +15,19 @@ from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_i
 from freqfm._memory import aligned_empty
 from freqfm._messages import shown
 from freqfm.backends.base import FMWeights, RankedTraining
-from freqfm.estimators.fm.factors import FACTOR_STATES, squeeze_outputs
+from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
+from freqfm.estimators.fm.factors import FACTOR_STATES
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
 
 __all__ = ["RankedFactors"]
 
 
-class RankedFactors:
+@dataclass(eq=False, repr=False, kw_only=True)
+class RankedFactors(BaseFM):
     """For each feature a vector of every rank up to the one that its frequency supports."""
 
     _parameter_constraints = {
+        **BaseFM._parameter_constraints,
         "ranks": ["array-like"],
         "rank_assignment": [StrOptions({"nearest"}), "array-like"],
         "counts": ["array-like", None],
@@ -30,6 +37,13 @@ class RankedFactors:
     }
     _weight_names = ("intercept_", "coef_", "_factors")
     _whole_names = ("intercept_", "_n_steps")
+
+    ranks: ArrayLike = field(default=(8, 32), kw_only=False)
+    rank_assignment: ArrayLike = "nearest"
+    counts: ArrayLike | None = None
+    rank_sharing: str = "separate"
+    form: str = "reference"
+    dependent_weight: float = 1.0
 
     @property
     def factors_(self):

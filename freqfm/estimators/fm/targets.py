@@ -1,5 +1,9 @@
 """The targets of factorization machines: classes, or real numbers."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
@@ -14,7 +18,7 @@ from freqfm._messages import shorten
 from freqfm._warnings import warn_user
 from freqfm.estimators.fm.pointwise import expect
 from freqfm.formulas import codes
-from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss
+from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss, Loss
 
 __all__ = ["ClassTargets", "RealTargets", "balanced_weights", "check_labels"]
 
@@ -31,6 +35,7 @@ def _has_probabilities(model):
     return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ClassTargets(ClassifierMixin):
     """Classes: one output for two classes, else one for each class against the rest."""
 
@@ -38,6 +43,9 @@ class ClassTargets(ClassifierMixin):
     _losses = CLASS_LOSSES
     _of_classes = True
     _scored_loss, _score = codes.LOG_LOSS, "neg_log_loss"
+
+    loss: str | Loss = "log"
+    class_weight: dict | str | None = None
 
     def partial_fit(self, X, y, classes=None, sample_weight=None, *, n_features=None):
         """Train one epoch on these rows, continuing from the present model.
@@ -246,12 +254,15 @@ def check_labels(name, labels):
     return labels
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RealTargets(RegressorMixin):
     """Real numbers."""
 
     _losses = REAL_LOSSES
     _of_classes = False
     _scored_loss, _score = codes.SQUARED_ERROR, "r2"
+
+    loss: str | Loss = "squared"
 
     def partial_fit(self, X, y, sample_weight=None, *, n_features=None):
         """Train one epoch on these rows, continuing from the present model.

@@ -1,9 +1,13 @@
 """The factors of a DeepFM: one table, and a tower of dense layers on top of it."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from freqfm import backends
@@ -59,6 +63,7 @@ class TowerTrainer(FMTrainer):
         return backends.start(model.device, "deepfm_trainer", problem, training, n_threads)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FactorsWithTower(PlainFactors):
     """One vector for each feature, and dense layers on top of the vectors of a row."""
 
@@ -71,6 +76,12 @@ class FactorsWithTower(PlainFactors):
         "dropout": [Interval(Real, 0, 1, closed="left")],
     }
     _trainer = TowerTrainer
+
+    hidden_layer_sizes: ArrayLike = (64,)
+    fields: ArrayLike | None = None
+    layer_optimizer: str | Optimizer = "adam"
+    alpha_layers: float = 30.0
+    dropout: float = 0.5
 
     @property
     def _has_tower(self):
