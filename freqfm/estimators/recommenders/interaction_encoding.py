@@ -13,11 +13,6 @@ from freqfm._warnings import warn_user
 
 __all__ = ["InteractionEncodingMixin"]
 
-_OTHER_ROWS = (
-    "X has other rows when it is read a second time. If it is a LazyFrame whose query keeps some "
-    "rows at random, such as unique() of some columns, collect it first."
-)
-
 
 class InteractionEncodingMixin:
     """Reads tables by the parameters ``user``, ``item`` and ``value``, and stores ids.
@@ -148,11 +143,7 @@ class InteractionEncodingMixin:
         return _as_float32(sparse.csr_array((values, (users, items)), shape=shape))
 
     def _read_lazily(self, X):
-        """Learn the ids of a table that is read chunk by chunk, and return its matrix.
-
-        A first pass finds the ids and how many interactions each user has, a second one writes them
-        to where they belong: what grows with the table is the matrix alone.
-        """
+        """Learn the ids of a table that is read chunk by chunk, and return its matrix."""
         table = LazyTable(X)
         first = table.first_rows()
         if first is None:
@@ -160,64 +151,26 @@ class InteractionEncodingMixin:
         self._keep_columns(first)
         wanted = {"user": self.user, "item": self.item, "value": self.value}
         places = self._find_columns(first, wanted)
-        # In the order in which the chunks of the second pass have them.
-        roles = [role for role in ("user", "item", "value") if places[role] is not None]
-        wanted = {role: table.names[places[role]] for role in roles}
         del first
-        lengths = self._learn_ids_lazily(table, wanted)
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        indices, values = self._fill_lazily(table, wanted, indptr)
-        shape = len(self.user_ids_), len(self.item_ids_)
-        matrix = sparse.csr_array((values, indices, indptr), shape=shape)
-        matrix.sum_duplicates()
-        return _as_float32(matrix)
-
-    def _fill_lazily(self, table, wanted, indptr):
-        """Return the items and the values of the interactions of each user."""
-        indices = np.empty(indptr[-1], dtype=np.int32)
-        values = np.ones(indptr[-1], dtype=np.float64 if "value" in wanted else np.float32)
-        free, ends = indptr[:-1].copy(), indptr[1:]
-        for chunk in table.chunks(list(wanted.values())):
-            users, items = (
-                self._find(role, chunk.ids(role, place), f"X's column of {role}s", "-1")
-                for place, role in enumerate(("user", "item"))
-            )
-            if min(users.min(), items.min()) < 0:
-                raise ValueError(_OTHER_ROWS)
-            counts = np.bincount(users, minlength=len(free))
-            if (free + counts > ends).any():
-                raise ValueError(_OTHER_ROWS)
-            order = np.argsort(users, kind="stable")
-            users = users[order]
-            # Where in the chunk the interactions of each user begin.
-            begins = np.searchsorted(users, users, side="left")
-            at = free[users] + np.arange(len(users)) - begins
-            indices[at] = items[order]
-            if "value" in wanted:
-                values[at] = chunk.numbers("value", 2)[order]
-            free += counts
-        if (free < ends).any():
-            raise ValueError(_OTHER_ROWS)
-        return indices, values
-
-    def _learn_ids_lazily(self, table, wanted):
-        """Learn the ids, sorted; return how many interactions each user has."""
-        found, lengths = {}, np.zeros(0, dtype=np.int64)
-        for chunk in table.chunks([wanted["user"], wanted["item"]]):
+        # In the order in which the chunks have them.
+        roles = [role for role in ("user", "item", "value") if places[role] is not None]
+        columns = {"user": [], "item": [], "value": []}
+        number = self._learn_ids
+        for chunk in table.chunks([table.names[places[role]] for role in roles]):
             for place, role in enumerate(("user", "item")):
-                name, ids = f"X's column of {role}s", chunk.ids(role, place)
-                if role not in found:
-                    known, codes = unique_codes(ids, name)
-                    found[role] = known, np.arange(len(known))
-                else:
-                    codes, *found[role] = extend_ids(*found[role], ids, name)
-                if role == "user":
-                    n = np.bincount(codes, minlength=len(found[role][0]))
-                    n[: len(lengths)] += lengths
-                    lengths = n
-        for role, (known, order) in found.items():
-            self._keep_ids(role, known[order], np.arange(len(known)))
-        return lengths[found["user"][1]]
+                columns[role].append(number(role, chunk.ids(role, place)).astype(np.int32))
+            some = chunk.numbers("value", 2) if "value" in roles else np.ones(chunk.shape[0], "f4")
+            columns["value"].append(some)
+            number = self._add_ids
+        # One by one, so that no more than one column is in memory twice.
+        users, items, values = (np.concatenate(columns.pop(role)) for role in list(columns))
+        return self._matrix(self._sorted("user", users), self._sorted("item", items), values)
+
+    def _sorted(self, role, codes):
+        """Sort the ids; return their new codes."""
+        known, order = self._ids(role, whole=True)
+        self._keep_ids(role, known[order], np.arange(len(known)))
+        return np.argsort(order)[codes]
 
     def _find(self, role, ids, name, unknown="raise"):
         """Return codes of ids; unknown ones are -1, or an error."""

@@ -221,8 +221,9 @@ class InteractionRecommender(
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame, with
             columns of users, items and maybe values; parameters say which is which. A pyarrow
-            Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk,
-            twice: it may be larger than memory, if the matrix is not.
+            Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk: it
+            may be larger than memory, if users, items and values as numbers are not, which take
+            up to 28 bytes for each row.
         y : object, default=None
             Ignored.
         X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
