@@ -203,13 +203,8 @@ class Prediction:
 def all_threads():
     """Let so many threads take part as are asked for."""
     with contextlib.ExitStack() as stack:
-        for target, name, value in [
-            (team, "free_cores", lambda wanted: wanted),
-            (team._Pace, "size", lambda pace: 2),
-            (team, "_FAR", np.inf),
-        ]:
-            stack.enter_context(mock.patch.object(target, name, value))
-        for module in "_threads", "_validation":
+        stack.enter_context(mock.patch.object(team, "free_cores", lambda wanted: wanted))
+        for module in "_threads", "_input.validation":
             stack.enter_context(mock.patch(f"freqfm.{module}.cores", lambda: 1024))
         yield
 

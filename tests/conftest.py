@@ -76,11 +76,8 @@ def whole_teams():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
         patch.setattr(team, "free_cores", lambda wanted: wanted)
-        patch.setattr(team, "_SPINS", team._SPINS_OVERSUBSCRIBED)
+        patch.setattr(team, "_SPINS", 40)
         patch.setattr(team, "_current_core", None)
-        patch.setattr(team, "_FAR", np.inf)
-        patch.setattr(team._Pace, "size", lambda pace: 2)
-        patch.setattr(team, "_N_BARRIERS", 1)
         patch.setattr("freqfm._threads.cores", lambda: 64)
         patch.setattr("freqfm._input.validation.cores", lambda: 64)
         yield

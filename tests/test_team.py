@@ -8,7 +8,6 @@ import textwrap
 import threading
 import time
 import warnings
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of 
 
 # What the fixture ``whole_teams`` replaces.
 free_cores, cores = team_module.free_cores, _threads.cores
-current_core, size_by_pace = team_module._current_core, team_module._Pace.size
+current_core = team_module._current_core
 
 # Slots of two threads are a cache line apart.
 STRIDE = 8
@@ -467,8 +466,7 @@ def test_bitwise_reproducible_when_a_team_changes_its_size(rows, name, monkeypat
         return found
 
     expected = arrays(ESTIMATORS[name](1))
-    monkeypatch.setattr(team_module, "_cache", {})
-    monkeypatch.setattr(team_module, "_FREE_SECONDS", 0)
+    monkeypatch.setattr(team_module, "_SECONDS_KNOWN", 0)
     monkeypatch.setattr(team_module, "free_cores", free)
     monkeypatch.setattr(
         Team,
@@ -491,12 +489,12 @@ def test_busy_cores_are_left_to_others(monkeypatch):
             team_module, "_running_threads", lambda: looks.append(1) or answers.pop(0)
         )
 
-    running(1)
+    running(1, 1, 1)
     assert free_cores(3) == 3
     running(3, 3, 3)
     assert free_cores(3) == 2
     # A thread that ran for a moment only.
-    running(3, 2)
+    running(3, 2, 3)
     assert free_cores(3) == 3
     running(9, 9, 9)
     assert free_cores(3) == 0
@@ -510,7 +508,6 @@ def test_busy_cores_are_left_to_others(monkeypatch):
 
 
 def test_one_thread_works_if_no_core_is_free(monkeypatch):
-    monkeypatch.setattr(team_module, "_cache", {})
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: 0)
     sizes = []
     with Team(3) as team:
@@ -518,58 +515,23 @@ def test_one_thread_works_if_no_core_is_free(monkeypatch):
     assert sizes == [(0, 1)]
 
 
-@pytest.mark.parametrize("sharing, far, size", [(True, 0, 1), (True, np.inf, 2), (False, 0, 2)])
-def test_threads_that_share_much_leave_a_far_core_alone(monkeypatch, sharing, far, size):
-    monkeypatch.setattr(team_module, "_cache", {})
-    monkeypatch.setattr(team_module, "_FAR", far)
-    with Team(2, sharing=sharing) as team:
-        for _ in range(2):
-            assert team.run(lambda rank, size, barrier: size) == size
+def test_a_team_that_lacks_a_core_is_not_complete(monkeypatch):
+    for free, complete in ((1, False), (2, True)):
+        monkeypatch.setattr(team_module, "free_cores", lambda wanted, free=free: free)
+        with Team(2) as team:
+            assert team.is_complete() is complete
 
 
-@pytest.mark.parametrize("gain", [0.7, 1.6])
-def test_calls_with_work_take_the_number_of_threads_that_is_faster(monkeypatch, gain):
-    monkeypatch.setattr(team_module._Pace, "size", size_by_pace)
-    now = 0.0
-    monkeypatch.setattr(team_module, "time", SimpleNamespace(perf_counter=lambda: now))
-    sizes = []
-
-    def kernel(rank, size, barrier, work):
-        nonlocal now
-        if rank == 0:
-            # The first call compiles.
-            now += (0.01 * work / (gain if size == 2 else 1)) + (0 if sizes else 100)
-            sizes.append(size)
-        return rank
-
-    monkeypatch.setattr(team_module, "_cached", lambda key, find: 2)
-    with Team(2, sharing=True) as team:
-        settled = []
-        for i in range(200):
-            settled.append(team.is_settled())
-            team.run(kernel, 1 + i % 3, work=1 + i % 3)
-        slower = 1 if gain > 1 else 2
-        assert sizes[:3] == [2, 2, 1]
-        assert 3 <= sizes[3:].count(slower) <= 15
-        # Short calls are asked for where sizes are compared.
-        assert [i for i in range(3, 200) if sizes[i] == slower] == [
-            i for i in range(3, 200) if not settled[i]
-        ]
-        gain = 1 / gain
-        for _ in range(100):
-            team.run(kernel, 1, work=1)
-        assert sizes[-100:].count(slower) > 80
-
-
-def test_a_team_that_lacks_a_core_is_not_settled(monkeypatch):
-    monkeypatch.setattr(team_module, "_cache", {})
-    monkeypatch.setattr(team_module, "free_cores", lambda wanted: 1)
+def test_the_load_is_read_again_after_a_while(monkeypatch):
+    free, sizes = [1, 2], []
+    monkeypatch.setattr(team_module, "free_cores", lambda wanted: free.pop(0))
+    monkeypatch.setattr(team_module, "_SECONDS_KNOWN", np.inf)
     with Team(2) as team:
-        assert not team.is_settled()
-    monkeypatch.setattr(team_module, "_cache", {})
-    monkeypatch.setattr(team_module, "free_cores", lambda wanted: wanted)
-    with Team(2) as team:
-        assert team.is_settled()
+        for _ in range(3):
+            team.run(lambda rank, size, barrier: sizes.append(size))
+        assert sizes == [1, 1, 1]
+        team._known_until = 0.0
+        assert team.is_complete()
 
 
 @pytest.mark.skipif(

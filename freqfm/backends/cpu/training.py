@@ -41,8 +41,6 @@ class TableTrainer(Trainer):
     n_threads : int
     formulas : dict, default=None
         Custom formulas.
-    sharing : bool, default=False
-        See ``Team``.
 
     Attributes
     ----------
@@ -51,9 +49,9 @@ class TableTrainer(Trainer):
         The tables of the epoch.
     """
 
-    def __init__(self, rule, n_threads, formulas=None, sharing=False):
+    def __init__(self, rule, n_threads, formulas=None):
         self.rule, self.n_threads = rule, n_threads
-        self.team = Team(n_threads, formulas, sharing)
+        self.team = Team(n_threads, formulas)
         self._heads = {}
         self._entered = None
 

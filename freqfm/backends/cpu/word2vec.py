@@ -350,7 +350,7 @@ class Word2VecTrainer(TableTrainer):
     """Trains word vectors on the CPU; see ``Backend.word2vec_trainer``."""
 
     def __init__(self, problem, n_threads):
-        super().__init__(problem.rule, n_threads, problem.formulas, sharing=True)
+        super().__init__(problem.rule, n_threads, problem.formulas)
         self._problem = problem
         n, k, size = problem.batch_size, 1 + problem.n_negatives, n_threads
         most = min(2 * problem.window, problem.longest)
@@ -404,8 +404,6 @@ class Word2VecTrainer(TableTrainer):
             end = min(begin + self._batches_per_call, n_batches)
             text = Text(tokens, begin, end, key)
             sides = WordSides(inputs, outputs, self.step(begin))
-            of_call = self.team.run(
-                word2vec_train, text, sampling, sides, self._scratch, work=end - begin
-            )
+            of_call = self.team.run(word2vec_train, text, sampling, sides, self._scratch)
             loss, n_samples = loss + of_call[0], n_samples + of_call[1]
         return loss, n_samples

@@ -118,7 +118,7 @@ def _label(rank, size, barrier, work):
 def label_tokens(indices, n_features, n_threads):
     """Return distinct tokens, labels and more, see ``Backend``."""
     n_words, most = -(-n_features // 64), min(len(indices), n_features)
-    with Team(_enough_threads(len(indices), n_threads), sharing=True) as team:
+    with Team(_enough_threads(len(indices), n_threads)) as team:
         work = _Labelling(
             indices=indices,
             bits=np.zeros((team.size, n_words), dtype=np.uint64),
@@ -198,7 +198,7 @@ def _copy(kernel, copies, n_threads):
     # The kernels are compiled for tables of 32-bit numbers.
     copies = [(table.view(np.float32), rows, part.view(np.float32)) for table, rows, part in copies]
     size = sum(part.size for _, _, part in copies)
-    with Team(_enough_threads(size, n_threads), sharing=True) as team:
+    with Team(_enough_threads(size, n_threads)) as team:
         team.run(_copy_parts, kernel, copies)
 
 

@@ -112,7 +112,7 @@ class FMEpochs(Trainer):
         n_threads = 1 if small else n_threads
         scratch = self._plain_scratch if problem.ranked is None else self._ranked_scratch
         self._scratch = scratch(most, widths, problem.X.shape[1], n_threads)
-        self._team = Team(n_threads, problem.formulas, sharing=True)
+        self._team = Team(n_threads, problem.formulas)
 
     def _ranked_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch of a rank-aware machine, for batches of at most ``most`` entries."""
@@ -186,10 +186,8 @@ class FMEpochs(Trainer):
         """Train on a range of batches; return their loss."""
         (first, end), loss = batches, 0.0
         while first < end:
-            last = end if self._team.is_settled() else min(first + self._batches_per_look, end)
+            last = end if self._team.is_complete() else min(first + self._batches_per_look, end)
             span = BatchRange(epoch, first, last, n_steps + first, loss)
-            loss = self._team.run(
-                self._kernel, self._problem, span, weights, state, self._scratch, work=last - first
-            )
+            loss = self._team.run(self._kernel, self._problem, span, weights, state, self._scratch)
             first = last
         return loss

@@ -52,11 +52,9 @@ class Family:
     ----------
     n_listed : int
         The most negatives of a batch.
-    sharing : bool
-        See ``Team``.
     """
 
-    n_listed, sharing = 0, False
+    n_listed = 0
 
     def __init__(self, problem, n_pairs, size):
         self.problem, self.n_pairs, self.size = problem, n_pairs, size

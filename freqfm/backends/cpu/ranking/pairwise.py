@@ -335,9 +335,6 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
 class PairwiseFamily(Family):
     """Each positive is ranked above each of its negatives."""
 
-    # There is little arithmetic for each vector that is read.
-    sharing = True
-
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
         self.n_listed = n_pairs * problem.n_negatives
@@ -359,5 +356,4 @@ class PairwiseFamily(Family):
         pairwise = Pairwise(
             problem.cosine, problem.dropout, *problem.known, negatives, call.inverse_temperatures
         )
-        work = call.span.last_batch - call.span.first_batch
-        return call.run(pairwise_train, call.span, pairwise, sides, self._scratch, work=work)
+        return call.run(pairwise_train, call.span, pairwise, sides, self._scratch)
