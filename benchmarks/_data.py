@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
+from freqfm.datasets import load_libfm
 from freqfm.model_selection import holdout_interactions
 
 
@@ -121,3 +122,11 @@ def similarity_pairs(data):
         rows = [line.split("\t")[:3] for line in lines if not line.startswith("#")]
         pairs[name] = [(one.lower(), two.lower(), float(score)) for one, two, score in rows]
     return pairs
+
+
+def frappe_split(data):
+    """Return [(X, y)] of Frappe's training, validation and test rows."""
+    files = [data / "frappe" / f"frappe.{part}.libfm.gz" for part in ("validation", "test")]
+    X, y, X_test, y_test = load_libfm(files)
+    train, valid = train_test_split(np.arange(len(y)), test_size=0.1, random_state=0)
+    return [(X[train], y[train]), (X[valid], y[valid]), (X_test, y_test)]

@@ -4,7 +4,12 @@ Gowalla and MovieLens-1M clicks, each merged and split again for every seed: 80 
 items to train, 20 % to test, and a tenth of the training part to choose the epoch by NDCG@50.
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import Results, click_parts, evaluate, require_data, run_parser, train
 
 from freqfm import FastVAERecommender

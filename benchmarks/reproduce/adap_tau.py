@@ -27,11 +27,15 @@ an epoch of Gowalla takes about two seconds and one of MovieLens-1M one, a run u
 everything on Gowalla one to two hours, and ``--noise`` twenty minutes.
 """
 
+import sys
 from fnmatch import fnmatch
 from functools import reduce
 from operator import getitem
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import (
     Results,
     click_parts,

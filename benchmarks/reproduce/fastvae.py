@@ -31,9 +31,11 @@ changed. An epoch takes ten seconds of CPU time on Gowalla with the full softmax
 the kernel takes many times as long. Writes fastvae.png if matplotlib is there.
 """
 
+import sys
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from _fastvae import (
@@ -51,6 +53,8 @@ from _fastvae import (
     vae_parser,
 )
 from _peers import fit_warp, refit_als, refit_warp, run_als
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import epochs_of, evaluate, table, train
 
 from freqfm import MFRecommender

@@ -20,6 +20,9 @@ whose full softmax is not trained twice), and a run that is there is skipped: re
 the package has changed. Writes fastvae_divergence.png if matplotlib is there.
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
 from _fastvae import (
     KERNEL_UP_TO,
@@ -32,6 +35,8 @@ from _fastvae import (
     vae,
     vae_parser,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import table
 from scipy.special import logsumexp
 from sklearn.preprocessing import normalize

@@ -16,7 +16,12 @@ as those of fastvae.py), and a run that is there is skipped: stop and start as y
 the file when the package has changed. Writes fastvae_sensitivity.png if matplotlib is there.
 """
 
+import sys
+from pathlib import Path
+
 from _fastvae import EARLY, Runs, data_sets, means, near, parse, results_of, two_columns, vae_parser
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import table
 
 

@@ -22,8 +22,11 @@ or 13 s (256) in batches of 16,384. Finished runs go to ``--results`` (default: 
 ``--out``), and a run that is there is skipped.
 """
 
+import sys
 from fnmatch import fnmatch
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import Results, click_parts, evaluate, require_data, run_parser, table, train
 from scipy import sparse
 

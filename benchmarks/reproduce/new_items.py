@@ -17,10 +17,13 @@ LightFM is compared if it is installed (``pip install lightfm-next``). Finished 
 
 import importlib.util
 import itertools
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import Results, data_parser, movielens_100k, require_data, table
 from scipy import sparse
 from sklearn.linear_model import Ridge

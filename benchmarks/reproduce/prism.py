@@ -33,10 +33,14 @@ MovieLens-1M and two to ten on Gowalla, so a run takes 2 to 30 minutes: hours fo
 day or two for everything.
 """
 
+import sys
 from fnmatch import fnmatch
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import (
     Results,
     click_parts,

@@ -24,18 +24,19 @@ the file when the package has changed. About an hour on two cores; writes rafm.j
 """
 
 import json
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from _data import frappe_split, movielens_split
 from _runs import Results, data_parser, require_data, table
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm.optimizers import Adam
-
-# _runs has made the folder above importable.
-from _data import movielens_split  # isort: skip
-from defaults import frappe_split  # isort: skip
 
 FM_RANKS = {"frappe": (32, 64, 128, 256, 512), "movielens": (4, 8, 16, 32, 64, 128)}
 RANK_SETS = {

@@ -10,7 +10,7 @@ from freqfm import FastVAERecommender, FMClassifier, MFRecommender, RaFMClassifi
 from freqfm.datasets import make_clicks, make_interactions
 
 # The scripts are no package.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 import serving_speed
 
 N_JOBS = 1

@@ -1,6 +1,6 @@
 """Draw the NDCG of MFRecommender by epochs against the seconds until then.
 
-    python benchmarks/learning_curve.py --data DIR --out results
+    python benchmarks/quality/learning_curve.py --data DIR --out results
     cp results/learning_curve.json docs/figures/
     python docs/figures/learning_curve.py
 

@@ -1,8 +1,8 @@
 """Draw the quality of recommenders against the seconds to fit them, and write the tables.
 
     cp docs/figures/untuned*.json results/
-    python benchmarks/untuned.py --data DIR --out results --tuned
-    python benchmarks/untuned_fm.py --data DIR --out results --tuned
+    python benchmarks/quality/untuned.py --data DIR --out results --tuned
+    python benchmarks/quality/untuned_fm.py --data DIR --out results --tuned
     cp results/untuned.json results/untuned_fm.json docs/figures/
     python docs/figures/untuned.py
 

@@ -3,8 +3,9 @@
 What a first fit compiles is a few kernels with many functions inside. numba compiles each of them
 as if it were called on its own: with machine code of its own, and with every array of a tuple of
 arrays taken apart into seven arguments at each call. Code without either is optimized to the same
-kernels. Whatever is changed here are details of numba; ``tests/test_compiler.py`` notices a version
-of numba that ignores them, and ``jit.py`` leaves the work to numba if anything here fails.
+kernels. Whatever is changed here are details of numba; ``tests/compiled/test_compiler.py`` notices
+a version of numba that ignores them, and ``jit.py`` leaves the work to numba if anything here
+fails.
 """
 
 import functools

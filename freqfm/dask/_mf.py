@@ -112,7 +112,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     """
 
     # Steps of merges are the longest from the beginning, and means in the last part of the epochs,
-    # see benchmarks/shards.py.
+    # see benchmarks/robustness/shards.py.
     _growth = 1.0
     _long_part = 0.8
     # Smaller rises are the noise of long steps.
