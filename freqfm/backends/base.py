@@ -488,7 +488,7 @@ class Backend(ABC):
 
     # Factorization machines.
 
-    def label_tokens(self, indices, n_features, n_threads):
+    def label_tokens(self, indices, n_features):
         """Return the distinct tokens, increasing, and where each entry's token is among them.
 
         Parameters
@@ -497,7 +497,6 @@ class Backend(ABC):
             The token of each entry.
         n_features : int
             Tokens are less than this.
-        n_threads : int
 
         Returns
         -------
@@ -509,7 +508,7 @@ class Backend(ABC):
         tokens, labels, counts = np.unique(indices, return_inverse=True, return_counts=True)
         return tokens, labels.astype(np.int32), counts.astype(np.int32)
 
-    def take_rows(self, copies, n_threads):
+    def take_rows(self, copies):
         """Copy some rows of tables in the memory of the CPU.
 
         Parameters
@@ -518,12 +517,11 @@ class Backend(ABC):
             An array of shape (n_rows, n), float32 or float64 in C order; the numbers of its rows
             that are copied, (n_taken,), int32; and an array that is filled with them,
             (n_taken, n), of the type and order of ``table``.
-        n_threads : int
         """
         for table, rows, part in copies:
             np.take(table, rows, axis=0, out=part, mode="clip")
 
-    def put_rows(self, copies, n_threads):
+    def put_rows(self, copies):
         """Copy parts back to tables; the opposite of :meth:`take_rows`."""
         for table, rows, part in copies:
             table[rows] = part

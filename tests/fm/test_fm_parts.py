@@ -8,44 +8,37 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import Backend, FMWeights
-from freqfm.backends.cpu.fm import labels as cpu_labels
 
 BACKEND = backends.get("cpu")
-
-
-@pytest.fixture
-def many_threads(monkeypatch):
-    """Let few entries be worth a thread."""
-    monkeypatch.setattr(cpu_labels, "_PER_THREAD", 1)
 
 
 @pytest.mark.parametrize(
     "indices", [[], [7], [0, 63, 64, 127, 128, 499], np.arange(500)[::-1], np.arange(999) ** 2 % 83]
 )
-@pytest.mark.parametrize("n_features, n_threads", [(500, 1), (500, 3), (10**7, 1)])
-def test_tokens_get_labels(indices, n_features, n_threads, many_threads):
+@pytest.mark.parametrize("n_features", [500, 10**7])
+def test_tokens_get_labels(indices, n_features):
     indices = np.asarray(indices, dtype=np.int32)
-    found = BACKEND.label_tokens(indices, n_features, n_threads)
+    found = BACKEND.label_tokens(indices, n_features)
     assert_array_equal(found[0][found[1]], indices)
-    expected = Backend.label_tokens(BACKEND, indices, n_features, 1)
+    expected = Backend.label_tokens(BACKEND, indices, n_features)
     for array, of_unique in zip(found, expected, strict=True):
         assert array.dtype == np.int32
         assert_array_equal(array, of_unique)
 
 
-def test_rows_of_tables_are_taken_and_put_back(many_threads):
+def test_rows_of_tables_are_taken_and_put_back():
     kinds = [("f4", 1), ("f4", 19), ("f8", 1)]
     tables = [np.arange(100.0 * n).reshape(100, n).astype(dtype) for dtype, n in kinds]
     rows = np.random.default_rng(0).permutation(100)[:80].astype(np.int32)
     copies = [(table, rows, np.empty((80, table.shape[1]), table.dtype)) for table in tables]
     copies.append((tables[0], rows[:0], np.empty((0, 1), "f4")))
-    BACKEND.take_rows(copies, 3)
+    BACKEND.take_rows(copies)
     for table, rows, part in copies:
         assert_array_equal(part, table[rows])
     expected = [table.copy() for table in tables]
     negated = [(rows, -part) for _, rows, part in copies]
-    Backend.put_rows(BACKEND, [(t, *n) for t, n in zip(expected, negated, strict=False)], 1)
-    BACKEND.put_rows([(t, *n) for t, n in zip(tables, negated, strict=False)], 3)
+    Backend.put_rows(BACKEND, [(t, *n) for t, n in zip(expected, negated, strict=False)])
+    BACKEND.put_rows([(t, *n) for t, n in zip(tables, negated, strict=False)])
     for table, of_numpy in zip(tables, expected, strict=True):
         assert_array_equal(table, of_numpy)
 

@@ -1,6 +1,5 @@
 """Memory of training: parts at a time, whole cache lines, and an error where a model cannot fit."""
 
-import itertools
 import sys
 import tracemalloc
 import weakref
@@ -144,10 +143,9 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
     assert_array_equal(count_columns(X, weight, rows), expected)
     assert_array_equal(count_columns(X, validate_weights(None, X)), (dense != 0).sum(axis=0))
     monkeypatch.setattr(packing, "_ROWS", 4)
-    monkeypatch.setattr(packing, "_ENTRIES_OF_TEAMS", 0)
     packed = [(rows, taken, weight[rows]), (None, X, weight)]
-    for n_threads, (given, wanted, of_rows) in itertools.product((1, 3), packed):
-        samples, entries = packing.pack_rows(X, weight, given, n_threads)
+    for given, wanted, of_rows in packed:
+        samples, entries = packing.pack_rows(X, weight, given)
         assert_array_equal(samples["start"], wanted.indptr)
         assert_array_equal(samples["weight"][:-1], of_rows.astype(np.float32))
         assert_array_equal(entries["token"][:-1], wanted.indices)

@@ -34,11 +34,11 @@ class CPUBackend(Backend):
 
     # Factorization machines.
 
-    def label_tokens(self, indices, n_features, n_threads):
+    def label_tokens(self, indices, n_features):
         """Return distinct tokens, labels and more, see ``Backend``."""
         if n_features > MOST_FEATURES_PER_ENTRY * len(indices):
-            return super().label_tokens(indices, n_features, n_threads)
-        return label_tokens(indices, n_features, n_threads)
+            return super().label_tokens(indices, n_features)
+        return label_tokens(indices, n_features)
 
     take_rows = staticmethod(take_rows)
     put_rows = staticmethod(put_rows)

@@ -471,8 +471,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                     self.token_counts_ = np.zeros_like(counts)
                 else:
                     self._prepare_to_continue(optimizer)
-                n_threads = count_threads(self.n_jobs)
-                part = self._part_of(rows, optimizer, n_threads=n_threads)
+                part = self._part_of(rows, optimizer)
                 if not reset:
                     self._refine_intercept(part)
                 total_weight = part.estimator._target_sums[0, 1]

@@ -30,7 +30,7 @@ class WholeModel:
 
     restores = True
 
-    def __init__(self, model, rows, counted=False, n_threads=1):
+    def __init__(self, model, rows, counted=False):
         self.estimator, self.rows = model, rows
         if not counted:
             counts = count_columns(rows.X, rows.weight, rows.trained)
@@ -50,11 +50,10 @@ class LabelledRows(NamedTuple):
     n_entries: np.ndarray  #: of each token
 
     @classmethod
-    def of(cls, rows, n_threads=1):
+    def of(cls, rows):
         """Return labelled rows, canonical as they were: labels increase with the tokens."""
         X = rows.X
-        label = backends.get().label_tokens
-        tokens, labels, n_entries = label(X.indices, X.shape[1], n_threads)
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
         if not len(tokens):
             # Rows without entries train the intercept; a table must have a row.
             tokens = n_entries = np.zeros(1, dtype=np.int32)
@@ -91,8 +90,6 @@ class ModelPart:
     rows : TrainingRows or LabelledRows
     counted : bool, default=False
         Whether the model's ``token_counts_`` include ``rows`` already.
-    n_threads : int, default=1
-        To label tokens and to copy tables.
 
     Attributes
     ----------
@@ -104,9 +101,8 @@ class ModelPart:
 
     restores = False
 
-    def __init__(self, model, rows, counted=False, n_threads=1):
-        self._n_threads = n_threads
-        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows, n_threads)
+    def __init__(self, model, rows, counted=False):
+        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
         self.rows, tokens, n_entries = labelled
         self._model, self._backend = model, backends.get()
         self.estimator = part = copy.copy(model)
@@ -134,7 +130,7 @@ class ModelPart:
             if of_part.size
         ]
         counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
-        self._backend.take_rows([*self._copies, counts], self._n_threads)
+        self._backend.take_rows([*self._copies, counts])
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
@@ -147,7 +143,7 @@ class ModelPart:
             getattr(model, name)[...] = getattr(part, name)
         for state, trained in zip(model._optimizer_state, part._optimizer_state, strict=True):
             state["intercept"][...] = trained["intercept"]
-        self._backend.put_rows(self._copies, self._n_threads)
+        self._backend.put_rows(self._copies)
         model._target_sums = part._target_sums
         model._finish_write_back(part)
 

@@ -131,7 +131,7 @@ def survey_stream(model, stream):
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
-        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1], 1)
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
         counts[tokens] += weight_of_tokens(labels, X.indptr, weight, n_entries)
         n_read += X.shape[0]
         n_rows += int(np.count_nonzero(weight))

@@ -9,7 +9,6 @@ import numpy as np
 
 from freqfm._numba.jit import kernel
 from freqfm._numba.prefetch import prefetch_element
-from freqfm.backends.cpu.team import Team
 
 SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.float32)])
 ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
@@ -19,10 +18,6 @@ _AHEAD, _LINE = np.uint64(8), np.uint64(16)
 
 # Rows that are packed at a time, whose numbers are converted to 64 bits.
 _ROWS = 1 << 13
-
-# So many entries, half a second's work, are worth more than one thread. Chunks of a stream have
-# fewer: beside the thread that reads, others would only get in the way.
-_ENTRIES_OF_TEAMS = 1 << 24
 
 
 @kernel
@@ -42,7 +37,7 @@ def _pack(rows, indptr, indices, data, samples, entries):
             q += np.uint64(1)
 
 
-def pack_rows(X, weight, rows=None, n_threads=1):
+def pack_rows(X, weight, rows=None):
     """Return the starts and weights of rows, and their tokens and values side by side.
 
     Each has one more element at the end: there the last row ends, and a kernel may look at the
@@ -56,8 +51,6 @@ def pack_rows(X, weight, rows=None, n_threads=1):
         Of all rows.
     rows : ndarray of shape (n_rows,), default=None
         The rows that are packed, in this order; None for all.
-    n_threads : int, default=1
-        The most to use.
     """
     n_rows = X.shape[0] if rows is None else len(rows)
     samples = np.zeros(n_rows + 1, dtype=SAMPLE)
@@ -69,17 +62,9 @@ def pack_rows(X, weight, rows=None, n_threads=1):
     n = samples["start"][-1]
     entries = np.empty(n + 1, dtype=ENTRY)
     entries[n] = 0, 0
-    with Team(n_threads if n > _ENTRIES_OF_TEAMS else 1) as team:
-        team.run(_pack_parts, X, rows, samples, entries)
-    return samples, entries
-
-
-def _pack_parts(rank, size, barrier, X, rows, samples, entries):
-    """Pack a thread's part of the rows."""
-    n_rows = len(samples) - 1
-    end = n_rows * (rank + 1) // size
-    for first in range(n_rows * rank // size, end, _ROWS):
-        last = min(first + _ROWS, end)
+    for first in range(0, n_rows, _ROWS):
+        last = min(first + _ROWS, n_rows)
         part = np.arange(first, last) if rows is None else rows[first:last]
         part = part.astype(np.int64, copy=False)
         _pack(part, X.indptr, X.indices, X.data, samples[first:], entries)
+    return samples, entries

@@ -87,7 +87,7 @@ class FMEpochs(Trainer):
         trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
         most = _most_entries(np.diff(problem.X.indptr)[trained], self._batch_size)
-        samples, entries = pack_rows(problem.X, problem.weight, problem.rows, n_threads)
+        samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
         samples["target"][:-1] = problem.target[0, trained]
         self._n_batches = -(-(len(samples) - 1) // self._batch_size)
         # Several outputs take turns with their targets; of one nothing is kept but the samples.
