@@ -1,11 +1,15 @@
 """Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Set, ValuesView
 from numbers import Integral, Number
 
 import numpy as np
 
 from freqfm._messages import cut, shorten, shown
+
+# So many known ids are put into a dict in the time that it takes to search for one among them.
+_FEW = 60
 
 
 def natural(values):
@@ -188,94 +192,53 @@ def find_codes(known, order, values, name):
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
-    values = match_kind(known, values, name)
-    if 8 * len(values) > len(known) and _are_of_one_type(known, values):
-        # Faster than sorting the values, which are many.
-        code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
-        return np.array([code_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
-    values, inverse = unique_codes(values, name)
-    sought, kinds = values, (known.dtype.kind, values.dtype.kind)
-    if "O" not in kinds or kinds[0] in "iuUS":
+    _check_kind(known, values, name)
+    kind = known.dtype.kind
+    if kind == values.dtype.kind and kind in "biuf":
+        # Sorted ones are found much faster.
+        values, inverse = np.unique(values, return_inverse=True)
         # NumPy would convert all known ids to a wider type; what is cut here is unequal below.
-        if kinds in {("i", "O"), ("u", "O")}:
-            limits = np.iinfo(known.dtype)
-            sought = np.clip(values, limits.min, limits.max)
         with np.errstate(over="ignore"):
-            sought = sought.astype(known.dtype)
-    try:
-        places = np.searchsorted(known, sought, sorter=order)
-    except TypeError:
-        raise _other_kind(known, values, name) from None
-    codes = order[np.minimum(places, len(known) - 1)]
-    codes = np.where(known[codes] == values, codes, -1)
-    return codes[inverse]
+            places = np.searchsorted(known, values.astype(known.dtype), sorter=order)
+        codes = order[np.minimum(places, len(known) - 1)]
+        return np.where(known[codes] == values, codes, -1)[inverse]
+    values = values.tolist()
+    if _FEW * len(values) > len(known):
+        code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
+        return np.array([code_of.get(value, -1) for value in values], dtype=np.int64)
+    found = np.full(len(values), -1)
+    for row, value in enumerate(values):
+        place = min(bisect_left(order, value, key=known.item), len(known) - 1)
+        if known.item(order[place]) == value:
+            found[row] = order[place]
+    return found
 
 
-def _are_of_one_type(*arrays):
-    """Return whether all are strings, or objects of the same type, so that they have an order."""
-    kinds = {array.dtype.kind for array in arrays}
-    if kinds != {"O"}:
-        return len(kinds) == 1 and kinds <= {"U", "S"}
-    return len(set().union(*(map(type, array.tolist()) for array in arrays))) == 1
+def _check_kind(known, values, name):
+    """Raise if one of the values has no order among the known ids, as strings among numbers.
 
-
-def match_kind(known, values, name):
-    """Return values in a type that can be compared and concatenated with known ids.
-
-    Raises
-    ------
-    TypeError
-        If no such type keeps all ids distinct.
+    Nor have truth values, which are a mask rather than ids: they would be the numbers 0 and 1. And
+    fractions are no ids among integers.
     """
-    kinds = known.dtype.kind, values.dtype.kind
-    if "b" in kinds and kinds != ("b", "b"):
-        # A mask rather than ids: NumPy would take it for the numbers 0 and 1.
-        raise _other_kind(known, values, name)
-    if all(kind in "biu" for kind in kinds):
-        common = np.result_type(known, values)
-        if common.kind == "f":
-            # No type has all numbers of uint64 and negative ones.
-            limits = np.iinfo(known.dtype)
-            fits = limits.min <= int(values.min()) and int(values.max()) <= limits.max
-            common = known.dtype if fits else object
-        return values.astype(common)
-    if kinds[1] == "f" and kinds[0] in "iu":
-        with np.errstate(invalid="ignore"):
-            whole = values.astype(np.int64)
-        if _equal(whole, values):
-            return match_kind(known, whole, name)
-        if (values % 1 == 0).all():
-            # Integers beyond 64 bits.
-            return np.array([int(value) for value in values.tolist()], dtype=object)
-    elif kinds[0] == "f" and kinds[1] in "iu":
-        with np.errstate(over="ignore"):
-            converted = values.astype(known.dtype)
-        return converted if _equal(converted, values) else values.astype(object)
-    elif kinds in {("O", "U"), ("O", "i"), ("O", "u"), ("O", "f")}:
-        return values.astype(object)
-    elif kinds[0] in "iuf" and kinds[1] == "O":
-        # Numbers that NumPy has no type for, such as 2**70.
-        if all(isinstance(value, Number) for value in values.tolist()):
-            return values
-    elif kinds[0] in "US" and kinds[1] == "O":
-        text, nul = (str, "\0") if kinds[0] == "U" else (bytes, b"\0")
-        if all(isinstance(value, text) for value in values.tolist()):
-            # Converted for speed, except ids that NumPy strings would truncate.
-            cut = any(value.endswith(nul) for value in values.tolist())
-            return values if cut else values.astype(known.dtype.kind)
-    elif kinds[0] == kinds[1]:
-        return values
-    raise _other_kind(known, values, name)
-
-
-def _other_kind(known, values, name):
-    advice = "convert them to the type of the latter"
-    if values.dtype.kind == "b":
-        advice = "give ids; for a mask, those that it selects"
-    return TypeError(
-        f"{name} holds ids such as {shown(values[0])}, of another kind than those seen in fit, "
-        f"such as {shown(known[0])}; {advice}."
-    )
+    one = known.item(0)
+    fractions = isinstance(one, int) and values.dtype.kind == "f" and (values % 1 != 0).any()
+    values = values[values % 1 != 0] if fractions else values
+    some = values if values.dtype.kind == "O" else values[:1]
+    for value in {type(value): value for value in reversed(some.tolist())}.values():
+        try:
+            # Raises a TypeError if it cannot compare.
+            _ = one < value
+            is_other = fractions or isinstance(one, bool) != isinstance(value, bool)
+        except TypeError:
+            is_other = True
+        if is_other:
+            advice = "convert them to the type of the latter"
+            if isinstance(value, bool):
+                advice = "give ids; for a mask, those that it selects"
+            raise TypeError(
+                f"{name} holds ids such as {shown(value)}, of another kind than those seen in fit, "
+                f"such as {shown(one)}; {advice}."
+            )
 
 
 def check_known(ids, codes, name):
@@ -313,13 +276,29 @@ def extend_ids(known, order, ids, name):
     codes = find_codes(known, order, ids, name)
     new = codes < 0
     if new.any():
-        fresh, places = unique_codes(match_kind(known, ids[new], name), name)
+        fresh, places = unique_codes(ids[new], name)
         numbers = len(known) + np.arange(len(fresh))
         codes[new] = numbers[places]
+        joined = _joined(known, fresh)
         # Merged, not sorted again with all others: a log that is read in chunks adds some in each.
-        order = np.insert(order, np.searchsorted(known, fresh, sorter=order), numbers)
-        known = np.concatenate([known, fresh])
+        places = np.searchsorted(joined[: len(known)], joined[len(known) :], sorter=order)
+        known, order = joined, np.insert(order, places, numbers)
     return codes, known, order
+
+
+def _joined(known, fresh):
+    """Return ids as one array: of the type of the known ones if it holds all, else of objects."""
+    kind = known.dtype.kind
+    if kind != fresh.dtype.kind:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                converted = fresh.astype(kind if kind in "US" else known.dtype)
+        except OverflowError:
+            converted = fresh[:0]
+        same = _equal(converted, fresh)
+        fresh = converted if same else fresh.astype(object)
+        known = known if same else known.astype(object)
+    return np.concatenate([known, fresh])
 
 
 def ids_of(known, codes):
