@@ -100,9 +100,13 @@ def of_unknown_sizes(X, bounds):
 def wait_for_all(client):
     """Wait for two workers whose nannies would start them again.
 
-    A nanny that has not heard yet that its worker has started does not.
+    A nanny that has not heard yet that its worker has started does not, nor may one on a busy
+    machine whose worker was killed while it started: then all are started again.
     """
-    client.wait_for_workers(2)
+    try:
+        client.wait_for_workers(2, timeout=60)
+    except TimeoutError:
+        client.restart()
     while any(nanny.status.name != "running" for nanny in client.cluster.workers.values()):
         time.sleep(0.05)
 
