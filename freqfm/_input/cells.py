@@ -8,17 +8,13 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from freqfm._input.frames import dtype_of, is_frame, open_frame
 from freqfm._input.ids import is_missing
-from freqfm._input.validation import as_native, refuse_unread
+from freqfm._input.validation import refuse_unread
 from freqfm._messages import cut, shown
 
 # What needs no conversion.
 _PLAIN = {bool, bytes, int, str, type(None)}
-
-
-def is_frame(X):
-    """Return whether X is a DataFrame or a table of pyarrow, with named columns."""
-    return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
 
 
 def read_cells(X, name="X"):
@@ -48,7 +44,8 @@ def read_cells(X, name="X"):
     TypeError
         If the rows of a DataFrame are not in memory.
     """
-    names, columns = open_columns(X)
+    refuse_unread(X)
+    names, columns = _open(X, name)
     cells = []
     for of_column, column in zip(names, columns, strict=True):
         try:
@@ -64,37 +61,22 @@ def read_cells(X, name="X"):
     return names, cells
 
 
-def open_columns(X):
+def _open(X, name):
     """Return the names and the columns of a DataFrame or an array, in the types of its library."""
-    refuse_unread(X)
-    X = as_native(X)
-    if not is_frame(X):
-        if X.ndim != 2:
-            raise ValueError(
-                f"X has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
-                f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
-            )
-        return list(range(X.shape[1])), list(X.T)
-    if hasattr(X, "iloc"):
-        return list(X.columns), [X.iloc[:, place] for place in range(X.shape[1])]
-    if hasattr(X, "column_names"):
-        return list(X.column_names), X.columns
-    if hasattr(X, "get_columns"):
-        return X.columns, X.get_columns()
-    import narwhals
-
-    frame = narwhals.from_native(X, eager_only=True)
-    return frame.columns, [narwhals.to_native(frame.get_column(name)) for name in frame.columns]
-
-
-def type_of(column):
-    """Return the type of a column, in the types of its library."""
-    return column.dtype if hasattr(column, "dtype") else column.type
+    if is_frame(X):
+        names, column = open_frame(X, name)
+        return names, list(map(column, range(len(names))))
+    if X.ndim != 2:
+        raise ValueError(
+            f"{name} has shape {X.shape}; give rows of fields, (n_samples, n_fields). Reshape your "
+            f"data: X.reshape(-1, 1) is one field, X.reshape(1, -1) one row."
+        )
+    return list(range(X.shape[1])), list(X.T)
 
 
 def _values(column):
     """Return the values of a column as a list of the objects that its library makes of them."""
-    dtype = type_of(column)
+    dtype = dtype_of(column)
     if type(dtype).__name__ == "ArrowDtype":
         column = column.array.__arrow_array__()
         dtype = column.type

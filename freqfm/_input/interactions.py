@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
+from freqfm._input.frames import dtype_of, is_frame, open_frame, to_numpy
 from freqfm._input.ids import as_ids, check_present, natural, unique_codes
 from freqfm._input.times import are_times, time_ranks
 from freqfm._messages import cut, shorten, shown
@@ -33,17 +34,77 @@ ADVICE_FOR_NONE = {"value": ", or pass value=None to count every interaction as 
 _ROWS_OF_CHUNK = 1 << 18
 
 
-class Columns:
-    """The columns of a table, of which some hold users, items, values and times.
+class InteractionTable:
+    """A table of interactions: an array, a list of tuples or a DataFrame, read column by column.
 
     Parameters
     ----------
+    X : array-like or DataFrame of shape (n_interactions, n_columns)
+        Users and items may also be in the index of a Series or DataFrame, as pandas groups them.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    given : array or DataFrame
+        What it was made from.
+    all_names : list of str or None
+        Names of a DataFrame's columns; None for an array, and for a DataFrame whose names are
+        integers.
     names : list of str or None
-    n_columns : int
+        The same, but None if names only number the columns.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a DataFrame that
+        cannot be read.
     """
 
-    def __init__(self, names, n_columns):
-        self.names, self.shape = names, (0, n_columns)
+    def __init__(self, X):
+        X = with_groups(X)
+        self.names, self.all_names, self.given = None, None, X
+        if is_frame(X):
+            names, self._native = open_frame(X)
+            twice = [name for name, n in Counter(map(str, names)).items() if n > 1]
+            if twice:
+                raise ValueError(
+                    f"X has several columns of the name {shorten(twice)}; rename them."
+                )
+            self.shape = X.shape[0], len(names)
+            if not all(isinstance(name, Integral) for name in names):
+                self.all_names = list(map(str, names))
+            if not only_numbered(names):
+                self.names = self.all_names
+        else:
+            _refuse_matrix(X)
+            if isinstance(X, (Iterator, Mapping, Set)):
+                raise TypeError(
+                    f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
+                    f"array or a DataFrame."
+                )
+            if isinstance(X, (list, tuple)):
+                # As objects, since NumPy would convert ("ann", 3) to two strings.
+                X = np.array(X, dtype=object)
+            X = check_array(
+                X,
+                dtype=None,
+                ensure_all_finite=False,
+                ensure_min_samples=0,
+                ensure_min_features=0,
+                input_name="X",
+            )
+            self.shape = X.shape
+            self._native = X.T.__getitem__
+        if self.shape[0] == 0:
+            raise ValueError(
+                f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
+                f"least one interaction."
+            )
+
+    def column(self, place):
+        """Return the column at a position, as an array."""
+        column = self._native(place)
+        return column if isinstance(column, np.ndarray) else to_numpy(column)
 
     def find(self, **wanted):
         """Return the position of the column for each role, or None where there is none.
@@ -88,13 +149,6 @@ class Columns:
                     f"{role}=... and {others[0]}=..."
                 )
         return places
-
-    def check_is_table(self, wanted):
-        """Raise if the columns are those of a matrix; only the rows of a table tell."""
-
-    def _has_times(self, place):
-        """Return whether a column holds times; only the rows of a table tell."""
-        return False
 
     def _given(self, role, key):
         """Return the position of a column that is given by name or position."""
@@ -193,71 +247,6 @@ class Columns:
                 f"X is read with {read}: ratings are weights, so that low ones count as interest "
                 f"too. Pass value=None to count every interaction as 1 (having dropped the low "
                 f"ratings, for instance), value={shown(names[place])} to use ratings silently."
-            )
-
-
-class Table(Columns):
-    """A table of interactions: an array, a list of tuples or a DataFrame, read column by column.
-
-    Parameters
-    ----------
-    X : array-like or DataFrame of shape (n_interactions, n_columns)
-        Users and items may also be in the index of a Series or DataFrame, as pandas groups them.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    given : array or DataFrame
-        What it was made from.
-    column : callable
-        Returns the column at a position, as an array.
-    all_names : list of str or None
-        Names of a DataFrame's columns; None for an array, and for a DataFrame whose names are
-        integers.
-    names : list of str or None
-        The same, but None if names only number the columns.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If ``X`` is not two-dimensional, has no rows, is sparse or complex, or is a DataFrame that
-        cannot be read.
-    """
-
-    def __init__(self, X):
-        X = with_groups(X)
-        self.names, self.all_names, self.given = None, None, X
-        if is_dataframe(X):
-            names, self.column, n_rows = _open_dataframe(X)
-            self.shape = n_rows, len(names)
-            if not all(isinstance(name, Integral) for name in names):
-                self.all_names = list(map(str, names))
-            if not only_numbered(names):
-                self.names = self.all_names
-        else:
-            _refuse_matrix(X)
-            if isinstance(X, (Iterator, Mapping, Set)):
-                raise TypeError(
-                    f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
-                    f"array or a DataFrame."
-                )
-            if isinstance(X, (list, tuple)):
-                # As objects, since NumPy would convert ("ann", 3) to two strings.
-                X = np.array(X, dtype=object)
-            X = check_array(
-                X,
-                dtype=None,
-                ensure_all_finite=False,
-                ensure_min_samples=0,
-                ensure_min_features=0,
-                input_name="X",
-            )
-            self.shape = X.shape
-            self.column = X.T.__getitem__
-        if self.shape[0] == 0:
-            raise ValueError(
-                f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
-                f"least one interaction."
             )
 
     def check_is_table(self, wanted):
@@ -359,19 +348,12 @@ class Table(Columns):
         name = "X's column of times"
         values = natural(self.column(place))
         check_present(values, name)
-        codes = _ordered_codes(self.given, place)
-        return time_ranks(values, name) if codes is None else codes
-
-
-def _ordered_codes(X, place):
-    """Return the codes of a column whose categories have an order; None for other columns."""
-    if hasattr(X, "iloc"):
-        column = X.iloc[:, place]
-        return column.cat.codes.to_numpy() if getattr(column.dtype, "ordered", False) else None
-    column = X[list(_names(X))[place]] if is_dataframe(X) else None
-    if type(getattr(column, "dtype", None)).__name__ == "Enum":
-        return column.to_physical().to_numpy()
-    return None
+        column = self._native(place)
+        if getattr(dtype_of(column), "ordered", False):
+            return column.cat.codes.to_numpy()
+        if type(dtype_of(column)).__name__ == "Enum":
+            return column.to_physical().to_numpy()
+        return time_ranks(values, name)
 
 
 def with_groups(X):
@@ -397,19 +379,19 @@ class LazyTable:
         self.names = list(schema)
 
     def first_rows(self):
-        """Return a ``Table`` of the first rows, with all columns; None if there are none."""
+        """Return a table of the first rows, with all columns; None if there are none."""
         if hasattr(self._X, "collect"):
             rows = self._X.head(_ROWS_OF_CHUNK).collect()
-            return Table(rows) if rows.shape[0] else None
-        return next((Table(rows) for rows in self._batches(None) if rows.shape[0]), None)
+            return InteractionTable(rows) if rows.shape[0] else None
+        return next((InteractionTable(rows) for rows in self._batches(None) if rows.shape[0]), None)
 
     def chunks(self, columns=None):
-        """Yield a ``Table`` for each chunk that has rows, of some columns by name or of all."""
+        """Yield a table for each chunk that has rows, of some columns by name or of all."""
         lazy = hasattr(self._X, "collect")
         frames = self._collected(columns) if lazy else _joined(self._batches(columns))
         for frame in frames:
             if frame.shape[0]:
-                yield Table(frame)
+                yield InteractionTable(frame)
 
     def _batches(self, columns):
         import pyarrow
@@ -472,24 +454,10 @@ def _fragments_of(data):
             yield fragment
 
 
-def is_lazy(X):
-    """Return whether X is a table that can be read chunk by chunk."""
-    library, name = type(X).__module__.split(".")[0], type(X).__name__
-    return (library == "polars" and name == "LazyFrame") or (
-        library == "pyarrow" and name.endswith("Dataset")
-    )
-
-
 def is_auto(key):
     """Return whether a column is to be found by its name or place."""
     # Arrays compare element by element.
     return isinstance(key, str) and key == "auto"
-
-
-def is_dataframe(X):
-    """Return whether X is a DataFrame, with named columns."""
-    # Look at the type: probing a lazy DataFrame itself triggers computations or warnings.
-    return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
 
 
 def _refuse_matrix(X):
@@ -499,48 +467,3 @@ def _refuse_matrix(X):
             f"X is a sparse matrix of shape {X.shape}, where a table of interactions is expected. "
             f"Pass its users and items, np.column_stack(X.nonzero()), or {_FOR_MATRICES}."
         )
-
-
-def _names(X):
-    return X.column_names if hasattr(type(X), "column_names") else X.columns
-
-
-def _open_dataframe(X):
-    """Return the names, a function that returns the column at a position, the number of rows."""
-    if hasattr(X, "iloc") or hasattr(X, "column_names"):
-        counts = Counter(map(str, _names(X)))
-        twice = [name for name, count in counts.items() if count > 1]
-        if twice:
-            raise ValueError(f"X has several columns of the name {shorten(twice)}; rename them.")
-    try:
-        import narwhals
-    except ImportError:
-        if not hasattr(X, "iloc"):
-            raise ImportError(
-                f"X is a {type(X).__module__.split('.')[0]} {type(X).__name__}; reading it takes "
-                f"narwhals: pip install 'freqfm[frames]', or give an array or a list."
-            ) from None
-        return list(X.columns), lambda place: np.asarray(X.iloc[:, place]), X.shape[0]
-    try:
-        frame = narwhals.from_native(X, eager_only=True)
-    except TypeError as error:
-        raise TypeError(
-            f"X of type {type(X).__name__} is not a DataFrame in memory, an array or a list "
-            f"({cut(error)}); collect or convert it first."
-        ) from None
-    names = list(frame.columns)
-
-    def column(place):
-        series = frame.get_column(names[place])
-        values = series.to_numpy()
-        if values.dtype.kind == "U":
-            # Polars converts to NumPy strings, which drop trailing NUL characters.
-            values = np.array(series.to_list(), dtype=object)
-        missing = series.is_null().to_numpy()
-        if missing.any():
-            # Undo conversions by NumPy, such as integers with gaps that became floats with NaN.
-            values = values.astype(object)
-            values[missing] = None
-        return values
-
-    return names, column, frame.shape[0]

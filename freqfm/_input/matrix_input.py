@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._input.columns import only_numbered, role_of
-from freqfm._input.interactions import is_dataframe, is_lazy
+from freqfm._input.frames import is_frame, is_lazy, open_frame
 from freqfm._input.times import are_times
 from freqfm._input.validation import as_array
 from freqfm._messages import shorten, shown
@@ -147,11 +147,8 @@ def _table_error(found):
 
 def _open(X):
     """Return the names of a DataFrame, the number of columns, and a function that returns one."""
-    if not is_dataframe(X):
-        array = as_array("X", X)
-        return [], array.shape[1] if array.ndim == 2 else 0, lambda place: array[:, place]
-    if hasattr(X, "iloc"):
-        return list(X.columns), len(X.columns), lambda place: X.iloc[:, place]
-    if hasattr(type(X), "column_names"):
-        return list(X.column_names), len(X.column_names), X.column
-    return list(X.columns), len(X.columns), lambda place: X[:, place]
+    if is_frame(X):
+        names, column = open_frame(X)
+        return names, len(names), column
+    array = as_array("X", X)
+    return [], array.shape[1] if array.ndim == 2 else 0, lambda place: array[:, place]

@@ -12,6 +12,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present
 from freqfm._input.rows import csr_of, take_rows
 from freqfm._messages import cut, shown
@@ -185,15 +186,6 @@ def _as_numbers(name, values):
         ) from None
     refuse_dates(name, array)
     return numbers
-
-
-def as_native(X):
-    """Return what a DataFrame of narwhals wraps, and anything else as it is."""
-    if type(X).__module__.split(".")[0] != "narwhals":
-        return X
-    import narwhals
-
-    return narwhals.to_native(X)
 
 
 def refuse_dates(name, values):

@@ -17,7 +17,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from freqfm._input.cells import is_frame, read_cells
+from freqfm._input.cells import read_cells
+from freqfm._input.frames import is_frame
 from freqfm._input.ids import check_present, natural
 from freqfm._input.rows import csr_of, with_one_index_type
 from freqfm._input.validation import check_flag, check_integer

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._input.cells import is_frame, read_cells
+from freqfm._input.cells import read_cells
+from freqfm._input.frames import is_frame
 from freqfm._messages import shorten, shown
 from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths

@@ -16,7 +16,8 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import column_or_1d
 
-from freqfm._input.cells import is_frame, read_cells
+from freqfm._input.cells import read_cells
+from freqfm._input.frames import is_frame
 from freqfm._input.ids import check_present
 from freqfm._input.rows import stack_rows, take_rows, with_one_index_type
 from freqfm._input.validation import check_integer

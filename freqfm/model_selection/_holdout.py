@@ -11,7 +11,8 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import InvalidParameterError
 
-from freqfm._input.interactions import Table, is_dataframe, with_groups
+from freqfm._input.frames import is_frame
+from freqfm._input.interactions import InteractionTable, with_groups
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import (
     check_integer,
@@ -201,7 +202,7 @@ def _open(X, user, item):
         )
     objects = getattr(getattr(X, "dtype", None), "kind", None) in ("O", "S", "T", "U")
     if (user, item) == ("auto", "auto") and (
-        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_dataframe(X) or objects)
+        sparse.issparse(X) or not (isinstance(X, (list, tuple)) or is_frame(X) or objects)
     ):
         return _Matrix(X)
     return _Interactions(X, user, item)
@@ -261,7 +262,7 @@ class _Interactions:
     """Histories in a table; their entries are its distinct pairs of user and item."""
 
     def __init__(self, X, user, item):
-        self._table = Table(X)
+        self._table = InteractionTable(X)
         places = self._table.find(user=user, item=item)
         (user_ids, users), (self._items, items) = self._table.codes(places)
         n_items = len(self._items)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import Bunch
 
-from freqfm._input.interactions import Table
+from freqfm._input.interactions import InteractionTable
 from freqfm._input.validation import check_flag, check_integer, draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
@@ -35,7 +35,7 @@ class _InteractionSplitter(BaseCrossValidator):
         test : ndarray
             Indices of the test interactions, in ascending order.
         """
-        for train, test in self._masks(Table(X)):
+        for train, test in self._masks(InteractionTable(X)):
             yield np.flatnonzero(train), np.flatnonzero(test)
 
     def _masks(self, table):

@@ -353,7 +353,7 @@ def test_missing_durations_without_narwhals(monkeypatch):
     monkeypatch.setitem(sys.modules, "narwhals", None)
     durations = pandas.to_timedelta([None, "1s"])
     frame = pandas.DataFrame({"user": "ann", "item": ["a", "b"], "time": durations})
-    with pytest.raises(ValueError, match="column of times holds NaT at row 0"):
+    with pytest.raises(ValueError, match="column of times holds (NaT|None) at row 0"):
         list(LeaveLastOut().split(frame))
 
 

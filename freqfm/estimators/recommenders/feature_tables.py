@@ -6,10 +6,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction import DictVectorizer
 
-from freqfm._input.cells import open_columns, read_cells, type_of
+from freqfm._input.cells import read_cells
 from freqfm._input.columns import role_of
+from freqfm._input.frames import dtype_of, is_frame, open_frame
 from freqfm._input.ids import as_ids, unique_codes
-from freqfm._input.interactions import Table, is_dataframe
+from freqfm._input.interactions import InteractionTable
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 
@@ -48,13 +49,13 @@ class FeatureTable:
 
     def __init__(self, role, frame, column):
         self.role, self.name = role, f"{role}_features"
-        if not is_dataframe(frame):
+        if not is_frame(frame):
             raise TypeError(
                 f"{self.name} must be a DataFrame with a row of features for each id; got "
                 f"{type(frame).__name__}. Matrices go to "
                 f"MFRecommender(backbone=Features({self.name}=...))."
             )
-        table = Table(frame)
+        table = InteractionTable(frame)
         names = [str(name) for name in (table.names or range(table.shape[1]))]
         place = self._place_of_ids(frame, names, column)
         ids = frame.index.to_numpy() if place is None else table.column(place)
@@ -68,10 +69,11 @@ class FeatureTable:
             )
         self.rows = [{} for _ in codes]
         _, cells = read_cells(frame, self.name)
-        for k, column in enumerate(open_columns(frame)[1]):
+        _, column_at = open_frame(frame, self.name)
+        for k in range(len(cells)):
             if k != place:
                 # As pandas and as Arrow name them.
-                is_category = str(type_of(column)).startswith(("category", "dictionary"))
+                is_category = str(dtype_of(column_at(k))).startswith(("category", "dictionary"))
                 self._add(names[k], cells[k], is_category)
 
     def _place_of_ids(self, frame, names, column):

@@ -6,7 +6,7 @@ from sklearn.utils.validation import validate_data
 
 from freqfm._input.columns import only_numbered
 from freqfm._input.ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
-from freqfm._input.interactions import ADVICE_FOR_NONE, Columns, LazyTable, Table, is_auto
+from freqfm._input.interactions import ADVICE_FOR_NONE, InteractionTable, LazyTable, is_auto
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import shorten
 from freqfm._warnings import warn_user
@@ -67,13 +67,12 @@ class InteractionEncodingMixin:
 
         Of those columns that fit has read, only the ``optional`` ones may be missing.
         """
-        table = Table(X)
+        table = InteractionTable(X)
         wanted = {role: getattr(self, role) for role in roles}
         if reset:
-            self._keep_columns(table)
+            places = self._learn_columns(table)
         else:
-            wanted = self._columns_of_fit(table, wanted, optional)
-        places = self._find_columns(table, wanted)
+            places = self._find_columns(table, self._columns_of_fit(table, wanted, optional))
         return [
             np.ones(table.shape[0])
             if places[role] is None
@@ -88,12 +87,15 @@ class InteractionEncodingMixin:
             table.warn_about_values(places)
         return places
 
-    def _keep_columns(self, table):
-        """Store how many columns a table has, and their names."""
+    def _learn_columns(self, table):
+        """Store how many columns a table has, their names, and the places of those to be read."""
         self.n_features_in_ = table.shape[1]
         vars(self).pop("feature_names_in_", None)
         if table.all_names is not None:
             self.feature_names_in_ = np.array(table.all_names, dtype=object)
+        wanted = {"user": self.user, "item": self.item, "value": self.value}
+        self._places = self._find_columns(table, wanted)
+        return self._places
 
     def _columns_of_fit(self, table, wanted, optional):
         """Return the columns that fit has read, by role: their names or, of an array, positions.
@@ -109,7 +111,7 @@ class InteractionEncodingMixin:
         if table.names is not None and names is None:
             return wanted
         n_before = LearnedArrays(self).size("n_features_in_")
-        places = Columns(names, n_before).find(**wanted)
+        places = {r: None if key is None else self._places[r] for r, key in wanted.items()}
         if table.names is not None:
             columns = {role: None if at is None else names[at] for role, at in places.items()}
             missing = [role for role in optional if columns[role] not in table.names]
@@ -148,9 +150,7 @@ class InteractionEncodingMixin:
         first = table.first_rows()
         if first is None:
             raise ValueError("X has 0 rows; give at least one interaction.")
-        self._keep_columns(first)
-        wanted = {"user": self.user, "item": self.item, "value": self.value}
-        places = self._find_columns(first, wanted)
+        places = self._learn_columns(first)
         del first
         # In the order in which the chunks have them.
         roles = [role for role in ("user", "item", "value") if places[role] is not None]

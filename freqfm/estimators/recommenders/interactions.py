@@ -20,8 +20,8 @@ from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.ids import as_list
-from freqfm._input.interactions import is_dataframe, is_lazy
 from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
@@ -134,8 +134,7 @@ class InteractionRecommender(
     Columns of objects that are all integers or all numbers are converted to integers or floats. Ids
     are returned in the type of ``item_ids_`` or ``user_ids_``; if one is missing, because there was
     nothing more to recommend, the result is an array of objects with None in its place and the
-    score -inf. pandas, Polars and Arrow DataFrames are read through narwhals
-    (``pip install 'freqfm[frames]'``).
+    score -inf.
 
     Callbacks are called for the epochs of ``estimator_``. A
     :class:`freqfm.callbacks.Checkpoint` stores that recommender:
@@ -860,7 +859,7 @@ def _is_list(value):
 
 def _is_nested(name, lists):
     """Return whether these are lists of ids, one for each user, rather than ids."""
-    if is_dataframe(lists) or sparse.issparse(lists):
+    if is_frame(lists) or sparse.issparse(lists):
         raise TypeError(
             f"{name} is a {type(lists).__name__}; give a list of ids, or a list of such lists."
         )

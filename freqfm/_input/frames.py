@@ -1,0 +1,70 @@
+"""DataFrames in memory, of pandas, Polars and Arrow: their names and columns."""
+
+import numpy as np
+
+__all__ = ["as_native", "dtype_of", "is_frame", "is_lazy", "open_frame", "to_numpy"]
+
+
+def is_frame(X):
+    """Return whether X is a DataFrame or a table of pyarrow, with named columns."""
+    # Look at the type: probing a lazy DataFrame itself triggers computations or warnings.
+    return hasattr(type(X), "columns") or hasattr(type(X), "column_names")
+
+
+def is_lazy(X):
+    """Return whether X is a table that can be read chunk by chunk."""
+    library, name = type(X).__module__.split(".")[0], type(X).__name__
+    return (library == "polars" and name == "LazyFrame") or (
+        library == "pyarrow" and name.endswith("Dataset")
+    )
+
+
+def as_native(X):
+    """Return what a DataFrame of narwhals wraps, and anything else as it is."""
+    if type(X).__module__.split(".")[0] != "narwhals":
+        return X
+    import narwhals
+
+    return narwhals.to_native(X)
+
+
+def open_frame(X, name="X"):
+    """Return the names of a DataFrame, and a function that returns the column at a position.
+
+    Columns are of the types of the DataFrame's library.
+
+    Raises
+    ------
+    TypeError
+        If the rows are not in memory, or the library is not known.
+    """
+    X = as_native(X)
+    if not hasattr(type(X), "compute"):
+        if hasattr(X, "iloc"):
+            return list(X.columns), lambda place: X.iloc[:, place]
+        if hasattr(X, "column_names"):
+            return list(X.column_names), X.column
+        if hasattr(X, "get_columns"):
+            return list(X.columns), X.to_series
+    raise TypeError(
+        f"{name} of type {type(X).__name__} is not a DataFrame in memory, of pandas, Polars or "
+        f"Arrow, an array or a list; collect or convert it first."
+    )
+
+
+def dtype_of(column):
+    """Return the type of a column, in the types of its library."""
+    return column.dtype if hasattr(column, "dtype") else column.type
+
+
+def to_numpy(column):
+    """Return a column as an array, of objects with None if values are missing."""
+    missing = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
+    # Of Polars, not NumPy's strings, which drop trailing NUL characters.
+    is_text = str(dtype_of(column)) == "String"
+    values = np.array(column.to_list(), dtype=object) if is_text else column.to_numpy()
+    if missing.any():
+        # Undo conversions by NumPy, such as integers with gaps that became floats with NaN.
+        values = values.astype(object)
+        values[missing] = None
+    return values
