@@ -248,8 +248,8 @@ class RankingProblem(NamedTuple):
     include_positive: bool = False  #: whether a positive is part of the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
     sampler: str = ""  #: how the user has given it, for messages
-    #: Of negatives that are drawn per user, if all proposals of the sampler have the same; or None.
-    proposal_code: int | None = None
+    #: The class of what negatives are drawn from per user, if the sampler tells it; or None.
+    proposal_type: type | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
@@ -454,7 +454,7 @@ class AutoencoderProblem(NamedTuple):
     n_positives: int  #: interactions of the users of a batch
     n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
     sampler: str = ""  #: as in ``RankingProblem``
-    proposal_code: int | None = None  #: as in ``RankingProblem``
+    proposal_type: type | None = None  #: as in ``RankingProblem``
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
 
@@ -791,7 +791,7 @@ class Backend(ABC):
         Parameters
         ----------
         proposal : Proposal
-            Of code PROPOSAL_UNIFORM or PROPOSAL_GIVEN.
+            One that does not depend on a query.
         stream : Stream
         first : int
             Number of the first list in the stream.

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -20,16 +21,9 @@ from freqfm._input.validation import (
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import (
-    PROPOSAL_GIVEN,
-    PROPOSAL_WEIGHTED,
-    STATIC,
-    Proposal,
-    check_values,
-    shapes_needed,
-)
+from freqfm.formulas.sampling_laws import Proposal
 
-# Fields of a proposal that need not be integers.
+# Numbers of a proposal that need not be integers.
 _FLOATS = ("alpha", "temperature")
 
 
@@ -141,8 +135,7 @@ class Sampler(Component):
 
     def _log_weights(self, queries):
         """Return the log-probabilities, up to a constant for each row."""
-        # The draws of PROPOSAL_WEIGHTED are uniform.
-        if self.proposal_.code not in (*STATIC, PROPOSAL_WEIGHTED):
+        if not isinstance(self.proposal_, Proposal):
             raise NotImplementedError(
                 f"The probabilities of {type(self).__name__} depend on the query in a way that it "
                 f"does not tell; derive it from the sampler whose distribution it takes, such as "
@@ -208,9 +201,9 @@ class QuerySampler(Sampler):
     corrected = True
     #: Number of epochs between two calls of ``proposal``.
     refresh: int = 1
-    #: The code of all of its proposals, by which a backend knows beforehand whether it can draw
+    #: The class of all of its proposals, by which a backend knows beforehand whether it can draw
     #: from them; None if that is unknown: then only the CPU draws.
-    proposal_code: int | None = None
+    proposal_type: type | None = None
 
     @abstractmethod
     def proposal(self, counts, vectors, seed, previous=None):
@@ -223,22 +216,45 @@ class QuerySampler(Sampler):
         vectors : ndarray of shape (n_items, d), float32
             Vectors as the loss compares them. The proposal may keep the array.
         seed : int
-        previous : Proposal, default=None
+        previous : named tuple, default=None
             What this returned for earlier vectors of the items. If these are from an earlier call
             of ``fit``, only its ``codewords`` are left.
 
         Returns
         -------
-        proposal : Proposal
+        proposal : named tuple
+            A :class:`Proposal`, or a named tuple of arrays and numbers, ``n_items`` among them,
+            whose class has the formulas of a distribution, see Notes.
+
+        Notes
+        -----
+        Formulas are static methods of the class, compiled into the kernels that draw:
+
+        - ``draw(proposal, query, key, ids, log_q, numbers, sums)`` writes items to ``ids`` and
+          log(n_items Q(item | query)) to ``log_q``. A softmax subtracts it from the logits.
+        - ``log_q_of(proposal, query, item, numbers, sums)``, optional, returns that of any item
+          for the same query; without it, it is zero.
+        - ``prepare(proposal, query, numbers, sums)``, optional, is called once for each query.
+
+        ``query`` is a vector of float32, ``key`` a uint64 that makes all random numbers of the
+        query, as ``freqfm.formulas.sampling_laws.random_number(key, index)``. ``numbers``, float32,
+        and ``sums``, float64, keep what ``prepare`` has computed; they are as long as the optional
+        method ``scratch()`` says, which returns two integers.
         """
 
     def _proposal_of(self, vectors, counts, seed):
         return self.proposal(counts, vectors, seed)
 
 
+class _Recalled(NamedTuple):
+    """What is left of a proposal of an earlier call of ``fit``."""
+
+    codewords: np.ndarray
+
+
 def recall_codewords(codewords):
     """Return the remains of an earlier call's last proposal; None if it had no codewords."""
-    return Proposal(codewords=codewords) if len(codewords) else None
+    return _Recalled(codewords) if len(codewords) else None
 
 
 def check_draws(sampler, items, shape, n_items):
@@ -256,11 +272,11 @@ def check_draws(sampler, items, shape, n_items):
 
 def check_static(sampler, proposal):
     """Raise unless lists can be drawn from a sampler's proposal without queries."""
-    if proposal.code not in STATIC:
+    if not isinstance(proposal, Proposal):
         raise ValueError(
-            f"proposal of {type(sampler).__name__} has code={proposal.code}, which needs queries; "
-            f"lists that do not depend on the user are drawn from PROPOSAL_UNIFORM or "
-            f"PROPOSAL_GIVEN of freqfm.formulas.sampling_laws. Take one of these, or override draw."
+            f"proposal of {type(sampler).__name__} is a {type(proposal).__name__}, which needs "
+            f"queries; lists that do not depend on the user are drawn from what "
+            f"freqfm.samplers.proposal_of returns. Take it, or override draw."
         )
 
 
@@ -275,7 +291,6 @@ def proposal_of(probabilities):
     Returns
     -------
     proposal : Proposal
-        Of code PROPOSAL_GIVEN.
 
     Raises
     ------
@@ -324,7 +339,7 @@ def _given(weights):
     log_q = np.zeros(n, dtype=np.float32)
     log_q[present] = np.log(shares[present] * present.sum())
     table = alias_table(np.arange(n, dtype=np.int32), np.array([0, n]), shares, log_q)
-    return Proposal(log_q=log_q, code=PROPOSAL_GIVEN, n_items=n, aliases=table)
+    return Proposal(log_q=log_q, n_items=n, aliases=table)
 
 
 def alias_table(items, starts, weight, log_q):
@@ -360,7 +375,7 @@ def leave_out(proposal, absent):
     if not absent.any():
         return proposal
     weights = np.ones(proposal.n_items)
-    if proposal.code == PROPOSAL_GIVEN:
+    if len(proposal.aliases):
         weights = np.exp(proposal.log_q.astype(np.float64))
     return _given(np.where(absent, 0, weights))
 
@@ -378,29 +393,30 @@ def check_proposal(learned, name, proposal, n_items, width):
     n_items, width : int
         Shape of the item vectors.
     """
-    learned.require(isinstance(proposal, Proposal), name, f"is a {type(proposal).__name__}")
-    for field, default in Proposal._field_defaults.items():
-        value = getattr(proposal, field)
-        if isinstance(default, np.ndarray):
-            learned.array(f"{name}.{field}", (None,) * default.ndim, default.dtype.kind, value)
-            fits = value.dtype == default.dtype
-        else:
-            fits = isinstance(value, Real) and (isinstance(value, Integral) or field in _FLOATS)
-        found = "" if fits else f"is {value!r}, of another type than it has to be"
-        learned.require(fits, f"{name}.{field}", found)
-    shapes = shapes_needed(proposal, width)
-    learned.require(
-        proposal.code in shapes,
-        f"{name}.code",
-        f"is {proposal.code}, none of freqfm.formulas.sampling_laws",
-    )
+    kind = type(proposal)
+    fits = kind is Proposal or (hasattr(kind, "draw") and hasattr(kind, "_fields"))
+    learned.require(fits, name, f"is a {kind.__name__}, not a Proposal or one with a draw")
+    learned.require("n_items" in kind._fields, f"{name}.n_items", "is missing")
     found = f"is {proposal.n_items}, but item_vectors_ has {n_items} rows"
     learned.require(proposal.n_items == n_items, f"{name}.n_items", found)
-    for field in ("n_candidates", "leaf_size"):
-        learned.require(getattr(proposal, field) > 0, f"{name}.{field}", "is not positive")
-    for field, shape in shapes[proposal.code].items():
-        learned.array(f"{name}.{field}", shape, "iuf", getattr(proposal, field))
-    check_values(learned, name, proposal)
+    if not hasattr(kind, "arrays"):
+        return  # a user's own distribution
+    try:
+        arrays = proposal.arrays(width)
+    except (AttributeError, IndexError, TypeError):
+        learned.require(False, name, "has an array of another type or with other axes than needed")
+    for field, value in proposal._asdict().items():
+        if field in arrays:
+            dtype, shape = arrays[field]
+            learned.array(f"{name}.{field}", shape, np.dtype(dtype).kind, value)
+            fits = value.dtype == dtype
+        else:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            fits = is_number and value > 0 and (isinstance(value, Integral) or field in _FLOATS)
+        found = "" if fits else f"is {value!r}, of another type than it has to be"
+        learned.require(fits, f"{name}.{field}", found)
+    if hasattr(kind, "check"):
+        proposal.check(learned, name)
 
 
 def _as_vectors(name, array):

@@ -1,13 +1,79 @@
 """Uniform draws that favour hard negatives: biased on purpose."""
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.formulas.sampling_laws import PROPOSAL_BEST, PROPOSAL_WEIGHTED, Proposal
+from freqfm._numba.jit import ZERO
+from freqfm.formulas.sampling_laws import dot_with_row, random_below
+from freqfm.formulas.special import exp_of_minus
 from freqfm.samplers._base import QuerySampler
 
 # Scores are ranked for this many pairs of a query and an item at a time.
 _PAIRS = 1 << 24
+
+
+class BestOfUniform(NamedTuple):
+    """The best-scored of some uniform draws; log_q is set to zero."""
+
+    n_items: int
+    vectors: np.ndarray  #: (n_items, d), float32
+    n_candidates: int
+
+    @staticmethod
+    def draw(proposal, query, key, ids, log_q, numbers, sums):
+        """Draw candidates, and take the best of them."""
+        n_candidates = proposal.n_candidates
+        for j in range(ids.shape[0]):
+            best = -np.float32(np.inf)
+            chosen = 0
+            for c in range(n_candidates):
+                item = random_below(key, j * n_candidates + c, proposal.n_items)
+                score = dot_with_row(query, proposal.vectors, np.uint64(item))
+                if c == 0 or score > best:
+                    best = score
+                    chosen = item
+            ids[j] = chosen
+            log_q[j] = ZERO
+
+    def arrays(self, width):
+        """Return the type and the shape of each array, for item vectors of a given width."""
+        return {"vectors": (np.float32, (self.n_items, width))}
+
+
+class WeightedUniform(NamedTuple):
+    """Uniform draws; log_q is minus the log of the weight of a draw.
+
+    That is n times softmax(<q, v_i> / temperature) among the n draws.
+    """
+
+    n_items: int
+    vectors: np.ndarray  #: (n_items, d), float32
+    temperature: float
+
+    @staticmethod
+    def draw(proposal, query, key, ids, log_q, numbers, sums):
+        """Draw items and compare their scores."""
+        n = ids.shape[0]
+        sharpness = np.float32(1.0 / proposal.temperature)
+        largest = -np.float32(np.inf)
+        for j in range(n):
+            item = random_below(key, j, proposal.n_items)
+            ids[j] = item
+            log_q[j] = sharpness * dot_with_row(query, proposal.vectors, np.uint64(item))
+            largest = max(largest, log_q[j])
+        total = 0.0
+        for j in range(n):
+            total += exp_of_minus(max(largest - log_q[j], ZERO))
+        log_mean = np.float32(largest + math.log(total / n))
+        for j in range(n):
+            log_q[j] = log_mean - log_q[j]
+
+    def arrays(self, width):
+        """Return the type and the shape of each array, for item vectors of a given width."""
+        return {"vectors": (np.float32, (self.n_items, width))}
 
 
 class DNS(QuerySampler):
@@ -53,6 +119,7 @@ class DNS(QuerySampler):
     """
 
     corrected = False
+    proposal_type = BestOfUniform
     _parameter_constraints = {"n_candidates": POSITIVE_INTEGER, "refresh": POSITIVE_INTEGER}
 
     def __init__(self, n_candidates: int = 8, *, refresh: int = 1):
@@ -61,12 +128,7 @@ class DNS(QuerySampler):
 
     def proposal(self, counts, vectors, seed, previous=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
-        return Proposal(
-            code=PROPOSAL_BEST,
-            n_items=len(vectors),
-            vectors=vectors,
-            n_candidates=int(self.n_candidates),
-        )
+        return BestOfUniform(len(vectors), vectors, int(self.n_candidates))
 
     def _log_weights(self, queries):
         scores = queries @ self.item_vectors_.T.astype(np.float64)
@@ -136,6 +198,7 @@ class SelfAdversarial(QuerySampler):
     1.0
     """
 
+    proposal_type = WeightedUniform
     _parameter_constraints = {"temperature": POSITIVE, "refresh": POSITIVE_INTEGER}
 
     def __init__(self, temperature: float = 1.0, *, refresh: int = 1):
@@ -144,9 +207,8 @@ class SelfAdversarial(QuerySampler):
 
     def proposal(self, counts, vectors, seed, previous=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
-        return Proposal(
-            code=PROPOSAL_WEIGHTED,
-            n_items=len(vectors),
-            vectors=vectors,
-            temperature=float(self.temperature),
-        )
+        return WeightedUniform(len(vectors), vectors, float(self.temperature))
+
+    def _log_weights(self, queries):
+        # The draws are uniform.
+        return np.zeros((len(queries), self.proposal_.n_items))

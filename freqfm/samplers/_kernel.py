@@ -1,13 +1,123 @@
 """Sampling by a quadratic kernel, with a tree for speed."""
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
-from freqfm.formulas.sampling_laws import PROPOSAL_QUADRATIC, Proposal
+from freqfm._numba.jit import ONE, ZERO
+from freqfm.formulas.rng import random_bits
+from freqfm.formulas.sampling_laws import dot_with_row, find_in_sums, random_number
 from freqfm.samplers._base import QuerySampler
 
 # This many products of numbers are held at a time while the tree is built.
 _NUMBERS = 1 << 24
+
+# Every draw visits the uppermost nodes of a tree: their weights are cached for the query.
+_KEPT_NODES = 1024
+
+
+def _node_weight(proposal, k, begin, span, numbers):
+    """Return the sum of alpha <q, v>^2 + 1 over the items ``begin`` to ``begin + span``."""
+    nodes, n_items = proposal.nodes, proposal.n_items
+    n_products = nodes.shape[1]
+    kept = k < _KEPT_NODES
+    if kept and numbers[n_products + k] >= ZERO:
+        return np.float64(numbers[n_products + k])
+    squares = ZERO
+    for f in range(n_products):
+        squares += nodes[k, f] * numbers[f]
+    n = min(begin + span, n_items) - min(begin, n_items)
+    weight = np.float32(proposal.alpha * max(squares, ZERO) + n)
+    if kept:
+        numbers[n_products + k] = weight
+    return np.float64(weight)
+
+
+def _draw_from_tree(proposal, query, key, numbers, sums):
+    """Return an item and its weight: descend to a leaf of the tree, then draw one of its items."""
+    n_leaves = proposal.nodes.shape[0] >> 1
+    span = n_leaves * proposal.leaf_size
+    begin = 0
+    k = 1
+    while k < n_leaves:
+        span >>= 1
+        k <<= 1
+        left = _node_weight(proposal, k, begin, span, numbers)
+        right = _node_weight(proposal, k + 1, begin + span, span, numbers)
+        if random_number(key, k) * (left + right) >= left:
+            k += 1
+            begin += span
+    n = min(begin + span, proposal.n_items) - begin
+    total = 0.0
+    for j in range(n):
+        score = np.float64(dot_with_row(query, proposal.vectors, begin + j))
+        total += proposal.alpha * score * score + 1.0
+        sums[1 + j] = total
+    j = find_in_sums(sums, 1, n, random_number(key, 0) * total)
+    return begin + j, sums[1 + j] - (sums[j] if j > 0 else 0.0)
+
+
+class Quadratic(NamedTuple):
+    """Items in proportion to alpha <q, v_i>^2 + 1."""
+
+    n_items: int
+    alpha: float
+    vectors: np.ndarray  #: (n_items, d), float32
+    #: (2 n_leaves, d (d + 1) / 2), float32: sums of v v^T below each node of a binary tree, upper
+    #: triangles with doubled off-diagonals. Node 1 is the root, 2 k and 2 k + 1 are children of k.
+    nodes: np.ndarray
+    leaf_size: int  #: items below a leaf
+
+    @staticmethod
+    def prepare(proposal, query, numbers, sums):
+        """Write the products of the query's numbers, and to sums[0] log(total / n_items)."""
+        n_products = proposal.nodes.shape[1]
+        at = 0
+        for f in range(query.shape[0]):
+            for g in range(f, query.shape[0]):
+                numbers[at] = query[f] * query[g]
+                at += 1
+        for k in range(min(proposal.nodes.shape[0], _KEPT_NODES)):
+            numbers[n_products + k] = -ONE
+        span = (proposal.nodes.shape[0] >> 1) * proposal.leaf_size
+        total = _node_weight(proposal, 1, 0, span, numbers)
+        sums[0] = math.log(total / proposal.n_items)
+
+    @staticmethod
+    def draw(proposal, query, key, ids, log_q, numbers, sums):
+        """Draw items from the tree, each by random numbers of its own."""
+        for j in range(ids.shape[0]):
+            draw_key = random_bits(key, j)
+            item, weight = _draw_from_tree(proposal, query, draw_key, numbers, sums)
+            ids[j] = item
+            log_q[j] = np.float32(math.log(weight) - sums[0])
+
+    @staticmethod
+    def log_q_of(proposal, query, item, numbers, sums):
+        """Return log(n_items Q(item | query))."""
+        score = np.float64(dot_with_row(query, proposal.vectors, np.uint64(item)))
+        return np.float32(math.log(proposal.alpha * score * score + 1.0) - sums[0])
+
+    def scratch(self):
+        """Return the lengths of ``numbers`` and ``sums``."""
+        return self.nodes.shape[1] + min(len(self.nodes), _KEPT_NODES), 1 + self.leaf_size
+
+    def arrays(self, width):
+        """Return the type and the shape of each array, for item vectors of a given width."""
+        return {
+            "vectors": (np.float32, (self.n_items, width)),
+            "nodes": (np.float32, (None, width * (width + 1) // 2)),
+        }
+
+    def check(self, learned, name):
+        """Raise unless the tree has as many leaves as it needs, see ``check_proposal``."""
+        n_nodes = len(self.nodes)
+        fits = n_nodes > 1 and n_nodes & (n_nodes - 1) == 0
+        learned.require(fits, f"{name}.nodes", f"has {n_nodes} rows, no power of two")
+        fits = self.leaf_size == -(-self.n_items // (n_nodes >> 1))
+        learned.require(fits, f"{name}.leaf_size", f"is {self.leaf_size} for {n_nodes} nodes")
 
 
 class Kernel(QuerySampler):
@@ -50,6 +160,7 @@ class Kernel(QuerySampler):
     array([[0.1, 0.2, 0.2, 0.5]])
     """
 
+    proposal_type = Quadratic
     _parameter_constraints = {"alpha": POSITIVE, "refresh": POSITIVE_INTEGER}
 
     def __init__(self, alpha: float = 100.0, *, refresh: int = 1):
@@ -61,11 +172,10 @@ class Kernel(QuerySampler):
         n_items, d = vectors.shape
         n_leaves = 1 << max(0, (n_items // d).bit_length() - 1)
         leaf_size = -(-n_items // n_leaves)
-        return Proposal(
-            code=PROPOSAL_QUADRATIC,
+        return Quadratic(
             n_items=n_items,
-            vectors=vectors,
             alpha=float(self.alpha),
+            vectors=vectors,
             nodes=_sums_of_products(vectors, n_leaves, leaf_size),
             leaf_size=leaf_size,
         )

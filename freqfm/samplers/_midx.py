@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import POSITIVE_INTEGER
-from freqfm.formulas.sampling_laws import PROPOSAL_CELLS, PROPOSAL_SOFTMAX, Proposal
+from freqfm.formulas.cells import Cells, ExactSoftmax
 from freqfm.samplers._base import QuerySampler, alias_table
 from freqfm.samplers._quantization import quantize, subspaces
 
@@ -119,9 +119,9 @@ class MIDX(QuerySampler):
         self.refresh = refresh
 
     @property
-    def proposal_code(self):
-        """The code of all proposals, see :class:`QuerySampler`."""
-        return PROPOSAL_SOFTMAX if self.variant == "exact" else PROPOSAL_CELLS
+    def proposal_type(self):
+        """The class of all proposals, see :class:`QuerySampler`."""
+        return ExactSoftmax if self.variant == "exact" else Cells
 
     def proposal(self, counts, vectors, seed, previous=None, offsets=None):
         """Return the distribution for the current item vectors, see :class:`QuerySampler`.
@@ -130,9 +130,9 @@ class MIDX(QuerySampler):
         They are not quantized, and enter the third draw unchanged. Not for "exact".
         """
         k, m = int(self.value_of("n_codewords")), int(self.n_subspaces)
-        last = None
-        if previous is not None and previous.codewords.shape == (m * k, vectors.shape[1]):
-            last = previous.codewords
+        last = getattr(previous, "codewords", None)
+        if np.shape(last) != (m * k, vectors.shape[1]):
+            last = None
         codewords, codes_of = quantize(vectors, m, k, seed, last)
         items, starts, cell_of, cell_codes = _cells(codes_of, k)
         nothing = np.zeros(0, dtype=np.float32)
@@ -148,9 +148,8 @@ class MIDX(QuerySampler):
         exact = self.variant == "exact"
         log_weights = np.log(weights).astype(np.float32)
         prefix_codes, grid, grid_cells = _grid(cell_codes, log_weights, k)
-        return Proposal(
+        return self.proposal_type(
             log_q=log_q,
-            code=self.proposal_code,
             n_items=len(vectors),
             vectors=vectors if exact else nothing.reshape(0, 1),
             codewords=codewords,

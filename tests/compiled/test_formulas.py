@@ -25,7 +25,7 @@ def test_first_above(n, begin):
 
 @each("n", [1, 2, 63, 64, 65, 128, 130, 500])
 def test_the_first_sum_above_a_number(n):
-    find, generator = interpreted(sampling_laws._find), np.random.default_rng(n)
+    find, generator = interpreted(sampling_laws.find_in_sums), np.random.default_rng(n)
     sums = np.concatenate([[-5.0, -5.0], np.cumsum(generator.integers(0, 3, n)), [-5.0]])
     for at in np.arange(0, sums.max() + 1):
         # Beyond the last sum, by rounding, it is the last one.

@@ -1,11 +1,14 @@
 """Custom components: they take effect, or fit says what would be ignored."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from custom_components import CustomSGD, CustomSquaredError, Hinge, HingeOfPairs
 from helpers import each
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm._components import resolve
@@ -13,7 +16,7 @@ from freqfm._warnings import warn_once
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import PROPOSAL_GIVEN, PROPOSAL_UNIFORM
+from freqfm.formulas.sampling_laws import dot_with_row, find_in_sums, random_number
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BPR,
@@ -27,7 +30,17 @@ from freqfm.losses import (
     SquaredError,
 )
 from freqfm.optimizers import FASGD, SGD, Adagrad, Optimizer
-from freqfm.samplers import MIDX, Full, Kernel, Popularity, QuerySampler, Sampler, Uniform
+from freqfm.samplers import (
+    DNS,
+    MIDX,
+    Full,
+    Kernel,
+    Popularity,
+    Proposal,
+    QuerySampler,
+    Sampler,
+    Uniform,
+)
 from freqfm.temperatures import Temperature
 
 X = make_interactions(20, 12, 100, random_state=0)
@@ -463,12 +476,13 @@ def test_a_sampler_without_draw_is_drawn_by_its_proposal():
 class Largest(Uniform):
     """A custom distribution for the lists of ``Uniform``."""
 
-    def __init__(self, shared=True, code=PROPOSAL_GIVEN):
+    def __init__(self, shared=True, aliases=True):
         super().__init__(shared=shared)
-        self.code = code
+        self.aliases = aliases
 
     def proposal(self, counts):
-        return Popularity(exponent=2).proposal(counts)._replace(code=self.code)
+        proposal = Popularity(exponent=2).proposal(counts)
+        return proposal if self.aliases else Proposal(proposal.log_q, proposal.n_items)
 
 
 class NeedsQueries(Uniform):
@@ -486,9 +500,9 @@ def test_a_custom_proposal_is_drawn_from(loss):
 
 
 def test_proposals_that_cannot_be_drawn_from_are_refused():
-    with pytest.raises(ValueError, match="proposal.code of Largest is PROPOSAL_UNIFORM, with"):
-        fit(negative_sampler=Largest(code=PROPOSAL_UNIFORM))
-    with pytest.raises(ValueError, match="proposal of NeedsQueries has code=.*needs queries"):
+    with pytest.raises(ValueError, match="proposal.log_q of Largest is given without aliases"):
+        fit(negative_sampler=Largest(aliases=False))
+    with pytest.raises(ValueError, match="proposal of NeedsQueries is a Quadratic.*needs queries"):
         fit(negative_sampler=NeedsQueries())
 
 
@@ -552,6 +566,98 @@ def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
     if cls is MFRecommender:
         assert_array_equal(own.item_factors_, shipped.item_factors_)
     assert np.isfinite(own.item_factors_).all()
+
+
+class PositivePart(NamedTuple):
+    """Items in proportion to max(<q, v_i>, 0) + 1."""
+
+    n_items: int
+    vectors: np.ndarray
+
+    @staticmethod
+    def prepare(proposal, query, numbers, sums):
+        total = 0.0
+        for i in range(proposal.n_items):
+            total += max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
+            sums[i] = total
+
+    @staticmethod
+    def draw(proposal, query, key, ids, log_q, numbers, sums):
+        n = proposal.n_items
+        for j in range(ids.shape[0]):
+            i = find_in_sums(sums, 0, n, random_number(key, j) * sums[n - 1])
+            weight = max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
+            ids[j] = i
+            log_q[j] = np.log(weight * n / sums[n - 1])
+
+    def scratch(self):
+        return 0, self.n_items
+
+
+class Rectified(QuerySampler):
+    def __init__(self, corrected=True):
+        self.corrected = corrected
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        return PositivePart(len(vectors), vectors)
+
+
+def test_draws_follow_the_formulas_of_a_users_sampler():
+    rng = np.random.default_rng(0)
+    vectors, queries = rng.standard_normal((30, 4)), rng.standard_normal((2, 4))
+    ids, log_q = Rectified().fit(vectors).sample(queries, 20_000, random_state=0)
+    weights = np.maximum(queries @ vectors.T, 0) + 1
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    assert_allclose(log_q, np.log(np.take_along_axis(shares, ids, axis=1)), atol=1e-5)
+    for drawn, share in zip(ids, shares, strict=True):
+        found = np.bincount(drawn, minlength=30)
+        assert stats.chisquare(found, share * len(drawn)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", ["softmax", "bpr", "autoencoder"])
+def test_recommenders_train_by_the_formulas_of_a_users_sampler(name):
+    def own(sampler):
+        if name == "autoencoder":
+            model = FastVAERecommender(
+                4, max_iter=2, negative_sampler=sampler, n_negatives=5, random_state=0
+            )
+            return model.fit(X)
+        return fit(loss=name, negative_sampler=sampler, n_negatives=5)
+
+    models = [own(Rectified(corrected=name != "bpr")) for _ in range(2)]
+    assert_array_equal(*(model.item_factors_ for model in models))
+    assert np.isfinite(models[0].item_factors_).all()
+    other = own(DNS(2))
+    assert (other.item_factors_ != models[0].item_factors_).any()
+
+
+class NoItems(NamedTuple):
+    vectors: np.ndarray
+
+    def draw(self, *arguments):
+        pass
+
+
+class Returned(QuerySampler):
+    def __init__(self, value=None):
+        self.value = value
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        return self.value
+
+
+@each(
+    "value, complaint",
+    [
+        (None, "proposal of Returned is a NoneType, not a Proposal or one with a draw"),
+        (np.ones(12), "proposal of Returned is a ndarray"),
+        (PositivePart(3, np.ones((3, 4))), "proposal.n_items of Returned is 3, but"),
+        (NoItems(np.ones((12, 4))), "proposal.n_items of Returned is missing"),
+    ],
+)
+def test_proposals_without_formulas_are_refused(value, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        fit(negative_sampler=Returned(value))
 
 
 class Constant(Initializer):

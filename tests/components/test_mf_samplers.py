@@ -9,11 +9,18 @@ from sklearn.model_selection import ParameterGrid
 from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, one_step
 
 from freqfm import MFRecommender
+from freqfm._numba.jit import kernel, specialised
 from freqfm.backends.cpu.ranking.drawing import DRAWS
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, log_q_of
+from freqfm.formulas.sampling_laws import (
+    draw_negatives,
+    draws_from,
+    formulas_of,
+    log_q_of,
+    prepare_query,
+)
 from freqfm.losses import Softmax
 from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
 from freqfm.temperatures import AdapTau
@@ -47,13 +54,25 @@ def train_and_watch(data, **params):
     return steps, seen[1], seen[0]._proposal
 
 
+def _draw_and_correct(proposal, query, key, ids, log_q, of_items, numbers, sums):
+    prepare_query(proposal, query, numbers, sums)
+    draw_negatives(proposal, query, key, ids, log_q, numbers, sums)
+    for i in range(of_items.shape[0]):
+        of_items[i] = log_q_of(proposal, query, i, numbers, sums)
+
+
+draw_and_correct = kernel(_draw_and_correct, cached=False)
+
+
 def draw(proposal, query, key, n):
+    """Return draws, their log_q, and a function that returns log_q of any item."""
     ids, log_q = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.float32)
-    numbers, sums = (array[0] for array in draw_scratch(proposal, 1))
+    of_items = np.zeros(proposal.n_items, dtype=np.float32)
+    numbers, sums = (array[0] for array in draws_from(proposal, 1)[1:3])
     query = np.ascontiguousarray(query, dtype=np.float32)
-    with np.errstate(over="ignore"):
-        draw_negatives(proposal, query, np.uint64(key), ids, log_q, numbers, sums)
-    return ids, log_q, lambda item: log_q_of(proposal, query, item, numbers, sums)
+    run = specialised(draw_and_correct, formulas_of(proposal))
+    run(proposal, query, np.uint64(key), ids, log_q, of_items, numbers, sums)
+    return ids, log_q, of_items.item
 
 
 def hashed(key):

@@ -2,47 +2,52 @@
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, kernel
+from freqfm._numba.jit import ONE, interpreted, kernel
 from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.formulas.rng import hash64, key_of
-from freqfm.formulas.sampling_laws import draw_negatives, draw_scratch, draw_static
+from freqfm.formulas.sampling_laws import (
+    draw_negatives,
+    draws_from,
+    formulas_of,
+    prepare_query,
+)
 
 # Below this many items, starting threads takes longer than drawing.
 _WORTH_SEVERAL_THREADS = 50_000
 
 
 @kernel
-def _draw_for_queries(proposal, queries, key, ids, log_q, numbers, sums):
+def _draw(rank, size, barrier, draws, queries, key, ids, log_q):
     """Draw the rows of ``ids`` and ``log_q``, (n_queries, n), for the rows of ``queries``."""
-    for r in range(queries.shape[0]):
-        draw_negatives(
-            proposal, queries[r], hash64(key + np.uint64(r)), ids[r], log_q[r], numbers, sums
-        )
+    proposal, numbers, sums = draws.proposal, draws.numbers[rank], draws.sums[rank]
+    begin, end = part(Member(rank, size, barrier), queries.shape[0])
+    for r in range(begin, end):
+        query_key = hash64(key + np.uint64(r))
+        prepare_query(proposal, queries[r], numbers, sums)
+        draw_negatives(proposal, queries[r], query_key, ids[r], log_q[r], numbers, sums)
+
+
+def _run(proposal, queries, key, ids, log_q, n_threads):
+    n_threads = n_threads if ids.size >= _WORTH_SEVERAL_THREADS else 1
+    with Team(n_threads, formulas_of(proposal)) as team:
+        team.run(_draw, draws_from(proposal, n_threads), queries, key, ids, log_q)
 
 
 def draw(proposal, queries, key, n):
     """Return items for each query and their log-probabilities, see ``Backend.draw``."""
     ids = np.zeros((len(queries), n), dtype=np.int32)
     log_q = np.zeros(ids.shape, dtype=np.float32)
-    numbers, sums = draw_scratch(proposal, 1)
-    _draw_for_queries(proposal, queries, key, ids, log_q, numbers[0], sums[0])
+    _run(proposal, queries, key, ids, log_q, 1)
     return ids, log_q
-
-
-@kernel
-def _draw_lists(rank, size, barrier, proposal, stream, first, ids):
-    """Draw the lists from number ``first`` on into the rows of ``ids``."""
-    key = key_of(stream)
-    begin, end = part(Member(rank, size, barrier), ids.shape[0])
-    for r in range(begin, end):
-        draw_static(proposal, hash64(key + np.uint64(first + r)), ids[r])
 
 
 def draw_lists(proposal, stream, first, shape, n_threads=1):
     """Return lists of items drawn without a query, see ``Backend.draw_lists``."""
     ids = np.empty(shape, dtype=np.int32)
-    with Team(n_threads if ids.size >= _WORTH_SEVERAL_THREADS else 1) as team:
-        team.run(_draw_lists, proposal, stream, first, ids)
+    nothing = np.empty((shape[0], 0), dtype=np.float32)
+    with np.errstate(over="ignore"):
+        key = interpreted(key_of)(stream) + np.uint64(first)
+    _run(proposal, nothing, key, ids, nothing, n_threads)
     return ids
 
 

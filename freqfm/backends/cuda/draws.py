@@ -1,4 +1,4 @@
-"""Negatives drawn for queries from cells of items, as ``formulas.sampling_laws`` does.
+"""Negatives drawn for queries from cells of items, as ``formulas.cells`` does.
 
 A group draws for a query. The weights of cells are added as integers, whose sums do not depend on
 an order.
@@ -11,8 +11,8 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.team import group_max, last_of_lanes, prefix_sum, synchronize_group
+from freqfm.formulas.cells import cell_logit
 from freqfm.formulas.rng import random_bits, uniform
-from freqfm.formulas.sampling_laws import cell_logit
 from freqfm.formulas.special import exp_of_minus
 
 __all__ = ["Cells", "DrawScratch", "cells_on", "draw_from_cells", "draw_scratch", "log_q_of_item"]
@@ -25,7 +25,7 @@ _LOW = np.uint64((1 << 24) - 1)
 
 
 class Cells(NamedTuple):
-    """A Proposal of code PROPOSAL_CELLS, see there."""
+    """What ``formulas.cells.Cells`` holds, see there."""
 
     codewords: np.ndarray
     cell_codes: np.ndarray
@@ -48,7 +48,7 @@ class DrawScratch(NamedTuple):
 
 
 def cells_on(device, proposal):
-    """Return a Proposal of code PROPOSAL_CELLS on a device."""
+    """Return a proposal of cells on a device."""
     return Cells(
         device.to_device(proposal.codewords),
         device.to_device(proposal.cell_codes),

@@ -86,7 +86,7 @@ class MFTrainer(RecommenderTrainer):
             include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
             sampler=repr(self.model.negative_sampler),
-            proposal_code=getattr(sampler, "proposal_code", None),
+            proposal_type=getattr(sampler, "proposal_type", None),
             formulas=components.optimizer.replacements() | components.loss.replacements(),
         )
 
@@ -201,7 +201,7 @@ class MFTrainer(RecommenderTrainer):
             last = self._proposal or recall_codewords(model._codewords)
             proposal = sampler.proposal(self._counts, vectors, seed, last)
             self._proposal = self._checked(proposal)
-            model._codewords = self._proposal.codewords
+            model._codewords = getattr(proposal, "codewords", model._codewords)
 
     def _refresh_thresholds(self, epoch):
         """Compute each user's score of rank k among all items, if the loss needs it."""

@@ -7,7 +7,7 @@ from freqfm._input.validation import LearnedArrays, count_columns
 from freqfm.backends.base import Stream
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
 from freqfm.estimators.training import TrainingTask
-from freqfm.formulas.sampling_laws import PROPOSAL_UNIFORM, Proposal
+from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
@@ -74,10 +74,10 @@ class RecommenderTrainer(TrainingTask):
         width = self.model.item_factors_.shape[1]
         learned = LearnedArrays(sampler, "Return what compiled code can draw from")
         check_proposal(learned, "proposal", proposal, n_items, width)
-        if proposal.code == PROPOSAL_UNIFORM and not self._sampler_draws:
-            given = len(proposal.aliases) > 0 or proposal.log_q.any()
-            found = "is PROPOSAL_UNIFORM, with probabilities, which are drawn by PROPOSAL_GIVEN"
-            learned.require(not given, "proposal.code", found)
+        if isinstance(proposal, Proposal) and not self._sampler_draws:
+            fits = len(proposal.aliases) or not proposal.log_q.any()
+            found = "is given without aliases to draw by; take freqfm.samplers.proposal_of"
+            learned.require(fits, "proposal.log_q", found)
         return proposal
 
     @property
@@ -133,4 +133,5 @@ class RecommenderTrainer(TrainingTask):
     def restore_extra(self, extra):
         """Restore what :meth:`extra` has returned."""
         if extra["proposal"] is not None:
-            self._proposal = self._checked(Proposal(**extra["proposal"]))
+            kind = self.components.sampler.proposal_type
+            self._proposal = self._checked(kind(**extra["proposal"]))

@@ -17,7 +17,7 @@ from freqfm.estimators.recommenders.vae_network import (
     normalise,
     normalise_backward,
 )
-from freqfm.formulas.sampling_laws import already_drawn
+from freqfm.formulas.sampling_laws import AlreadyDrawn
 from freqfm.samplers import MIDX, QuerySampler
 from freqfm.samplers._base import check_draws, recall_codewords
 
@@ -80,7 +80,6 @@ class VAETrainer(RecommenderTrainer):
                 f"batch_size={self._batch_size} with n_negatives={n_draws} makes {n_scores} scores "
                 f"a batch; choose a smaller batch_size."
             )
-        formulas = already_drawn() if self._sampler_draws else {}
         return AutoencoderProblem(
             rule=self._rule,
             input_width=model.input_factors_.shape[1],
@@ -92,8 +91,8 @@ class VAETrainer(RecommenderTrainer):
             n_positives=n_positives,
             n_draws=n_draws,
             sampler=repr(model.negative_sampler),
-            proposal_code=getattr(components.sampler, "proposal_code", None),
-            formulas=self.optimizer.replacements() | formulas,
+            proposal_type=getattr(components.sampler, "proposal_type", None),
+            formulas=self.optimizer.replacements(),
         )
 
     def run_epoch(self, epoch):
@@ -105,7 +104,10 @@ class VAETrainer(RecommenderTrainer):
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
         first_step = int(model._n_steps[0])
-        self._trainer.begin_epoch(*self._epoch_of(n_batches), self._proposal)
+        proposal = self._proposal
+        if self._sampler_draws:
+            proposal = AlreadyDrawn(proposal.log_q, proposal.n_items)
+        self._trainer.begin_epoch(*self._epoch_of(n_batches), proposal)
         kl_weight = self.components.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
         total = weight = 0.0
         # Overflows are reported at the end of the epoch.
@@ -147,7 +149,7 @@ class VAETrainer(RecommenderTrainer):
         elif self._proposal is None or epoch % sampler.refresh == 0:
             proposal = self._propose(model._seed + epoch)
             self._proposal = self._checked(proposal)
-            model._codewords = self._proposal.codewords
+            model._codewords = getattr(proposal, "codewords", model._codewords)
 
     def _propose(self, seed):
         """Return the distribution of negatives for the current item vectors."""

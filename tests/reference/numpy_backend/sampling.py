@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 from scipy.special import logsumexp
 
-from freqfm.formulas import sampling_laws
+from freqfm.formulas import cells, sampling_laws
+from freqfm.samplers import _hard, _kernel
 
 from .streams import bits, hashes, uniform
 
@@ -49,14 +50,16 @@ class Uniform:
         return self.proposal.vectors[items] @ self.query
 
 
-class Given(Uniform):
-    """Probabilities of the items."""
+class Static(Uniform):
+    """Probabilities of the items, if there are any."""
 
     def log_q(self, items):
         """Return log(n_items Q(item))."""
-        return self.proposal.log_q[items]
+        return self.proposal.log_q[items] if len(self.proposal.log_q) else super().log_q(items)
 
     def _items(self, key, n):
+        if not len(self.proposal.aliases):
+            return super()._items(key, n)
         drawn, aliases = bits(key, np.arange(n)), self.proposal.aliases
         slots = ((drawn >> np.uint64(32)) * np.uint64(self.n_items)) >> np.uint64(32)
         # The 24 bits below those of the slot.
@@ -154,21 +157,20 @@ class Weighted(Uniform):
         return items, logsumexp(logits) - np.log(n) - logits
 
 
-#: Of ``Proposal.code``.
+#: By the class of the proposal.
 DISTRIBUTIONS = {
-    sampling_laws.PROPOSAL_UNIFORM: Uniform,
-    sampling_laws.PROPOSAL_GIVEN: Given,
-    sampling_laws.PROPOSAL_CELLS: Cells,
-    sampling_laws.PROPOSAL_SOFTMAX: Softmax,
-    sampling_laws.PROPOSAL_QUADRATIC: Quadratic,
-    sampling_laws.PROPOSAL_BEST: Best,
-    sampling_laws.PROPOSAL_WEIGHTED: Weighted,
+    sampling_laws.Proposal: Static,
+    cells.Cells: Cells,
+    cells.ExactSoftmax: Softmax,
+    _kernel.Quadratic: Quadratic,
+    _hard.BestOfUniform: Best,
+    _hard.WeightedUniform: Weighted,
 }
 
 
 def distribution_of(proposal, query):
     """Return what a proposal becomes for one query."""
-    return DISTRIBUTIONS[proposal.code](proposal, query)
+    return DISTRIBUTIONS[type(proposal)](proposal, query)
 
 
 def draw_for_queries(proposal, queries, key, n):

@@ -3,8 +3,6 @@
 These are separate kernels, so that models that share negatives, as most do, need not compile them.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from freqfm._numba.jit import inlined, kernel
@@ -20,16 +18,7 @@ from freqfm.backends.cpu.tables import (
 from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import DRAWS, Proposal, draw_negatives, log_q_of
-
-
-class Draws(NamedTuple):
-    """What negatives are drawn from, and working memory; a row for each of ``size`` threads."""
-
-    proposal: Proposal
-    numbers: np.ndarray  #: (size, ...), float32
-    sums: np.ndarray  #: (size, ...), float64
-    log_q: np.ndarray  #: (size, N), float32, for losses that do not use it
+from freqfm.formulas.sampling_laws import DRAWS, draw_negatives, log_q_of, prepare_query
 
 
 @inlined
@@ -70,6 +59,7 @@ def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
         for f in range(queries.shape[1]):
             queries[r, f] *= softmax.inverse_temperatures[u, 1]
         first = batch.n_pairs + r * m
+        prepare_query(draws.proposal, queries[r], numbers, sums)
         draw_negatives(
             draws.proposal, queries[r], hash64(key ^ DRAWS), tokens[first : first + m],
             log_q[first : first + m], numbers, sums,
@@ -92,12 +82,14 @@ def draw_for_pairs(rank, size, barrier, span, draws, negatives, sides):
     users, step = sides.users, sides.step
     batch = batch_of(span, span.first_batch, step.rule.average)
     _catch_up_users(member, batch, users, step_after(step, 1))
-    numbers, sums, log_q = draws.numbers[rank], draws.sums[rank], draws.log_q[rank]
+    numbers, sums = draws.numbers[rank], draws.sums[rank]
+    log_q = draws.log_q[rank, : negatives.shape[1]]
     key = hash64(batch.key ^ DRAWS)
     begin, end = part(member, batch.n_rows)
     for r in range(begin, end):
         row = batch.first_row + r
         query = users.table.weights[user_of(batch, r)]
+        prepare_query(draws.proposal, query, numbers, sums)
         for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
             draw_negatives(
                 draws.proposal, query, hash64(key + np.uint64(p)), negatives[p - batch.first_pair],

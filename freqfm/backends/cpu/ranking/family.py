@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm.backends.cpu.ranking.drawing import Draws, draw_for_pairs
+from freqfm.backends.cpu.ranking.drawing import draw_for_pairs
 from freqfm.backends.cpu.tables import Span
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.sampling_laws import Draws
 
 # A kernel call does about this many multiplications, a tenth of a second of work, before Python can
 # handle an interrupt.
@@ -31,7 +31,8 @@ class Call(NamedTuple):
     run: Callable  #: ``Team.run``
     span: Span
     draws: Draws | None  #: if the trainer draws negatives itself
-    proposal: Proposal | None
+    draw: Callable | None  #: runs the family's ``draw_kernel``
+    proposal: tuple | None  #: see ``formulas.sampling_laws``
     negatives: np.ndarray | None
     inverse_temperatures: np.ndarray
     statistics: np.ndarray
@@ -52,9 +53,11 @@ class Family:
     ----------
     n_listed : int
         The most negatives of a batch.
+    draw_kernel : callable
+        Draws the negatives of a batch, if the trainer draws them itself.
     """
 
-    n_listed = 0
+    n_listed, draw_kernel = 0, staticmethod(draw_for_pairs)
 
     def __init__(self, problem, n_pairs, size):
         self.problem, self.n_pairs, self.size = problem, n_pairs, size
@@ -95,7 +98,7 @@ class Family:
         data, b = call.span.data, call.span.first_batch
         first, last = data.row_starts[data.batch_starts[b : b + 2]]
         negatives = np.empty((last - first, self.problem.n_negatives), dtype=np.int32)
-        call.run(draw_for_pairs, call.span, call.draws, negatives, sides)
+        call.draw(call.span, call.draws, negatives, sides)
         return negatives
 
     def train(self, call, sides, tables):

@@ -251,6 +251,8 @@ def _list_length(problem, n_pairs):
 class SoftmaxFamily(Family):
     """A positive against all of its negatives at once."""
 
+    draw_kernel = staticmethod(draw_for_rows)
+
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
         d, width = problem.width, _list_length(problem, n_pairs)
@@ -336,5 +338,5 @@ class SoftmaxFamily(Family):
         """Train on the batches of a Call, see ``Family``."""
         softmax = self._softmax(call)
         if call.draws is not None:
-            call.run(draw_for_rows, call.span, call.draws, softmax, sides, self._scratch)
+            call.draw(call.span, call.draws, softmax, sides, self._scratch)
         return call.run(softmax_train, call.span, softmax, sides, self._scratch)

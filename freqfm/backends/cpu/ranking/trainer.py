@@ -1,18 +1,19 @@
 """Training of user and item vectors on the CPU, by any family of ranking losses."""
 
+import functools
+
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import specialised
 from freqfm.backends.base import RankingTrainer
 from freqfm.backends.cpu.ranking.alignment import AlignmentFamily
-from freqfm.backends.cpu.ranking.drawing import Draws
 from freqfm.backends.cpu.ranking.family import Call
 from freqfm.backends.cpu.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cpu.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
 from freqfm.backends.cpu.training import TableTrainer
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import draw_scratch
+from freqfm.formulas.sampling_laws import draws_from, formulas_of
 
 #: By the names of ``RankingProblem.family``.
 FAMILIES = {
@@ -56,7 +57,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
             )
         self._user_occurrences = empty_occurrences(n_pairs, problem.width, n_threads)
         self._item_occurrences = empty_occurrences(n_pairs + n_listed, problem.width, n_threads)
-        self._draws = None
+        self._draws = self._draw = None
 
     def begin_epoch(self, epoch, data, tables, first_step, corrections):
         """Set the tables and the data of an epoch; see ``RankingTrainer``."""
@@ -71,20 +72,23 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         pairs = data.row_starts[data.batch_starts[[first, last]]]
         return self._family.lists_shape(last - first, int(pairs[1] - pairs[0]))
 
-    def _draws_from(self, proposal):
-        """Return Draws from a proposal; their working memory is reused."""
+    def _set_proposal(self, proposal):
+        """Prepare to draw from a proposal, by a kernel with its formulas."""
         if self._draws is None or self._draws.proposal is not proposal:
-            log_q = aligned_zeros((self.n_threads, self._problem.n_negatives))
-            self._draws = Draws(proposal, *draw_scratch(proposal, self.n_threads), log_q)
-        return self._draws
+            self._draws = draws_from(proposal, self.n_threads, self._problem.n_negatives)
+            formulas = {**self._problem.formulas, **formulas_of(proposal)}
+            kernel = specialised(self._family.draw_kernel, formulas)
+            self._draw = functools.partial(self.team.run, kernel)
 
     def train(self, first, last, proposal, negatives, inverse_temperatures, statistics):
         """Train on some batches of the epoch; see ``RankingTrainer``."""
-        drawn = self._problem.negatives_code == codes.NEGATIVES_DRAWN
+        if self._problem.negatives_code == codes.NEGATIVES_DRAWN:
+            self._set_proposal(proposal)
         call = Call(
             run=self.team.run,
             span=Span(self._data, first, last, self._problem.seed, self._epoch),
-            draws=self._draws_from(proposal) if drawn else None,
+            draws=self._draws,
+            draw=self._draw,
             proposal=proposal,
             negatives=negatives,
             inverse_temperatures=inverse_temperatures,

@@ -24,7 +24,7 @@ from freqfm._numba.blas import (
 )
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, rolled_kernel
 from freqfm._numba.prefetch import SOON, prefetch_row
-from freqfm.backends.base import Histories, Stream
+from freqfm.backends.base import Histories
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -42,7 +42,7 @@ from freqfm.backends.cpu.team import Member, part, wait
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64, key_of
-from freqfm.formulas.sampling_laws import Proposal, draw_negatives, log_q_of
+from freqfm.formulas.sampling_laws import draw_negatives, log_q_of, prepare_query
 from freqfm.formulas.search import first_above
 from freqfm.formulas.special import exp_of_minus
 
@@ -103,15 +103,6 @@ class SampledScratch(NamedTuple):
     vectors: np.ndarray  #: (size * (n + 1), d), a thread's draws and one positive, float32
     scores: np.ndarray  #: (size, n), float32
     multiples: np.ndarray  #: (size, n), float32
-    numbers: np.ndarray  #: (size, ...), as ``draw_scratch`` returns them
-    sums: np.ndarray  #: (size, ...)
-
-
-class Draws(NamedTuple):
-    """Where the negatives of a batch come from."""
-
-    proposal: Proposal
-    stream: Stream
 
 
 @kernel
@@ -316,21 +307,22 @@ def full_softmax(rank, size, barrier, batch, move, scratch, result):
             gradients[b, f] *= batch.scale * batch.totals[b]
 
 
-@inlined
-def _draw(rank, b, batch, draws, scratch, occurrences):
-    """Draw negatives for a query; list them and its positives as tokens of the batch."""
+@kernel
+def draw_for_queries(rank, size, barrier, batch, draws, stream, scratch):
+    """Draw negatives for each query; list them and its positives as tokens of the batch."""
     starts, items, _ = batch.histories
-    n = scratch.ids.shape[1]
-    query = batch.queries[b]
-    ids, log_q = scratch.ids[b], scratch.log_q[b]
-    numbers, sums = scratch.numbers[rank], scratch.sums[rank]
-    key = hash64(key_of(draws.stream) + np.uint64(b))
-    draw_negatives(draws.proposal, query, key, ids, log_q, numbers, sums)
-    for j in range(n):
-        occurrences.tokens[items.shape[0] + b * n + j] = ids[j]
-    for p in range(starts[b], starts[b + 1]):
-        occurrences.tokens[p] = items[p]
-        scratch.positive_log_q[p] = log_q_of(draws.proposal, query, items[p], numbers, sums)
+    n, tokens = scratch.ids.shape[1], scratch.occurrences.tokens
+    proposal, numbers, sums = draws.proposal, draws.numbers[rank], draws.sums[rank]
+    for b in range(rank, batch.queries.shape[0], size):
+        query, ids, log_q = batch.queries[b], scratch.ids[b], scratch.log_q[b]
+        key = hash64(key_of(stream) + np.uint64(b))
+        prepare_query(proposal, query, numbers, sums)
+        draw_negatives(proposal, query, key, ids, log_q, numbers, sums)
+        for j in range(n):
+            tokens[items.shape[0] + b * n + j] = ids[j]
+        for p in range(starts[b], starts[b + 1]):
+            tokens[p] = items[p]
+            scratch.positive_log_q[p] = log_q_of(proposal, query, items[p], numbers, sums)
 
 
 @inlined
@@ -409,13 +401,12 @@ def _learn_from_draws(rank, b, batch, weights, scratch, occurrences, result):
 
 
 @rolled_kernel
-def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
+def sampled_softmax(rank, size, barrier, batch, move, scratch, result):
     """Train the items of one batch by the softmax over each query's draws and one positive.
 
     Parameters
     ----------
     batch : Batch
-    draws : Draws
     move : Move
         Of the table of the items.
     scratch : SampledScratch
@@ -426,9 +417,6 @@ def sampled_softmax(rank, size, barrier, batch, draws, move, scratch, result):
     side = Side(move.table, occurrences)
     n_queries = batch.queries.shape[0]
     n = batch.histories.items.shape[0] + n_queries * scratch.ids.shape[1]
-    for b in range(rank, n_queries, size):
-        _draw(rank, b, batch, draws, scratch, occurrences)
-    wait(barrier, size)
     if move.step.rule.catch_up != CATCH_UP_NONE:
         # Rows catch up on missed steps before they are read.
         catch_up(member, n, side, move.step)

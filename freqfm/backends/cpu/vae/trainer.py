@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm._memory import aligned_zeros
+from freqfm._numba.jit import specialised
 from freqfm.backends.cpu.tables import empty_occurrences
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.training import TableTrainer
@@ -10,12 +11,12 @@ from freqfm.backends.cpu.vae.layers import (
     N_CHUNKS,
     TILE,
     Batch,
-    Draws,
     FullScratch,
     Move,
     Result,
     SampledScratch,
     catch_up_rows,
+    draw_for_queries,
     full_softmax,
     sampled_softmax,
     step_histories,
@@ -23,7 +24,7 @@ from freqfm.backends.cpu.vae.layers import (
     sum_rows,
 )
 from freqfm.formulas.codes import CATCH_UP_NONE
-from freqfm.formulas.sampling_laws import draw_scratch
+from freqfm.formulas.sampling_laws import draws_from, formulas_of
 
 # To wake a thread takes as long as to move so many weights of a layer.
 _WORTH_SEVERAL_THREADS = 100_000
@@ -46,7 +47,7 @@ class AutoencoderTrainer(TableTrainer):
         self._alone = Team(1, problem.formulas)
         n_positives, width = problem.n_positives, problem.input_width
         self._occurrences = empty_occurrences(n_positives, width, n_threads)
-        self._scratch = None if problem.n_draws else self._full_scratch()
+        self._scratch = self._sampled_scratch() if problem.n_draws else self._full_scratch()
 
     def _full_scratch(self):
         size, n = self.n_threads, self._problem.n_queries
@@ -65,14 +66,11 @@ class AutoencoderTrainer(TableTrainer):
             cursors=np.zeros((size, n), dtype=np.int64),
         )
 
-    def _sampled_scratch(self, proposal):
+    def _sampled_scratch(self):
         size, problem = self.n_threads, self._problem
         n, n_queries = problem.n_draws, problem.n_queries
         n_positives = problem.n_positives * problem.n_samples
         width = problem.item_width
-        numbers, sums = draw_scratch(proposal, size)
-        if self._scratch is not None:
-            return self._scratch._replace(numbers=numbers, sums=sums)
         return SampledScratch(
             occurrences=empty_occurrences(n_positives + n_queries * n, width, size),
             ids=np.zeros((n_queries, n), dtype=np.int32),
@@ -81,17 +79,16 @@ class AutoencoderTrainer(TableTrainer):
             vectors=aligned_zeros((size * (n + 1), width)),
             scores=aligned_zeros((size, n)),
             multiples=aligned_zeros((size, n)),
-            numbers=numbers,
-            sums=sums,
         )
 
     def begin_epoch(self, tables, first_step, corrections, proposal):
         """Prepare for the steps after ``first_step``, and to draw from a proposal."""
         self.begin_tables(tables, first_step, corrections)
         self._inputs, self._items, *self._layers = self.tables.values()
-        self._proposal = proposal
+        self._draws = None
         if proposal is not None:
-            self._scratch = self._sampled_scratch(proposal)
+            self._draws = draws_from(proposal, self.n_threads)
+            self._draw = specialised(draw_for_queries, formulas_of(proposal))
 
     def _move(self, table, step):
         return Move(table, self.step(step - self._first_step))
@@ -121,14 +118,14 @@ class AutoencoderTrainer(TableTrainer):
         batch = Batch(queries, histories, totals, scale, self._problem.n_unit)
         result = Result(np.empty_like(queries), np.empty(len(queries)))
         move = self._move(self._items, step)
-        if self._proposal is None:
+        if self._draws is None:
             self.team.run(full_softmax, batch, move, self._scratch, result)
         else:
             if drawn is not None:
                 n = len(queries)
                 self._scratch.ids[:n], self._scratch.log_q[:n] = drawn
-            draws = Draws(self._proposal, stream)
-            self.team.run(sampled_softmax, batch, draws, move, self._scratch, result)
+            self.team.run(self._draw, batch, self._draws, stream, self._scratch)
+            self.team.run(sampled_softmax, batch, move, self._scratch, result)
         return result
 
     def step_layers(self, gradients, n_users, step):

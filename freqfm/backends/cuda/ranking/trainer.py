@@ -42,8 +42,8 @@ from freqfm.backends.cuda.ranking.softmax import (
 from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side
 from freqfm.formulas import codes
+from freqfm.formulas.cells import Cells
 from freqfm.formulas.rng import stream_key
-from freqfm.formulas.sampling_laws import PROPOSAL_CELLS
 
 __all__ = ["CUDARankingTrainer"]
 
@@ -479,5 +479,5 @@ def _refuse(problem):
     if problem.constants.get("pairs") or len(problem.constants.get("thresholds", ())):
         raise CPUOnlyError(f"the losses PSL and SL@K run on the CPU only; {advice}")
     drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-    if drawn and (problem.proposal_code != PROPOSAL_CELLS or problem.family != "softmax"):
+    if drawn and (problem.proposal_type is not Cells or problem.family != "softmax"):
         raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")

@@ -30,8 +30,8 @@ from freqfm.backends.cuda.vae.layers import (
     SampledArgs,
     SampledScratch,
 )
+from freqfm.formulas.cells import Cells
 from freqfm.formulas.rng import key_of
-from freqfm.formulas.sampling_laws import PROPOSAL_CELLS
 
 __all__ = ["CUDAAutoencoderTrainer"]
 
@@ -63,7 +63,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
     """
 
     def __init__(self, device, problem):
-        if problem.n_draws and problem.proposal_code != PROPOSAL_CELLS:
+        if problem.n_draws and problem.proposal_type is not Cells:
             raise CPUOnlyError(
                 f"sampler {problem.sampler} runs on the CPU only; set device='cpu', or "
                 f"device='auto'."
