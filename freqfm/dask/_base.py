@@ -18,11 +18,10 @@ from freqfm.dask._cluster import (
     aligned_partitions,
     check_matrix,
     find_client,
-    one_block_of_columns,
     partitions_of,
 )
 
-__all__ = ["CONSTRAINTS", "OPTIONS", "OnCluster", "collected", "groups_of", "with_options"]
+__all__ = ["CONSTRAINTS", "OPTIONS", "OnCluster", "with_options"]
 
 # Parameters that plain estimators do not have.
 OPTIONS = {"client": None, "n_shards": None, "n_merges": 4}
@@ -113,6 +112,39 @@ class OnCluster:
         vars(model).update(copy.deepcopy(learned))
         return model
 
+    def _collected(self, function, parts):
+        """Bring the partitions of each shard, neighbours, to its worker.
+
+        Parameters
+        ----------
+        function : callable
+            See ``Cluster.collected``.
+        parts : dict of str to list or None
+            The partitions of X and of other arguments.
+
+        Returns
+        -------
+        cluster : Cluster
+        futures : list
+            What the function returns for each shard.
+        homes : list of str
+            The worker of each shard.
+        """
+        cluster = Cluster(self.client_)
+        cluster.check_versions()
+        n_partitions, n_shards = len(parts["X"]), self.n_shards
+        if n_shards is None:
+            n_shards = min(len(cluster.workers), n_partitions)
+        if n_shards > n_partitions:
+            raise ValueError(
+                f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
+                f"X, or take fewer shards."
+            )
+        self.n_shards_ = int(n_shards)
+        groups = np.array_split(np.arange(n_partitions), n_shards)
+        homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
+        return cluster, cluster.collected(function, parts, groups, homes), homes
+
     def _take_features(self, found, reset):
         """Compare the features of all shards, and with those of the model to continue.
 
@@ -152,22 +184,11 @@ class OnCluster:
         check_is_fitted(self)
         check_matrix("X", X)
         model = self._sent()
-        if isinstance(X, da.Array):
-            X = one_block_of_columns(X)
-            if like.ndim == 1:
-                return X.map_blocks(
-                    _shards.predicted, model, method, drop_axis=1, dtype=like.dtype, meta=like
-                )
-            chunks = X.chunks[0], (like.shape[1],)
-            return X.map_blocks(
-                _shards.predicted, model, method, chunks=chunks, dtype=like.dtype, meta=like
-            )
-        parts = partitions_of("X", X, (2,))
-        call = dask.delayed(_shards.predicted)
-        shape = np.nan, *like.shape[1:]
+        parts, call = partitions_of("X", X, (2,)), dask.delayed(_shards.predicted)
+        lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(parts)
         blocks = [
-            da.from_delayed(call(part, model, method), shape, dtype=like.dtype, meta=like)
-            for part in parts
+            da.from_delayed(call(part, model, method), (n, *like.shape[1:]), meta=like)
+            for part, n in zip(parts, lengths, strict=True)
         ]
         return da.concatenate(blocks, axis=0, allow_unknown_chunksizes=True)
 
@@ -203,36 +224,3 @@ class OnCluster:
         if cluster is not None:
             (model,) = cluster.send([model])
         return dask.delayed(model)
-
-
-def groups_of(n_shards, cluster, n_partitions):
-    """Return the numbers of the partitions of each shard, side by side."""
-    if n_shards is None:
-        n_shards = min(len(cluster.workers), n_partitions)
-    if n_shards > n_partitions:
-        raise ValueError(
-            f"n_shards={n_shards} is more than the {n_partitions} partitions of X; repartition "
-            f"X, or take fewer shards."
-        )
-    return np.array_split(np.arange(n_partitions), n_shards)
-
-
-def collected(cluster, function, parts, groups, homes):
-    """Return futures of a function of each group of partitions, computed on its worker.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    function : callable
-        Takes the number of the first partition, and for each of ``parts`` a list or None.
-    parts : dict of str to list or None
-    groups : list of ndarray
-        Numbers of partitions.
-    homes : list of str
-        A worker for each group.
-    """
-    futures = []
-    for group, home in zip(groups, homes, strict=True):
-        columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
-        futures.append(cluster.collected(function, int(group[0]), *columns, on=home))
-    return futures

@@ -261,12 +261,26 @@ class Cluster:
             for part, home in zip(parts, homes, strict=True)
         ]
 
-    def collected(self, function, *arguments, on):
-        """Return the future of a function of partitions, all computed on a worker if possible."""
-        delayed = dask.delayed(function, pure=False)(*arguments)
-        return self.client.compute(
-            delayed, workers=[on], allow_other_workers=True, optimize_graph=True
-        )
+    def collected(self, function, parts, groups, homes):
+        """Return futures of a function of each group of partitions, computed on its worker.
+
+        Parameters
+        ----------
+        function : callable
+            Takes the number of the first partition, and for each of ``parts`` a list or None.
+        parts : dict of str to list or None
+        groups : list of ndarray
+            Numbers of partitions.
+        homes : list of str
+            A worker for each group.
+        """
+        call, options = dask.delayed(function, pure=False), {"allow_other_workers": True}
+        futures = []
+        for group, home in zip(groups, homes, strict=True):
+            columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
+            delayed = call(int(group[0]), *columns)
+            futures.append(self.client.compute(delayed, workers=[home], **options))
+        return futures
 
     def send(self, values):
         """Return the futures of values that are sent to the workers in turn, past the scheduler."""

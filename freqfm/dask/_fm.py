@@ -5,8 +5,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import draw_seed
 from freqfm.dask import _shards
-from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, collected, groups_of, with_options
-from freqfm.dask._cluster import Cluster, aligned_partitions
+from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, with_options
+from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows, ShardedTowerTrainer
 from freqfm.estimators.fm import deepfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW
@@ -29,23 +29,17 @@ class ShardedFM(OnCluster):
         optimizer, _ = self._checked_optimizer(), self._loss
         if y is None:
             raise ValueError("fit needs y, the targets; got None.")
-        cluster = Cluster(self.client_)
-        cluster.check_versions()
         parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
-        groups = groups_of(self.n_shards, cluster, len(parts["X"]))
-        homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
-        raw = collected(cluster, _shards.collect, parts, groups, homes)
+        cluster, raw, homes = self._collected(_shards.collect, parts)
         described = cluster.submit_each(_shards.describe, raw, homes, self._of_classes)
         facts = cluster.gather(described)
         filled = _filled(facts)
         raw, homes = ([of[i] for i in filled] for of in (raw, homes))
-        self.n_shards_ = len(groups)
         if reset:
             self._seed = draw_seed(self.random_state)
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
         n_outputs, sizes = self._n_outputs, [facts[i]["n_weighted"] for i in filled]
-        n_rounds = int(self.n_merges) if len(shards) > 1 else 1
-        rows = ShardedRows(cluster, shards, homes, n_outputs, n_rounds, sizes)
+        rows = ShardedRows(cluster, shards, homes, n_outputs, sizes)
         self._take_features(cluster.gather(rows.of_shards(_shards.Shard.features)), reset)
         if reset:
             self._check_size(n_outputs)
@@ -89,7 +83,7 @@ class ShardedFM(OnCluster):
         groups = np.array_split(np.arange(len(parts["X_val"])), len(rows.shards))
         groups = [group for group in groups if len(group)]
         homes = rows.homes[: len(groups)]
-        raw = collected(rows.cluster, _shards.collect, parts, groups, homes)
+        raw = rows.cluster.collected(_shards.collect, parts, groups, homes)
         validated = [
             rows.cluster.submit(_shards.Shard.validated_on, shard, of, on=home)
             for shard, of, home in zip(rows.shards, raw, homes, strict=False)

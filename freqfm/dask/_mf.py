@@ -10,7 +10,7 @@ from scipy import sparse
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._messages import shown
 from freqfm.dask import _users
-from freqfm.dask._base import CONSTRAINTS, OnCluster, collected, groups_of, with_options
+from freqfm.dask._base import CONSTRAINTS, OnCluster, with_options
 from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._shards import seed_of
 from freqfm.dask._trainer import Sharded
@@ -96,10 +96,6 @@ class ShardedInteractions(NamedTuple):
 class ShardedMFTrainer(Sharded, MFTrainer):
     """Training of matrix factorization on a cluster; see ``Sharded``.
 
-    The arrays of a shard's users, and the optimizer's state of these, stay on its worker from round
-    to round and from epoch to epoch. The client fetches a copy after each epoch, from which
-    training continues if the worker dies.
-
     Parameters
     ----------
     model : MFRecommender
@@ -123,71 +119,39 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
         self._held_out, self._n_known = held_out, n_known
         self._proposal, self._thresholds = None, None
-        self._cluster, self._homes = X.cluster, X.homes
-        self._n_rounds = int(model.n_merges) if len(X.parts) > 1 else 1
-        self._layout = _users.ItemLayout(model, components.optimizer)
-        self._start_merging(len(X.parts))
+        self._start(X.cluster, X.homes, _users.ItemLayout(model, components.optimizer))
+
+    def _start_merging(self, n_shards):
+        super()._start_merging(n_shards)
         self._scale = self._longest
-        with self._cluster.watched():
-            self._begin()
 
-    def __exit__(self, *exception):
-        super().__exit__(*exception)
-        self._arrays = None
-
-    def _begin(self):
+    def _sent_trainers(self):
         """Send each shard the model of its users."""
         cluster, bounds, n_shards = self._cluster, self.X.bounds, len(self._homes)
         sizes = self._n_rounds, cluster.n_threads(n_shards), self._n_known
         held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
-        model, self._trainers = self.model._copy_as(_users.WorkerModel), []
+        model, trainers = self.model._copy_as(_users.WorkerModel), []
         model.item_counts_ = self.X.item_counts
         for i, home in enumerate(self._homes):
             part = _users.of_some_users(model, *bounds[i : i + 2])
             part._seed, part.verbose = seed_of(model._seed, i), 0
             data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
             arguments = _users.UserTrainer, *data, part, self.components, *sizes
-            self._trainers.append(cluster.submit(*arguments, on=home))
-        self._arrays = cluster.submit_each(_users.initial_users, self._trainers, self._homes)
+            trainers.append(cluster.submit(*arguments, on=home))
+        return trainers
 
-    def _of_shards(self, function, arrays, *arguments):
-        """Return the futures of a function of each shard's trainer and users' arrays."""
-        of_shards = zip(self._trainers, arrays, self._homes, strict=True)
-        return [
-            self._cluster.submit(function, trainer, users, *arguments, on=home)
-            for trainer, users, home in of_shards
-        ]
-
-    def _run(self, epoch):
-        """Return the pieces of the items after an epoch; write the users' arrays."""
-        cluster, n_pieces = self._cluster, len(self._owners)
-        pieces, arrays = self._sent_pieces(), self._arrays
+    def _scale_in(self, epoch):
         # With a factor of zero, an item's row is the mean over its occurrences.
         n_epochs = self.components.max_iter
-        scale = self._scale if epoch % n_epochs < self._long_part * n_epochs else 0.0
-        for number in range(self._n_rounds):
-            trained = self._of_shards(_users.train_users, arrays, number, epoch, *pieces)
-            *of_pieces, arrays = self._taken_apart(trained, self._homes, n_pieces + 1)
-            pieces = self._merged_pieces(pieces, of_pieces, scale)
-        found, of_shards = cluster.gather([pieces, arrays])
+        return self._scale if epoch % n_epochs < self._long_part * n_epochs else 0.0
+
+    def _keep_own(self, of_shards):
         bounds = self.X.bounds
         for i, values in enumerate(of_shards):
             for array, rows in zip(_users.user_arrays(self.model), values, strict=True):
                 array[bounds[i] : bounds[i + 1]] = rows
-        self._merged, self._arrays = pieces, arrays
-        return found
 
-    def _scores(self):
-        """Return what ``UserTrainer.score`` returns for each shard."""
-        pieces = self._merged or self._sent_pieces()
-        return self._cluster.gather(self._of_shards(_users.score_users, self._arrays, *pieces))
-
-    def validation_score(self):
-        """Return the mean NDCG of the held-out interactions of all shards."""
-        found = [of_shard for of_shard in self._retried(self._scores) if of_shard is not None]
-        if len(found) == 1:
-            return found[0][0]
-        scores, n_users = zip(*found, strict=True)
+    def _pooled_score(self, scores, n_users):
         return float(np.average(scores, weights=n_users))
 
 
@@ -265,18 +229,13 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     def _validate_interactions(self, X, reset, partial):
         """Bring the users to their workers and check them there."""
-        cluster = Cluster(self.client_)
-        cluster.check_versions()
-        parts = partitions_of("X", X, (2,))
-        groups = groups_of(self.n_shards, cluster, len(parts))
-        homes = cluster.homes([[parts[i] for i in group] for group in groups])
-        users = collected(cluster, _users.collect_users, {"X": parts}, groups, homes)
+        parts = {"X": partitions_of("X", X, (2,))}
+        cluster, users, homes = self._collected(_users.collect_users, parts)
         facts = cluster.gather(cluster.submit_each(_users.describe, users, homes))
         filled = [i for i, (n_users, *_) in enumerate(facts) if n_users]
         if not filled:
             raise ValueError("X has no rows in any of its partitions.")
         self._take_features([facts[i][1:] for i in filled], reset)
-        self.n_shards_ = len(groups)
         users, homes = ([of[i] for i in filled] for of in (users, homes))
         matrices = cluster.submit_each(attrgetter("X"), users, homes)
         X = ShardedInteractions.of(cluster, matrices, homes)

@@ -16,7 +16,7 @@ from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.pointwise import base_score
 from freqfm.estimators.fm.targets import check_labels
 
-__all__ = ["Shard", "ShardTrainer", "collect", "describe", "predicted", "score", "train"]
+__all__ = ["RoundTrainer", "Shard", "ShardTrainer", "collect", "describe", "predicted"]
 
 # The start of the intercept is computed from about so many targets of all shards.
 _TARGETS = 100_000
@@ -208,10 +208,85 @@ def pooled_base_scores(samples, loss, of_classes):
     return [base_score(loss, of_classes, target, weights) for target in targets]
 
 
-class ShardTrainer:
-    """A model that trains on the rows of a shard, a part of them between two merges.
+class Round(NamedTuple):
+    """What a shard trains on between two merges."""
+
+    trainer: object  #: a task of the epoch loop; None without data
+    counts: list  #: of the rows of tables, see ``TableLayout.counts``
+    weight: float  #: of the loss among those of other rounds
+
+
+class RoundTrainer:
+    """A model that trains on the data of a shard, a part of them between two merges.
 
     Its arrays are written over before each round, so that a round depends on its input only.
+    Pickled, it takes along what it was made from; packed rows and threads stay behind.
+
+    Parameters
+    ----------
+    made_from : tuple
+        Arguments of the subclass.
+    layout : TableLayout
+        Of the model.
+    own : list of ndarray
+        Arrays of the model that no other shard has, which are not merged.
+    """
+
+    def __init__(self, made_from, layout, own=()):
+        self._made_from, self._layout, self._own = made_from, layout, own
+        self._rounds = []
+        self._lock = threading.Lock()
+
+    def __reduce__(self):
+        return type(self), self._made_from
+
+    def own(self):
+        """Return copies of the arrays that no other shard has."""
+        return [array.copy() for array in self._own]
+
+    def _assign(self, own, pieces):
+        self._layout.assign(pieces)
+        for array, values in zip(self._own, own, strict=True):
+            array[...] = values
+
+    def train(self, own, number, epoch, *pieces):
+        """Train one round from merged pieces.
+
+        Parameters
+        ----------
+        own : list of ndarray
+            See :meth:`own`.
+        number : int
+            Of the round in its epoch.
+        epoch : int
+        *pieces : Piece
+
+        Returns
+        -------
+        trained : list
+            A piece for each of those given, and at the end the arrays of this shard.
+        """
+        with self._lock:
+            self._assign(own, pieces)
+            trainer, counts, weight = self._rounds[number]
+            losses = []
+            if trainer is not None:
+                with trainer:
+                    losses = [(trainer.run_epoch(epoch), weight)]
+            layout, n = self._layout, len(pieces)
+            return [*(layout.piece(j, n, counts, losses) for j in range(n)), self.own()]
+
+    def score(self, own, *pieces):
+        """Return the validation score, and what is needed to combine it with others'; or None."""
+        if not self._is_validated():
+            return None
+        with self._lock:
+            self._assign(own, pieces)
+            return self._score()
+
+
+class ShardTrainer(RoundTrainer):
+    """A factorization machine that trains on the rows of a shard.
 
     Parameters
     ----------
@@ -230,71 +305,25 @@ class ShardTrainer:
         model._seed, model.verbose = shard.model._seed, 0
         if model.n_jobs is None:
             model.n_jobs = n_threads
-        self._model, self._rows = model, shard.fold(fold)
-        self._parts = _parts(self._rows, n_rounds, model._seed)
-        self._optimizer = model._checked_optimizer()
-        self._layout = Layout(model, self._optimizer)
-        self._begin()
-
-    def _begin(self):
-        rows, layout = self._rows, self._layout
-        make, weights = type(self._model)._trainer, rows.weight
-        self._lock = threading.Lock()
-        self._trainers, self._counts, self._weights = [], [], []
-        for number, part in enumerate(self._parts):
+        optimizer, rows = model._checked_optimizer(), shard.fold(fold)
+        super().__init__((shard, model, fold, n_rounds, n_threads), Layout(model, optimizer))
+        self._held_out = rows.held_out
+        for number, part in enumerate(_parts(rows, n_rounds, model._seed)):
             of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)
-            trainer = make(self._model, self._optimizer, of_part) if of_part.n_trained else None
-            total = of_part.of_trained(weights).sum() if of_part.n_trained else 0.0
-            self._trainers.append(trainer)
-            self._weights.append(total)
-            self._counts.append(layout.counts(of_part.count_tokens(), total))
+            trainer, total = None, 0.0
+            if of_part.n_trained:
+                trainer = model._trainer(model, optimizer, of_part)
+                total = float(of_part.of_trained(rows.weight).sum())
+            counts = self._layout.counts(of_part.count_tokens(), total)
+            self._rounds.append(Round(trainer, counts, total))
 
-    def __reduce__(self):
-        # Packed rows and threads stay behind; the rows go along.
-        arguments = self._model, self._optimizer, self._rows, self._parts
-        return _moved, arguments
+    def _is_validated(self):
+        return self._held_out is not None
 
-    def train(self, number, epoch, pieces):
-        """Train one round from merged pieces; return a piece for each of these.
-
-        Parameters
-        ----------
-        number : int
-            Of the round in its epoch.
-        epoch : int
-        pieces : list of Piece
-
-        Returns
-        -------
-        pieces : list of Piece
-        """
-        with self._lock:
-            self._layout.assign(pieces)
-            trainer, losses = self._trainers[number], []
-            if trainer is not None:
-                with trainer:
-                    losses = [(trainer.run_epoch(epoch), float(self._weights[number]))]
-            trained = self._counts[number], losses
-            return [self._layout.piece(j, len(pieces), *trained) for j in range(len(pieces))]
-
-    def score(self, pieces):
-        """Return the validation score, and what is needed to combine it with others'."""
-        if self._rows.held_out is None:
-            return None
-        _, target, weight = self._rows.held_out
-        with self._lock:
-            self._layout.assign(pieces)
-            value = self._trainers[0].validation_score()
+    def _score(self):
+        _, target, weight = self._held_out
+        value = self._rounds[0].trainer.validation_score()
         return value, *moments(target[0].astype(np.float64), weight)
-
-
-def _moved(model, optimizer, rows, parts):
-    """Return a trainer that has come from another worker."""
-    trainer = ShardTrainer.__new__(ShardTrainer)
-    trainer._model, trainer._optimizer, trainer._rows = model, optimizer, rows
-    trainer._parts, trainer._layout = parts, Layout(model, optimizer)
-    trainer._begin()
-    return trainer
 
 
 def _parts(rows, n_parts, seed):
@@ -303,17 +332,6 @@ def _parts(rows, n_parts, seed):
         return [rows.trained]
     numbers = np.random.default_rng([seed, 2]).permutation(rows.numbers())
     return [np.sort(part) for part in np.array_split(numbers, n_parts)]
-
-
-def train(trainer, number, epoch, *pieces):
-    """Call ``ShardTrainer.train``; return a single piece as it is."""
-    found = trainer.train(number, epoch, list(pieces))
-    return found if len(found) > 1 else found[0]
-
-
-def score(trainer, *pieces):
-    """Call ``ShardTrainer.score``."""
-    return trainer.score(list(pieces))
 
 
 def predicted(rows, model, method="predict"):

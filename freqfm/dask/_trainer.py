@@ -19,7 +19,6 @@ class ShardedRows(NamedTuple):
     shards: list  #: of futures of Shard
     homes: list  #: a worker for each
     n_outputs: int
-    n_rounds: int  #: rounds of an epoch, each with a merge at its end
     sizes: list  #: how many rows of each shard are trained on
     fold: int | None = None  #: None for all rows
     held_out: bool | None = None  #: whether some rows are held out; None if not
@@ -53,19 +52,15 @@ class ShardedRows(NamedTuple):
 
 
 class Sharded:
-    """What a trainer does on a cluster; a mixin for ``FMTrainer`` and its subclasses.
+    """What a trainer does on a cluster; a mixin for the plain one.
 
     The model is the client's. In an epoch its pieces are sent to the workers, one each; every shard
     trains a round from all pieces; each piece is merged on its worker from those of all shards; and
     so on. At the end the client fetches the pieces. The graph depends on nothing but the model and
     the shards: what is lost with a worker is computed again.
 
-    Parameters
-    ----------
-    model : BaseFM
-        Initialised; its arrays are updated in place.
-    optimizer : Optimizer
-    rows : ShardedRows
+    Arrays that only one shard has stay on its worker from round to round and from epoch to epoch.
+    The client fetches a copy after each epoch, from which training continues if the worker dies.
     """
 
     #: Factor of the steps of merges after each epoch whose loss is the lowest so far.
@@ -73,27 +68,23 @@ class Sharded:
     #: The least rise of the loss that counts as one, as a part of its fall so far.
     _least_rise = 0.0
 
-    def __init__(self, model, optimizer, rows):
-        self.model, self.optimizer = model, optimizer
-        self._rows, self._cluster = rows, rows.cluster
-        self._layout = Layout(model, optimizer)
-        self._start_merging(len(rows.shards))
-        with self._cluster.watched():
+    def _start(self, cluster, homes, layout):
+        """Send the model to all shards, which have these homes."""
+        self._cluster, self._homes, self._layout = cluster, homes, layout
+        self._n_rounds = int(self.model.n_merges) if len(homes) > 1 else 1
+        self._start_merging(len(homes))
+        with cluster.watched():
             self._begin()
 
     def _start_merging(self, n_shards):
         self._owners = self._cluster.workers[:n_shards]
         self._longest = n_shards**0.5
         self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
-        self._merged = None
 
     def _begin(self):
-        """Send the model to all shards."""
-        rows = self._rows
-        (model,) = self._cluster.send([self.model.to_local()])
-        n_threads = self._cluster.n_threads(len(rows.shards))
-        arguments = model, rows.fold, rows.n_rounds, n_threads
-        self._trainers = rows.of_shards(_shards.ShardTrainer, *arguments)
+        """Send the model to all shards; see ``_start``."""
+        self._merged, self._trainers = None, self._sent_trainers()
+        self._own = self._cluster.submit_each(_shards.RoundTrainer.own, self._trainers, self._homes)
 
     @property
     def device(self):
@@ -105,7 +96,7 @@ class Sharded:
 
     def __exit__(self, *exception):
         # Results are freed on the workers.
-        self._merged = self._trainers = None
+        self._merged = self._trainers = self._own = None
 
     def run_epoch(self, epoch):
         """Train on every row once; return the mean loss, summed over outputs."""
@@ -117,11 +108,7 @@ class Sharded:
 
     def _retried(self, work):
         """Return what a function returns; begin again from the client's model if data are lost."""
-        return self._cluster.retried(work, self._restart)
-
-    def _restart(self):
-        self._merged = None
-        self._begin()
+        return self._cluster.retried(work, self._begin)
 
     def _watch(self, loss):
         """Take longer steps in merges while the loss falls, and halve them if it rises."""
@@ -136,28 +123,38 @@ class Sharded:
         if self._n_above == 2:
             self._scale, self._n_above = self._scale / 2, 0
 
+    def _scale_in(self, epoch):
+        """Return the factor of the steps of merges in an epoch."""
+        return self._scale
+
     def _run(self, epoch):
         """Return the pieces of the model after an epoch."""
-        cluster, homes, pieces = self._cluster, self._rows.homes, self._sent_pieces()
-        for number in range(self._rows.n_rounds):
-            arguments = number, epoch, *pieces
-            trained = cluster.submit_each(_shards.train, self._trainers, homes, *arguments)
-            of_pieces = self._taken_apart(trained, homes, len(pieces))
-            pieces = self._merged_pieces(pieces, of_pieces, self._scale)
-        self._merged = pieces
-        return cluster.gather(pieces)
+        cluster, homes, pieces, own = self._cluster, self._homes, self._sent_pieces(), self._own
+        for number in range(self._n_rounds):
+            trained = self._of_shards(_shards.RoundTrainer.train, own, number, epoch, *pieces)
+            *of_pieces, own = (
+                cluster.submit_each(itemgetter(j), trained, homes) for j in range(len(pieces) + 1)
+            )
+            pieces = self._merged_pieces(pieces, of_pieces, self._scale_in(epoch))
+        found, of_shards = cluster.gather([pieces, own])
+        self._keep_own(of_shards)
+        self._merged, self._own = pieces, own
+        return found
+
+    def _keep_own(self, of_shards):
+        """Write the arrays that only one shard has into the model."""
+
+    def _of_shards(self, function, own, *arguments):
+        """Return the futures of a method of each shard's trainer, and of the arrays of its own."""
+        return [
+            self._cluster.submit(function, trainer, arrays, *arguments, on=home)
+            for trainer, arrays, home in zip(self._trainers, own, self._homes, strict=True)
+        ]
 
     def _sent_pieces(self):
         """Return futures of the model's pieces, as many as there are workers to merge them."""
         n_pieces = len(self._owners)
         return self._cluster.send([self._layout.piece(j, n_pieces) for j in range(n_pieces)])
-
-    def _taken_apart(self, trained, homes, n_parts):
-        """Return, for each part of the shards' results, a list of futures."""
-        if n_parts == 1:
-            return [trained]
-        submit_each = self._cluster.submit_each
-        return [submit_each(itemgetter(j), trained, homes) for j in range(n_parts)]
 
     def _merged_pieces(self, pieces, trained, scale):
         """Return futures of the pieces, each merged from those that the shards have trained."""
@@ -168,22 +165,15 @@ class Sharded:
         ]
 
     def _scores(self):
-        """Return what ``ShardTrainer.score`` returns for each shard."""
+        """Return what ``RoundTrainer.score`` returns for each shard that is validated."""
         pieces = self._merged or self._sent_pieces()
-        scored = _shards.score, self._trainers, self._rows.homes, *pieces
-        return self._cluster.gather(self._cluster.submit_each(*scored))
+        scores = self._of_shards(_shards.RoundTrainer.score, self._own, *pieces)
+        return [of_shard for of_shard in self._cluster.gather(scores) if of_shard is not None]
 
     def validation_score(self):
         """Return the model's score on the validation parts of all shards."""
-        found = [facts for facts in self._retried(self._scores) if facts is not None]
-        if len(found) == 1:
-            return found[0][0]
-        scores, weights, means, variances = np.array(found).T
-        if self.model._score_name != "r2":
-            return float(np.average(scores, weights=weights))
-        loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
-        variance = _shards.pooled_variance(weights, means, variances)
-        return float(1 - loss / (variance if variance > 0 else 1))
+        found = self._retried(self._scores)
+        return found[0][0] if len(found) == 1 else self._pooled_score(*np.array(found).T)
 
     def extra(self):
         """Return what a checkpoint stores besides the estimator."""
@@ -199,12 +189,41 @@ def _mean(losses):
     if len(losses) == 1:
         return losses[0][0]
     values, weights = np.array(losses).T
-    return float((values * weights).sum() / weights.sum())
+    return float(np.average(values, weights=weights))
 
 
-class ShardedFMTrainer(Sharded, FMTrainer):
+class ShardedMachine(Sharded):
+    """Training of factorization machines on a cluster; a mixin, see ``Sharded``.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised; its arrays are updated in place.
+    optimizer : Optimizer
+    rows : ShardedRows
+    """
+
+    def __init__(self, model, optimizer, rows):
+        self.model, self.optimizer, self._rows = model, optimizer, rows
+        self._start(rows.cluster, rows.homes, Layout(model, optimizer))
+
+    def _sent_trainers(self):
+        rows = self._rows
+        (model,) = self._cluster.send([self.model.to_local()])
+        n_threads = self._cluster.n_threads(len(rows.shards))
+        return rows.of_shards(_shards.ShardTrainer, model, rows.fold, self._n_rounds, n_threads)
+
+    def _pooled_score(self, scores, weights, means, variances):
+        if self.model._score_name != "r2":
+            return float(np.average(scores, weights=weights))
+        loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
+        variance = _shards.pooled_variance(weights, means, variances)
+        return float(1 - loss / (variance if variance > 0 else 1))
+
+
+class ShardedFMTrainer(ShardedMachine, FMTrainer):
     """Training of factorization machines on a cluster."""
 
 
-class ShardedTowerTrainer(Sharded, TowerTrainer):
+class ShardedTowerTrainer(ShardedMachine, TowerTrainer):
     """Training of factorization machines with a tower on a cluster."""

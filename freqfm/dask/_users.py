@@ -1,7 +1,6 @@
 """Users of a recommender on their workers: their interactions, and their training."""
 
 import copy
-import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +10,14 @@ from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, kernel_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
-from freqfm.dask._shards import matrix_of, stack
+from freqfm.dask._shards import Round, RoundTrainer, matrix_of, stack
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 
 __all__ = [
     "ItemLayout", "RemoteHistory", "UserTrainer", "WorkerModel", "collect_users", "count",
-    "describe", "hash_interactions", "initial_users", "ndcg_sums", "of_some_users", "score_users",
-    "train_users", "user_arrays",
+    "describe", "hash_interactions", "ndcg_sums", "of_some_users", "user_arrays",
 ]  # fmt: skip
 
 # Learned attributes that have a row for each user, besides the users' tables.
@@ -146,10 +144,8 @@ def of_some_users(model, begin, end):
     return found
 
 
-class UserTrainer:
-    """A model that trains on the interactions of some users, a part of them between two merges.
-
-    Its arrays are written over before each round, so that a round depends on its input only.
+class UserTrainer(RoundTrainer):
+    """A recommender that trains on the interactions of some users.
 
     Parameters
     ----------
@@ -166,60 +162,31 @@ class UserTrainer:
     """
 
     def __init__(self, X, held_out, model, components, n_rounds, n_threads, n_known):
-        self._arguments = X, held_out, model, components, n_rounds, n_threads, n_known
-        self._model = model = copy.deepcopy(model)
+        model = copy.deepcopy(model)
         model._align_tables()
-        self._lock = threading.Lock()
-        self._layout = ItemLayout(model, components.optimizer)
-        self._trainers, self._counts, self._weights = [], [], []
+        made_from = X, held_out, model, components, n_rounds, n_threads, n_known
+        layout = ItemLayout(model, components.optimizer)
+        super().__init__(made_from, layout, user_arrays(model))
         for part in _parts_of_users(X, n_rounds, model._seed):
-            arguments = model, components, part, None, n_threads, n_known
             trainer = None
             if part.nnz:
-                trainer = MFTrainer(*arguments)
+                trainer = MFTrainer(model, components, part, None, n_threads, n_known)
                 # Temperatures depend on all interactions of these users, not on those of a round.
                 trainer._known = X
-            self._trainers.append(trainer)
             # Every item is a negative now and then.
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
-            self._counts.append(self._layout.counts(counts, float(part.nnz)))
-            self._weights.append(float(part.data.sum(dtype=np.float64)))
-        self._n_validated, self._score = 0, None
+            weight = float(part.data.sum(dtype=np.float64))
+            self._rounds.append(Round(trainer, layout.counts(counts, float(part.nnz)), weight))
+        self._n_validated = 0
         if held_out is not None:
             self._n_validated = np.count_nonzero(np.diff(held_out.indptr))
-            self._score = model._scorer(X, held_out)
+            self._scorer = model._scorer(X, held_out)
 
-    def __reduce__(self):
-        return UserTrainer, self._arguments
+    def _is_validated(self):
+        return self._n_validated > 0
 
-    def users(self):
-        """Return copies of the users' arrays."""
-        return [array.copy() for array in user_arrays(self._model)]
-
-    def _assign(self, users, pieces):
-        self._layout.assign(pieces)
-        for array, values in zip(user_arrays(self._model), users, strict=True):
-            array[...] = values
-
-    def train(self, users, number, epoch, pieces):
-        """Train one round; return a piece for each of those given, and the users' arrays."""
-        with self._lock:
-            self._assign(users, pieces)
-            trainer, losses = self._trainers[number], []
-            if trainer is not None:
-                with trainer:
-                    losses = [(trainer.run_epoch(epoch), self._weights[number])]
-            trained = self._counts[number], losses
-            found = [self._layout.piece(j, len(pieces), *trained) for j in range(len(pieces))]
-            return [*found, self.users()]
-
-    def score(self, users, pieces):
-        """Return the validation score, and the number of users that it stands for."""
-        if not self._n_validated:
-            return None
-        with self._lock:
-            self._assign(users, pieces)
-            return self._score(), self._n_validated
+    def _score(self):
+        return self._scorer(), self._n_validated
 
 
 def _parts_of_users(X, n_parts, seed):
@@ -234,21 +201,6 @@ def _parts_of_users(X, n_parts, seed):
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         found.append(kernel_csr(part.data, part.indices, indptr, X.shape))
     return found
-
-
-def initial_users(trainer):
-    """Call ``UserTrainer.users``."""
-    return trainer.users()
-
-
-def train_users(trainer, users, number, epoch, *pieces):
-    """Call ``UserTrainer.train``."""
-    return trainer.train(users, number, epoch, list(pieces))
-
-
-def score_users(trainer, users, *pieces):
-    """Call ``UserTrainer.score``."""
-    return trainer.score(users, list(pieces))
 
 
 def ndcg_sums(X, y, model):

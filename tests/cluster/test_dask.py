@@ -440,7 +440,7 @@ def test_early_stopping_is_automatic_by_the_rows_of_all_shards(monkeypatch, n_ro
     # Plain Python stands in for the workers.
     shares = []
     rows = importlib.import_module("freqfm.dask._trainer").ShardedRows(
-        None, ["a", "b"], ["c", "d"], 1, 2, [n_rows // 2] * 2
+        None, ["a", "b"], ["c", "d"], 1, [n_rows // 2] * 2
     )
     monkeypatch.setattr("freqfm.dask._fm.AUTO_EARLY_STOPPING", 10_000)
     monkeypatch.setattr("freqfm.dask._fm.CROSS_VALIDATED_BELOW", 10_500)

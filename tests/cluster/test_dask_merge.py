@@ -218,8 +218,8 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
     for part, weight, error in zip(parts, weights, errors, strict=True):
         total, mean, variance = _shards.moments(part, weight)
         facts.append((1 - error / (variance or 1), total, mean, variance))
-    trainer = _trainer.Sharded.__new__(_trainer.Sharded)
-    trainer.model, trainer._retried = SimpleNamespace(_score_name="r2"), lambda work: [*facts, None]
+    trainer = _trainer.ShardedMachine.__new__(_trainer.ShardedMachine)
+    trainer.model, trainer._retried = SimpleNamespace(_score_name="r2"), lambda work: facts
     weight, values = np.concatenate(weights), np.concatenate(parts)
     variance = _shards.moments(values, weight)[2]
     expected = 1 - np.average(errors, weights=[4, 5]) / variance
@@ -242,5 +242,5 @@ def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks, monkeypat
     monkeypatch.setattr(_shards, "_TARGETS", 10)
     targets, weights = _shards.some_targets(shard, None, 2)
     assert targets.shape == (1, 5) and weights.shape == (5,)
-    rows = _trainer.ShardedRows(None, [], [], 1, 2, [30, 50, 40])
+    rows = _trainer.ShardedRows(None, [], [], 1, [30, 50, 40])
     assert rows.n_trained == 50
