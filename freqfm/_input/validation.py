@@ -65,10 +65,8 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     refuse_unread(X)
     if sparse.issparse(X):
         X = checked_csr(X)
-    # Then nobody need look for zeros, NaN and infinity.
-    positive = sparse.issparse(X) and _are_positive(X.data)
-    if not reset and _is_ready(estimator, X, y, positive):
-        return canonical_csr(X, positive), None if isinstance(y, str) else y
+    if not reset and _is_ready(estimator, X, y):
+        return canonical_csr(X), None if isinstance(y, str) else y
     if y is not None and not isinstance(y, str) and not sparse.issparse(y):
         y = _as_targets(y)
         if options.get("y_numeric"):
@@ -76,11 +74,10 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     with named("X", getattr(estimator, "_advice_for_missing", _ADVICE_FOR_MISSING)):
         refuse_dates("X", X)
         checked = validate_data(
-            estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32,
-            ensure_all_finite=not positive, **options,
-        )  # fmt: skip
+            estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options
+        )
     X, y = (checked, None) if isinstance(y, str) else checked
-    return canonical_csr(X, positive), y
+    return canonical_csr(X), y
 
 
 def as_float_rows(X):
@@ -103,17 +100,7 @@ def as_float_rows(X):
         )  # fmt: skip
 
 
-def _are_positive(values):
-    """Return whether numbers are positive and finite in float32 too, by two fast passes."""
-    limits = np.finfo(np.float32)
-    return (
-        values.dtype.kind in "fiu"
-        and values.size > 0
-        and bool(values.min() >= limits.tiny and values.max() <= limits.max)
-    )
-
-
-def _is_ready(estimator, X, y, positive):
+def _is_ready(estimator, X, y):
     """Return whether scikit-learn's checks, given after a fit, would neither convert nor refuse.
 
     They take about as long as it takes to train on a few hundred rows.
@@ -127,7 +114,7 @@ def _is_ready(estimator, X, y, positive):
     if not (whole or isinstance(y, str)):
         return False
     with np.errstate(over="ignore", invalid="ignore"):
-        return positive or bool(np.isfinite(X.data.sum()))
+        return bool(np.isfinite(X.data.sum()))
 
 
 def widen(name, X, n_features):
@@ -476,16 +463,15 @@ def check_columns(X):
         )
 
 
-def canonical_csr(X, positive=False):
+def canonical_csr(X):
     """Return float32 CSR with int32 indices and int64 indptr: sorted, no duplicates, no zeros.
 
-    The input is not changed; it is copied only where necessary. ``positive`` says that its values
-    are known to be positive and finite.
+    The input is not changed; it is copied only where necessary.
     """
     check_columns(X)
     if not (sparse.issparse(X) and X.format == "csr"):
         X = sparse.csr_array(X)
-    if not is_canonical(X, positive):
+    if not is_canonical(X):
         X = summed_csr(X)
         X.eliminate_zeros()
         with np.errstate(over="ignore"):
@@ -515,18 +501,6 @@ def kernel_csr(data, indices, indptr, shape):
     )
 
 
-def _sum_by_column(X, values_of, dtype):
-    """Return the sums over columns of what ``values_of`` returns for a slice of the entries.
-
-    Works in chunks: NumPy would convert all indices to 64 bits at once.
-    """
-    sums = np.zeros(X.shape[1], dtype=dtype)
-    for begin in range(0, X.nnz, _ENTRIES):
-        chunk = slice(begin, begin + _ENTRIES)
-        np.add.at(sums, X.indices[chunk], values_of(chunk))
-    return sums
-
-
 def count_columns(X, weight=None, rows=None):
     """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
 
@@ -540,9 +514,11 @@ def count_columns(X, weight=None, rows=None):
     rows : ndarray of int, default=None
         The rows to count, in the order in which weights are added up; all if None.
     """
+    counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
-        return _sum_by_column(X, lambda chunk: 1, np.int64)
-    counts = np.zeros(X.shape[1])
+        for begin in range(0, X.nnz, _ENTRIES):
+            np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
+        return counts
     n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
     for first in range(0, n_rows, step):
@@ -591,17 +567,14 @@ class _PassedOff:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
-def is_canonical(X, positive=False):
-    """Return whether rows are sorted without duplicates, and no zero is stored.
-
-    ``positive`` says that there are no zeros.
-    """
+def is_canonical(X):
+    """Return whether rows are sorted without duplicates, and no zero is stored."""
     n_stored = X.indptr[-1]
     # NumPy searches and indexes by 64 bits; it would convert others again for each chunk.
     starts = X.indptr[1:-1].astype(np.int64, copy=False)
     for begin in range(0, n_stored, _ENTRIES):
         end = min(begin + _ENTRIES, n_stored)
-        if not positive and not (X.data[begin:end] != 0).all():  # faster than all() of floats
+        if not (X.data[begin:end] != 0).all():  # faster than all() of floats
             return False
         # Compare each entry with the one before; between two rows an index may fall.
         first = max(begin, 1)
@@ -682,11 +655,8 @@ def warn_of_large_values(estimator, X):
     """Warn of columns whose values are far beyond 1, which factorization machines learn badly."""
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
-
-    def squared(chunk):
-        return np.square(X.data[chunk], dtype=np.float64)
-
-    squares = _sum_by_column(X, squared, np.float64)
+    squares = np.zeros(X.shape[1])
+    np.add.at(squares, X.indices, np.square(X.data, dtype=np.float64))
     means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)
     if len(large):
@@ -716,22 +686,13 @@ def warn_of_heavy_weights(weight):
 
 
 def check_count(name, value):
-    """Return a count as an int.
+    """Return a count as an int, of at least 1 and within int32, the type of item indices.
 
-    Raises
-    ------
-    InvalidParameterError
-        If ``value`` is not an integer; a bool is not accepted. As in constructors' parameters, this
-        error of scikit-learn is a TypeError and a ValueError.
-    ValueError
-        If it is less than 1, or beyond int32, the type of item indices.
+    See :func:`check_integer`.
     """
-    if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
-        raise InvalidParameterError(f"{name}={shown(value)} must be an integer.")
-    if value < 1:
-        raise ValueError(f"{name}={value} must be at least 1.")
-    if value > np.iinfo(np.int32).max:
-        raise ValueError(f"{name}={value} must be at most {np.iinfo(np.int32).max}.")
+    most = np.iinfo(np.int32).max
+    if check_integer(name, value, 1) > most:
+        raise ValueError(f"{name}={value} must be at most {most}.")
     return int(value)
 
 
@@ -741,7 +702,8 @@ def check_integer(name, number, least):
     Raises
     ------
     InvalidParameterError
-        As in :func:`check_count`.
+        If it is not an integer; a bool is not accepted. As in constructors' parameters, this error
+        of scikit-learn is a TypeError and a ValueError.
     ValueError
         If it is less than ``least``.
     """

@@ -10,12 +10,10 @@ import zlib
 def _open_zstd(path, mode):
     """Open a file compressed by zstd."""
     try:
-        import zstandard
+        import pyarrow
     except ImportError:
-        raise ImportError(
-            f"reading {path} takes zstandard: pip install 'freqfm[streams]'."
-        ) from None
-    return io.BufferedReader(zstandard.open(path, mode))
+        raise ImportError(f"reading {path} takes pyarrow: pip install 'freqfm[streams]'.") from None
+    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
 
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -111,76 +112,57 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
         chunks = [(X, y, sample_weight)]
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    files, header = {}, {"format": _FORMAT, "n_features": 0, "arrays": {}}
-    try:
-        _write(folder, files, header, chunks)
-        for file in files.values():
-            file.close()
-        _check_replaceable(folder, files)
-    except BaseException:
-        for name, file in files.items():
-            file.close()
-            _new_path(folder, name).unlink(missing_ok=True)
-        raise
-    # Rows that are mapped from the folder may be among those that were written: the old files stay
-    # as they are until here, and while they are mapped. A folder without header is not complete.
-    (folder / _HEADER).unlink(missing_ok=True)
-    for name in files:
-        _new_path(folder, name).replace(folder / f"{name}.bin")
+    header = {"format": _FORMAT, "n_features": 0, "arrays": {}}
+    # Rows that are mapped from the folder may be among those that are written: the old files stay
+    # as they are until all is written, and while they are mapped.
+    with TemporaryDirectory(dir=folder) as new:
+        _write(Path(new), header, chunks)
+        names = [f"{name}.bin" for name in header["arrays"]]
+        for name in names:
+            if (folder / name).exists():
+                # Windows refuses what changes nothing, too, if a file is mapped.
+                (folder / name).rename(folder / name)
+        # A folder without header is not complete.
+        (folder / _HEADER).unlink(missing_ok=True)
+        for name in names:
+            Path(new, name).replace(folder / name)
     (folder / _HEADER).write_text(json.dumps(header))
 
 
-def _check_replaceable(folder, files):
-    """Raise an OSError if files of an earlier call cannot be replaced: on Windows, if mapped."""
-    for name in files:
-        path = folder / f"{name}.bin"
-        if path.exists():
-            # Windows refuses what changes nothing, too.
-            path.rename(path)
-
-
-def _new_path(folder, name):
-    """Return where an array is written before it replaces that of an earlier call."""
-    return folder / f"{name}.bin.new"
-
-
-def _write(folder, files, header, chunks):
-    """Write chunks of rows to new files, which are opened, and what they hold to the header."""
+def _write(folder, header, chunks):
+    """Write chunks of rows to new files, and what they hold to the header."""
     end = 0
-    _append(folder, files, header, "indptr", np.zeros(1, dtype=np.int64))
+    _append(folder, header, "indptr", np.zeros(1, dtype=np.int64))
     for rows, *others in chunks:
         rows = as_csr(rows)
         header["n_features"] = max(header["n_features"], rows.shape[1])
-        _append(folder, files, header, "indptr", rows.indptr[1:] + end)
-        _append(folder, files, header, "indices", rows.indices)
-        _append(folder, files, header, "data", rows.data)
+        _append(folder, header, "indptr", rows.indptr[1:] + end)
+        _append(folder, header, "indices", rows.indices)
+        _append(folder, header, "data", rows.data)
         for name, values in zip(("target", "sample_weight"), others, strict=False):
             if values is not None:
-                _append(folder, files, header, name, column_or_1d(values))
+                _append(folder, header, name, column_or_1d(values))
         _check_lengths(header)
         end += int(rows.indptr[-1])
 
 
-def _append(folder, files, header, name, array):
+def _append(folder, header, name, array):
     """Append an array to its file."""
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} holds {array.dtype}; save_csr stores numbers: encode targets first, for "
             f"instance with sklearn's LabelEncoder."
         )
-    known = header["arrays"].setdefault(name, {"dtype": array.dtype.str, "size": 0})
-    path = _new_path(folder, name)
-    if name not in files:
-        files[name] = open(path, "w+b")  # noqa: SIM115
-    common = np.result_type(known["dtype"], array.dtype)
+    dtype = array.dtype.newbyteorder("=")
+    known = header["arrays"].setdefault(name, {"dtype": dtype.str, "size": 0})
+    path = folder / f"{name}.bin"
+    common = np.result_type(known["dtype"], dtype)
     if common != known["dtype"]:
         # Targets of a later chunk may be fractions.
-        files[name].flush()
-        files[name].seek(0)
-        written = np.fromfile(path, known["dtype"])
-        written.astype(common).tofile(files[name])
+        np.fromfile(path, known["dtype"]).astype(common).tofile(path)
         known["dtype"] = common.str
-    np.ascontiguousarray(array, dtype=common).tofile(files[name])
+    with open(path, "ab") as file:
+        np.ascontiguousarray(array, dtype=common).tofile(file)
     known["size"] += len(array)
 
 

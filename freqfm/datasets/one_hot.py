@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import islice
 from numbers import Number
@@ -28,6 +29,7 @@ from freqfm._versions import VersionStamp
 __all__ = ["IncrementalOneHotEncoder"]
 
 
+@dataclass(eq=False, repr=False)
 class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     """One-hot encoder of categories that adds a column for each new category.
 
@@ -71,9 +73,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     array([2, 3], dtype=int32)
     """
 
-    def __init__(self, max_features: int | None = None, *, sparse_output: bool = True):
-        self.max_features = max_features
-        self.sparse_output = sparse_output
+    max_features: int | None = None
+    sparse_output: bool = field(default=True, kw_only=True)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -196,11 +197,11 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "columns_")
         names = np.empty(self.n_features_out_, dtype=object)
-        for field, columns in zip(
+        for name, columns in zip(
             _check_feature_names_in(self, input_features), self.columns_, strict=True
         ):
             for value, column in columns.items():
-                names[column] = f"{field}_{value}"
+                names[column] = f"{name}_{value}"
         return names
 
 

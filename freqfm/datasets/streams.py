@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _SECONDS = 5.0
 _PATIENCE = 1.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RowStream:
     """Chunks of rows that can be read repeatedly, for ``fit`` and ``partial_fit``.
 
@@ -111,30 +113,16 @@ class RowStream:
     #: Names of the fields, by which they are hashed.
     _names = None
 
-    def __init__(
-        self,
-        source: Callable[[], Iterator] | list,
-        *,
-        encoder: Any = None,
-        n_features: int | None = None,
-        chunk_size: int = _CHUNK_SIZE,
-        shuffle: bool = False,
-        buffer_size: int | None = None,
-        prefetch: int = 2,
-        n_rows: int | None = None,
-        seed: int = 0,
-        verbose: int = 0,
-    ):
-        self.source = source
-        self.encoder = encoder
-        self.n_features = n_features
-        self.chunk_size = chunk_size
-        self.shuffle = shuffle
-        self.buffer_size = buffer_size
-        self.prefetch = prefetch
-        self.n_rows = n_rows
-        self.seed = seed
-        self.verbose = verbose
+    source: Callable[[], Iterator] | list = field(kw_only=False)
+    encoder: Any = None
+    n_features: int | None = None
+    chunk_size: int = _CHUNK_SIZE
+    shuffle: bool = False
+    buffer_size: int | None = None
+    prefetch: int = 2
+    n_rows: int | None = None
+    seed: int = 0
+    verbose: int = 0
 
     @classmethod
     def from_parquet(
@@ -508,27 +496,21 @@ def _joined(blocks):
 
 def _prefetched(items, depth, stopped):
     """Yield what an iterator yields, read ahead by a thread; it ends once ``stopped`` is set."""
-    ready = queue.Queue(depth)
-
-    def put(item):
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+    ready, room = queue.SimpleQueue(), threading.Semaphore(depth)
 
     def read():
+        error = None
         try:
             for item in items:
-                if not put((item, None)):
-                    return
-            put((None, None))
-        except BaseException as error:
-            put((None, error))
+                ready.put((item, None))
+                room.acquire()
+                if stopped.is_set():
+                    break
+        except BaseException as caught:
+            error = caught
         finally:
             items.close()
+        ready.put((None, error))
 
     thread = threading.Thread(target=read, name="freqfm-stream", daemon=True)
     try:
@@ -548,7 +530,9 @@ def _prefetched(items, depth, stopped):
             if item is None:
                 return
             yield item
+            room.release()
     finally:
         stopped.set()
+        room.release()
         # Not for long, as after Ctrl-C: the source may wait for a network.
         thread.join(_PATIENCE)

@@ -245,7 +245,7 @@ class _Matrix:
 
 def _summed(X, dtype):
     """Return a copy in the type that was given, or in float64 if its sums are beyond that."""
-    X = X.copy() if is_canonical(X, positive=True) else summed_csr(X)
+    X = X.copy() if is_canonical(X) else summed_csr(X)
     with np.errstate(invalid="ignore", over="ignore"):
         data = X.data.astype(dtype)
     if dtype.kind == "f" or (data == X.data).all():

@@ -137,7 +137,7 @@ def test_scorers_show_how_they_were_made():
     [
         ({"metric": "ndgc"}, "metric='ndgc' is not known; did you mean 'ndcg'"),
         ({"metric": None}, "metric=None is not known"),
-        ({"k": 0}, "k=0 must be at least 1"),
+        ({"k": 0}, "k=0 must be an integer of at least 1"),
         ({"k": None}, "k=None must be an integer"),
         ({"seed": 0.5}, "seed=0.5 must be an integer"),
     ],

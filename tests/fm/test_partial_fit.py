@@ -216,7 +216,7 @@ def test_widths_that_cannot_be(chunks):
     before = everything(model)
     for n_features, message in (
         (2999, "X has 3000 features, but n_features=2999"),
-        (0, "n_features=0 must be at least 1"),
+        (0, "n_features=0 must be an integer of at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             model.partial_fit(X, y, n_features=n_features)

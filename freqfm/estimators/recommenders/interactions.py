@@ -3,6 +3,7 @@
 from collections.abc import Set
 from contextlib import contextmanager
 from copy import copy, deepcopy
+from dataclasses import dataclass, field
 from numbers import Integral, Number
 from typing import Any
 
@@ -46,6 +47,7 @@ def _if_estimator_has(name):
     return available_if(has)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class InteractionRecommender(
     FeatureEncodingMixin,
     InteractionEncodingMixin,
@@ -155,7 +157,7 @@ class InteractionRecommender(
     (2, 2)
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "estimator": [HasMethods(["fit", "recommend"]), None],
         "user": [str, Integral],
         "item": [str, Integral],
@@ -167,24 +169,13 @@ class InteractionRecommender(
     # For set_output. TransformerMixin would wrap ``transform`` in a function that needs an X.
     _sklearn_auto_wrap_output_keys = {"transform"}
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        user: int | str = "auto",
-        item: int | str = "auto",
-        value: int | str | None = "auto",
-        n_recommendations: int = 10,
-        user_features: Any = None,
-        item_features: Any = None,
-    ):
-        self.estimator = estimator
-        self.user = user
-        self.item = item
-        self.value = value
-        self.n_recommendations = n_recommendations
-        self.user_features = user_features
-        self.item_features = item_features
+    estimator: Any = field(default=None, kw_only=False)
+    user: int | str = "auto"
+    item: int | str = "auto"
+    value: int | str | None = "auto"
+    n_recommendations: int = 10
+    user_features: Any = None
+    item_features: Any = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
