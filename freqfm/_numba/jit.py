@@ -73,6 +73,8 @@ def _known(**options):
 _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, **_known(_nrt=False)}
 _OF_KERNELS = {"nogil": True, **_known(no_cfunc_wrapper=True), **_OPTIONS}
 _INLINED = _known(forceinline=True)
+# Said, as a function takes what is not from the one that is compiled when it is called first.
+_CALLED = _known(forceinline=False)
 
 # What the largest kernel takes while it is compiled.
 _MEGABYTES = 96
@@ -222,7 +224,7 @@ def inlined(function):
 
 def subroutine(function):
     """Compile a long part of several kernels once, as a function that they call."""
-    return _recorded(_inner(function), function, subroutine)
+    return _recorded(_inner(function, **_CALLED), function, subroutine)
 
 
 def kernel(function, cached=True):

@@ -160,6 +160,16 @@ def test_functions_that_are_not_inlined_belong_to_the_kernel(kernel):
     assert not [f.name for f in functions if "doubled" in f.name]
 
 
+def test_what_inlined_functions_call_is_not_inlined_too(kernel):
+    # numba lets a function have options of the one that is being compiled when it is called first.
+    inner = jit.subroutine(ours(lambda x: x + 1))
+    outer = jit.inlined(ours(lambda x: inner(x) * inner(x + 1)))
+    compiled = kernel(lambda x: outer(x))
+    assert compiled(1) == 6
+    (overload,) = compiled.overloads.values()
+    assert len(list(overload.library.get_defined_functions())) == 1 + 1 + 1  # Python's way in
+
+
 ORDER = """
 import hashlib
 import sys

@@ -21,7 +21,7 @@ import numpy as np
 
 from freqfm._memory import check_room
 from freqfm._numba.instructions import atomic_add, atomic_load, pause, sleep
-from freqfm._numba.jit import JIT_DISABLED, inlined, kernel, specialised
+from freqfm._numba.jit import JIT_DISABLED, inlined, kernel, specialised, subroutine
 from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
@@ -43,7 +43,7 @@ _N_READS, _SECONDS_KNOWN = 3, 0.003
 _MICROSECONDS = np.uint32(0 if sys.platform == "win32" else 20)
 
 
-@inlined
+@subroutine
 def wait(barrier, size):
     """Return once all ``size`` threads have called this, or once the call is aborted."""
     if size == 1:
