@@ -1,7 +1,6 @@
 """Pluggable components: objects that hold hyper-parameters, given by name or as instances."""
 
 import copy
-import difflib
 import functools
 import inspect
 import operator
@@ -13,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-from freqfm._messages import shown
+from freqfm._messages import not_known, shown
 from freqfm._numba.jit import as_python, python_function
 
 # Item indices and counts are int32.
@@ -340,11 +339,7 @@ def resolve(axis, value, base, registry, parameters=()):
     given = [(key, name, number) for key, name, number in parameters if number is not None]
     if isinstance(value, str):
         if value not in registry:
-            near = difflib.get_close_matches(value, registry, n=2, cutoff=0.4) or sorted(registry)
-            raise ValueError(
-                f"{axis}={shown(value)} is not known; did you mean {' or '.join(map(repr, near))}? "
-                f"Known names: {', '.join(map(repr, sorted(registry)))}."
-            )
+            raise not_known(axis, value, registry)
         component = registry[value]()
         if not given and is_ours(type(component)):
             return component  # its defaults are valid

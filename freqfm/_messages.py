@@ -1,5 +1,6 @@
 """Text of errors and warnings that is made of what a user gave, or of what a file holds."""
 
+import difflib
 import re
 from reprlib import Repr
 
@@ -46,3 +47,12 @@ def shorten(names, most=20):
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"[{', '.join(map(shown, names[:most]))}]{more}"
+
+
+def not_known(name, value, known):
+    """Return the error of an argument that is none of the known names; it suggests similar ones."""
+    near = difflib.get_close_matches(str(value), known, n=2, cutoff=0.4) or sorted(known)
+    return ValueError(
+        f"{name}={shown(value)} is not known; did you mean {' or '.join(map(repr, near))}? Known "
+        f"names: {', '.join(map(repr, sorted(known)))}."
+    )

@@ -4,9 +4,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._messages import cut
-from freqfm.model_selection._steps import steps_of
+from freqfm.metrics._hits import as_csr
+from freqfm.model_selection._steps import last_step, steps_of, transform
 
-__all__ = ["as_vector", "label_of", "model_with", "open_axes", "user_degrees"]
+__all__ = ["as_vector", "label_of", "model_with", "open_axes", "rank_held_out"]
 
 
 def open_axes(ax):
@@ -77,6 +78,62 @@ def model_with(estimator, attribute):
     return model
 
 
-def user_degrees(model):
-    """Return how many items each user of a fitted recommender has."""
-    return model._history.counts
+def rank_held_out(estimator, relevant, k, history=None, users=None):
+    """Recommend to the users whose held-out items are given.
+
+    Parameters
+    ----------
+    estimator : recommender, Pipeline or search
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or table
+        Held-out items; for ``InteractionRecommender`` a table of held-out interactions.
+    k : int
+    history : {sparse matrix, array-like} of shape (n_users, n_items), default=None
+        Histories to recommend from.
+    users : array-like of int of shape (n_users,), default=None
+        Rows of users seen in fit. If both are None, these are the first of fit, in order.
+
+    Returns
+    -------
+    relevant : csr_array of shape (n_users, n_items)
+    ranked : ndarray of shape (n_users, k)
+    model : recommender
+        That of rows and columns: the last step, or the one inside of it.
+    users : ndarray, or None
+        Rows of users seen in fit; None if histories were given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arguments do not match the recommender.
+    """
+    transformers, model = last_step(estimator)
+    if hasattr(model, "_find_held_out"):
+        if history is not None or users is not None:
+            raise ValueError(
+                f"{type(model).__name__} finds the users, and their histories, by the table given "
+                f"as relevant; leave history and users at None."
+            )
+        try:
+            users, relevant = model._find_held_out(transform(transformers, relevant))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"relevant cannot be used: {cut(error, 1000)}") from None
+        model = model.estimator_
+    else:
+        relevant = as_csr("relevant", relevant)
+        if history is None and users is None:
+            _check_first_users(model, relevant.shape)
+            users = np.arange(relevant.shape[0])
+    history = None if history is None else transform(transformers, history)
+    ranked, _ = model.recommend(history, users=users, n_recommendations=k)
+    return relevant, ranked, model, users
+
+
+def _check_first_users(model, shape):
+    """Raise unless the rows of held-out items can be the first users of ``fit``."""
+    n_users, n_items = model._history.n_users, len(model.item_counts_)
+    if shape[0] > n_users or shape[1] != n_items:
+        raise ValueError(
+            f"relevant has the shape {shape}, but the model knows {n_items} items and, in order, "
+            f"{n_users} users; give a column for each of these items, and history for other users."
+        )

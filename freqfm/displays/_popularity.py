@@ -1,18 +1,11 @@
 """Displays of how popularity affects a recommender."""
 
 import numpy as np
-from scipy import sparse
+from scipy.stats import spearmanr
 
 from freqfm._messages import shown
-from freqfm.displays._common import (
-    as_vector,
-    label_of,
-    model_with,
-    open_axes,
-    user_degrees,
-)
+from freqfm.displays._common import as_vector, label_of, model_with, open_axes, rank_held_out
 from freqfm.metrics import stratified_ndcg_at_k
-from freqfm.model_selection._steps import last_step, transform
 
 __all__ = ["MagnitudePopularityDisplay", "StratifiedNDCGDisplay"]
 
@@ -90,7 +83,7 @@ class MagnitudePopularityDisplay:
         if of not in ("items", "users"):
             raise ValueError(f"of={shown(of)} must be 'items' or 'users'.")
         model = model_with(estimator, f"{of[:-1]}_factors_")
-        counts = model.item_counts_ if of == "items" else user_degrees(model)
+        counts = model.item_counts_ if of == "items" else model._history.counts
         vectors = getattr(model, f"{of[:-1]}_factors_")
         return cls.from_vectors(vectors, counts, what=of, ax=ax, **kwargs)
 
@@ -242,22 +235,7 @@ class StratifiedNDCGDisplay:
             estimators = {type(estimators).__name__: estimators}
         parts = {}
         for name, estimator in estimators.items():
-            transformers, model = last_step(estimator)
-            if hasattr(model, "_rank_held_out"):
-                if history is not None or users is not None:
-                    raise ValueError(
-                        f"{type(model).__name__} finds the users in the table given as relevant; "
-                        f"leave history and users at None."
-                    )
-                found, ranked = model._rank_held_out(transform(transformers, relevant), k)
-            else:
-                found = relevant if sparse.issparse(relevant) else np.asarray(relevant)
-                query = {"X": None, "users": users}
-                if history is not None:
-                    query["X"] = transform(transformers, history)
-                elif users is None:
-                    query["users"] = np.arange(found.shape[0])
-                ranked, _ = model.recommend(**query, n_recommendations=k)
+            found, ranked, model, _ = rank_held_out(estimator, relevant, k, history, users)
             counts = model_with(model, "item_counts_").item_counts_
             parts[name] = stratified_ndcg_at_k(found, ranked, counts, k, edges=edges)
         return cls(parts, k=k).plot(ax=ax, **kwargs)
@@ -332,8 +310,6 @@ class StratifiedNDCGDisplay:
 
 def _rank_correlation(one, other):
     """Return Spearman's coefficient, without a warning where it is undefined."""
-    from scipy.stats import spearmanr
-
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
     return float(spearmanr(one, other).statistic)

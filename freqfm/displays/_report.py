@@ -9,6 +9,7 @@ from sklearn.utils import Bunch
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import check_count
 from freqfm._messages import cut, shown
+from freqfm.displays._common import rank_held_out
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
 from freqfm.metrics._formulas import check_item_counts, strata
 from freqfm.metrics._hits import as_csr, find_hits
@@ -175,31 +176,19 @@ class RankingReport:
         TypeError, ValueError
             If the arguments do not match the recommender.
         """
-        transformers, model = last_step(estimator)
-        options = {"name": type(model).__name__, **options}
-        if hasattr(model, "_find_held_out"):
-            if history is not None:
-                raise ValueError(
-                    f"{type(model).__name__} knows the histories of the users in the table given "
-                    f"as relevant; leave history at None."
-                )
-            users, relevant = _held_out_of(model, transform(transformers, relevant))
-            names = model.user_ids_[users]
-            options = {"item_names": model.item_ids_, **options}
-            model = model.estimator_
-        else:
-            relevant, names = as_csr("relevant", relevant), None
-            users = None if history is not None else _rows_of_fit(model, relevant)
+        transformers, recommender = last_step(estimator)
+        relevant, ranked, model, users = rank_held_out(estimator, relevant, k, history)
+        defaults = {"name": type(recommender).__name__, "item_counts": model.item_counts_}
+        if model is not recommender:
+            defaults["item_names"] = recommender.item_ids_
         if users is None:
             history = transform(transformers, history)
-            ranked, _ = model.recommend(history, n_recommendations=k)
         else:
-            ranked, _ = model.recommend(users=users, n_recommendations=k)
-            known = model._history.matrix((model._history.n_users, relevant.shape[1]))
-            history = take_rows(known, users)
-        options = {"item_counts": model.item_counts_, **options}
-        report = cls(relevant, ranked, history, **options)
-        report.user_names = names
+            known = model._history
+            history = take_rows(known.matrix((known.n_users, relevant.shape[1])), users)
+        report = cls(relevant, ranked, history, **{**defaults, **options})
+        if model is not recommender:
+            report.user_names = recommender.user_ids_[users]
         return report
 
     def __repr__(self):
@@ -298,27 +287,6 @@ class RankingReport:
         return ", ".join(names)
 
 
-def _held_out_of(model, relevant):
-    """Return the users and their held-out items in a table; errors name the argument."""
-    try:
-        return model._find_held_out(relevant)
-    except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"relevant cannot be used: {cut(error, 1000)}") from None
-
-
-def _rows_of_fit(model, relevant):
-    """Return the rows of ``relevant``, if they can be the first users of ``fit``."""
-    n_users, n_items = model._history.n_users, len(model.item_counts_)
-    if relevant.shape[0] > n_users or relevant.shape[1] != n_items:
-        raise ValueError(
-            f"relevant has the shape {relevant.shape}, but the model knows {n_items} items and, "
-            f"in order, {n_users} users; give a column for each of these items, and history for "
-            f"other users."
-        )
-    return np.arange(relevant.shape[0])
-
-
 def _check_shapes(relevant, history, item_names):
     """Check that histories and names belong to the users and items of ``relevant``."""
     if not relevant.nnz:
@@ -348,24 +316,23 @@ def _most_popular(item_counts, history, k):
 
 def _by_popularity(relevant, ranked, item_counts, stratum, ndcg):
     """Return the figures of each stratum of items; ``ndcg`` are its parts of the NDCG."""
+    sums = {
+        "n_items": np.ones(len(stratum)),
+        "interactions": item_counts,
+        "held_out": np.bincount(relevant.indices, minlength=len(stratum)),
+        "recommended": np.bincount(ranked[ranked >= 0], minlength=len(stratum)),
+    }
+    sums = {name: np.bincount(stratum, values, minlength=3) for name, values in sums.items()}
+    with np.errstate(invalid="ignore"):
+        shares = {name: numbers / numbers.sum() for name, numbers in sums.items()}
     return {
         part: Bunch(
-            n_items=int((stratum == code).sum()),
-            interactions=_share(item_counts, stratum == code),
-            held_out=_share(stratum[relevant.indices] == code),
-            recommended=_share(stratum[ranked[ranked >= 0]] == code),
+            n_items=int(sums["n_items"][code]),
+            **{name: float(share[code]) for name, share in shares.items() if name != "n_items"},
             ndcg=value,
         )
         for code, (part, value) in enumerate(ndcg.items())
     }
-
-
-def _share(weights, chosen=None):
-    """Return the share of the chosen in the sum of the weights, or of True in ``weights``."""
-    if chosen is None:
-        return float(np.mean(weights)) if len(weights) else float("nan")
-    total = np.sum(weights)
-    return float(np.asarray(weights)[chosen].sum() / total) if total else float("nan")
 
 
 def _interval(values):

@@ -3,13 +3,7 @@
 import numpy as np
 
 from freqfm._messages import shown
-from freqfm.displays._common import (
-    as_vector,
-    label_of,
-    model_with,
-    open_axes,
-    user_degrees,
-)
+from freqfm.displays._common import as_vector, label_of, model_with, open_axes
 
 __all__ = ["LossCurveDisplay", "TemperatureDisplay"]
 
@@ -194,7 +188,7 @@ class TemperatureDisplay:
         display : TemperatureDisplay
         """
         model = model_with(estimator, "user_temperatures_")
-        return cls(model.user_temperatures_, user_degrees(model)).plot(kind=kind, ax=ax, **kwargs)
+        return cls(model.user_temperatures_, model._history.counts).plot(kind=kind, ax=ax, **kwargs)
 
     def plot(self, ax=None, *, kind="histogram", **kwargs):
         """Draw the temperatures.

@@ -22,13 +22,13 @@ from freqfm._input.validation import (
     summed_csr,
 )
 from freqfm._messages import shown
+from freqfm._numba.jit import interpreted
+from freqfm.formulas.rng import hash64
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 
-# splitmix64 (Steele, Lea, Flood. "Fast splittable pseudorandom number generators". OOPSLA 2014).
+# Added before hashing, as 0 would stay 0.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
 
 _HALF = np.uint64(32)
 
@@ -233,14 +233,13 @@ class _Matrix:
 
     def parts(self, chosen):
         """Return the matrix without the chosen entries, and the chosen entries."""
-        return self._entries(~chosen), self._entries(chosen)
+        return self._without(chosen), self._without(~chosen)
 
-    def _entries(self, mask):
-        X = self.histories
-        kept = np.zeros(X.nnz + 1, dtype=X.indptr.dtype)
-        np.cumsum(mask, out=kept[1:])
-        indptr = kept[X.indptr]
-        return sparse.csr_array((X.data[mask], X.indices[mask], indptr), shape=X.shape)
+    def _without(self, left_out):
+        X = self.histories.copy()
+        X.data[left_out] = 0
+        X.eliminate_zeros()
+        return X
 
 
 def _summed(X, dtype):
@@ -296,32 +295,19 @@ def _choose(X, keys, fraction, min_history):
     wanted = np.minimum(wanted, np.maximum(lengths - min(int(min_history), X.nnz), 0))
     chosen = np.zeros(X.nnz, dtype=bool)
     # Part by part: a part takes about 50 bytes for each of its entries.
-    starts = X.indptr.astype(np.int64)
-    first = 0
-    while first < len(lengths):
-        last = int(np.searchsorted(starts, starts[first] + _ENTRIES, side="right")) - 1
-        rows = slice(first, max(first + 1, last))
-        entries = slice(starts[rows.start], starts[rows.stop])
-        chosen[entries] = _choose_in_part(lengths[rows], wanted[rows], keys[entries])
-        first = rows.stop
-    return chosen
-
-
-def _choose_in_part(lengths, wanted, keys):
-    """Return a mask of the ``wanted`` entries of each row that have the smallest keys."""
-    rows = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
-    # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The sort is
-    # stable, so that of equal halves the lower column comes first, wherever the row is.
-    order = np.argsort(rows << _HALF | keys >> _HALF, kind="stable")
-    rank = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    chosen = np.zeros(len(rows), dtype=bool)
-    chosen[order] = rank < np.repeat(wanted, lengths)
+    step = max(1, _ENTRIES * len(lengths) // max(1, X.nnz))
+    for first in range(0, len(lengths), step):
+        of_rows = lengths[first : first + step]
+        begin, end = X.indptr[first], X.indptr[first + len(of_rows)]
+        rows = np.repeat(np.arange(len(of_rows), dtype=np.uint64), of_rows)
+        # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The
+        # sort is stable: of equal halves the lower column comes first, wherever the row is.
+        order = np.argsort(rows << _HALF | keys[begin:end] >> _HALF, kind="stable")
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(of_rows) - of_rows, of_rows)
+        chosen[begin:end][order] = rank < np.repeat(wanted[first : first + step], of_rows)
     return chosen
 
 
 def _mix(numbers):
     """Return well-mixed 64-bit hashes of 64-bit numbers."""
-    numbers = numbers + _STEP
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND
-    return numbers ^ (numbers >> np.uint64(31))
+    return interpreted(hash64)(numbers + _STEP)

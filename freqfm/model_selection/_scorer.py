@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +12,7 @@ from freqfm import metrics
 from freqfm._input.matrix_input import refuse_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import check_count, checked_csr, named
-from freqfm._messages import shown
+from freqfm._messages import not_known
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -86,11 +85,7 @@ def make_ranking_scorer(
     make_ranking_scorer('recall', k=20, fraction=0.2, seed=0)
     """
     if not isinstance(metric, str) or metric not in METRICS:
-        near = difflib.get_close_matches(str(metric), METRICS, n=2, cutoff=0.4) or sorted(METRICS)
-        raise ValueError(
-            f"metric={shown(metric)} is not known; did you mean {' or '.join(map(repr, near))}? "
-            f"Known names: {', '.join(map(repr, sorted(METRICS)))}."
-        )
+        raise not_known("metric", metric, METRICS)
     seed = check_seed(seed)
     return _RankingScorer(metric, check_count("k", k), check_fraction("fraction", fraction), seed)
 

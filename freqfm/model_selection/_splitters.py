@@ -391,10 +391,7 @@ class GlobalTimeSplit(_InteractionSplitter):
             window = (times >= start) & (times < end)
             test = window.copy()
             if drop_cold:
-                for ids in (users, items):
-                    seen = np.zeros(ids.max() + 1, dtype=bool)
-                    seen[ids[train]] = True
-                    test &= seen[ids]
+                test &= np.isin(users, users[train]) & np.isin(items, items[train])
             if drop_repeated:
                 test &= ~_repeated(users, items, train)
             if not (train.any() and test.any()):

@@ -156,7 +156,7 @@ def test_named_items():
     # The users of the held-out table, in the model's order: not its first rows.
     found = RankingReport.from_estimator(model, held_out[held_out[:, 0] == "u3"], k=5)
     assert found.examples[0].user == 0 and "<h4>User u3, " in found.to_html()
-    with pytest.raises(ValueError, match="leave history at None"):
+    with pytest.raises(ValueError, match="leave history and users at None"):
         RankingReport.from_estimator(model, held_out, history=HISTORY)
 
 
