@@ -28,6 +28,7 @@ from freqfm.backends.cpu.tables import (
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.backends.cpu.training import TableTrainer
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import CATCH_UP_NONE, RATE_COUNTED
 from freqfm.formulas.losses import log_loss
 from freqfm.formulas.rng import hash64, random_bits, slot_and_position, stream_key
@@ -65,16 +66,18 @@ class Sampling(NamedTuple):
 
 
 class WordScratch(NamedTuple):
-    """Working memory; a thread has R rows of ``scores``."""
+    """Working memory; a thread has R rows of ``scores`` and of ``hidden``."""
 
     begins: np.ndarray  #: (batch_size,), where windows begin, int64
     ends: np.ndarray  #: (batch_size,), and where they end; at the beginning if there is no input
+    first_inputs: np.ndarray  #: (batch_size + 1,), inputs before each position, int64
+    numbers: np.ndarray  #: (batch_size + 1,), positions with inputs before each position, int64
     losses: np.ndarray  #: (batch_size,), float64
     by_inputs: np.ndarray  #: gradients that inputs move along, float32
     by_outputs: np.ndarray  #: and outputs
+    hidden: np.ndarray  #: (size * R, d), vectors that are scored: of the inputs, or their mean
     scores: np.ndarray  #: (size * R, n_outputs), of a position; then derivatives
     flat: np.ndarray  #: the same memory, one-dimensional
-    transposed: np.ndarray  #: (size * n_outputs, R), derivatives by outputs
     targets: np.ndarray  #: (R * n_outputs,), 1 for positives
 
 
@@ -84,26 +87,6 @@ class WordSides(NamedTuple):
     inputs: Side
     outputs: Side
     step: Step
-
-
-class Part(NamedTuple):
-    """The positions of a batch that one thread learns from."""
-
-    begin: int
-    end: int
-    first_input: int  #: their first occurrence among the inputs of the batch
-    first_number: int  #: how many positions before them have inputs
-    last_number: int  #: and how many with them
-
-
-class Position(NamedTuple):
-    """A position of a batch that has inputs."""
-
-    first_input: int  #: its first occurrence among the inputs of the batch
-    n_inputs: int
-    number: int  #: among the positions that have inputs
-    scale: float  #: what gradients are multiplied by; float32
-    last_output: int  #: occurrences of outputs before this one may be prefetched
 
 
 @inlined
@@ -125,14 +108,13 @@ def _window(text, sampling, p):
 
 
 @inlined
-def _count(scratch, end):
-    """Return how many inputs, and positions with inputs, there are in the batch before ``end``."""
-    n_inputs, n_positions = 0, 0
-    for r in range(end):
+def _number_positions(n, scratch):
+    """Number the positions of a batch that have inputs, and their inputs."""
+    scratch.first_inputs[0] = scratch.numbers[0] = 0
+    for r in range(n):
         length = scratch.ends[r] - scratch.begins[r]
-        n_inputs += max(length - 1, 0)
-        n_positions += length > 0
-    return n_inputs, n_positions
+        scratch.first_inputs[r + 1] = scratch.first_inputs[r] + max(length - 1, 0)
+        scratch.numbers[r + 1] = scratch.numbers[r] + (length > 0)
 
 
 @inlined
@@ -143,81 +125,58 @@ def _draw_noise(sampling, key, j):
 
 
 @inlined
-def _list_inputs(text, p, position, begin, end, cbow, occurrences):
-    """List the inputs of a position, each with the gradient that it moves along."""
-    at = position.first_input
-    for q in range(begin, end):
+def _list_position(r, p, text, sampling, sides, scratch):
+    """List inputs and outputs of position ``p``, number ``r`` of a batch that has inputs.
+
+    Each is listed with the gradient that it moves along.
+    """
+    inputs, outputs = sides.inputs.occurrences, sides.outputs.occurrences
+    first, number, k = scratch.first_inputs[r], scratch.numbers[r], sampling.n_outputs
+    at = first
+    for q in range(scratch.begins[r], scratch.ends[r]):
         if q != p:
-            occurrences.tokens[at] = text.tokens[q]
-            occurrences.rows[at] = position.number if cbow else at
-            occurrences.multiples[at] = ONE / np.float32(position.n_inputs) if cbow else ONE
+            inputs.tokens[at] = text.tokens[q]
+            inputs.rows[at] = number if sampling.cbow else at
             at += 1
-
-
-@inlined
-def _list_outputs(text, sampling, p, number, occurrences):
-    """List the outputs of a position: its token, and noise."""
-    k = sampling.n_outputs
-    at = number * k
+    n = np.float32(at - first)
+    for q in range(first, at):
+        inputs.multiples[q] = ONE / n if sampling.cbow else ONE
     key = hash64(text.key + np.uint64(p))
     for j in range(k):
-        token = text.tokens[p] if j == 0 else _draw_noise(sampling, key, j)
-        occurrences.tokens[at + j] = token
-        occurrences.rows[at + j] = number if sampling.cbow else at + j
-        occurrences.multiples[at + j] = ONE
+        q = number * k + j
+        outputs.tokens[q] = text.tokens[p] if j == 0 else _draw_noise(sampling, key, j)
+        outputs.rows[q] = number if sampling.cbow else q
+        outputs.multiples[q] = ONE
+    if inputs.curvatures.shape[0] > 0:
+        # Bounds of the learning rates of the rows, for CF-SGD: twice a score's largest second
+        # derivative, 1/4, for each score that depends on the row. With vectors of length one it
+        # bounds the curvature if all rows of the position move.
+        of_input = HALF * np.float32(k)
+        for q in range(first, at):
+            inputs.curvatures[q] = of_input / n if sampling.cbow else of_input
+        for q in range(number * k, (number + 1) * k):
+            outputs.curvatures[q] = HALF if sampling.cbow else HALF * n
 
 
 @inlined
-def _list_part(mine, first, text, sampling, sides, scratch):
-    """List the inputs and outputs of a part of a batch; ``first`` is the batch's first position."""
-    inputs, outputs = sides.inputs.occurrences, sides.outputs.occurrences
-    at, number = mine.first_input, mine.first_number
-    for r in range(mine.begin, mine.end):
-        window_begin, window_end = scratch.begins[r], scratch.ends[r]
-        if window_begin == window_end:
-            continue
-        position = Position(at, window_end - window_begin - 1, number, ONE, 0)
-        _list_inputs(text, first + r, position, window_begin, window_end, sampling.cbow, inputs)
-        _list_outputs(text, sampling, first + r, number, outputs)
-        if inputs.curvatures.shape[0] > 0:
-            _bound_curvatures(
-                position, sampling.cbow, sampling.n_outputs, inputs.curvatures, outputs.curvatures
-            )
-        at += position.n_inputs
-        number += 1
+def _clear(table, first, n):
+    """Set ``n`` rows of a table to zero."""
+    for row in range(first, first + n):
+        for f in range(table.shape[1]):
+            table[row, f] = ZERO
 
 
 @inlined
-def _bound_curvatures(position, cbow, k, of_inputs, of_outputs):
-    """Write what bounds the learning rates of a position's rows, for CF-SGD.
+def _differentiate(rank, n, listed, scale, scratch):
+    """Turn ``n`` rows of scores into derivatives of the loss by them; return the loss.
 
-    Twice a score's largest second derivative, 1/4, for each score that depends on the row: with
-    vectors of length one, a bound of the curvature if all rows of the position move.
+    The outputs are listed; noise that equals the first, the positive, is left out.
     """
-    n = np.float32(position.n_inputs)
-    by_input = HALF * np.float32(k) / n if cbow else HALF * np.float32(k)
-    by_output = HALF if cbow else HALF * n
-    for at in range(position.first_input, position.first_input + position.n_inputs):
-        of_inputs[at] = by_input
-    for at in range(position.number * k, (position.number + 1) * k):
-        of_outputs[at] = by_output
-
-
-@inlined
-def _clear(table, row):
-    for f in range(table.shape[1]):
-        table[row, f] = ZERO
-
-
-@inlined
-def _differentiate(rank, n, position, tokens, scratch):
-    """Turn ``n`` rows of scores into derivatives of the loss by them; return the loss."""
     k = scratch.scores.shape[1]
     flat, targets = scratch.flat, scratch.targets
     base = rank * targets.shape[0]
-    at = position.number * k
     for j in range(1, k):
-        if tokens[at + j] == tokens[at]:
+        if listed.tokens[listed.first + j] == listed.tokens[listed.first]:
             for c in range(n):
                 flat[base + c * k + j] = _IGNORED
     # The sum has a loop that writes nothing, see ``exponentials``.
@@ -226,82 +185,48 @@ def _differentiate(rank, n, position, tokens, scratch):
         loss += log_loss(flat[np.uint64(base + t)], targets[t])[0]
     for t in range(n * k):
         derivative = log_loss(flat[np.uint64(base + t)], targets[t])[1]
-        flat[np.uint64(base + t)] = position.scale * derivative
+        flat[np.uint64(base + t)] = scale * derivative
     return np.float64(loss)
 
 
 @inlined
-def _learn_pairs(rank, position, inputs, outputs, scratch):
-    """Compare each input of a position with its outputs, as skip-gram does; return the loss.
+def _learn_position(rank, r, last_output, cbow, scale, sides, scratch):
+    """Return the loss of position ``r``, and write the gradients to the scratch.
 
-    The gradients by the inputs and by the outputs are written to the scratch.
+    Skip-gram scores each input with the outputs; CBOW scores the mean of the inputs. Outputs before
+    number ``last_output`` of the batch may be prefetched.
     """
-    k, n = scratch.scores.shape[1], position.n_inputs
-    of_inputs, of_outputs = inputs.table.weights, outputs.table.weights
-    at, first, row = position.first_input, position.number * k, rank * scratch.transposed.shape[1]
-    tokens = inputs.occurrences.tokens
-    listed = Listed(outputs.occurrences.tokens, first, 1, k, position.last_output)
+    inputs, outputs = sides.inputs.occurrences, sides.outputs.occurrences
+    of_inputs, of_outputs = sides.inputs.table.weights, sides.outputs.table.weights
+    hidden, scores, k = scratch.hidden, scratch.scores, scratch.scores.shape[1]
+    at, first = scratch.first_inputs[r], scratch.numbers[r] * k
+    row = rank * (scratch.targets.shape[0] // k)  # of this thread
+    n_inputs = scratch.first_inputs[r + 1] - at
+    n = 1 if cbow else n_inputs
+    _clear(hidden, row, n)
+    for c in range(n_inputs):
+        vector = of_inputs[np.uint64(inputs.tokens[at + c])]
+        add_multiple(inputs.multiples[at + c], vector, hidden[row + (0 if cbow else c)])
+    listed = Listed(outputs.tokens, first, 1, k, last_output)
     for c in range(n):
-        token = np.int64(tokens[at + c])
-        score_rows(listed, of_outputs, of_inputs, token, scratch.scores, row + c)
-    loss = _differentiate(rank, n, position, outputs.occurrences.tokens, scratch)
+        score_rows(listed, of_outputs, hidden, row + c, scores, row + c)
+    loss = _differentiate(rank, n, listed, scale, scratch)
+    at = scratch.numbers[r] if cbow else at
+    _clear(scratch.by_inputs, at, n)
     for c in range(n):
-        _clear(scratch.by_inputs, at + c)
-        add_rows(listed, of_outputs, scratch.scores, row + c, scratch.by_inputs, at + c)
+        add_rows(listed, of_outputs, scores, row + c, scratch.by_inputs, at + c)
+    if cbow:
+        # All outputs move along the mean.
+        for f in range(hidden.shape[1]):
+            scratch.by_outputs[at, f] = hidden[row, f]
         for j in range(k):
-            scratch.transposed[rank * k + j, c] = scratch.scores[row + c, j]
-    listed = Listed(tokens, at, 1, n, at + n)
+            outputs.multiples[first + j] = scores[row, j]
+        return loss
+    _clear(scratch.by_outputs, first, k)
     for j in range(k):
-        _clear(scratch.by_outputs, first + j)
-        add_rows(listed, of_inputs, scratch.transposed, rank * k + j, scratch.by_outputs, first + j)
+        for c in range(n):
+            add_multiple(scores[row + c, j], hidden[row + c], scratch.by_outputs[first + j])
     return loss
-
-
-@inlined
-def _learn_mean(rank, position, inputs, outputs, scratch):
-    """Compare the mean of a position's inputs with its outputs, as CBOW does; return the loss.
-
-    The mean, which outputs move along, and the gradient by it are written to the scratch.
-    """
-    k, number = scratch.scores.shape[1], position.number
-    of_outputs, row = outputs.table.weights, rank * scratch.transposed.shape[1]
-    at, first = position.first_input, number * k
-    for c in range(position.n_inputs):
-        scratch.transposed[rank * k, c] = inputs.occurrences.multiples[at + c]
-    listed = Listed(inputs.occurrences.tokens, at, 1, position.n_inputs, at + position.n_inputs)
-    _clear(scratch.by_outputs, number)
-    add_rows(listed, inputs.table.weights, scratch.transposed, rank * k, scratch.by_outputs, number)
-    listed = Listed(outputs.occurrences.tokens, first, 1, k, position.last_output)
-    score_rows(listed, of_outputs, scratch.by_outputs, number, scratch.scores, row)
-    loss = _differentiate(rank, 1, position, outputs.occurrences.tokens, scratch)
-    _clear(scratch.by_inputs, number)
-    add_rows(listed, of_outputs, scratch.scores, row, scratch.by_inputs, number)
-    for j in range(k):
-        outputs.occurrences.multiples[first + j] = scratch.scores[row, j]
-    return loss
-
-
-@inlined
-def _learn_part(rank, mine, scale, text, cbow, sides, scratch):
-    """Find the losses and gradients of a part of a batch."""
-    inputs, outputs = sides.inputs, sides.outputs
-    at, number = mine.first_input, mine.first_number
-    last_output = mine.last_number * scratch.scores.shape[1]
-    for r in range(mine.begin, mine.end):
-        scratch.losses[r] = 0.0
-        # The last token of a window is new, the others were in the one before.
-        newest = text.tokens[scratch.ends[min(r + _POSITIONS_AHEAD, mine.end - 1)] - 1]
-        prefetch_row(inputs.table.weights, np.uint64(max(newest, 0)))
-        n_inputs = scratch.ends[r] - scratch.begins[r] - 1
-        if n_inputs < 0:
-            continue
-        position = Position(at, n_inputs, number, scale, last_output)
-        if cbow:
-            scratch.losses[r] = _learn_mean(rank, position, inputs, outputs, scratch)
-        else:
-            scratch.losses[r] = _learn_pairs(rank, position, inputs, outputs, scratch)
-        at += n_inputs
-        number += 1
 
 
 @kernel
@@ -322,18 +247,29 @@ def word2vec_train(rank, size, barrier, text, sampling, sides, scratch):
         for r in range(begin, end):
             scratch.begins[r], scratch.ends[r] = _window(text, sampling, first + r)
         synchronize(member)
-        first_input, first_number = _count(scratch, begin)
-        last_number = _count(scratch, end)[1]
-        n_inputs, n_positions = _count(scratch, n)
-        mine = Part(begin, end, first_input, first_number, last_number)
+        if rank == 0:
+            _number_positions(n, scratch)
+        synchronize(member)
+        n_inputs, n_positions = scratch.first_inputs[n], scratch.numbers[n]
         n_outputs = n_positions * sampling.n_outputs
         n_samples = n_positions if sampling.cbow else n_inputs
         mean = 1.0 / max(n_samples, 1)
-        _list_part(mine, first, text, sampling, sides, scratch)
+        for r in range(begin, end):
+            if scratch.begins[r] < scratch.ends[r]:
+                _list_position(r, first + r, text, sampling, sides, scratch)
         if now.rule.catch_up != CATCH_UP_NONE:
             catch_up_batch(member, n_inputs, inputs, n_outputs, outputs, now)
+        last_output = scratch.numbers[end] * sampling.n_outputs
         scale = np.float32(mean if now.rule.average else 1.0)
-        _learn_part(rank, mine, scale, text, sampling.cbow, sides, scratch)
+        for r in range(begin, end):
+            scratch.losses[r] = 0.0
+            # The last token of a window is new, the others were in the one before.
+            newest = text.tokens[scratch.ends[min(r + _POSITIONS_AHEAD, end - 1)] - 1]
+            prefetch_row(inputs.table.weights, np.uint64(max(newest, 0)))
+            if scratch.begins[r] < scratch.ends[r]:
+                scratch.losses[r] = _learn_position(
+                    rank, r, last_output, sampling.cbow, scale, sides, scratch
+                )
         synchronize(member)
         if rank == 0:
             total_samples += n_samples
@@ -370,12 +306,14 @@ class Word2VecTrainer(TableTrainer):
         self._scratch = WordScratch(
             begins=aligned_zeros(n, np.int64),
             ends=aligned_zeros(n, np.int64),
+            first_inputs=aligned_zeros(n + 1, np.int64),
+            numbers=aligned_zeros(n + 1, np.int64),
             losses=aligned_zeros(n, np.float64),
             by_inputs=aligned_zeros((n if problem.cbow else n * most, problem.width)),
             by_outputs=aligned_zeros((n if problem.cbow else n * k, problem.width)),
+            hidden=aligned_zeros((size * rows, problem.width)),
             scores=scores,
             flat=scores.reshape(-1),
-            transposed=aligned_zeros((size * k, rows)),
             targets=targets,
         )
         products = 3 * n * k * problem.width * (2 if problem.cbow else most)
