@@ -22,13 +22,13 @@ from freqfm._input.validation import (
     summed_csr,
 )
 from freqfm._messages import shown
-from freqfm._numba.jit import interpreted
-from freqfm.formulas.rng import hash64
 
 __all__ = ["holdout_by_content", "holdout_interactions"]
 
-# Added before hashing, as 0 would stay 0.
+# splitmix64 (Steele, Lea, Flood. "Fast splittable pseudorandom number generators". OOPSLA 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
 
 _HALF = np.uint64(32)
 
@@ -310,4 +310,7 @@ def _choose(X, keys, fraction, min_history):
 
 def _mix(numbers):
     """Return well-mixed 64-bit hashes of 64-bit numbers."""
-    return interpreted(hash64)(numbers + _STEP)
+    numbers = numbers + _STEP
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND
+    return numbers ^ (numbers >> np.uint64(31))
