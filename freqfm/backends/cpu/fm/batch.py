@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, inlined
-from freqfm._numba.prefetch import prefetch_element
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
+from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
-from freqfm.backends.cpu.fm.prepared import prepare_batch, prepared_batch
+from freqfm.backends.cpu.fm.prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.team import synchronize
-from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import RATE_CONSTANT, RATE_COUNTED, RATE_GIVEN, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.losses import loss_and_gradient, loss_curvature
 from freqfm.formulas.steps import (
@@ -31,6 +30,7 @@ from freqfm.formulas.steps import (
     penalized_curvature,
     row_rate,
     step_element,
+    step_row,
 )
 
 _ONE = np.uint64(1)
@@ -39,7 +39,7 @@ _ONE = np.uint64(1)
 _FIRST = np.uint64(0)
 
 # How many entries and tokens ahead vectors are prefetched.
-_ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(32), np.uint64(16)
+ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(32), np.uint64(16)
 
 
 class Rows(NamedTuple):
@@ -76,6 +76,25 @@ class BatchRange(NamedTuple):
     loss: float  #: of the batches that earlier calls have trained, to be added to
 
 
+class Scratch(NamedTuple):
+    """Working memory of training that all machines need; threads share what has no ``size``.
+
+    Beside the prepared batches it takes about 4 d batch_size + 12 m bytes.
+    """
+
+    prepared: PreparedBatches
+    scores: np.ndarray  #: (batch_size,), float32
+    derivatives: np.ndarray  #: (batch_size,), float64, of the weighted loss by the score
+    losses: np.ndarray  #: (batch_size,), float64, weighted
+    curvatures: np.ndarray  #: (batch_size,), float64, see ``differentiate``
+    penalties: np.ndarray  #: (listed,), float64, of a token's factors
+    rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
+    sums: np.ndarray  #: (n_levels, batch_size, d or more), float32, of x v
+    squares: np.ndarray  #: (size, d or more), float32, sums of (x v)^2 of a row
+    totals: np.ndarray  #: (size, d or more), float64, the gradient of a vector
+    gradients: np.ndarray  #: (size, d or more), float32, what the vector moves along
+
+
 class Part(NamedTuple):
     """The batch at hand, and the rows of it that one thread scores."""
 
@@ -90,7 +109,10 @@ class Part(NamedTuple):
 class StepScale(NamedTuple):
     """What all weights share in the step of a batch."""
 
-    scale: float  #: by what sums over the batch are multiplied
+    number: int  #: from 1 on
+    weight: float  #: of the batch's rows
+    mean: float  #: what turns a sum over the batch into a mean
+    scale: float  #: by what sums over the batch are multiplied, that or 1
     correction: float  #: what the rate is divided by
     root_correction: float  #: and the root of the second moment, float32
 
@@ -101,13 +123,6 @@ class TokenSums(NamedTuple):
     derivative: float  #: of the loss by the linear weight
     weight: float
     curvature: float
-
-
-class Gradient(NamedTuple):
-    """The gradient of a vector, of one thread."""
-
-    total: np.ndarray  #: (d or more,), float64
-    scaled: np.ndarray  #: (d or more,), float32, what the vector moves along
 
 
 class CSRRows(NamedTuple):
@@ -128,7 +143,10 @@ def part_of_batch(b, rank, size, rows):
 
 @inlined
 def next_batch(b, member, problem, span, order, prepared):
-    """Return batch ``b`` once all threads have made the last step; each prepares some batches."""
+    """Return a thread's Part of batch ``b``, and the batch, once all have made the last step.
+
+    Each thread prepares some batches.
+    """
     slot = (b - span.first_batch) % member.size
     synchronize(member)
     if slot == 0:
@@ -139,7 +157,8 @@ def next_batch(b, member, problem, span, order, prepared):
                 problem.rule.lazy, problem.rows, order, prepared_batch(member.rank, prepared),
             )  # fmt: skip
         synchronize(member)
-    return prepared_batch(slot, prepared)
+    part = part_of_batch(b, member.rank, member.size, problem.rows)
+    return part, prepared_batch(slot, prepared)
 
 
 @inlined
@@ -154,11 +173,58 @@ def linear_part(i, rows, weights):
     score, reach = weights.intercept[0], ONE
     last_entry = np.uint64(rows.token.shape[0] - 1)
     for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + _ONE])):
-        prefetch_element(weights.linear, rows.token[min(p + _ENTRIES_AHEAD, last_entry)])
+        prefetch_element(weights.linear, rows.token[min(p + ENTRIES_AHEAD, last_entry)])
         x = rows.value[p]
         score += x * weights.linear[np.uint64(rows.token[p])]
         reach += abs(x)
     return score, reach
+
+
+@inlined
+def set_to_zero(width, sums, squares):
+    """Begin the sums of a row."""
+    for f in range(width):
+        sums[f] = ZERO
+        squares[f] = ZERO
+
+
+@inlined
+def add_vector(x, vector, width, sums, squares):
+    """Add x v and (x v)^2 to the sums of a row."""
+    for f in range(width):
+        term = x * vector[f]
+        sums[f] += term
+        squares[f] += term * term
+
+
+@inlined
+def pair_up(width, sums, squares):
+    """Return the interactions of a row, half of |sum of x v|^2 - sum of |x v|^2, and the first."""
+    norm, total = ZERO, ZERO
+    for f in range(width):
+        square = sums[f] * sums[f]
+        norm += square
+        total += square - squares[f]
+    return HALF * total, norm
+
+
+@inlined
+def sum_row(i, rows, weights, sums, squares):
+    """Write a row's sums of x v and (x v)^2; return its score, |sum of x v|^2, 1 + sum of |x|."""
+    factors, width = weights.factors, np.uint64(weights.factors.shape[1])
+    last_entry = np.uint64(rows.token.shape[0] - 1)
+    set_to_zero(width, sums, squares)
+    score, reach = weights.intercept[0], ONE
+    for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + _ONE])):
+        ahead = rows.token[min(p + ENTRIES_AHEAD, last_entry)]
+        prefetch_row(factors, ahead)
+        prefetch_element(weights.linear, ahead)
+        k, x = np.uint64(rows.token[p]), rows.value[p]
+        score += x * weights.linear[k]
+        reach += abs(x)
+        add_vector(x, factors[k], width, sums, squares)
+    pairs, norm = pair_up(width, sums, squares)
+    return score + pairs, norm, reach
 
 
 @inlined
@@ -181,16 +247,17 @@ def differentiate(begin, end, loss_code, batch, scratch):
 
 
 @inlined
-def begin_step(number, n_in_batch, problem):
-    """Return the StepScale of a batch; the first one has number 1."""
+def begin_step(number, weight, n_in_batch, problem):
+    """Return the StepScale of a batch."""
     rule = problem.rule
     correction = 1.0
     root_correction = ONE
     if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
         correction, root = adam_corrections(rule.hyper, number)
         root_correction = np.float32(root)
-    scale = 1.0 / (n_in_batch * problem.objective.mean_weight) if rule.average else 1.0
-    return StepScale(scale, correction, root_correction)
+    mean = 1.0 / (n_in_batch * problem.objective.mean_weight)
+    scale = mean if rule.average else 1.0
+    return StepScale(number, weight, mean, scale, correction, root_correction)
 
 
 @inlined
@@ -304,11 +371,21 @@ def sum_token(t, batch, scratch):
 
 
 @inlined
-def step_scalars(tokens, step, problem, weights, state, batch, scratch):
-    """Step the linear weights of some tokens; leave their rates, and the penalties of factors."""
+def step_scalars(number, part, problem, weights, state, batch, scratch):
+    """Step the intercept and the linear weights; the first step has number 1.
+
+    Returns the loss of the batch, the StepScale, and where the tokens of the thread begin and end.
+    Leaves rates of tokens, and penalties of their factors.
+    """
+    loss, summed = sum_of_rows(part.n_rows, batch, scratch)
+    step = begin_step(number, summed.weight, part.n_rows, problem)
+    if part.rank == 0:
+        step_intercept(summed, step, problem, weights, state)
     objective = problem.objective
+    first = np.uint64(first_token(part.rank, part.size, batch))
+    end = np.uint64(first_token(part.rank + 1, part.size, batch))
     last = np.uint64(batch.n_tokens[0] - 1)
-    for t in range(*tokens):
+    for t in range(first, end):
         ahead = batch.tokens[min(t + _TOKENS_AHEAD, last)]
         prefetch_element(weights.linear, ahead)
         prefetch_element(objective.shares, ahead)
@@ -320,13 +397,7 @@ def step_scalars(tokens, step, problem, weights, state, batch, scratch):
             scratch.penalties[t] = objective.alpha_factors * objective.shares[k] * summed.weight
             scratch.rates[t] = token_rate(k, summed, step, problem, state)
             step_linear(k, summed, scratch.rates[t], step, problem, weights, state)
-
-
-@inlined
-def own_tokens(member, batch):
-    """Return where the tokens of a thread begin and end."""
-    first = first_token(member.rank, member.size, batch)
-    return np.uint64(first), np.uint64(first_token(member.rank + 1, member.size, batch))
+    return loss, step, (first, end)
 
 
 @inlined
@@ -340,11 +411,13 @@ def own_factor(t, penalty, derivatives, batch):
 
 
 @inlined
-def add_gradient(t, derivatives, sums, batch, total):
+def add_gradient(t, width, derivatives, sums, batch, total):
     """Add derivative * x * (sum of x v) of the rows that hold a token to its gradient."""
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
         j = np.uint64(batch.rows[p])
-        add_multiple(derivatives[j] * batch.values[p], sums[j], total)
+        multiple = derivatives[j] * batch.values[p]
+        for f in range(width):
+            total[f] += multiple * sums[j, f]
 
 
 @inlined
@@ -354,20 +427,30 @@ def sum_gradient(t, penalty, vector, derivatives, sums, batch, total):
     Sums are kept in double precision: they are exact for the purposes of float32 weights, in
     whatever order.
     """
-    factor = own_factor(t, penalty, derivatives, batch)
-    for f in range(vector.shape[0]):
-        total[f] = factor * vector[f]
-    add_gradient(t, derivatives, sums, batch, total)
-
-
-@inlined
-def round_gradient(width, scale, gradient):
-    """Write what a vector moves along, from the sums of its Gradient."""
+    width, factor = np.uint64(vector.shape[0]), own_factor(t, penalty, derivatives, batch)
     for f in range(width):
-        gradient.scaled[f] = np.float32(scale * gradient.total[f])
+        total[f] = factor * vector[f]
+    add_gradient(t, width, derivatives, sums, batch, total)
 
 
 @inlined
-def gradient_of(rank, scratch):
-    """Return the Gradient of a thread."""
-    return Gradient(scratch.totals[rank], scratch.gradients[rank])
+def prefetch_vectors(t, batch, factors, state):
+    """Prefetch a vector, and its optimizer state, of a token some places ahead."""
+    ahead = batch.tokens[min(t + _TOKENS_AHEAD, np.uint64(batch.n_tokens[0] - 1))]
+    prefetch_row(factors, ahead)
+    prefetch_row(state.factors_first, ahead)
+    prefetch_row(state.factors_second, ahead)
+
+
+@inlined
+def round_gradient(width, scale, total, gradient):
+    """Write what a vector moves along, from the sums of its gradient."""
+    for f in range(width):
+        gradient[f] = np.float32(scale * total[f])
+
+
+@inlined
+def move_vector(i, rate, step, rule, table, state, total, gradient):
+    """Move row ``i`` of a table along its gradient; ``state`` are the tables of its state."""
+    round_gradient(table.shape[1], step.scale, total, gradient)
+    step_row(rule, rate, step.root_correction, table, i, gradient, *state)

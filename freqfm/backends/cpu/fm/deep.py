@@ -21,27 +21,23 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMWeights, Tower, UpdateRule
 from freqfm.backends.cpu.fm.batch import (
-    Gradient,
-    begin_step,
+    Scratch,
     differentiate,
+    move_vector,
     next_batch,
     own_factor,
-    own_tokens,
-    part_of_batch,
-    round_gradient,
-    step_intercept,
+    prefetch_vectors,
+    rows_of,
     step_scalars,
-    sum_of_rows,
+    sum_row,
 )
-from freqfm.backends.cpu.fm.prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
-from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.steps import layer_corrections, step_layer, step_row
+from freqfm.formulas.steps import layer_corrections, step_layer
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -59,10 +55,6 @@ _BITS, _LOW_BITS, _LEVELS, _LANES = np.uint64(16), np.uint64(0xFFFF), 65536.0, 4
 
 # The random stream of dropout, see ``base.Stream``.
 _OF_DROPOUT = 1
-
-# How many entries and tokens ahead vectors are prefetched.
-_ENTRIES_AHEAD = np.uint64(32)
-_TOKENS_AHEAD = np.uint64(16)
 
 
 class Layers(NamedTuple):
@@ -105,43 +97,18 @@ class Tiles(NamedTuple):
 
     values: np.ndarray  #: (size, n_layers + 1, TILE, widest), float32, of the input and the layers
     deltas: np.ndarray  #: (size, 2, TILE, widest), float32, derivatives of the tower's score
-    sums: np.ndarray  #: (size, TILE, d), float32, of x v
-    squares: np.ndarray  #: (size, TILE, d), float32, sums of (x v)^2
-    scores: np.ndarray  #: (size, TILE), float32
-    reaches: np.ndarray  #: (size, TILE), float32, one plus the sum of |x|
 
 
 class DeepScratch(NamedTuple):
     """Working memory of training."""
 
-    prepared: PreparedBatches
+    shared: Scratch
     tiles: Tiles
     #: (batch_size, width) float32: derivatives of the loss by x v. With fields they are those of
     #: the fields side by side. Without fields, the second half of the columns is what an
     #: occurrence multiplies its own x v by.
     gradients: np.ndarray
-    scores: np.ndarray  #: (batch_size,), float32
-    losses: np.ndarray  #: (batch_size,), float64, weighted
-    derivatives: np.ndarray  #: (batch_size,), float64, of the weighted loss by the score
-    curvatures: np.ndarray  #: (batch_size,), float64, as in ``fm``
     by_tower: np.ndarray  #: (N_CHUNKS + 1, n_weights), float32; the last row is their sum
-    penalties: np.ndarray  #: (listed,), float64, of a token's factors
-    rates: np.ndarray  #: (listed,), float32, NaN where a token is left alone
-    totals: np.ndarray  #: (size, d or more), float64
-    of_token: np.ndarray  #: (size, d or more), float32
-
-
-@inlined
-def _tile_of(rank, tiles):
-    """Return the working memory of one thread."""
-    return Tiles(
-        tiles.values[rank],
-        tiles.deltas[rank],
-        tiles.sums[rank],
-        tiles.squares[rank],
-        tiles.scores[rank],
-        tiles.reaches[rank],
-    )
 
 
 @inlined
@@ -183,58 +150,26 @@ def _drop(n_rows, level, width, dropout, values):
 
 
 @inlined
-def _begin_row(j, weights, tower, tile):
-    """Set row ``j`` of a tile to a row without entries."""
-    tile.scores[j] = weights.intercept[0]
-    tile.reaches[j] = ONE
-    for f in range(weights.factors.shape[1]):
-        tile.sums[j, f] = ZERO
-        tile.squares[j, f] = ZERO
+def _write_input(i, rows, weights, tower, sums, squares, values):
+    """Write the tower's input for row ``i``, whose sums of x v and (x v)^2 are given."""
+    factors, width = weights.factors, np.uint64(weights.factors.shape[1])
+    if tower.fields.shape[0] == 0:
+        for f in range(width):
+            values[f] = HALF * (sums[f] * sums[f] - squares[f])
+        return
     for f in range(tower.widths[0]):
-        tile.values[0, j, f] = ZERO
-
-
-@inlined
-def _add_entry(j, k, x, weights, tower, tile):
-    """Add an entry to row ``j`` of a tile."""
-    factors, sums, squares, values = weights.factors, tile.sums, tile.squares, tile.values
-    tile.scores[j] += x * weights.linear[k]
-    tile.reaches[j] += abs(x)
-    width = np.uint64(factors.shape[1])
-    if tower.fields.shape[0] > 0:
+        values[f] = ZERO
+    for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
+        k, x = np.uint64(rows.token[p]), rows.value[p]
         begin = np.uint64(tower.fields[k]) * width
         for f in range(width):
-            term = x * factors[k, f]
-            sums[j, f] += term
-            squares[j, f] += term * term
-            values[0, j, begin + f] += term
-    else:
-        for f in range(width):
-            term = x * factors[k, f]
-            sums[j, f] += term
-            squares[j, f] += term * term
+            values[begin + f] += x * factors[k, f]
 
 
 @inlined
-def _end_row(j, tower, tile):
-    """Add the interactions to the score of a row; without fields they are the tower's input."""
-    sums, squares, values = tile.sums, tile.squares, tile.values
-    total = ZERO
-    if tower.fields.shape[0] > 0:
-        for f in range(sums.shape[1]):
-            total += sums[j, f] * sums[j, f] - squares[j, f]
-    else:
-        for f in range(sums.shape[1]):
-            pairs = HALF * (sums[j, f] * sums[j, f] - squares[j, f])
-            values[0, j, f] = pairs
-            total += pairs + pairs
-    tile.scores[j] += HALF * total
-
-
-@inlined
-def _forward(n_rows, tower, dropout, tile):
-    """Add the tower's scores to those of the first ``n_rows`` rows of a tile."""
-    values, widths = tile.values, tower.widths
+def _forward(n_rows, tower, dropout, values):
+    """Compute the values of all layers for the first ``n_rows`` rows of a tile."""
+    widths = tower.widths
     n_layers = widths.shape[0] - 1
     _drop(n_rows, 0, widths[0], dropout, values[0])
     for layer in range(n_layers):
@@ -246,12 +181,18 @@ def _forward(n_rows, tower, dropout, tile):
                 # NaN stays NaN, so that divergence shows.
                 values[layer + 1, j, f] = ZERO if value <= ZERO else value
         _drop(n_rows, layer + 1, widths[layer + 1], dropout, values[layer + 1])
-    last = _layer_start(n_layers, widths)
+
+
+@inlined
+def _add_scores(first, n_rows, tower, values, scores):
+    """Add the tower's scores to those of the rows of a tile, from row ``first`` on."""
+    n_layers = tower.widths.shape[0] - 1
+    last = _layer_start(n_layers, tower.widths)
     for j in range(n_rows):
         score = ZERO
-        for f in range(widths[n_layers]):
+        for f in range(tower.widths[n_layers]):
             score += values[n_layers, j, f] * tower.weights[last + f]
-        tile.scores[j] += score
+        scores[first + j] += score
 
 
 # Backward.
@@ -302,19 +243,19 @@ def _backward(first, n_rows, tower, dropout, tile, derivatives, by_tower):
 
 
 @inlined
-def _by_fields(i, j, tower, tile, scratch):
+def _by_fields(i, j, tower, inner, scratch):
     """Write the gradient by the sums of fields of row ``i`` of a tile; return a squared norm.
 
     It is the largest of any field's derivatives of the score by x v, of which ``fm`` has one.
     """
-    sums, inner, gradients = tile.sums, tile.deltas[0], scratch.gradients
-    width = sums.shape[1]
-    derivative = np.float32(scratch.derivatives[j])
+    sums, gradients = scratch.shared.sums[0, j], scratch.gradients
+    width = np.uint64(tower.widths[0] // tower.n_fields)
+    derivative = np.float32(scratch.shared.derivatives[j])
     largest = ZERO
-    for field in range(tower.n_fields):
+    for field in range(np.uint64(tower.n_fields)):
         norm = ZERO
         for f in range(width):
-            total = sums[i, f] + inner[i, field * width + f]
+            total = sums[f] + inner[i, field * width + f]
             norm += total * total
             gradients[j, field * width + f] = derivative * total
         largest = max(largest, norm)
@@ -322,15 +263,15 @@ def _by_fields(i, j, tower, tile, scratch):
 
 
 @inlined
-def _by_pairs(i, j, tile, scratch):
-    """Do what ``_by_fields`` does without fields."""
-    sums, inner, gradients = tile.sums, tile.deltas[0], scratch.gradients
-    width = sums.shape[1]
-    derivative = np.float32(scratch.derivatives[j])
+def _by_pairs(i, j, tower, inner, scratch):
+    """Write the gradient by the pooled interactions of a row; return a squared norm as above."""
+    sums, gradients = scratch.shared.sums[0, j], scratch.gradients
+    width = np.uint64(tower.widths[0])
+    derivative = np.float32(scratch.shared.derivatives[j])
     norm = ZERO
     for f in range(width):
         factor = ONE + inner[i, f]
-        total = factor * sums[i, f]
+        total = factor * sums[f]
         norm += total * total
         gradients[j, f] = derivative * total
         gradients[j, width + f] = derivative * factor
@@ -338,34 +279,28 @@ def _by_pairs(i, j, tile, scratch):
 
 
 @inlined
-def _learn_tile(first, n_rows, loss_code, model, batch, tile, by_tower, scratch):
+def _learn_tile(first, n_rows, rank, loss_code, model, batch, by_tower, scratch):
     """Score and differentiate a tile of rows, from row ``first`` of the batch on."""
     weights, tower, of_batch = model
     dropout = Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
-    last_entry = np.uint64(batch.row_starts[first + n_rows] - 1)
+    shared, rows, squares = scratch.shared, rows_of(batch), scratch.shared.squares[rank]
+    tile = Tiles(scratch.tiles.values[rank], scratch.tiles.deltas[rank])
     for i in range(n_rows):
-        _begin_row(i, weights, tower, tile)
-        j = first + i
-        for p in range(np.uint64(batch.row_starts[j]), np.uint64(batch.row_starts[j + 1])):
-            ahead = np.uint64(batch.entry_tokens[min(p + _ENTRIES_AHEAD, last_entry)])
-            prefetch_row(weights.factors, ahead)
-            prefetch_element(weights.linear, ahead)
-            k = np.uint64(batch.entry_tokens[p])
-            _add_entry(i, k, batch.entry_values[p], weights, tower, tile)
-        _end_row(i, tower, tile)
-    _forward(n_rows, tower, dropout, tile)
-    for i in range(n_rows):
-        scratch.scores[first + i] = tile.scores[i]
-        scratch.curvatures[first + i] = tile.reaches[i]
-    differentiate(first, first + n_rows, loss_code, batch, scratch)
-    _backward(first, n_rows, tower, dropout, tile, scratch.derivatives, by_tower)
+        j = np.uint64(first + i)
+        sums = shared.sums[0, j]
+        shared.scores[j], _, shared.curvatures[j] = sum_row(j, rows, weights, sums, squares)
+        _write_input(j, rows, weights, tower, sums, squares, tile.values[0, i])
+    _forward(n_rows, tower, dropout, tile.values)
+    _add_scores(first, n_rows, tower, tile.values, shared.scores)
+    differentiate(first, first + n_rows, loss_code, batch, shared)
+    _backward(first, n_rows, tower, dropout, tile, shared.derivatives, by_tower)
     for i in range(n_rows):
         j = first + i
         if tower.fields.shape[0] > 0:
-            norm = _by_fields(i, j, tower, tile, scratch)
+            norm = _by_fields(i, j, tower, tile.deltas[0], scratch)
         else:
-            norm = _by_pairs(i, j, tile, scratch)
-        scratch.curvatures[j] *= ONE + norm
+            norm = _by_pairs(i, j, tower, tile.deltas[0], scratch)
+        shared.curvatures[j] *= ONE + norm
 
 
 @inlined
@@ -380,12 +315,11 @@ def _learn_chunk(c, rank, n_rows, loss_code, model, batch, scratch):
     by_tower = scratch.by_tower[c]
     for f in range(by_tower.shape[0]):
         by_tower[f] = ZERO
-    tile = _tile_of(rank, scratch.tiles)
     n_tiles, n_chunks = (n_rows + TILE - 1) // TILE, _count_chunks(n_rows)
     for number in range(n_tiles * c // n_chunks, n_tiles * (c + 1) // n_chunks):
         first = number * TILE
         n = min(TILE, n_rows - first)
-        _learn_tile(first, n, loss_code, model, batch, tile, by_tower, scratch)
+        _learn_tile(first, n, rank, loss_code, model, batch, by_tower, scratch)
 
 
 # Steps.
@@ -404,59 +338,54 @@ def _sum_pairs(t, penalty, vector, gradients, batch, total):
 
 
 @inlined
-def _sum_field(t, factor, vector, columns, gradients, batch, total):
-    """Do what ``_sum_pairs`` does with fields; ``columns`` are those of the token's field."""
-    for f in range(vector.shape[0]):
+def _sum_field(t, penalty, vector, first, scratch, batch, total):
+    """Write the gradient by a token's vector; the columns of its field begin at ``first``."""
+    width = np.uint64(vector.shape[0])
+    factor = own_factor(t, penalty, scratch.shared.derivatives, batch)
+    for f in range(width):
         total[f] = factor * vector[f]
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
-        of_field = gradients[np.uint64(batch.rows[p]), columns[0] : columns[1]]
-        add_multiple(np.float64(batch.values[p]), of_field, total)
+        of_row, x = scratch.gradients[np.uint64(batch.rows[p])], np.float64(batch.values[p])
+        for f in range(width):
+            total[f] += x * of_row[first + f]
 
 
 @inlined
-def _step_tokens(tokens, step, rule, model, state, batch, scratch, gradient):
+def _step_tokens(tokens, rank, step, rule, model, state, batch, scratch):
     """Update the factors of some tokens."""
-    factors, fields = model.weights.factors, model.tower.fields
-    width, total = np.uint64(factors.shape[1]), gradient.total
-    last = np.uint64(batch.n_tokens[0] - 1)
+    factors, fields, shared = model.weights.factors, model.tower.fields, scratch.shared
+    tables = state.factors_first, state.factors_second
+    total, gradient = shared.totals[rank], shared.gradients[rank]
     for t in range(*tokens):
-        ahead = batch.tokens[min(t + _TOKENS_AHEAD, last)]
-        prefetch_row(factors, ahead)
-        prefetch_row(state.factors_first, ahead)
-        prefetch_row(state.factors_second, ahead)
-        rate, penalty, k = scratch.rates[t], scratch.penalties[t], np.uint64(batch.tokens[t])
+        prefetch_vectors(t, batch, factors, state)
+        rate, penalty, k = shared.rates[t], shared.penalties[t], np.uint64(batch.tokens[t])
         if math.isnan(rate):
             continue
         if fields.shape[0] > 0:
-            factor = own_factor(t, penalty, scratch.derivatives, batch)
-            columns = np.uint64(fields[k]) * width, (np.uint64(fields[k]) + _ONE) * width
-            _sum_field(t, factor, factors[k], columns, scratch.gradients, batch, total)
+            first = np.uint64(fields[k]) * np.uint64(factors.shape[1])
+            _sum_field(t, penalty, factors[k], first, scratch, batch, total)
         else:
             _sum_pairs(t, penalty, factors[k], scratch.gradients, batch, total)
-        round_gradient(width, step.scale, gradient)
-        step_row(
-            rule, rate, step.root_correction, factors, k, gradient.scaled, state.factors_first,
-            state.factors_second,
-        )  # fmt: skip
+        move_vector(k, rate, step, rule, factors, tables, total, gradient)
 
 
 @inlined
-def _step_tower(rank, size, number, part, objective, layers, weight, by_tower):
+def _step_tower(part, step, layers, by_tower):
     """Step the blocks of the tower's weights that are this thread's."""
     rule = layers.rule
     n_weights, n_chunks = by_tower.shape[1], _count_chunks(part.n_rows)
     rate = rule.hyper[LEARNING_RATE]
     root_correction = ONE
     if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
-        correction, root = layer_corrections(rule.hyper, number)
+        correction, root = layer_corrections(rule.hyper, step.number)
         rate /= correction
         root_correction = np.float32(root)
-    scale = 1.0 / (part.n_rows * objective.mean_weight) if rule.average else 1.0
+    scale = step.mean if rule.average else 1.0
     gradient = by_tower[N_CHUNKS]
-    for first in range(BLOCK * rank, n_weights, BLOCK * size):
+    for first in range(BLOCK * part.rank, n_weights, BLOCK * part.size):
         begin, end = np.uint64(first), np.uint64(min(first + BLOCK, n_weights))
         for f in range(begin, end):
-            gradient[f] = np.float32(weight * layers.penalties[f]) * layers.table[0, f]
+            gradient[f] = np.float32(step.weight * layers.penalties[f]) * layers.table[0, f]
         for c in range(n_chunks):
             for f in range(begin, end):
                 gradient[f] += by_tower[c, f]
@@ -480,56 +409,44 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     state : DeepState
     scratch : DeepScratch
     """
-    member = Member(rank, size, barrier)
-    rows, layers = problem.rows, state.layers
+    member, rows, layers = Member(rank, size, barrier), problem.rows, state.layers
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
     loss = span.loss
     for b in range(span.first_batch, span.last_batch):
-        part = part_of_batch(b, rank, size, rows)
-        batch = next_batch(b, member, problem, span, order, scratch.prepared)
+        part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
         n_rows, code = part.n_rows, problem.objective.loss_code
         model = Model(weights, layers.tower, Dropout(layers.dropouts, key, part.start))
         for c in range(rank, _count_chunks(n_rows), size):
             _learn_chunk(c, rank, n_rows, code, model, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
-        step = begin_step(number, n_rows, problem)
-        batch_loss, summed = sum_of_rows(n_rows, batch, scratch)
-        if rank == 0:
-            loss += batch_loss
-            step_intercept(summed, step, problem, weights, state.tokens)
-        _step_tower(
-            rank, size, number, part, problem.objective, layers, summed.weight, scratch.by_tower
+        of_batch, step, tokens = step_scalars(
+            number, part, problem, weights, state.tokens, batch, scratch.shared
         )
-        tokens = own_tokens(member, batch)
-        step_scalars(tokens, step, problem, weights, state.tokens, batch, scratch)
-        gradient = Gradient(scratch.totals[rank], scratch.of_token[rank])
-        _step_tokens(tokens, step, problem.rule, model, state.tokens, batch, scratch, gradient)
+        loss += of_batch
+        _step_tower(part, step, layers, scratch.by_tower)
+        _step_tokens(tokens, rank, step, problem.rule, model, state.tokens, batch, scratch)
     return loss
 
 
 @kernel
-def deepfm_score(rank, size, barrier, rows, model, tiles, scores):
+def deepfm_score(rank, size, barrier, rows, model, values, sums, scores):
     """Write the scores of CSR rows, tile by tile.
 
-    Rows of zeros fill the last tile, so that no score depends on how many rows there are. The
-    Model must drop nothing.
+    ``values``, see Tiles, and ``sums`` (2, size, d or more) are scratch. Old rows fill the last
+    tile, so that no score depends on how many rows there are. The Model must drop nothing.
     """
     weights, tower, dropout = model
-    tile = _tile_of(rank, tiles)
+    total, squares, values = sums[0, rank], sums[1, rank], values[rank]
     n_rows = scores.shape[0]
     n_tiles = (n_rows + TILE - 1) // TILE
     for number in range(n_tiles * rank // size, n_tiles * (rank + 1) // size):
         first = number * TILE
-        for i in range(TILE):
-            _begin_row(i, weights, tower, tile)
-            j = first + i
-            if j < n_rows:
-                for p in range(np.uint64(rows.indptr[j]), np.uint64(rows.indptr[j + 1])):
-                    k = np.uint64(rows.token[p])
-                    _add_entry(i, k, rows.value[p], weights, tower, tile)
-                _end_row(i, tower, tile)
-        _forward(TILE, tower, dropout, tile)
-        for i in range(min(TILE, n_rows - first)):
-            scores[first + i] = tile.scores[i]
+        n_in_tile = min(TILE, n_rows - first)
+        for i in range(n_in_tile):
+            j = np.uint64(first + i)
+            scores[j] = sum_row(j, rows, weights, total, squares)[0]
+            _write_input(j, rows, weights, tower, total, squares, values[0, i])
+        _forward(TILE, tower, dropout, values)
+        _add_scores(first, n_in_tile, tower, values, scores)

@@ -19,7 +19,7 @@ from freqfm.backends.cpu.fm.deep import (
     deepfm_score,
     deepfm_train,
 )
-from freqfm.backends.cpu.fm.trainer import PADDING, FMEpochs, enough_threads
+from freqfm.backends.cpu.fm.trainer import PADDING, FMEpochs, enough_threads, sums_of_rows
 from freqfm.backends.cpu.team import Team
 
 # A kernel call makes about so many multiplications by the towers' weights, a tenth of a second's
@@ -27,29 +27,22 @@ from freqfm.backends.cpu.team import Team
 _PRODUCTS_PER_CALL = 500_000_000
 
 
-def _tiles(tower, width, size, n_deltas):
-    """Return the working memory of tiles, for ``size`` threads."""
+def _values(tower, size, n_levels):
+    """Return working memory of tiles of rows, as wide as the tower, for ``size`` threads."""
     widest = -(-int(tower.widths.max()) // PADDING) * PADDING
-    return Tiles(
-        values=aligned_zeros((size, len(tower.widths), TILE, widest)),
-        deltas=aligned_zeros((size, n_deltas, TILE, widest)),
-        sums=aligned_zeros((size, TILE, width)),
-        squares=aligned_zeros((size, TILE, width)),
-        scores=aligned_zeros((size, TILE)),
-        reaches=aligned_zeros((size, TILE)),
-    )
+    return aligned_zeros((size, n_levels, TILE, widest))
 
 
 def deepfm_scores(X, weights, towers, n_threads):
     """Return the scores of rows under every output, see ``Backend.deepfm_scores``."""
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows, width = CSRRows(X.indptr, X.indices, X.data), weights[0].factors.shape[1]
-    n_threads = enough_threads(X, width, n_threads)
-    tiles = _tiles(towers[0], width, n_threads, 0)
-    dropout = Dropout(np.zeros(len(towers[0].widths), dtype=np.float32), np.uint64(0), 0)
+    n_threads, n_levels = enough_threads(X, width, n_threads), len(towers[0].widths)
+    values, sums = _values(towers[0], n_threads, n_levels), sums_of_rows(2, n_threads, width)
+    dropout = Dropout(np.zeros(n_levels, dtype=np.float32), np.uint64(0), 0)
     with single_threaded_blas(), Team(n_threads) as team:
         for output, tower, out in zip(weights, towers, scores, strict=True):
-            team.run(deepfm_score, rows, Model(output, tower, dropout), tiles, out)
+            team.run(deepfm_score, rows, Model(output, tower, dropout), values, sums, out)
     return scores
 
 
@@ -79,25 +72,15 @@ class DeepFMEpochs(FMEpochs):
         most = max(1, _PRODUCTS_PER_CALL // products)
         self._batches_per_call = min(self._batches_per_call, most)
 
-    def _plain_scratch(self, most, widths, n_tokens, n_threads):
+    def _make_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch for batches of at most ``most`` entries."""
-        plain = super()._plain_scratch(most, widths, n_tokens, n_threads)
-        width, tower = int(widths[0]), self._tower
-        pooled = len(tower.fields) == 0
-        columns = 2 * width if pooled else int(tower.widths[0])
+        tower = self._tower
+        columns = int(tower.widths[0]) if len(tower.fields) else 2 * int(widths[0])
         return DeepScratch(
-            prepared=plain.prepared,
-            tiles=_tiles(tower, width, n_threads, 2),
+            shared=self._shared_scratch(most, widths, n_tokens, n_threads),
+            tiles=Tiles(_values(tower, n_threads, len(tower.widths)), _values(tower, n_threads, 2)),
             gradients=aligned_zeros((self._batch_size, columns)),
-            scores=plain.scores,
-            losses=plain.losses,
-            derivatives=plain.derivatives,
-            curvatures=plain.curvatures,
             by_tower=aligned_zeros((N_CHUNKS + 1, len(tower.weights))),
-            penalties=plain.penalties,
-            rates=plain.rates,
-            totals=plain.totals,
-            of_token=plain.gradients,
         )
 
     def scores(self, rows):

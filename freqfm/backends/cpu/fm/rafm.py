@@ -19,29 +19,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import HALF, ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm.batch import (
+    Scratch,
     add_gradient,
-    begin_step,
+    add_vector,
     differentiate,
-    gradient_of,
     linear_part,
+    move_vector,
     next_batch,
-    own_tokens,
-    part_of_batch,
-    round_gradient,
+    pair_up,
     rows_of,
-    step_intercept,
+    set_to_zero,
     step_scalars,
     sum_gradient,
-    sum_of_rows,
 )
-from freqfm.backends.cpu.fm.prepared import PreparedBatches, order_of_epoch
+from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
-from freqfm.backends.cpu.vectors import add_multiple, squared_norm
 from freqfm.formulas.losses import expectation, loss_and_gradient
-from freqfm.formulas.steps import step_row
 
 
 class Level(NamedTuple):
@@ -55,33 +51,27 @@ class Level(NamedTuple):
     tables: RankedTables  #: of all levels
 
 
-class LevelSums(NamedTuple):
-    """Sums of x v of the rows of a batch, at one level."""
-
-    whole: np.ndarray  #: (batch_size, D_p)
-    free: np.ndarray  #: the same, over vectors that are at their token's highest level
-
-
 class RankedScratch(NamedTuple):
-    """Working memory of training, shared by all threads but for ``totals`` and ``gradients``.
+    """Working memory of training.
 
-    ``derivatives`` are those by the linear part: of the loss, and if dependent vectors follow the
-    loss, of the losses of levels too. The fields up to ``gradients`` are those of ``PlainScratch``.
+    The ``derivatives`` of the shared part are those by the linear part: of the loss, and if
+    dependent vectors follow the loss, of the losses of levels too.
     """
 
-    prepared: PreparedBatches
-    sums: np.ndarray  #: (batch_size * sum of D_p,), float32, of each level
-    scores: np.ndarray
-    derivatives: np.ndarray
-    losses: np.ndarray
-    curvatures: np.ndarray
-    penalties: np.ndarray
-    rates: np.ndarray
-    totals: np.ndarray
-    gradients: np.ndarray
-    free_sums: np.ndarray  #: like ``sums``
-    level_scores: np.ndarray  #: (m, batch_size), float32
-    level_derivatives: np.ndarray  #: (m, batch_size), float64, of a level's loss by its score
+    shared: Scratch
+    free_sums: np.ndarray  #: like ``sums``, over vectors that are at their token's highest level
+    free_squares: np.ndarray  #: like ``squares``
+    scores: np.ndarray  #: (n_levels, batch_size), float32
+    derivatives: np.ndarray  #: (n_levels, batch_size), float64, of a level's loss by its score
+
+
+class Sums(NamedTuple):
+    """Sums over the vectors of a row, at one level."""
+
+    sums: np.ndarray  #: (D_p or more,), of x v
+    squares: np.ndarray  #: of (x v)^2
+    free_sums: np.ndarray  #: the same, over vectors that are at their token's highest level
+    free_squares: np.ndarray
 
 
 @inlined
@@ -96,21 +86,6 @@ def _level(number, tables):
 
 
 @inlined
-def _sums_of_level(level, scratch):
-    """Return the LevelSums of a level."""
-    widths, n_rows = level.tables.widths, scratch.level_scores.shape[1]
-    first = 0
-    for number in range(level.number):
-        first += n_rows * widths[number]
-    width = widths[level.number]
-    last = first + n_rows * width
-    return LevelSums(
-        scratch.sums[first:last].reshape(n_rows, width),
-        scratch.free_sums[first:last].reshape(n_rows, width),
-    )
-
-
-@inlined
 def _state_of_level(level, layout, state):
     """Return the first and the second optimizer state of a level's table."""
     n = level.table.shape[0]
@@ -121,98 +96,94 @@ def _state_of_level(level, layout, state):
 
 
 @inlined
-def _sum_level(i, rows, level, total, free_total):
-    """Sum x v over the tokens of a row that have this level; write it to ``total``.
+def _sum_level(i, rows, level, row):
+    """Write the Sums of a row over the tokens that have this level.
 
-    Below a final level ``free_total`` gets the sum over free vectors, which the next level does not
-    replace. Returns the interactions of all, those that are replaced, and |sum of x v|^2.
+    Below a final level the free ones are over free vectors, which the next level does not replace.
+    Returns the interactions of all, those that are replaced, and |sum of x v|^2.
     """
-    tables, width = level.tables, level.table.shape[1]
-    for f in range(width):
-        total[f] = ZERO
-        free_total[f] = ZERO
-    squares, free_squares = ZERO, ZERO
+    tables, width = level.tables, np.uint64(level.table.shape[1])
+    set_to_zero(width, row.sums, row.squares)
+    if not level.final:
+        set_to_zero(width, row.free_sums, row.free_squares)
     for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
         k, x = np.uint64(rows.token[p]), rows.value[p]
         if tables.levels[k] < level.number:
             continue
         vector = level.table[np.uint64(tables.rows[k])]
         if not level.final and tables.levels[k] == level.number:
-            add_multiple(x, vector, free_total)
-            free_squares += squared_norm(x, vector, width)
+            add_vector(x, vector, width, row.free_sums, row.free_squares)
         else:
-            add_multiple(x, vector, total)
-            squares += squared_norm(x, vector, width)
-    norm = squared_norm(ONE, total, width)
-    replaced = HALF * (norm - squares)
+            add_vector(x, vector, width, row.sums, row.squares)
+    pairs, norm = pair_up(width, row.sums, row.squares)
     if level.final:
-        return replaced, ZERO, norm
+        return pairs, ZERO, norm
     for f in range(width):
-        total[f] += free_total[f]
-    norm = squared_norm(ONE, total, width)
-    return HALF * (norm - (squares + free_squares)), replaced, norm
+        row.sums[f] += row.free_sums[f]
+        row.squares[f] += row.free_squares[f]
+    replaced = pairs
+    pairs, norm = pair_up(width, row.sums, row.squares)
+    return pairs, replaced, norm
 
 
 @inlined
-def _score_levels(begin, end, weights, batch, scratch):
+def _score_levels(part, weights, batch, scratch):
     """Score rows level by level, and bound the curvature as for a plain FM, over all levels."""
-    rows, tables = rows_of(batch), weights.factors
-    for j in range(begin, end):
+    rows, tables, shared = rows_of(batch), weights.factors, scratch.shared
+    squares, free_squares = shared.squares[part.rank], scratch.free_squares[part.rank]
+    for j in range(np.uint64(part.begin), np.uint64(part.end)):
         score, reach = linear_part(j, rows, weights)
         norms = ONE
         for number in range(tables.widths.shape[0]):
-            level = _level(number, tables)
-            sums = _sums_of_level(level, scratch)
-            interactions, replaced, norm = _sum_level(j, rows, level, sums.whole[j], sums.free[j])
-            scratch.level_scores[number, j] = score + interactions
-            score += interactions - replaced
+            row = Sums(shared.sums[number, j], squares, scratch.free_sums[number, j], free_squares)
+            pairs, replaced, norm = _sum_level(j, rows, _level(number, tables), row)
+            scratch.scores[number, j] = score + pairs
+            score += pairs - replaced
             norms += norm
-        scratch.scores[j] = score
-        scratch.curvatures[j] = reach * norms
+        shared.scores[j] = score
+        shared.curvatures[j] = reach * norms
 
 
 @inlined
-def _differentiate_levels(begin, end, problem, tables, batch, scratch):
+def _differentiate_levels(part, problem, tables, batch, scratch):
     """Turn the scores of all levels into derivatives, of the loss and of the losses of levels.
 
     The loss of a level is that of its score with the prediction of the next level as the target.
     """
     n_levels, loss_code = tables.widths.shape[0], problem.objective.loss_code
-    differentiate(begin, end, loss_code, batch, scratch)
-    scores, derivatives = scratch.level_scores, scratch.level_derivatives
+    begin, end = np.uint64(part.begin), np.uint64(part.end)
+    differentiate(begin, end, loss_code, batch, scratch.shared)
+    scores, derivatives, by_linear = scratch.scores, scratch.derivatives, scratch.shared.derivatives
     for j in range(begin, end):
-        derivatives[n_levels - 1, j] = scratch.derivatives[j]
+        derivatives[n_levels - 1, j] = by_linear[j]
         for level in range(0 if tables.prefix else n_levels - 1):
             target = expectation(loss_code, scores[level + 1, j])
             _, derivative = loss_and_gradient(loss_code, scores[level, j], target)
             weight = problem.ranked.dependent_weight * np.float64(batch.weights[j])
             derivatives[level, j] = weight * derivative
             if problem.ranked.follow_loss:
-                scratch.derivatives[j] += weight * derivative
+                by_linear[j] += weight * derivative
 
 
 @inlined
-def _step_level(tokens, level, step, problem, state, batch, scratch, gradient):
+def _step_level(tokens, rank, level, step, problem, state, batch, scratch):
     """Update the vectors that some tokens have at a level."""
-    tables, derivatives = level.tables, scratch.level_derivatives
-    first, second = _state_of_level(level, problem.ranked.state_layout, state)
-    sums, last = _sums_of_level(level, scratch), derivatives.shape[0] - 1
+    tables, derivatives, shared = level.tables, scratch.derivatives, scratch.shared
+    state_of_table = _state_of_level(level, problem.ranked.state_layout, state)
+    sums, free_sums = shared.sums[level.number], scratch.free_sums[level.number]
+    total, gradient = shared.totals[rank], shared.gradients[rank]
+    last, width = derivatives.shape[0] - 1, np.uint64(level.table.shape[1])
     for t in range(*tokens):
-        rate, k = scratch.rates[t], np.uint64(batch.tokens[t])
+        rate, k = shared.rates[t], np.uint64(batch.tokens[t])
         if math.isnan(rate) or tables.levels[k] < level.number:
             continue
         i = np.uint64(tables.rows[k])
         dependent = tables.levels[k] > level.number and not tables.prefix
         own = derivatives[level.number if dependent else last]
-        sum_gradient(
-            t, scratch.penalties[t], level.table[i], own, sums.whole, batch, gradient.total
-        )
+        sum_gradient(t, shared.penalties[t], level.table[i], own, sums, batch, total)
         if dependent and problem.ranked.follow_loss:
-            add_gradient(t, derivatives[last], sums.free, batch, gradient.total)
-        round_gradient(level.table.shape[1], step.scale, gradient)
-        step_row(
-            problem.rule, rate, step.root_correction, level.table, i, gradient.scaled, first, second
-        )
+            add_gradient(t, width, derivatives[last], free_sums, batch, total)
+        move_vector(i, rate, step, problem.rule, level.table, state_of_table, total, gradient)
 
 
 @rolled_kernel
@@ -226,29 +197,20 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     state : OptimizerState; those of the tables stand one after the other in 1-D arrays.
     scratch : RankedScratch
     """
-    member, tables = Member(rank, size, barrier), weights.factors
-    order = order_of_epoch(problem.rows, span.epoch)
-    loss = span.loss
+    member, order = Member(rank, size, barrier), order_of_epoch(problem.rows, span.epoch)
+    tables, loss = weights.factors, span.loss
     for b in range(span.first_batch, span.last_batch):
-        part = part_of_batch(b, rank, size, problem.rows)
-        begin, end = np.uint64(part.begin), np.uint64(part.end)
-        batch = next_batch(b, member, problem, span, order, scratch.prepared)
-        _score_levels(begin, end, weights, batch, scratch)
-        _differentiate_levels(begin, end, problem, tables, batch, scratch)
+        part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
+        _score_levels(part, weights, batch, scratch)
+        _differentiate_levels(part, problem, tables, batch, scratch)
         synchronize(member)
-
-        step = begin_step(span.n_steps + b - span.first_batch + 1, part.n_rows, problem)
-        if rank == 0:
-            batch_loss, summed = sum_of_rows(part.n_rows, batch, scratch)
-            loss += batch_loss
-            step_intercept(summed, step, problem, weights, state)
-        tokens = own_tokens(member, batch)
-        step_scalars(tokens, step, problem, weights, state, batch, scratch)
-        for number in range(tables.widths.shape[0]):
-            level = _level(number, tables)
-            _step_level(
-                tokens, level, step, problem, state, batch, scratch, gradient_of(rank, scratch)
-            )
+        number = span.n_steps + b - span.first_batch + 1
+        of_batch, step, tokens = step_scalars(
+            number, part, problem, weights, state, batch, scratch.shared
+        )
+        loss += of_batch
+        for level in range(tables.widths.shape[0]):
+            _step_level(tokens, rank, _level(level, tables), step, problem, state, batch, scratch)
     return loss
 
 
@@ -256,16 +218,14 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
 def rafm_score(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows, in O(n D_1 + sum of D_p n_p) for n_p tokens of level p.
 
-    ``sums`` (2 size, longest D or more) is scratch; ``scores`` (n_rows,) is the float32 result.
+    ``sums`` (4, size, longest D or more) is scratch; ``scores`` (n_rows,) is the float32 result.
     Rows are shared out in blocks of equal length.
     """
     n_rows, tables = scores.shape[0], weights.factors
+    row = Sums(sums[0, rank], sums[1, rank], sums[2, rank], sums[3, rank])
     for i in range(n_rows * rank // size, n_rows * (rank + 1) // size):
         score = linear_part(i, rows, weights)[0]
         for number in range(tables.widths.shape[0]):
-            level = _level(number, tables)
-            interactions, replaced, _ = _sum_level(
-                i, rows, level, sums[2 * rank], sums[2 * rank + 1]
-            )
-            score += interactions - replaced
+            pairs, replaced, _ = _sum_level(i, rows, _level(number, tables), row)
+            score += pairs - replaced
         scores[i] = score

@@ -4,9 +4,9 @@ import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.backends.base import RankedTables, Trainer
-from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows
+from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows, Scratch
 from freqfm.backends.cpu.fm.packing import pack_rows
-from freqfm.backends.cpu.fm.plain import PlainScratch, fm_score, fm_train
+from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches
 from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
@@ -50,6 +50,11 @@ def _most_entries(lengths, batch_size):
     return most
 
 
+def sums_of_rows(n_sums, n_threads, width):
+    """Return scratch for the sums of a row, for each thread."""
+    return aligned_zeros((n_sums, n_threads, width + PADDING))
+
+
 def enough_threads(X, width, n_threads):
     """Return how many threads are worth starting for a pass over the rows of ``X``."""
     return 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
@@ -63,10 +68,10 @@ def fm_scores(X, weights, n_threads):
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
     n_threads = enough_threads(X, width, n_threads)
-    scratch = aligned_zeros(((1 + ranked) * n_threads, width + PADDING))
+    sums = sums_of_rows(4 if ranked else 2, n_threads, width)
     with Team(n_threads) as team:
         for output, out in zip(weights, scores, strict=True):
-            team.run(kernel, rows, output, scratch, out)
+            team.run(kernel, rows, output, sums, out)
     return scores
 
 
@@ -110,24 +115,26 @@ class FMEpochs(Trainer):
         mean_length = problem.X.nnz / problem.X.shape[0]
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
-        scratch = self._plain_scratch if problem.ranked is None else self._ranked_scratch
-        self._scratch = scratch(most, widths, problem.X.shape[1], n_threads)
+        self._scratch = self._make_scratch(most, widths, problem.X.shape[1], n_threads)
         self._team = Team(n_threads, problem.formulas)
 
-    def _ranked_scratch(self, most, widths, n_tokens, n_threads):
-        """Return scratch of a rank-aware machine, for batches of at most ``most`` entries."""
-        n_rows, n_levels = self._batch_size, len(widths)
-        plain = self._plain_scratch(most, [widths.max()], n_tokens, n_threads)
+    def _make_scratch(self, most, widths, n_tokens, n_threads):
+        """Return scratch for batches of at most ``most`` entries."""
+        shared = self._shared_scratch(most, widths, n_tokens, n_threads)
+        if self._problem.ranked is None:
+            return shared
+        of_levels = len(widths), self._batch_size
         return RankedScratch(
-            **plain._replace(sums=aligned_zeros(n_rows * int(widths.sum())))._asdict(),
-            free_sums=aligned_zeros(n_rows * int(widths.sum())),
-            level_scores=aligned_zeros((n_levels, n_rows)),
-            level_derivatives=aligned_zeros((n_levels, n_rows), np.float64),
+            shared=shared,
+            free_sums=np.zeros_like(shared.sums),
+            free_squares=np.zeros_like(shared.squares),
+            scores=aligned_zeros(of_levels),
+            derivatives=aligned_zeros(of_levels, np.float64),
         )
 
-    def _plain_scratch(self, most, widths, n_tokens, n_threads):
-        """Return scratch of a plain machine, for batches of at most ``most`` entries."""
-        width, n_rows = int(widths[0]), self._batch_size
+    def _shared_scratch(self, most, widths, n_tokens, n_threads):
+        """Return the Scratch that all machines need."""
+        width, n_rows = int(widths.max()), self._batch_size
         # All tokens of the batch are listed, or all that there are.
         listed = min(most, n_tokens) if self._problem.rule.lazy else n_tokens
         prepared = PreparedBatches(
@@ -146,15 +153,16 @@ class FMEpochs(Trainer):
             keys=aligned_empty((n_threads, 2, most + 1), np.uint64),
             counts=aligned_empty((n_threads, 1 << DIGIT_BITS), np.int32),
         )
-        return PlainScratch(
+        return Scratch(
             prepared=prepared,
-            sums=aligned_zeros((n_rows, width)),
             scores=aligned_zeros((n_rows,)),
             derivatives=aligned_zeros((n_rows,), np.float64),
             losses=aligned_zeros((n_rows,), np.float64),
             curvatures=aligned_zeros((n_rows,), np.float64),
             penalties=aligned_zeros((listed,), np.float64),
             rates=aligned_zeros((listed,)),
+            sums=aligned_zeros((len(widths), n_rows, width)),
+            squares=aligned_zeros((n_threads, width + PADDING)),
             totals=aligned_zeros((n_threads, width + PADDING), np.float64),
             gradients=aligned_zeros((n_threads, width + PADDING)),
         )
