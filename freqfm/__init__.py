@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         InteractionRecommender as InteractionRecommender,
     )
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
-    from freqfm.estimators.recommenders.recommend import recommend as recommend
+    from freqfm.estimators.recommenders.base import recommend as recommend
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
     from freqfm.estimators.word2vec.model import Word2Vec as Word2Vec
 
@@ -69,7 +69,7 @@ _LAZY = {
     "optimizers": None,
     "samplers": None,
     "temperatures": None,
-    "recommend": "freqfm.estimators.recommenders.recommend",
+    "recommend": "freqfm.estimators.recommenders.base",
 }
 
 __all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]

@@ -84,8 +84,12 @@ OF_RECOMMENDERS |= {
 OF_RECOMMENDERS |= {"_objective"} | {
     f"_objective.{field}" for field in ("unobserved_weight", "regularization", "exponent")
 }
-OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_codewords"}
-OF_TRAINING |= {"user_margins_", "item_margins_", "_temperature_state", "_statistics"}
+OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_training"}
+OF_TRAINING |= {"user_margins_", "item_margins_"}
+OF_TRAINING |= {
+    f"_training.{field}"
+    for field in ("optimizer", "n_steps", "temperature_state", "statistics", "codewords")
+}
 # Of these, numbers out of range are as bad as a wrong shape.
 INDICES = {"_history.indices", "_history.indptr", "_fold_in.others", "factor_rows_", "ranks_"}
 INDICES |= {"n_features_in_", "_state_layout"}
@@ -188,7 +192,7 @@ def use(model, attribute, kind, uses, needed):
             if attribute.startswith("_history.") and kind == "indices":
                 # Of the users that are asked for, before training of all.
                 must = training or name in ("recommend to users", "explain")
-            if attribute in ("_fold_in.others", "_codewords", "_history.indptr"):
+            if attribute in ("_fold_in.others", "_training.codewords", "_history.indptr"):
                 must &= kind not in ("longer", "shorter", "empty")  # nothing else has the length
             # Machines with fewer factors are as good.
             if must and (attribute in INDICES if kind == "indices" else kind != "narrower"):

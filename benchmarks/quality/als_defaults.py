@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import click_parts, data_parser, require_data
 
 from freqfm import ALSRecommender
-from freqfm.estimators.recommenders.als_trainer import Objective
+from freqfm.estimators.recommenders.als import Objective
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 

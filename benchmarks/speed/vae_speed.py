@@ -43,6 +43,7 @@ from _measure import installed, peak, resident
 from freqfm import FastVAERecommender
 from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.gradient import Known
 from freqfm.estimators.recommenders.vae_trainer import VAETrainer
 from freqfm.estimators.tables import state_arrays
 
@@ -104,13 +105,15 @@ class Freqfm:
             random_state=0,
             **params,
         )
-        X, components = model._prepare(X, reset=True, partial=False)
-        model._init_model(X, components)
-        model._remember(X, more=False)
+        X = model._validate_interactions(X, reset=True)
+        model._count_known(X, reset=True)
+        components = model._resolve_components(X, X)
+        model._start(X, components, reset=True)
+        model._remember(X)
         model._keep_settings(components, X)
-        for array in state_arrays(model._states):
+        for array in state_arrays(model._training.optimizer):
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTrainer(model, components, X, None, n_threads, X.nnz)
+        self.task = TimedTrainer(model, components, X, Known.of(X), None, n_threads)
         self.n_epochs = 0
 
     def epoch(self):

@@ -261,6 +261,12 @@ def forward(backbone, tables, users, items, user_vectors, item_vectors):
     return context
 
 
+def forward_all(backbone, tables, user_vectors, item_vectors):
+    """Write the vectors of all users and items; return the context, see :func:`forward`."""
+    vectors = user_vectors, item_vectors
+    return forward(backbone, tables, *(np.arange(len(of)) for of in vectors), *vectors)
+
+
 def backward(backbone, tables, context, user_gradients, item_gradients):
     """Return the gradients with respect to table rows, checked: {name: (rows, values)}.
 

@@ -15,9 +15,10 @@ from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._shards import seed_of
 from freqfm.dask._trainer import Sharded
 from freqfm.estimators.recommenders import mf
-from freqfm.estimators.recommenders.base import refuse_empty, split_interactions
+from freqfm.estimators.recommenders.base import refuse_empty
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.estimators.recommenders.trained import split_interactions
 from freqfm.estimators.training import FitCallbacks
 
 
@@ -103,8 +104,6 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     components : Components
     X, held_out : ShardedInteractions
         To train on, and for validation; the latter may be None.
-    n_known : int
-        See ``RecommenderTrainer``.
     """
 
     # Steps of merges are the longest from the beginning, and means in the last part of the epochs,
@@ -114,11 +113,12 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     # Smaller rises are the noise of long steps.
     _least_rise = 0.1
 
-    def __init__(self, model, components, X, held_out, n_known):
+    def __init__(self, model, components, X, held_out):
         self.model, self.components, self.X = model, components, X
         self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
-        self._held_out, self._n_known = held_out, n_known
-        self._proposal, self._thresholds = None, None
+        self.tables, self.training = model._tables(), model._training
+        self.inverse_temperatures = model._inverse_temperatures
+        self._held_out, self._proposal, self._thresholds = held_out, None, None
         self._start(X.cluster, X.homes, _users.ItemLayout(model, components.optimizer))
 
     def _start_merging(self, n_shards):
@@ -128,7 +128,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     def _sent_trainers(self):
         """Send each shard the model of its users."""
         cluster, bounds, n_shards = self._cluster, self.X.bounds, len(self._homes)
-        sizes = self._n_rounds, cluster.n_threads(n_shards), self._n_known
+        sizes = self._n_rounds, cluster.n_threads(n_shards), self.X.nnz
         held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
         model, trainers = self.model._copy_as(_users.WorkerModel), []
         model.item_counts_ = self.X.item_counts
@@ -225,10 +225,12 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _has_all_interactions = False
     __init__ = with_options(mf.MFRecommender)
 
-    # Training; these methods are called by ``BaseRecommender.fit``.
+    # Training.
 
-    def _validate_interactions(self, X, reset, partial):
+    def _validate_interactions(self, X, reset, partial=False):
         """Bring the users to their workers and check them there."""
+        if not reset:
+            self._check_trainable()
         parts = {"X": partitions_of("X", X, (2,))}
         cluster, users, homes = self._collected(_users.collect_users, parts)
         facts = cluster.gather(cluster.submit_each(_users.describe, users, homes))
@@ -242,8 +244,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         refuse_empty(X)
         return X
 
-    def _resolve_components(self, X):
-        components, n_shards = super()._resolve_components(X), len(X.parts)
+    def _resolve_components(self, X, known):
+        components, n_shards = super()._resolve_components(X, known), len(X.parts)
         if not components.backbone.is_linear:
             raise ValueError(
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
@@ -285,11 +287,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     def _counts_of(self, X):
         return np.diff(X.indptr), X.item_counts
 
-    def _history_of(self, X):
+    def _remember(self, X):
         self._interactions = X
-        return _users.RemoteHistory.of(X)
+        self._history, self.item_counts_ = _users.RemoteHistory.of(X), X.item_counts
 
-    def _new_rows(self, X, components, bound):
+    def _new_rows(self, X, components, counts, n_known):
         # ``fit`` with warm_start takes no new users or items.
         return {}
 
@@ -297,9 +299,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         # The trainer scores on the workers.
         return held_out
 
-    def _make_trainer(self, components, X, score, n_known):
+    def _make_trainer(self, components, X, known, score):
         self._align_tables()
-        return ShardedMFTrainer(self, components, X, score, n_known)
+        return ShardedMFTrainer(self, components, X, score)
 
     # Predictions.
 

@@ -12,6 +12,7 @@ from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
 from freqfm.dask._shards import Round, RoundTrainer, matrix_of, stack
 from freqfm.estimators.recommenders import mf
+from freqfm.estimators.recommenders.gradient import Known, TrainingState
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 
@@ -19,9 +20,6 @@ __all__ = [
     "ItemLayout", "RemoteHistory", "UserTrainer", "WorkerModel", "collect_users", "count",
     "describe", "hash_interactions", "ndcg_sums", "of_some_users", "user_arrays",
 ]  # fmt: skip
-
-# Learned attributes that have a row for each user, besides the users' tables.
-_OF_USERS = ("_inverse_temperatures", "_temperature_state", "_statistics")
 
 
 class Users(NamedTuple):
@@ -115,32 +113,40 @@ class ItemLayout(TableLayout):
                 continue
             n_items = len(table)
             self._add(table, (1, n_items, -1), by_item, WEIGHTS)
-            state = model._states[name]
+            state = model._training.optimizer[name]
             self._add(state["per_row"], (1, -1, 1), by_item, SUMS)
             for key in ("first", "second"):
                 self._add(state[key], (1, n_items, -1), by_item, state_rule)
-        self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
+        self._add(model._training.n_steps, (1, 1, 1), 0, LARGEST)
 
 
 def user_arrays(model):
     """Return the arrays that have a row for each user."""
     tables = [(name, table) for name, table in model._tables().items() if name.startswith("user")]
-    states = [array for name, _ in tables for array in model._states[name].values() if len(array)]
-    return [*(table for _, table in tables), *states, *(getattr(model, of) for of in _OF_USERS)]
+    optimizer, _, *of_temperatures, _ = model._training
+    states = [array for name, _ in tables for array in optimizer[name].values() if len(array)]
+    arrays = [*(table for _, table in tables), *states]
+    return [*arrays, model._inverse_temperatures, *of_temperatures]
 
 
 def of_some_users(model, begin, end):
     """Return a copy of a model with some of its users."""
-    found, part = copy.copy(model), slice(begin, end)
-    found._history, found._states = None, {}
+    found, part, optimizer = copy.copy(model), slice(begin, end), {}
+    found._history = None
     for name, table in model._tables().items():
         rows = part if name.startswith("user") else slice(None)
         setattr(found, f"{name}_", table[rows].copy())
-        state = model._states[name]
-        found._states[name] = {key: array[rows].copy() for key, array in state.items()}
-    for name in _OF_USERS:
-        setattr(found, name, getattr(model, name)[part].copy())
-    found._n_steps = model._n_steps.copy()
+        state = model._training.optimizer[name]
+        optimizer[name] = {key: array[rows].copy() for key, array in state.items()}
+    found._inverse_temperatures = model._inverse_temperatures[part].copy()
+    _, n_steps, temperature_state, statistics, codewords = model._training
+    found._training = TrainingState(
+        optimizer,
+        n_steps.copy(),
+        temperature_state[part].copy(),
+        statistics[part].copy(),
+        codewords,
+    )
     return found
 
 
@@ -167,12 +173,11 @@ class UserTrainer(RoundTrainer):
         made_from = X, held_out, model, components, n_rounds, n_threads, n_known
         layout = ItemLayout(model, components.optimizer)
         super().__init__(made_from, layout, user_arrays(model))
+        # Temperatures depend on all interactions of these users, not on those of a round.
+        known = Known(X, n_known, model.item_counts_)
         for part in _parts_of_users(X, n_rounds, model._seed):
-            trainer = None
-            if part.nnz:
-                trainer = MFTrainer(model, components, part, None, n_threads, n_known)
-                # Temperatures depend on all interactions of these users, not on those of a round.
-                trainer._known = X
+            arguments = model, components, part, known, None, n_threads
+            trainer = MFTrainer(*arguments) if part.nnz else None
             # Every item is a negative now and then.
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
             weight = float(part.data.sum(dtype=np.float64))

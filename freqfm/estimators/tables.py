@@ -14,8 +14,10 @@ from freqfm.backends.base import TrainedTable
 from freqfm.formulas import codes
 
 __all__ = [
+    "STATES",
     "OptimizerStateMixin",
     "check_states",
+    "check_steps",
     "epoch_tables",
     "grow_state",
     "make_rule",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 # The attributes of estimators that hold an optimizer's arrays; None in a copy without them.
-_STATES = ("_states", "_optimizer_state", "_tower_state")
+STATES = ("_training", "_states", "_optimizer_state", "_tower_state")
 
 # The optimizer's names of what kernels know by other names.
 _SHAPES = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}
@@ -66,7 +68,7 @@ class OptimizerStateMixin:
         check_is_fitted(self)
         model = copy.copy(self)
         vars(model).pop("_unfinished", None)
-        for name in _STATES:
+        for name in STATES:
             if hasattr(model, name):
                 setattr(model, name, None)
         model.optimizer_state_nbytes_ = 0
@@ -74,7 +76,7 @@ class OptimizerStateMixin:
 
     def _check_has_state(self):
         """Raise if this is a copy without the optimizer's state."""
-        for name in _STATES:
+        for name in STATES:
             if getattr(self, name, ()) is None:
                 raise ValueError(
                     f"{name} of this {type(self).__name__} is None: it is a copy by "
@@ -123,23 +125,28 @@ def state_arrays(states):
     return [array for state in states.values() for array in state.values()]
 
 
-def check_states(learned, tables, optimizer):
-    """Raise unless kernels can continue with the optimizer states of a model, ``_states``."""
-    states = learned.get("_states")
-    for name, table in tables.items():
-        fits = isinstance(states, dict) and name in states
-        learned.require(fits, "_states", f"has no {name!r}")
+def check_steps(learned, name, n_steps):
+    """Raise unless an array holds a valid number of an optimizer's steps."""
+    learned.array(name, (1,), "iu", n_steps)
+    learned.indices(name, n_steps, 1 << 62)
+
+
+def check_states(learned, name, states, tables, optimizer):
+    """Raise unless kernels can continue with the optimizer states of a model, by their name."""
+    for of_table, table in tables.items():
+        fits = isinstance(states, dict) and of_table in states
+        learned.require(fits, name, f"has no {of_table!r}")
         shapes = optimizer.state_shapes(len(table), table.shape[1] if table.ndim == 2 else 1)
         shapes = {key: shapes[of_state] for key, of_state in _SHAPES.items()}
-        learned.arrays(f"_states[{name!r}]", states[name], shapes)
+        learned.arrays(f"{name}[{of_table!r}]", states[of_table], shapes)
 
 
-def epoch_tables(model, tables, optimizer, n_batches):
+def epoch_tables(tables, states, n_steps, optimizer, n_batches):
     """Return the backend's input for an epoch: tables, the first step, and its corrections."""
-    first_step = int(model._n_steps[0])
+    first_step = int(n_steps[0])
     steps = np.arange(first_step, first_step + n_batches + 1)
     tables = {
-        name: TrainedTable(weights.reshape(len(weights), -1), **model._states[name])
+        name: TrainedTable(weights.reshape(len(weights), -1), **states[name])
         for name, weights in tables.items()
     }
     return tables, first_step, optimizer.corrections(steps)

@@ -66,7 +66,6 @@ __all__ = [
     "check_finite",
     "check_progress",
     "check_same_class",
-    "check_steps",
     "check_unchanged",
     "refit",
     "train",
@@ -559,17 +558,6 @@ def check_progress(learned, *more):
     for name in ("_seed", "n_iter_", *more):
         number = learned.get(name)
         learned.require(isinstance(number, Integral), name, f"is {shown(number)}, not an integer")
-
-
-def check_steps(learned):
-    """Raise unless a model has a valid number of its optimizer's steps.
-
-    Parameters
-    ----------
-    learned : LearnedArrays
-    """
-    learned.array("_n_steps", (1,), "iu")
-    learned.indices("_n_steps", learned.get("_n_steps"), 1 << 62)
 
 
 def check_same_class(model, parameter, component):

@@ -128,9 +128,9 @@ def test_items_are_merged_and_users_are_not():
     layout = ItemLayout(model, model.optimizer)
     found = rules_of(layout)
     assert found[address(model.item_factors_)] == WEIGHTS
-    assert found[address(model._states["item_factors"]["first"])] == MEANS
+    assert found[address(model._training.optimizer["item_factors"]["first"])] == MEANS
     assert address(model.user_factors_) not in found
-    assert found[address(model._n_steps)] == LARGEST
+    assert found[address(model._training.n_steps)] == LARGEST
 
 
 def test_rows_of_every_rank_have_the_counts_of_their_tokens(clicks):

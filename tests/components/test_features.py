@@ -43,10 +43,10 @@ def test_small_data_have_fewer_batches_than_without_features():
     found = []
     for backbone in ("linear", *(Features(**{name: F}) for name, F in sides.items())):
         model = MFRecommender(backbone=backbone, max_iter=1, n_components=2).fit(X)
-        found.append(int(model._n_steps[0]))
+        found.append(int(model._training.n_steps[0]))
     assert 200 < found[0] <= 256 and found[1:] == [128, 128]
     model = MFRecommender(backbone=backbone, max_iter=1, n_components=2, batch_size=512).fit(X)
-    assert model._n_steps[0] == 16
+    assert model._training.n_steps[0] == 16
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -87,7 +87,7 @@ def test_features_are_counted_in_batches(data, count):  # noqa: F811
         max_iter=3, batch_size=10_000, random_state=0,
     ).fit(X)  # fmt: skip
     degrees = np.diff(X.indptr)
-    counters = {name: state["per_row"] for name, state in model._states.items()}
+    counters = {name: state["per_row"] for name, state in model._training.optimizer.items()}
     if count == "sample":
         assert_array_equal(counters["user_features"], 3 * ((F != 0).T @ degrees))
         assert_array_equal(counters["user_factors"], 3 * degrees)
@@ -104,7 +104,7 @@ def test_given_frequencies_are_those_of_features(data):  # noqa: F811
     ).fit(X)
     counts = (F != 0).T @ np.diff(X.indptr)
     expected = FASGD().init_state(4, WIDTH, counts).per_row
-    assert_array_equal(model._states["user_features"]["per_row"], expected)
+    assert_array_equal(model._training.optimizer["user_features"]["per_row"], expected)
 
 
 @pytest.mark.parametrize(

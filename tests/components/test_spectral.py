@@ -155,7 +155,7 @@ def test_refused_on_a_cluster():
     model = freqfm.dask.MFRecommender(init="spectral")
     model._n_known_interactions = 0
     with pytest.raises(ValueError, match="init='spectral' needs all interactions in one place"):
-        model._resolve_components(X)
+        model._resolve_components(X, X)
 
 
 def test_parameters_are_checked():

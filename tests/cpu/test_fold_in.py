@@ -13,10 +13,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.recommenders.fold_in import N_STEPS, FoldIn, UserLoss
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.losses import BPR, BSL, CCL, MAWU, RANKING_LOSSES, DirectAU
 from freqfm.temperatures import AdapTau
 
@@ -143,7 +143,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
         user / np.linalg.norm(user), items[row.indices], shares
     )
     scale = np.linalg.norm(user) / np.linalg.norm(pulls @ items[row.indices] - push)
-    (target,) = model._item_vectors([3])
+    (target,) = model._item_index().vectors([3])
     expected = scale * pulls * (items[row.indices] @ target)
     assert_allclose(told.contributions, np.sort(expected)[::-1], rtol=1e-4, atol=1e-6)
 
@@ -196,8 +196,8 @@ def test_histories_add_up():
 
 def test_models_share_one_fit():
     # Three models: neither a parent with one child, nor a second copy of fit.
-    assert set(BaseRecommender.__subclasses__()) == {GradientRecommender, ALSRecommender}
+    assert set(TrainedRecommender.__subclasses__()) == {GradientRecommender, ALSRecommender}
     assert set(GradientRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
     for model in (MFRecommender, FastVAERecommender, ALSRecommender):
-        for name in ("fit", "_prepare", "_start", "_train"):
-            assert getattr(model, name) is getattr(BaseRecommender, name)
+        for name in ("fit", "_hold_out", "_count_known"):
+            assert getattr(model, name) is getattr(TrainedRecommender, name)

@@ -59,12 +59,12 @@ def learned(model):
     """Return what a fit has computed, with the optimizer's state, by name."""
     states = {
         f"{name}, {part}": array
-        for name, state in model._states.items()
+        for name, state in model._training.optimizer.items()
         for part, array in state.items()
     }
     return {
-        **model._tables(), **states, "loss": model.loss_curve_, "statistics": model._statistics,
-        "temperatures": model._inverse_temperatures,
+        **model._tables(), **states, "loss": model.loss_curve_,
+        "statistics": model._training.statistics, "temperatures": model._inverse_temperatures,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
-from freqfm.estimators.recommenders import base
+from freqfm.estimators.recommenders import index
 from freqfm.metrics._ranking import top_k
 
 N = 200_000
@@ -26,9 +26,7 @@ def matrix_model(n_users, n_items):
     model._history = model._history._replace(indptr=indptr, indices=indices)
     # Every other item has interactions.
     model.item_counts_, model.n_features_in_ = np.arange(n_items) % 2, n_items
-    per_user = ("_inverse_temperatures", "_temperature_state", "_statistics")
-    for name in per_user:
-        setattr(model, name, np.resize(getattr(model, name), (n_users, 3 if "_st" in name else 2)))
+    model._inverse_temperatures = np.resize(model._inverse_temperatures, (n_users, 2))
     return model
 
 
@@ -149,7 +147,7 @@ def test_users_without_interactions_are_ranked_once(monkeypatch):
         widths.append(items.shape[1])
         return top_k(queries, items, *args, **options)
 
-    monkeypatch.setattr(base, "top_k", counted)
+    monkeypatch.setattr(index, "top_k", counted)
     for users, expected in (([4], [1]), ([0], [2]), ([0, 4], [2, 1]), ([], [])):
         widths.clear()
         assert model.recommend(users=users)[0].shape == (len(users), 10)

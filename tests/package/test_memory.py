@@ -28,7 +28,7 @@ from freqfm.backends.cpu.fm import packing
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training
 from freqfm.estimators.fm import base
-from freqfm.estimators.recommenders import base as recommenders
+from freqfm.estimators.recommenders import index, trained
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot, _adaptive
 
@@ -256,7 +256,7 @@ def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
     rng = np.random.default_rng(0)
     users, items = rng.integers(60, size=9_000), rng.integers(50, size=9_000)
     at_once = model.predict_pairs(users, items)
-    monkeypatch.setattr(recommenders, "_PAIRS", 1 << 7)
+    monkeypatch.setattr(index, "_PAIRS", 1 << 7)
     # The vectors of all pairs take twice 9.2 MB.
     assert peak_of(lambda: model.predict_pairs(users, items)) < 3e6
     assert_array_equal(model.predict_pairs(users, items), at_once)
@@ -267,7 +267,7 @@ def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
 @pytest.mark.parametrize("loss, per_entry", [("softmax", 28), ("bpr", 28), ("directau", 36)])
 def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(recommenders, "_VALIDATION_USERS", 100)
+    monkeypatch.setattr(trained, "_VALIDATION_USERS", 100)
     monkeypatch.setattr(_adaptive, "_USERS", 100)
     n, m, length, d = 2_000, 3_000, 60, 4
     rng = np.random.default_rng(0)
@@ -290,7 +290,7 @@ def test_factorization_uses_the_documented_memory(loss, per_entry, early_stoppin
 @pytest.mark.parametrize("weighted", [False, True])
 def test_least_squares_use_the_documented_memory(weighted, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(recommenders, "_VALIDATION_USERS", 100)
+    monkeypatch.setattr(trained, "_VALIDATION_USERS", 100)
     n, m, length, d = 2_000, 3_000, 60, 4
     rng = np.random.default_rng(0)
     indices = rng.integers(m // length, size=(n, length), dtype=np.int32)

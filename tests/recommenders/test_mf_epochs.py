@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm.estimators.recommenders.gradient import Known
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.losses import BPR, DirectAU, Softmax
 from freqfm.samplers import Popularity, Uniform
@@ -36,10 +37,12 @@ def task_of(loss, batch_size, seed, **params):
     weights = np.arange(1.0, indptr[-1] + 1)
     X = sparse.csr_array((weights, np.concatenate(items), indptr), shape=(len(HISTORIES), 210))
     model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed, **params)
-    X, axes = model._prepare(X, reset=True, partial=False)
-    model._init_model(X, axes)
-    model._remember(X, more=False)
-    return MFTrainer(model, axes, X, score=None, n_threads=1, n_known=X.nnz)
+    X = model._validate_interactions(X, reset=True)
+    model._count_known(X, reset=True)
+    components = model._resolve_components(X, X)
+    model._start(X, components, reset=True)
+    model._remember(X)
+    return MFTrainer(model, components, X, Known.of(X), score=None, n_threads=1)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

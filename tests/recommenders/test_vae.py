@@ -135,7 +135,7 @@ def test_learned_temperature_follows_the_gradient_of_the_loss(log, similarity):
         return model.fit(log)
 
     down, middle, up = (fitted(w) for w in (3.9, 4, 4.1))
-    _, weight, derivative = middle._statistics[0]
+    _, weight, derivative = middle._training.statistics[0]
     expected = (up.loss_curve_[0] - down.loss_curve_[0]) / 0.2
     assert weight == pytest.approx(log.sum())
     assert derivative / weight == pytest.approx(expected, rel=1e-3)
@@ -383,9 +383,9 @@ def test_a_few_new_users_leave_the_others_alone(log):
     model = make(max_iter=30, learning_rate=None).fit(log[:280])
     rest = sparse.vstack([sparse.csr_array((280, 120), dtype=np.float32), log[280:]]).tocsr()
     before = model.item_factors_.copy()
-    steps = int(model._n_steps[0])
+    steps = int(model._training.n_steps[0])
     model.partial_fit(rest)
-    assert int(model._n_steps[0]) - steps == 2  # of 16 users each
+    assert int(model._training.n_steps[0]) - steps == 2  # of 16 users each
     moved = np.abs(model.item_factors_ - before)
     # Adam moves a weight by about its rate: at most 8 over the steps of a fit of 280 users.
     assert moved.max() < 2 * 8 / (30 * 18)

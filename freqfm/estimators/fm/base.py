@@ -42,7 +42,7 @@ from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
-from freqfm.estimators.tables import OptimizerStateMixin
+from freqfm.estimators.tables import OptimizerStateMixin, check_steps
 from freqfm.estimators.training import (
     Attempt,
     CallbackSupportMixin,
@@ -51,7 +51,6 @@ from freqfm.estimators.training import (
     attempt,
     check_progress,
     check_same_class,
-    check_steps,
     refit,
     train,
     with_callbacks,
@@ -745,7 +744,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         learned = self._check_learned()
         self._check_has_state()
         check_progress(learned)
-        check_steps(learned)
+        check_steps(learned, "_n_steps", learned.get("_n_steps"))
         learned.array("token_counts_", (self.n_features_in_,))
         learned.array("_target_sums", (len(self.intercept_), 3))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)

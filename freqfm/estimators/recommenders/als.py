@@ -6,17 +6,23 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import take_rows
-from freqfm._input.validation import as_kernel_array, as_kernel_input, canonical_csr, count_threads
-from freqfm.backends.base import Histories
-from freqfm.estimators.recommenders.als_trainer import ALSTrainer, Objective
-from freqfm.estimators.recommenders.base import BaseRecommender
-from freqfm.estimators.recommenders.factors import FactorsMixin
-from freqfm.estimators.recommenders.histories import pad_rows
+from freqfm._input.rows import take_rows, with_one_index_type
+from freqfm._input.validation import (
+    as_kernel_array,
+    as_kernel_input,
+    canonical_csr,
+    count_columns,
+    count_threads,
+)
+from freqfm._memory import as_aligned
+from freqfm.backends.base import Histories, LeastSquaresProblem
+from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
+from freqfm.estimators.training import TrainingTask
 
 __all__ = ["ALSRecommender"]
 
@@ -29,6 +35,81 @@ _ROWS = 1 << 12
 # Steps that stand for the exact solution.
 _EXACT = 0
 
+# The default regularization, relative to the scale of noise; 0.4 to 0.5 are equally good.
+_OF_NOISE = 0.45
+
+
+class Objective(NamedTuple):
+    """The numbers of the squared error that a fit minimises."""
+
+    unobserved_weight: float
+    regularization: float
+    exponent: float
+
+    @classmethod
+    def of(cls, model, X):
+        """Return the objective of a fit to ``X``; parameters that are None depend on it."""
+        n_users, n_items = X.shape
+        total = float(X.data.sum(dtype=np.float64))
+        weight, exponent = total / X.nnz, float(model.regularization_exponent)
+        unobserved = model.unobserved_weight
+        if unobserved is None:
+            unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
+        regularization = model.regularization
+        if regularization is None:
+            regularization = _OF_NOISE * _scale_of_noise(X, float(unobserved), exponent)
+        return cls(float(unobserved), float(regularization), exponent)
+
+    def problem(self, factors, histories, n_steps):
+        """Return the backend's problem for rows with these histories; 0 steps solve exactly."""
+        starts, _, weights = histories
+        totals, filled = np.zeros(len(starts) - 1), starts[:-1] < starts[1:]
+        if filled.any():
+            totals[filled] = np.add.reduceat(weights, starts[:-1][filled], dtype=np.float64)
+        return LeastSquaresProblem(
+            factors=factors,
+            unobserved_weight=self.unobserved_weight,
+            penalties=self.penalties(totals, len(factors)),
+            n_steps=n_steps,
+        )
+
+    def penalties(self, totals, n_others):
+        """Return the penalty of rows by the sums of their weights, float32."""
+        scale = _growth(totals, n_others, self.unobserved_weight, self.exponent)
+        with np.errstate(over="ignore"):
+            return (self.regularization * scale).astype(np.float32)
+
+    def check(self, learned):
+        """Raise unless this is what a fit has stored."""
+        for name, value in self._asdict().items():
+            learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
+
+
+def _growth(totals, n_others, unobserved_weight, exponent):
+    """Return by how much the regularization of rows is multiplied, by the sums of their weights."""
+    return (totals + unobserved_weight * n_others) ** exponent
+
+
+def _scale_of_noise(X, unobserved_weight, exponent):
+    """Return how large the singular values of noise are, in units of the regularization.
+
+    Near zero the loss is the sum over all pairs of -2 a_ui u^T v, and the penalties p_u |u|^2 and
+    p_i |v|^2, times the regularization. It falls along the singular vectors of the matrix
+    a_ui / sqrt(p_u p_i) whose singular value is above the regularization. If interactions fell on
+    pairs at random, with a variance of their mean, singular values would reach about the root of
+    the mean sum of squares of a row, plus that of a column. The first singular value is at least
+    the larger of the two, so that vectors never vanish at half of their sum.
+    """
+    of_users, of_items = (
+        _growth(X.sum(axis=axis, dtype=np.float64), n_others, unobserved_weight, -exponent)
+        for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
+    )
+    X = with_one_index_type(X)
+    squares = sparse.csr_array((X.data.astype(np.float64) ** 2, X.indices, X.indptr), X.shape)
+    n_rows = np.count_nonzero(np.diff(X.indptr))
+    n_columns = np.count_nonzero(count_columns(X))
+    return np.sqrt(of_users @ (squares @ of_items)) * (n_rows**-0.5 + n_columns**-0.5)
+
 
 class Components(NamedTuple):
     """What a fit needs of the parameters."""
@@ -38,7 +119,57 @@ class Components(NamedTuple):
     n_steps: int  #: of conjugate gradients; 0 for the exact solution
 
 
-class ALSRecommender(FactorsMixin, BaseRecommender):
+class ALSTrainer(TrainingTask):
+    """A task for the epoch loop, see ``TrainingTask``.
+
+    Parameters
+    ----------
+    model : ALSRecommender
+        Initialised; its factors are updated in place.
+    components : Components
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    _names = "user_factors_", "item_factors_"
+    divergence_hint = (
+        "scaling the weights in X to about 1, or a larger regularization or unobserved_weight"
+    )
+
+    def __init__(self, model, components, X, score, n_threads):
+        self.model, self.validation_score = model, score
+        self._n_steps, self._n_threads = components.n_steps, n_threads
+        self._objective = components.objective
+        by_item = with_one_index_type(X).T.tocsr()
+        self._of_users = Histories(X.indptr.astype(np.int64), X.indices, X.data)
+        self._of_items = Histories(
+            by_item.indptr.astype(np.int64), by_item.indices.astype(np.int32), by_item.data
+        )
+        self._total = float(X.data.sum(dtype=np.float64))
+        # Least squares are solved on the CPU, by threads that start with each call.
+        self._backend = backends.get()
+
+    def run_epoch(self, epoch):
+        """Solve all items, then all users; return the loss per weight of an interaction."""
+        users, items = self.model.user_factors_, self.model.item_factors_
+        _, penalties = self._solve(items, users, self._of_items)
+        losses, _ = self._solve(users, items, self._of_users)
+        # The losses of users contain their own penalties only.
+        squares = np.einsum("nf,nf->n", items, items, dtype=np.float64)
+        return float(losses.sum() + penalties @ squares) / self._total
+
+    def _solve(self, rows, factors, histories):
+        """Solve the rows of a table; return their losses and their penalties."""
+        problem = self._objective.problem(factors, histories, self._n_steps)
+        operands = problem, histories, rows, self._n_threads
+        _, losses = backends.start(self.model.device, "least_squares", *operands)
+        return losses, problem.penalties.astype(np.float64)
+
+
+class ALSRecommender(FactorsMixin, TrainedRecommender):
     """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
 
     Each user and item has a vector; scores are dot products of these. Observed interactions should
@@ -194,7 +325,7 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
     (200, 16)
     """
 
-    _records = {**BaseRecommender._records, "_objective": Objective}
+    _records = {**TrainedRecommender._records, "_objective": Objective}
     _keeps_weights = True
 
     _parameter_constraints: dict = {
@@ -276,19 +407,12 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         """
         return super().partial_fit(X, y)
 
-    # Training; these methods are called in this order by ``BaseRecommender.fit``.
+    # Training.
 
-    def _validate_interactions(self, X, reset, partial):
-        X = super()._validate_interactions(X, reset, partial)
-        if not partial or reset:
-            return X
-        # Least squares cannot step on a part of the data: an epoch is over all of it.
-        return self._history.plus(pad_rows(X, self._n_users))
-
-    def _resolve_components(self, X):
+    def _resolve_components(self, X, known):
         return Components(
             max_iter=int(self.max_iter),
-            objective=Objective.of(self, X),
+            objective=Objective.of(self, known),
             n_steps=_EXACT if self.solver == "cholesky" else int(self.cg_steps),
         )
 
@@ -299,16 +423,14 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         scale = np.float32(_INITIAL_LENGTH / np.sqrt(d))
         return scale * generator.standard_normal((n, d), dtype=np.float32)
 
-    def _init_model(self, X, components):
-        self.user_factors_ = self._draw("user", X.shape[0])
-        self.item_factors_ = self._draw("item", X.shape[1])
-        self._init_curves()
-
-    def _grow(self, X, components):
+    def _start(self, X, components, reset):
+        if reset:
+            self.user_factors_ = self.item_factors_ = np.zeros((0, int(self.n_components)))
+            self._init_curves()
         n_users, n_items = len(self.user_factors_), len(self.item_factors_)
         users = self._draw("user", X.shape[0] - n_users, n_users)
         items = self._draw("item", X.shape[1] - n_items, n_items)
-        if len(users):
+        if len(users) and not reset:
             history = take_rows(X, np.arange(n_users, X.shape[0]))
             history.resize(len(users), n_items)
             placed = self._solve_rows(canonical_csr(history), components.objective)
@@ -318,32 +440,22 @@ class ALSRecommender(FactorsMixin, BaseRecommender):
         self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
         self.item_factors_ = as_kernel_array(np.concatenate([self.item_factors_, items]))
 
-    def _remember(self, X, more):
-        # ``_validate_interactions`` has added X to what was known.
-        super()._remember(X, more=False)
-
     def _keep_settings(self, components, X):
         self._objective = components.objective
 
-    def _make_trainer(self, components, X, score, n_known):
-        self._align_factors()
-        return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
+    def _rows_to_train(self, X, known):
+        # Least squares cannot step on a part of the data: an epoch is over all of it.
+        return known
 
-    # Vectors.
+    def _make_trainer(self, components, X, known, score):
+        # Training is faster on aligned vectors.
+        self.user_factors_ = as_aligned(self.user_factors_)
+        self.item_factors_ = as_aligned(self.item_factors_)
+        return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
 
     def _check_vectors(self, learned):
         super()._check_vectors(learned)
         self._objective.check(learned)
-
-    @property
-    def _unit_columns(self):
-        return 0
-
-    def _item_vectors(self, items=slice(None)):
-        return self.item_factors_[items]
-
-    def _user_vectors(self, users):
-        return self.user_factors_[users]
 
     # Users by their histories.
 

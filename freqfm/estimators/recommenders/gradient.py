@@ -1,55 +1,310 @@
-"""Recommenders whose tables are updated by gradients: optimizer state and temperatures."""
+"""Recommenders whose tables are updated by gradients: what they keep of training, and its task."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
-from freqfm._input.validation import LearnedArrays
-from freqfm.estimators.recommenders.base import BaseRecommender
-from freqfm.estimators.tables import OptimizerStateMixin, check_states, state_arrays
-from freqfm.estimators.training import check_same_class, check_steps
+from freqfm._components import set_by_user
+from freqfm._input.validation import LearnedArrays, as_kernel_array, count_columns
+from freqfm._memory import as_aligned
+from freqfm.backends.base import Stream
+from freqfm.estimators.recommenders.trained import TrainedRecommender
+from freqfm.estimators.tables import (
+    OptimizerStateMixin,
+    check_states,
+    check_steps,
+    epoch_tables,
+    grow_state,
+    make_rule,
+    new_state,
+    state_arrays,
+)
+from freqfm.estimators.training import TrainingTask, check_same_class
+from freqfm.formulas.sampling_laws import Proposal
+from freqfm.samplers._base import check_proposal
+from freqfm.temperatures import Snapshot
 
-__all__ = ["GradientRecommender"]
+__all__ = ["GradientRecommender", "Known", "RecommenderTrainer", "TrainingState", "draw_rows"]
+
+# A falling learning rate stays at this share of its first value: training may be continued.
+_LOWEST_RATE = 0.05
 
 
-class GradientRecommender(OptimizerStateMixin, BaseRecommender):
+class TrainingState(NamedTuple):
+    """What further training needs of a model besides what predictions need."""
+
+    optimizer: dict  #: its arrays, for each table by name
+    n_steps: np.ndarray  #: (1,), int64
+    temperature_state: np.ndarray  #: (n, 2), float64; n is the number of users, or 1
+    statistics: np.ndarray  #: (n, 3), float64
+    codewords: np.ndarray  #: (n_codewords, width) of the last proposal, float32; empty if none
+
+    @classmethod
+    def grown(cls, old, optimizer, n_new):
+        """Return a copy that training may change, with rows of zeros for new temperatures.
+
+        Parameters
+        ----------
+        old : TrainingState or None
+            None for a new model.
+        optimizer : dict
+        n_new : int
+        """
+        if old is None:
+            nothing = np.zeros((0, 2)), np.zeros((0, 3)), np.zeros((0, 1), dtype=np.float32)
+            old = cls({}, np.zeros(1, dtype=np.int64), *nothing)
+        per_user = (
+            np.concatenate([array, np.zeros((n_new, array.shape[1]))])
+            for array in (old.temperature_state, old.statistics)
+        )
+        return cls(optimizer, old.n_steps.astype(np.int64), *per_user, old.codewords)
+
+
+class Known(NamedTuple):
+    """All interactions that a model is trained on, in this call and earlier ones."""
+
+    X: sparse.csr_array  #: canonical; on a cluster those of some of the users
+    n: int  #: their number; of all users
+    item_counts: np.ndarray  #: how many users have each item; of all users
+
+    @classmethod
+    def of(cls, X):
+        """Return those of a matrix."""
+        return cls(X, X.nnz, count_columns(X))
+
+
+def draw_rows(initializer, shape, generator, counts, first=0, directions=None):
+    """Return new rows of a table, float32; those that have directions start in these.
+
+    Parameters
+    ----------
+    initializer : Initializer
+        Of the side that the rows belong to.
+    shape : tuple of int
+    generator : numpy.random.Generator
+    counts : ndarray
+        How often each row occurs.
+    first : int, default=0
+        How many rows the table has before these.
+    directions : ndarray, default=None
+        Of the first rows, see ``Initializer.directions``. Further columns are random.
+    """
+    table = initializer.table(shape, generator, counts, first)
+    if directions is not None:
+        n, width = directions.shape
+        padded = np.pad(directions, ((0, 0), (0, shape[1] - width)))
+        table[:n] = initializer.turned(table[:n], padded)
+    return table
+
+
+class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
     """A recommender trained by an optimizer, in batches.
 
     Its components, see ``_resolve_components``, have an ``optimizer``.
     """
 
+    _records = {**TrainedRecommender._records, "_training": TrainingState}
+
     @abstractmethod
     def _tables(self):
         """Return the arrays that are updated by gradients, by name."""
 
-    def _init_training(self, components, n_temperatures):
-        """Initialise what all models store about their training: temperatures, steps, curves."""
-        self._inverse_temperatures = np.ones((n_temperatures, 2), dtype=np.float32)
-        self._temperature_state = np.zeros((n_temperatures, 2))
-        self._statistics = np.zeros((n_temperatures, 3))
-        self._codewords = np.zeros((0, 1), dtype=np.float32)
-        self._n_steps = np.zeros(1, dtype=np.int64)
-        self._optimizer_name = type(components.optimizer).__name__
-        self._init_curves()
+    @abstractmethod
+    def _set_tables(self, tables):
+        """Set these arrays."""
+
+    def _add_rows(self, new, components, n_temperatures, reset):
+        """Set the tables of a new model, or add rows to those of this one.
+
+        Parameters
+        ----------
+        new : dict of str to (rows, counts)
+            For tables that grow their new rows, and how often these occur.
+        components : NamedTuple
+        n_temperatures : int
+            How many the model has then.
+        reset : bool
+        """
+        old, training = ({}, None) if reset else (self._tables(), self._training)
+        tables, states = {}, {}
+        for name in old | new:
+            rows, counts = new[name] if name in new else (old[name][:0], np.zeros(0))
+            width = rows.shape[1] if rows.ndim == 2 else 1
+            states[name] = new_state(components.optimizer, counts, width)
+            if name in old:
+                rows = np.concatenate([old[name], rows])
+                states[name] = grow_state(training.optimizer[name], states[name])
+            tables[name] = as_kernel_array(rows)
+        self._set_tables(tables)
+        if reset:
+            self._inverse_temperatures = np.ones((0, 2), dtype=np.float32)
+            self._optimizer_name = type(components.optimizer).__name__
+            self._init_curves()
+        before = self._inverse_temperatures
+        # New users begin at the mean temperature.
+        mean = before.mean(axis=0, keepdims=True) if len(before) else np.ones((1, 2))
+        n_new = n_temperatures - len(before)
+        rows = np.repeat(mean, n_new, axis=0)
+        self._inverse_temperatures = np.concatenate([before, rows]).astype(np.float32)
+        self._training = TrainingState.grown(training, states, n_new)
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(states))
+
+    def _align_tables(self):
+        """Align vectors and the optimizer's state with cache lines: training is faster."""
+        self._set_tables({name: as_aligned(table) for name, table in self._tables().items()})
+        states = {
+            name: {key: as_aligned(array) for key, array in state.items()}
+            for name, state in self._training.optimizer.items()
+        }
+        self._training = self._training._replace(optimizer=states)
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
         check_same_class(self, "optimizer", components.optimizer)
 
-    def _remember(self, X, more):
-        super()._remember(X, more)
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(self._states))
-
     def _check_trainable(self):
         super()._check_trainable()
         self._check_has_state()
-        learned = LearnedArrays(self)
+        learned, training = LearnedArrays(self), self._training
         n_rows = len(self._inverse_temperatures)
-        for name, shape in (("_temperature_state", (n_rows, 2)), ("_statistics", (n_rows, 3))):
-            learned.array(name, shape)
-        check_steps(learned)
-        learned.array("_codewords", (None, None))
+        check_steps(learned, "_training.n_steps", training.n_steps)
+        for name, shape in (
+            ("temperature_state", (n_rows, 2)),
+            ("statistics", (n_rows, 3)),
+            ("codewords", (None, None)),
+        ):
+            learned.array(f"_training.{name}", shape, value=getattr(training, name))
 
     def _check_states(self, components):
         """Raise unless kernels can continue with the optimizer state."""
-        check_states(LearnedArrays(self), self._tables(), components.optimizer)
+        states = self._training.optimizer
+        learned = LearnedArrays(self)
+        check_states(learned, "_training.optimizer", states, self._tables(), components.optimizer)
+
+
+class RecommenderTrainer(TrainingTask):
+    """A task for the epoch loop, see ``TrainingTask``.
+
+    It takes the model's arrays and ``TrainingState`` when it is made, and changes them in place;
+    what it replaces, it hands to the model in ``pull``. Subclasses also add ``_vectors_for``, the
+    vectors of users and of items for a temperature strategy.
+
+    Parameters
+    ----------
+    model : GradientRecommender
+        Initialised.
+    components : NamedTuple
+        The components of the fit; among them ``optimizer``, ``temperature``, and
+        ``n_falling_steps``, over which the learning rate falls linearly, or None.
+    X : csr_array of shape (n_users, n_items)
+        The interactions to train on. Canonical; values are weights.
+    known : Known
+        All that the model is trained on: in ``partial_fit`` X is what is new.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    def __init__(self, model, components, X, known, score, n_threads):
+        self.model, self.components, self.X = model, components, X
+        self._known, self._score, self._n_threads = known, score, n_threads
+        self.optimizer, self._seed = components.optimizer, int(model._seed)
+        self.tables, self.training = model._tables(), model._training
+        self.inverse_temperatures = model._inverse_temperatures
+        self._rule = make_rule(
+            components.optimizer, components.weight_decay, components.weight_decay_scope
+        )
+        self._proposal = None
+
+    def _epoch_of(self, n_batches):
+        """Return the backend's input for an epoch, see ``epoch_tables``; lower a falling rate."""
+        tables, first_step, corrections = epoch_tables(
+            self.tables, self.training.optimizer, self.training.n_steps, self.optimizer, n_batches
+        )
+        n_steps = self.components.n_falling_steps
+        if n_steps is not None:
+            left = 1 - (first_step + np.arange(len(corrections))) / n_steps
+            corrections[:, 0] /= np.maximum(left, _LOWEST_RATE)
+        return tables, first_step, corrections
+
+    def _checked(self, proposal):
+        """Return a sampler's proposal, if kernels can draw from it."""
+        sampler, n_items = self.components.sampler, self.X.shape[1]
+        width = self.model.item_factors_.shape[1]
+        learned = LearnedArrays(sampler, "Return what compiled code can draw from")
+        check_proposal(learned, "proposal", proposal, n_items, width)
+        if isinstance(proposal, Proposal) and not self._sampler_draws:
+            fits = len(proposal.aliases) or not proposal.log_q.any()
+            found = "is given without aliases to draw by; take freqfm.samplers.proposal_of"
+            learned.require(fits, "proposal.log_q", found)
+        return proposal
+
+    def _keep_codewords(self):
+        """Keep what the next call of ``fit`` continues a sampler's proposals from."""
+        codewords = getattr(self._proposal, "codewords", self.training.codewords)
+        self.training = self.training._replace(codewords=codewords)
+
+    @property
+    def _sampler_draws(self):
+        """Whether a custom sampler overrides ``draw``."""
+        return self.components.sampler is not None and "draw" in set_by_user(
+            self.components.sampler
+        )
+
+    def _stream(self, time, purpose):
+        return Stream(self._seed, int(time), purpose)
+
+    def _refresh_temperatures(self, epoch):
+        strategy, training = self.components.temperature, self.training
+        if strategy is None:
+            return
+        users, items = self._vectors_for(strategy)
+        statistics = training.statistics if strategy.statistics_wanted else None
+        snapshot = Snapshot(self._known.X, users, items, statistics, self._known.n)
+        temperatures = self.inverse_temperatures, training.temperature_state
+        strategy.refreshed(epoch, *temperatures, snapshot)
+        if strategy.statistics_wanted:
+            training.statistics[:] = 0
+
+    # Called by the epoch loop.
+
+    def validation_score(self):
+        """Return the validation score of the model."""
+        self._trainer.pull(self.weights())
+        return self._score()
+
+    def weights(self):
+        """Return the model's arrays."""
+        return list(self.tables.values())
+
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        training, strategy = self.training, self.components.temperature
+        temperatures = []
+        if strategy is not None:
+            temperatures = [self.inverse_temperatures, training.temperature_state]
+            if strategy.statistics_wanted:
+                temperatures.append(training.statistics)
+        arrays = [*self.weights(), training.n_steps, *temperatures]
+        return [*arrays, *state_arrays(training.optimizer)]
+
+    def pull(self):
+        """Bring the model up to date."""
+        super().pull()
+        self.model._training = self.training
+
+    def extra(self):
+        """Return what a checkpoint stores besides the estimator: the sampler's proposal.
+
+        A sampler that is refreshed in each epoch needs no more than the model.
+        """
+        kept = self._proposal is not None and getattr(self.components.sampler, "refresh", 1) > 1
+        return {"proposal": self._proposal._asdict() if kept else None}
+
+    def restore_extra(self, extra):
+        """Restore what :meth:`extra` has returned."""
+        if extra["proposal"] is not None:
+            kind = self.components.sampler.proposal_type
+            self._proposal = self._checked(kind(**extra["proposal"]))

@@ -66,10 +66,16 @@ class InteractionHistory(NamedTuple):
         known = kernel_csr(weights, self.indices, self.indptr, (self.n_users, shape[1]))
         return pad_rows(known, shape[0])
 
-    def plus(self, X):
-        """Return the sum of this history and a canonical matrix with as many rows or more."""
+    def plus(self, X, weighted):
+        """Return the sum of this history and a canonical matrix with as many rows or more.
+
+        All weights are one unless ``weighted``.
+        """
         known = with_one_index_type(self.matrix(X.shape))
-        return canonical_csr(known + with_one_index_type(X))
+        known = canonical_csr(known + with_one_index_type(X))
+        if not weighted:
+            known.data[:] = 1
+        return known
 
     def rows_of(self, users, n_items, learned):
         """Return the rows of some users, (n, n_items) CSR; raise if these rows are damaged.

@@ -13,7 +13,6 @@ from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     LearnedArrays,
-    as_kernel_array,
     as_kernel_input,
     canonical_csr,
     check_flag,
@@ -25,20 +24,19 @@ from freqfm._memory import as_aligned
 from freqfm._messages import shown
 from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
-from freqfm.backbones._base import check_tables, forward, occurrences
+from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
-from freqfm.estimators.recommenders.base import Queries, WantedItems, of_single
-from freqfm.estimators.recommenders.factors import FactorsMixin
 from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
-from freqfm.estimators.recommenders.gradient import GradientRecommender
-from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, unit_rows
+from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
+from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
+from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_components import default_sampler, resolve_components
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
     EpochwiseTrainer,
     MFTrainer,
 )
-from freqfm.estimators.tables import grow_state, new_state
+from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
@@ -50,6 +48,9 @@ __all__ = ["MFRecommender"]
 
 # Batches with fewer multiplications are faster on one thread than on several.
 _WORTH_SEVERAL_THREADS = 20_000
+
+_SIDES = "user", "item"
+_FACTORS, _MARGINS = ("user_factors", "item_factors"), ("user_margins", "item_margins")
 
 # Maximum number of users whose lengths and temperatures are averaged.
 _N_TYPICAL = 4096
@@ -388,15 +389,16 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             raise AttributeError(f"loss={self.loss!r} has no temperature.")
         return 1 / self._inverse_temperatures[:, 1]
 
-    # Training; these methods are called in this order by ``BaseRecommender.fit``.
+    # Training.
 
-    def _validate_interactions(self, X, reset, partial):
-        X = super()._validate_interactions(X, reset, partial)
-        # Every user has a row, even without new interactions.
-        return pad_rows(X, self._n_users) if partial and not reset else X
-
-    def _resolve_components(self, X):
+    def _resolve_components(self, X, known):
         return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
+
+    def _bound(self, components, known):
+        if components.backbone.is_linear:
+            return components
+        backbone = components.backbone.bind(known, count_threads(self.n_jobs))
+        return components._replace(backbone=backbone)
 
     def _check_epochs(self, components):
         strategy, n_epochs = components.temperature, self.n_iter_ + components.max_iter
@@ -407,55 +409,105 @@ class MFRecommender(FactorsMixin, GradientRecommender):
                 f"Raise max_iter, or give an AdapTau with a smaller warm_up."
             )
 
+    def _counts_of(self, X):
+        """Return the number of interactions of each user, and of each item."""
+        return np.diff(X.indptr), count_columns(X)
+
     def _tables(self):
-        """Return the arrays that are updated by gradients, by name."""
-        names = ["user_margins", "item_margins"]
-        tables = getattr(self, "backbone_tables_", None)
-        if tables is None:
-            tables, names = {}, ["user_factors", "item_factors", *names]
+        own = getattr(self, "backbone_tables_", None)
+        names = _MARGINS if own is not None else (*_FACTORS, *_MARGINS)
         arrays = {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
-        return tables | arrays
+        return (own or {}) | arrays
 
-    def _start_backbone(self, components, X, counts):
-        """Set the tables of a new model, and the vectors that its backbone computes from them.
+    def _set_tables(self, tables):
+        of_backbone = hasattr(self, "backbone_tables_")
+        if of_backbone:
+            own = {name: table for name, table in tables.items() if name not in _MARGINS}
+            self.backbone_tables_ = own
+        for name in _MARGINS if of_backbone else (*_FACTORS, *_MARGINS):
+            if name in tables:
+                setattr(self, f"{name}_", tables[name])
 
-        Returns how often rows of the backbone's tables occur in X, as far as it knows.
-        """
+    def _start(self, X, components, reset):
         backbone = components.backbone
-        self._backbone_name = type(backbone).__name__
+        if reset:
+            for name in ("user_margins_", "item_margins_", "backbone_tables_", "_described"):
+                self.__dict__.pop(name, None)
+            self._loss_name = type(components.loss).__name__
+            self._backbone_name = type(backbone).__name__
+            if not backbone.is_linear:
+                self.backbone_tables_ = {}
+        n_known = {side: 0 if reset else len(getattr(self, f"{side}_factors_")) for side in _SIDES}
+        counts = zip(n_known.items(), self._counts_of(X), strict=True)
+        counts = {side: of_all[n:] for (side, n), of_all in counts}
+        rows_of = self._first_rows if reset else self._new_rows
+        rows = rows_of(X, components, counts, n_known)
+        has_margins = components.margins if reset else hasattr(self, "user_margins_")
+        for side in _SIDES if has_margins else ():
+            margins = self._draw_margins(side, len(counts[side]), n_known[side])
+            rows[f"{side}_margins"] = margins, counts[side]
+        self._add_rows(rows, components, X.shape[0], reset)
+        if not (reset or backbone.is_linear):
+            self._compute_vectors(backbone, X.shape)
+
+    def _first_rows(self, X, components, counts, n_known):
+        """Return the tables of a new model, without margins, and how often their rows occur."""
+        backbone = components.backbone
         directions = components.initializer.directions(
             X,
             int(self.n_components),
             np.random.default_rng([self._seed, 2]),
             count_threads(self.n_jobs),
         )
-        draw = self._drawer(components, counts, directions=directions)
-        shape = len(counts["user"]), len(counts["item"])
+        draw = self._drawer(components, counts, n_known, directions)
+        tables = backbone.start(*map(len, counts.values()), draw)
         if backbone.is_linear:
-            tables = backbone.start(*shape, draw)
-            self.user_factors_, self.item_factors_ = tables["user_factors"], tables["item_factors"]
+            return {f"{side}_factors": (tables[f"{side}_factors"], counts[side]) for side in _SIDES}
+        self.backbone_tables_ = tables = check_tables(backbone, tables)
+        context = self._compute_vectors(backbone, X.shape)
+        warn_of_wrong_gradients(backbone, tables, *X.shape)
+        # Rows of a backbone's tables are not users or items; most do not count them.
+        occurring = {name: np.ones(len(table)) for name, table in tables.items()}
+        found = occurrences(backbone, tables, context, *counts.values())
+        for name, (rows, of_rows) in found.items():
+            occurring[name][rows] = of_rows
+        return {name: (table, occurring[name]) for name, table in tables.items()}
+
+    def _new_rows(self, X, components, counts, n_known):
+        """Return rows for new users and items, by table, and how often they occur.
+
+        Raises
+        ------
+        ValueError
+            If there are new users or items and the backbone takes none.
+        """
+        shape = tuple(n_known.values())
+        draw = self._drawer(components, counts, n_known, None)
+        # Users without known items keep their random vectors.
+        placed = self._place_new_users(X)
+        if components.backbone.is_linear:
+            rows = {f"{side}_factors": draw(side) for side in _SIDES}
+            has_place = placed.any(axis=1)
+            rows["user_factors"][has_place] = placed[has_place]
+        elif X.shape == shape:
             return {}
-        backbone = backbone.bind(X, count_threads(self.n_jobs))
-        self.backbone_tables_ = check_tables(backbone, backbone.start(*shape, draw))
-        context = self._compute_vectors(backbone, shape)
-        warn_of_wrong_gradients(backbone, self.backbone_tables_, *shape)
-        return occurrences(backbone, self.backbone_tables_, context, *counts.values())
+        else:
+            rows = components.backbone.new_rows(self.backbone_tables_, shape, placed, draw)
+        if rows is None:
+            raise ValueError(
+                f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
+                f"and backbone={shown(self.backbone)} takes no new ones; call fit for a new model."
+            )
+        return {name: (of, _counts_of_rows(name, len(of), counts)) for name, of in rows.items()}
 
     def _compute_vectors(self, backbone, shape):
         """Set the vectors of as many users and items; return the backbone's context."""
-        self.user_factors_, self.item_factors_ = (
-            np.empty((n, int(self.n_components)), dtype=np.float32) for n in shape
-        )
-        return self._refresh_vectors(backbone)
-
-    def _refresh_vectors(self, backbone):
-        """Compute the vectors of all users and items from the backbone's tables."""
-        vectors = self.user_factors_, self.item_factors_
-        all_rows = (np.arange(len(table)) for table in vectors)
+        vectors = [np.empty((n, int(self.n_components)), dtype=np.float32) for n in shape]
+        self.user_factors_, self.item_factors_ = vectors
         self._described = backbone.described()
-        return forward(backbone, self.backbone_tables_, *all_rows, *vectors)
+        return forward_all(backbone, self.backbone_tables_, *vectors)
 
-    def _drawer(self, components, counts, n_known=None, directions=None):
+    def _drawer(self, components, counts, known, directions):
         """Return the function that draws tables for a backbone, see ``Backbone.start``.
 
         Parameters
@@ -463,9 +515,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         components : Components
         counts : dict of str to ndarray
             How often each user, and each item, occurs.
-        n_known : dict of str to int, default=None
-            How many users and items the model has before these; None for a new model.
-        directions : dict of str to ndarray, default=None
+        known : dict of str to int
+            How many users and items the model has before these.
+        directions : dict of str to ndarray or None
             See ``Initializer.directions``.
         """
         n_calls = dict.fromkeys(counts, 0)
@@ -481,19 +533,21 @@ class MFRecommender(FactorsMixin, GradientRecommender):
                 f"n_components={self.n_components} for {len(rows)} vectors of {side}s",
                 "Take fewer components or features.",
             )
-            first = n_known[side] if n_known else 0
+            first = known[side]
             # A random stream for each side, and for each of several tables of a side; the margins
             # have number 1.
             stream = [self._seed, side == "item", first]
             if n_calls[side]:
                 stream.append(1 + n_calls[side])
             n_calls[side] += 1
-            initializer = components.initializer.of_side(side)
-            generator = np.random.default_rng(stream)
-            table = initializer.table((len(rows), int(self.n_components)), generator, rows, first)
-            if directions and n_own:
-                table[:n_own] = initializer.turned(table[:n_own], directions[side])
-            return table
+            return draw_rows(
+                components.initializer.of_side(side),
+                (len(rows), int(self.n_components)),
+                np.random.default_rng(stream),
+                rows,
+                first,
+                directions[side] if directions and n_own else None,
+            )
 
         return draw
 
@@ -502,27 +556,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         generator = np.random.default_rng([self._seed, side == "item", (1 << 32) + first])
         margins = np.sqrt(2 / (first + n + 1)) * generator.standard_normal(n)
         return np.clip(margins, 0, 1).astype(np.float32)
-
-    def _init_model(self, X, components):
-        counts = dict(zip(("user", "item"), self._counts_of(X), strict=True))
-        for name in ("user_margins_", "item_margins_", "backbone_tables_", "_described"):
-            self.__dict__.pop(name, None)
-        occurring = self._start_backbone(components, X, counts)
-        if components.margins:
-            for side, count in counts.items():
-                setattr(self, f"{side}_margins_", self._draw_margins(side, len(count)))
-        self._states = {}
-        for name, table in self._tables().items():
-            # Rows of other backbones' tables are not users or items; most do not count them.
-            of_backbone = name in getattr(self, "backbone_tables_", {})
-            count = np.ones(len(table)) if of_backbone else counts[name.split("_")[0]]
-            if name in occurring:
-                rows, of_rows = occurring[name]
-                count[rows] = of_rows
-            width = table.shape[1] if table.ndim == 2 else 1
-            self._states[name] = new_state(components.optimizer, count, width)
-        self._loss_name = type(components.loss).__name__
-        self._init_training(components, n_temperatures=X.shape[0])
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
@@ -545,85 +578,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             learned.array(f"{side}_margins_", (len(getattr(self, f"{side}_factors_")),))
         super()._check_states(components)
 
-    def _grow(self, X, components):
-        shape = len(self.user_factors_), len(self.item_factors_)
-        grows = hasattr(self, "backbone_tables_") and X.shape != shape
-        bound = self._bound(X, components) if grows else None
-        new = self._new_rows(X, components, bound)
-        tables, states = {}, {}
-        for name, table in self._tables().items():
-            rows, counts = new.get(name, (table[:0], np.zeros(0)))
-            tables[name] = as_kernel_array(np.concatenate([table, rows]))
-            width = table.shape[1] if table.ndim == 2 else 1
-            more = new_state(components.optimizer, counts, width)
-            states[name] = grow_state(self._states[name], more)
-        if hasattr(self, "backbone_tables_"):
-            self.backbone_tables_ = {name: tables.pop(name) for name in self.backbone_tables_}
-            self._grow_vectors(X.shape, bound)
-        for name, table in tables.items():
-            setattr(self, f"{name}_", table)
-        self._states = states
-        self._grow_temperatures(X.shape[0] - len(self._inverse_temperatures))
-        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
-
-    def _grow_vectors(self, shape, bound):
-        """Make the vectors that a backbone computes writable, with those of new users and items."""
-        if bound is not None:
-            self._compute_vectors(bound, shape)
-            return
-        for name in ("user_factors_", "item_factors_"):
-            setattr(self, name, as_kernel_array(getattr(self, name)).copy())
-
-    def _bound(self, X, components):
-        """Return the backbone for all interactions, those of X among them."""
-        known = self._history.plus(pad_rows(X, self._n_users))
-        return components.backbone.bind(known, count_threads(self.n_jobs))
-
-    def _new_rows(self, X, components, bound):
-        """Return rows for new users and items and their numbers of interactions, by table.
-
-        ``bound`` is the backbone for all interactions, if it has tables and there is something new.
-
-        Raises
-        ------
-        ValueError
-            If there are new users or items and the backbone takes none.
-        """
-        shape = len(self.user_factors_), len(self.item_factors_)
-        of_backbone = hasattr(self, "backbone_tables_")
-        if of_backbone and bound is None:
-            return {}
-        counts = {"user": np.diff(X.indptr)[shape[0] :], "item": count_columns(X)[shape[1] :]}
-        n_known = dict(zip(counts, shape, strict=True))
-        draw = self._drawer(components, counts, n_known)
-        # Users without known items keep their random vectors.
-        placed = self._place_new_users(X)
-        if of_backbone:
-            rows = bound.new_rows(self.backbone_tables_, shape, placed, draw)
-            if rows is None:
-                raise ValueError(
-                    f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} "
-                    f"items, and backbone={shown(self.backbone)} takes no new ones; call "
-                    f"fit for a new model."
-                )
-        else:
-            rows = {f"{side}_factors": draw(side) for side in counts}
-            has_place = placed.any(axis=1)
-            rows["user_factors"][has_place] = placed[has_place]
-        for side in counts:
-            if hasattr(self, f"{side}_margins_"):
-                rows[f"{side}_margins"] = self._draw_margins(side, len(counts[side]), n_known[side])
-        return {name: (new, _counts_of_rows(name, len(new), counts)) for name, new in rows.items()}
-
-    def _grow_temperatures(self, n_new):
-        """Add rows for new users, at the mean temperature."""
-        old = self._inverse_temperatures
-        new = np.repeat(old.mean(axis=0, keepdims=True), n_new, axis=0)
-        self._inverse_temperatures = as_kernel_array(np.concatenate([old, new]))
-        for name, width in (("_temperature_state", 2), ("_statistics", 3)):
-            grown = np.concatenate([getattr(self, name), np.zeros((n_new, width))])
-            setattr(self, name, as_kernel_array(grown, np.float64))
-
     def _place_new_users(self, X):
         """Return the initial vectors of new users, at the length of trained ones.
 
@@ -640,26 +594,17 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         generator = np.random.default_rng([self._seed, 2])
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
 
-    def _make_trainer(self, components, X, score, n_known):
+    def _make_trainer(self, components, X, known, score):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
+        backbone = components.backbone
         self._align_tables()
-        if not hasattr(self, "backbone_tables_"):
-            return MFTrainer(self, components, X, score, n_threads, n_known)
-        # In partial_fit X holds only what is new.
-        known = X if X.nnz == n_known else self._known_interactions(X.shape[1])
-        backbone = components.backbone.bind(known, count_threads(self.n_jobs))
-        components = components._replace(backbone=backbone)
+        for name in _FACTORS:
+            setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
         trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
-        return trainer(self, components, X, score, n_threads, n_known)
-
-    def _align_tables(self):
-        """Align vectors and the optimizer's state with cache lines: training is faster."""
-        self._align_factors()
-        self._states = {
-            name: {key: as_aligned(array) for key, array in state.items()}
-            for name, state in self._states.items()
-        }
+        if backbone.is_linear:
+            trainer = MFTrainer
+        return trainer(self, components, X, Known.of(known), score, n_threads)
 
     # Vectors.
 
@@ -677,10 +622,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     @property
     def _unit_columns(self):
         return self.item_factors_.shape[1] if self._rank_by_cosine else 0
-
-    def _item_vectors(self, items=slice(None)):
-        vectors = self.item_factors_[items]
-        return unit_rows(vectors) if self._rank_by_cosine else vectors
 
     def _user_vectors(self, users):
         vectors = self.user_factors_[users]
@@ -750,7 +691,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             of range, or the model was not trained with features.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
-        wanted = WantedItems(n_recommendations, exclude_seen, candidates, exclude)
+        wanted = Wanted(n_recommendations, candidates, exclude)
         if user_features is None:
             queries = self._queries(X, users, exclude_seen)
         elif X is None and users is None:
@@ -881,4 +822,4 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         )
         # At the minimum the user's vector has the direction of the negative gradient.
         scale = length / max(float(np.linalg.norm(pulls @ vectors - push)), 1e-12)
-        return scale * pulls * (vectors @ self._item_vectors([item])[0])
+        return scale * pulls * (vectors @ self._item_index().vectors([item])[0])

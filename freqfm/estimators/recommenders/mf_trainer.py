@@ -4,10 +4,10 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._input.rows import concatenated_ranges
-from freqfm.backbones._base import backward, forward, occurrences
+from freqfm.backbones._base import backward, forward, forward_all, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
+from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
-from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.formulas import codes
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
@@ -32,9 +32,12 @@ class MFTrainer(RecommenderTrainer):
 
     _names = "user_factors_", "item_factors_"
 
-    def __init__(self, model, components, X, score, n_threads, n_known):
-        super().__init__(model, components, X, score, n_threads, n_known)
-        loss = components.loss
+    def __init__(self, model, components, X, known, score, n_threads):
+        super().__init__(model, components, X, known, score, n_threads)
+        # What the loss compares: rows of tables, or what a backbone computes from them.
+        self.vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
+        self._margins = {name: self.tables[name] for name in _MARGINS if name in self.tables}
+        loss, counts = components.loss, known.item_counts
         self.divergence_hint = loss.divergence_hint
         sampler = components.sampler
         self._drawn = sampler is not None and sampler.negatives_code == codes.NEGATIVES_DRAWN
@@ -42,19 +45,17 @@ class MFTrainer(RecommenderTrainer):
         degrees = np.diff(X.indptr)
         self._weights = X.data
         if loss.shrinkage:
-            shares = self._counts / (self._counts + loss.shrinkage)
+            shares = counts / (counts + loss.shrinkage)
             self._weights = X.data * shares.astype(np.float32)[X.indices]
         self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), degrees)
         if sampler is not None and not self._drawn:
-            proposal = sampler.proposal(self._counts)
-            self._proposal = self._checked(proposal)
+            self._proposal = self._checked(sampler.proposal(counts))
             if not getattr(sampler, "corrected", True):
                 self._proposal = self._proposal._replace(log_q=np.zeros(0, dtype=np.float32))
             if sampler.negatives_code in _LISTED and not self._sampler_draws:
                 check_static(sampler, self._proposal)
                 self._leave_out_new_items()
-        known = self._known
-        shape = np.count_nonzero(np.diff(known.indptr)), known.shape[1], known.nnz
+        shape = np.count_nonzero(np.diff(known.X.indptr)), X.shape[1], known.X.nnz
         constants, self._thresholds = loss.constants(*shape), None
         if loss.k is not None:
             # Training reads this array, which is updated between epochs.
@@ -73,7 +74,7 @@ class MFTrainer(RecommenderTrainer):
             constants=constants,
             cosine=bool(components.cosine),
             dropout=float(components.user_dropout),
-            known=(self._known.indptr, self._known.indices),
+            known=(self._known.X.indptr, self._known.X.indices),
             n_items=self.X.shape[1],
             width=int(self.model.n_components),
             batch_size=self._batch_size,
@@ -81,7 +82,7 @@ class MFTrainer(RecommenderTrainer):
             negatives_code=-1 if sampler is None else int(sampler.negatives_code),
             n_negatives=components.n_negatives,
             rule=self._rule,
-            seed=self.model._seed,
+            seed=self._seed,
             corrected=bool(getattr(sampler, "corrected", True)),
             include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
@@ -104,8 +105,7 @@ class MFTrainer(RecommenderTrainer):
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
-        model = self.model
-        # These take memory for a while, and go first: the data of the epoch would add to it.
+        # Before the data of the epoch are there, as these need memory for a while.
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
         self._refresh_thresholds(epoch)
@@ -114,27 +114,31 @@ class MFTrainer(RecommenderTrainer):
         trainer = self._trainer
         trainer.begin_epoch(epoch, data, *self._epoch_of(n_batches))
         # For a custom sampler.
-        generator = np.random.default_rng([model._seed, epoch, 1])
+        generator = np.random.default_rng([self._seed, epoch, 1])
         total = weight = 0.0
         for first in range(0, n_batches, self._batches_per_call):
             last = min(first + self._batches_per_call, n_batches)
             negatives = self._negatives(epoch, first, last, generator)
-            part = self._train(data, first, last, negatives)
+            batches = first, last, self._proposal, negatives
+            self._begin_batches(data, *batches)
+            part = trainer.train(*batches, self.inverse_temperatures, self.training.statistics)
+            self._end_batches(first, part[1])
             total += part[0]
             weight += part[1]
         trainer.end_epoch()
         self._clip_margins()
-        model._n_steps += n_batches
+        self.training.n_steps[:] += n_batches
         return total / weight
 
-    def _margins(self):
-        """Return the model's margins, if it has any, by name."""
-        tables = self.model._tables()
-        return {name: tables[name] for name in _MARGINS if name in tables}
+    def _begin_batches(self, data, first, last, proposal, negatives):
+        """Prepare the vectors that some batches read."""
+
+    def _end_batches(self, first, weight):
+        """Use the gradients of a batch."""
 
     def _clip_margins(self):
         """Clip margins to [0, 1], which momentum has moved on after the last batch with them."""
-        margins = list(self._margins().values())
+        margins = list(self._margins.values())
         if margins and self._rule.catch_up != codes.CATCH_UP_NONE:
             self._trainer.pull(margins)
             for table in margins:
@@ -144,13 +148,6 @@ class MFTrainer(RecommenderTrainer):
     @property
     def _batches_per_call(self):
         return self._trainer.batches_per_call
-
-    def _train(self, data, first, last, negatives):
-        """Train on some batches of the epoch; return the sum of the loss and of the weights."""
-        model = self.model
-        return self._trainer.train(
-            first, last, self._proposal, negatives, model._inverse_temperatures, model._statistics
-        )
 
     def _shuffle(self, epoch):
         """Return the positives in the order of an epoch: shuffled blocks, each of one user."""
@@ -181,36 +178,34 @@ class MFTrainer(RecommenderTrainer):
             batch_starts=batches.astype(np.int64),
         )
 
+    def _compared(self, *names):
+        """Return vectors as the loss compares them."""
+        vectors = [self.vectors[name] for name in names]
+        self._trainer.pull(vectors)
+        return [unit_rows(of) for of in vectors] if self.components.cosine else vectors
+
     def _vectors_for(self, strategy):
-        if not strategy.looks_at_vectors:
-            return None, None
-        users, items = self.model.user_factors_, self.model.item_factors_
-        self._trainer.pull([users, items])
-        return (unit_rows(users), unit_rows(items)) if self.components.cosine else (users, items)
+        return self._compared(*self.vectors) if strategy.looks_at_vectors else (None, None)
 
     def _refresh_proposal(self, epoch):
         """Update a sampler that depends on the query to the current item vectors."""
-        sampler, model = self.components.sampler, self.model
-        if not self._drawn:
-            return
-        if self._proposal is None or epoch % sampler.refresh == 0:
-            vectors = model.item_factors_
-            self._trainer.pull([vectors])
-            vectors = unit_rows(vectors) if self.components.cosine else vectors.copy()
-            seed = int(np.random.default_rng([model._seed, epoch, 3]).integers(1 << 31))
-            last = self._proposal or recall_codewords(model._codewords)
-            proposal = sampler.proposal(self._counts, vectors, seed, last)
+        sampler = self.components.sampler
+        if self._drawn and (self._proposal is None or epoch % sampler.refresh == 0):
+            (vectors,) = self._compared("item_factors")
+            # The proposal may keep the array.
+            vectors = vectors if self.components.cosine else vectors.copy()
+            seed = int(np.random.default_rng([self._seed, epoch, 3]).integers(1 << 31))
+            last = self._proposal or recall_codewords(self.training.codewords)
+            proposal = sampler.proposal(self._known.item_counts, vectors, seed, last)
             self._proposal = self._checked(proposal)
-            model._codewords = getattr(proposal, "codewords", model._codewords)
+            self._keep_codewords()
 
     def _refresh_thresholds(self, epoch):
         """Compute each user's score of rank k among all items, if the loss needs it."""
-        loss, model = self.components.loss, self.model
+        loss = self.components.loss
         if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
             return
-        vectors = model.user_factors_, model.item_factors_
-        self._trainer.pull(vectors)
-        users, items = map(unit_rows, vectors) if self.components.cosine else vectors
+        users, items = self._compared(*self.vectors)
         none = np.zeros(0, dtype=np.int32)
         excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
         k = min(int(loss.k), len(items))
@@ -279,32 +274,28 @@ class EpochwiseTrainer(MFTrainer):
     The tables move by as much as the vectors did. For parameters see ``RecommenderTrainer``.
     """
 
-    def _vectors(self):
-        return {name: getattr(self.model, f"{name}_") for name in ("user_factors", "item_factors")}
-
     def _epoch_of(self, n_batches):
         tables, first_step, corrections = super()._epoch_of(n_batches)
-        for name, vectors in self._vectors().items():
+        for name, vectors in self.vectors.items():
             tables[name] = tables[name]._replace(weights=vectors)
         return tables, first_step, corrections
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
-        tables = self._vectors()
-        arrays = list(tables.values())
+        arrays = list(self.vectors.values())
         self._trainer.pull(arrays)
-        before = {name: vectors.copy() for name, vectors in tables.items()}
+        before = {name: vectors.copy() for name, vectors in self.vectors.items()}
         loss = super().run_epoch(epoch)
         self._trainer.pull(arrays)
-        for name, vectors in tables.items():
-            self.model.backbone_tables_[name] += vectors - before[name]
-        self.model._refresh_vectors(self.components.backbone)
+        for name, vectors in self.vectors.items():
+            self.tables[name] += vectors - before[name]
+        forward_all(self.components.backbone, self.tables, *arrays)
         self._trainer.push(arrays)
         return loss
 
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
-        return [*super().weights(), *self._vectors().values()]
+        return [*super().weights(), *self.vectors.values()]
 
 
 class BackboneTrainer(MFTrainer):
@@ -318,14 +309,17 @@ class BackboneTrainer(MFTrainer):
 
     _batches_per_call = 1
 
-    def __init__(self, model, components, X, score, n_threads, n_known):
-        super().__init__(model, components, X, score, n_threads, n_known)
+    def __init__(self, model, components, X, known, score, n_threads):
+        super().__init__(model, components, X, known, score, n_threads)
         formulas = components.optimizer.replacements()
         start = backends.start(model.device, "table_trainer", self._rule, n_threads, formulas)
         self._tables = start[1]
+        # The tables without margins, which are the estimator's.
+        self._of_backbone = {n: of for n, of in self.tables.items() if n not in _MARGINS}
+        self._compares = self.vectors | self._margins
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
-            for name, weights in self._vectors().items()
+            for name, weights in self._compares.items()
         }
         self._counters = {
             name: np.zeros(len(gradient), dtype=np.float32)
@@ -341,20 +335,14 @@ class BackboneTrainer(MFTrainer):
         self._tables.__exit__(*exception)
         super().__exit__(*exception)
 
-    def _vectors(self):
-        """Return what the loss compares: vectors of all users and items, and margins if any."""
-        model = self.model
-        vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
-        return vectors | self._margins()
-
     def _clip_margins(self):
         """Clip margins to [0, 1]; they are moved in the model's own arrays."""
-        for table in self._margins().values():
+        for table in self._margins.values():
             np.clip(table, 0, 1, out=table)
 
     def _problem(self, constants):
         rule = STORE._replace(average=self._rule.average)
-        # The backend only stores gradients here; the optimizer's step follows in ``_train``.
+        # The backend only stores gradients here; the optimizer's step follows in ``_end_batches``.
         formulas = self.components.loss.replacements()
         return super()._problem(constants)._replace(rule=rule, formulas=formulas)
 
@@ -369,47 +357,44 @@ class BackboneTrainer(MFTrainer):
                 self._gradients[name],
                 empty,
             )
-            for name, weights in self._vectors().items()
+            for name, weights in self._compares.items()
         }
         return stores, first_step, corrections
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
         loss = super().run_epoch(epoch)
-        self.model._refresh_vectors(self.components.backbone)
+        forward_all(self.components.backbone, self._of_backbone, *self.vectors.values())
         return loss
 
-    def _train(self, data, first, last, negatives):
-        """Train on one batch of the epoch; return its loss and its weight."""
-        model, backbone = self.model, self.components.backbone
+    def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)
-        tables, gradients = model.backbone_tables_, self._gradients
-        context = forward(backbone, tables, users, items, model.user_factors_, model.item_factors_)
-        rows_of = {name: users if name.startswith("user") else items for name in gradients}
+        self._context = forward(
+            self.components.backbone, self._of_backbone, users, items, *self.vectors.values()
+        )
+        self._rows = {name: users if name.startswith("user") else items for name in self._gradients}
         # Clear them: rows that the batch skips, such as known positives, are not written to.
-        for name, rows in rows_of.items():
-            gradients[name][rows] = 0
+        for name, rows in self._rows.items():
+            self._gradients[name][rows] = 0
             self._counters[name][rows] = 0
-        result = super()._train(data, first, last, negatives)
-        found = backward(
-            backbone, tables, context, gradients["user_factors"][users],
-            gradients["item_factors"][items],
-        )  # fmt: skip
-        counts = occurrences(
-            backbone, tables, context, self._counters["user_factors"][users],
-            self._counters["item_factors"][items],
-        )  # fmt: skip
-        for name in _MARGINS:
-            if name in gradients:
-                rows = rows_of[name]
-                found[name] = rows, gradients[name][rows]
-                counts[name] = rows, self._counters[name][rows]
-        for name, (rows, values) in found.items():
-            self._step(name, rows, values, counts.get(name), first + 1, 1 / result[1])
+
+    def _end_batches(self, first, weight):
+        backbone = self.components.backbone
+        found, counts = (
+            {name: of[name][rows] for name, rows in self._rows.items()}
+            for of in (self._gradients, self._counters)
+        )
+        given = self._of_backbone, self._context
+        gradients = backward(backbone, *given, *(found[name] for name in self.vectors))
+        occurring = occurrences(backbone, *given, *(counts[name] for name in self.vectors))
+        for name in self._margins:
+            gradients[name] = self._rows[name], found[name]
+            occurring[name] = self._rows[name], counts[name]
+        for name, (rows, values) in gradients.items():
+            self._step(name, rows, values, occurring.get(name), first + 1, 1 / weight)
         # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
         self._clip_margins()
-        return result
 
     def _step(self, name, rows, values, counted, n, mean):
         """Move rows of a table in the ``n``-th step; those that do not occur stay as they are."""
@@ -443,4 +428,4 @@ class BackboneTrainer(MFTrainer):
 
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
-        return [*super().weights(), self.model.user_factors_, self.model.item_factors_]
+        return [*super().weights(), *self.vectors.values()]

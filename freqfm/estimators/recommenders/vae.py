@@ -15,7 +15,6 @@ from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._dense import ACTIVATIONS, draw_layer
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
-    as_kernel_array,
     as_kernel_input,
     check_memory,
     count_columns,
@@ -24,12 +23,11 @@ from freqfm._input.validation import (
 )
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Histories
-from freqfm.estimators.recommenders.gradient import GradientRecommender
+from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode, pass_on
 from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
-from freqfm.estimators.tables import grow_state, new_state
 from freqfm.estimators.training import check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
 from freqfm.optimizers import OPTIMIZERS, Optimizer
@@ -385,8 +383,9 @@ class FastVAERecommender(GradientRecommender):
         embeddings : ndarray of shape (n_users, n_components), float32
             A row without items gives zeros.
         """
-        self._check_learned()
-        X = self._validate_history(X)
+        return super().transform(X)
+
+    def _embed_rows(self, X):
         return self._mean(X.indptr, X.indices, X.data)
 
     @property
@@ -399,7 +398,7 @@ class FastVAERecommender(GradientRecommender):
         check_is_fitted(self)
         return float(1 / self._inverse_temperatures[0, 0])
 
-    # Training; these methods are called in this order by ``BaseRecommender.fit``.
+    # Training.
 
     def _check_size(self, shape):
         (n_inputs, *_), decoder = self._sizes()
@@ -417,66 +416,51 @@ class FastVAERecommender(GradientRecommender):
             layer_sizes("decoder_layer_sizes", self.decoder_layer_sizes, empty_allowed=True),
         )
 
-    def _resolve_components(self, X):
+    def _resolve_components(self, X, known):
         n_users = np.count_nonzero(np.diff(X.indptr))
         n_known = max(n_users, self._n_known_users)
         return resolve_components(self, n_known, X.shape[1], n_known > n_users)
 
     def _tables(self):
-        """Return the arrays that are updated by gradients, by name: inputs, items, dense layers."""
         layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
         return {"input_factors": self.input_factors_, "item_factors": self.item_factors_} | layers
+
+    def _set_tables(self, tables):
+        self.input_factors_, self.item_factors_, *self.layers_ = tables.values()
 
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)
 
-    def _draw_rows(self, components, counts, first=0, directions=None):
-        """Return initial rows of inputs and items for new items."""
-        generator = np.random.default_rng([self._seed, 1, first])
-        (width, *_), decoder = self._sizes()
-        depth = decoder[-1] if decoder else int(self.n_components)
-        tables = []
-        for n, scale in ((width, _INPUT_SCALE), (depth, _ITEM_SCALE)):
-            suited = components.initializer.with_defaults(scale=scale, base=Normal(scale))
-            initializer = suited.of_side("item")
-            rows = initializer.table((len(counts), n), generator, counts, first)
-            if directions is not None:
-                # The other columns are random.
-                padded = np.pad(directions, ((0, 0), (0, n - directions.shape[1])))
-                rows = initializer.turned(rows, padded).astype(np.float32)
-            tables.append(rows)
-        # With biases only, the softmax draws items by popularity.
-        bias = np.log(np.maximum(counts, 0.5))
-        return tables[0], np.column_stack([tables[1], bias]).astype(np.float32)
-
-    def _init_model(self, X, components):
-        counts = count_columns(X)
-        hidden, decoder = self._sizes()
-        d = int(self.n_components)
-        generator = np.random.default_rng([self._seed, 2])
-        shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
-        layers = [draw_layer(generator, *shape) for shape in shapes]
-        initializer, n = components.initializer, min(*hidden, d, *decoder)
-        directions = initializer.directions(X, n, generator, count_threads(self.n_jobs))
-        if directions is not None:
-            directions = directions["item"]
-            for layer in layers:
+    def _start(self, X, components, reset):
+        counts, (hidden, decoder), d = count_columns(X), self._sizes(), int(self.n_components)
+        layers, directions, known = {}, None, 0 if reset else len(self.item_factors_)
+        if reset:
+            generator = np.random.default_rng([self._seed, 2])
+            shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
+            dense = [draw_layer(generator, *shape) for shape in shapes]
+            initializer, n = components.initializer, min(*hidden, d, *decoder)
+            directions = initializer.directions(X, n, generator, count_threads(self.n_jobs))
+            for layer in dense if directions is not None else ():
                 pass_on(layer, n, initializer.noise)
-        self.input_factors_, self.item_factors_ = self._draw_rows(
-            components, counts, directions=directions
-        )
-        self._n_hidden = len(hidden)
-        self.layers_ = [np.zeros((1, hidden[0]), dtype=np.float32), *layers]
-        n_users = np.count_nonzero(np.diff(X.indptr))
-        self._states = {
-            name: new_state(
-                components.optimizer,
-                counts if name in OF_ITEMS else np.full(len(table), n_users),
-                table.shape[1],
-            )
-            for name, table in self._tables().items()
-        }
-        self._init_training(components, n_temperatures=1)
+            self._n_hidden = len(hidden)
+            dense = [np.zeros((1, hidden[0]), dtype=np.float32), *dense]
+            n_users = np.count_nonzero(np.diff(X.indptr))
+            layers = {
+                f"layer_{i}": (layer, np.full(len(layer), n_users)) for i, layer in enumerate(dense)
+            }
+        generator, counts = np.random.default_rng([self._seed, 1, known]), counts[known:]
+        tables = {}
+        widths = hidden[0], decoder[-1] if decoder else d
+        for name, n, scale in zip(OF_ITEMS, widths, (_INPUT_SCALE, _ITEM_SCALE), strict=True):
+            suited = components.initializer.with_defaults(scale=scale, base=Normal(scale))
+            shape, of_items = (len(counts), n), directions and directions["item"]
+            options = generator, counts, known, of_items
+            tables[name] = draw_rows(suited.of_side("item"), shape, *options), counts
+        # With biases only, the softmax draws items by popularity.
+        rows, _ = tables["item_factors"]
+        bias = np.log(np.maximum(counts, 0.5))
+        tables["item_factors"] = np.column_stack([rows, bias]).astype(np.float32), counts
+        self._add_rows(tables | layers, components, 1, reset)
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
@@ -491,35 +475,17 @@ class FastVAERecommender(GradientRecommender):
                 "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
-    def _grow(self, X, components):
-        counts = count_columns(X)
-        known = len(self.item_factors_)
-        rows = self._draw_rows(components, counts[known:], known)
-        self.input_factors_, self.item_factors_ = (
-            as_kernel_array(np.concatenate([old, new])).copy()
-            for old, new in zip((self.input_factors_, self.item_factors_), rows, strict=True)
-        )
-        self.layers_ = [as_kernel_array(layer).copy() for layer in self.layers_]
-        states = {}
-        for name, table in self._tables().items():
-            new = counts[known:] if name in OF_ITEMS else counts[:0]
-            more = new_state(components.optimizer, new, table.shape[1])
-            states[name] = grow_state(self._states[name], more)
-        self._states = states
-        self._n_steps = as_kernel_array(self._n_steps, np.int64).copy()
-        for name in ("_inverse_temperatures", "_temperature_state", "_statistics"):
-            setattr(self, name, np.array(getattr(self, name)))
-
-    def _rows_to_train(self, X):
+    def _rows_to_train(self, X, known):
         # The encoder sees a user's whole history, and all other items are negatives.
-        return take_rows(self._known_interactions(X.shape[1]), np.flatnonzero(np.diff(X.indptr)))
+        return take_rows(known, np.flatnonzero(np.diff(X.indptr)))
 
     def _keep_settings(self, components, X):
         self._cosine = components.cosine
         self._activation = self.activation
 
-    def _make_trainer(self, components, X, score, n_known):
-        return VAETrainer(self, components, X, score, count_threads(self.n_jobs), n_known)
+    def _make_trainer(self, components, X, known, score):
+        self._align_tables()
+        return VAETrainer(self, components, X, Known.of(known), score, count_threads(self.n_jobs))
 
     # Vectors.
 
@@ -546,14 +512,13 @@ class FastVAERecommender(GradientRecommender):
     def _unit_columns(self):
         return self.item_factors_.shape[1] - 1 if self._cosine else 0
 
-    def _item_vectors(self, items=slice(None)):
-        rows = self.item_factors_[items]
-        if not self._cosine:
-            return rows
-        return np.column_stack([unit_rows(rows[:, :-1]), rows[:, -1]])
+    @property
+    def _compared_columns(self):
+        # The last column holds biases.
+        return self.item_factors_.shape[1] - 1
 
     def _fold_in_rows(self, X):
-        mean = self._mean(X.indptr, X.indices, X.data)
+        mean = self._embed_rows(X)
         queries = self._decode(mean)
         if self._cosine:
             queries = unit_rows(queries)
@@ -563,23 +528,6 @@ class FastVAERecommender(GradientRecommender):
 
     def _decode(self, mean):
         return decode(self._layers(), mean, self._activation)[0]
-
-    def _vectors_in_training(self, users, X):
-        return self._fold_in_rows(X)
-
-    def _user_vectors(self, users):
-        return self._fold_in_rows(self._histories_of(users))
-
-    def _embed(self, users):
-        X = self._histories_of(users)
-        return self._mean(X.indptr, X.indices, X.data)
-
-    def _similarity_table(self, axis):
-        if axis == "items":
-            # The last column holds biases.
-            return self.item_factors_, self.item_factors_.shape[1] - 1
-        means = self._embed(np.arange(self._n_users))
-        return means, means.shape[1]
 
     # Users by their histories.
 

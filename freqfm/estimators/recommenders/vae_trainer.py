@@ -5,8 +5,8 @@ import numpy as np
 from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import AutoencoderProblem, Histories
+from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
-from freqfm.estimators.recommenders.trainer import RecommenderTrainer
 from freqfm.estimators.recommenders.vae_network import (
     decode,
     decode_backward,
@@ -47,8 +47,8 @@ class VAETrainer(RecommenderTrainer):
     #: What may help if training diverges, apart from a smaller learning rate.
     divergence_hint = "scale the weights in X to about 1"
 
-    def __init__(self, model, components, X, score, n_threads, n_known):
-        super().__init__(model, components, X, score, n_threads, n_known)
+    def __init__(self, model, components, X, known, score, n_threads):
+        super().__init__(model, components, X, known, score, n_threads)
         self._users = np.flatnonzero(np.diff(X.indptr))
         self._batch_size = min(components.batch_size, len(self._users))
         self._random = backends.get()
@@ -62,7 +62,7 @@ class VAETrainer(RecommenderTrainer):
             return None
         sampler, log_q = self.components.sampler, self._proposal.log_q
         shape, n_items = (n_queries, self.components.n_negatives), self.X.shape[1]
-        generator = np.random.default_rng([self.model._seed, step, 4])
+        generator = np.random.default_rng([self._seed, step, 4])
         items = sampler.draw(shape, n_items, self._proposal, generator)
         items = check_draws(sampler, items, shape, n_items)
         return items, log_q[items] if len(log_q) else np.zeros(shape, dtype=np.float32)
@@ -103,7 +103,7 @@ class VAETrainer(RecommenderTrainer):
         n_batches = -(-len(order) // self._batch_size)
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
-        first_step = int(model._n_steps[0])
+        first_step = int(self.training.n_steps[0])
         proposal = self._proposal
         if self._sampler_draws:
             proposal = AlreadyDrawn(proposal.log_q, proposal.n_items)
@@ -117,12 +117,12 @@ class VAETrainer(RecommenderTrainer):
                 total += loss
                 weight += batch_weight
         self._trainer.catch_up(first_step + n_batches)
-        model._n_steps += n_batches
+        self.training.n_steps[:] += n_batches
         return total / weight
 
     def _refresh_temperatures(self, epoch):
         super()._refresh_temperatures(epoch)
-        positive, others = self.model._inverse_temperatures[0]
+        positive, others = self.inverse_temperatures[0]
         if positive != others:
             strategy = type(self.components.temperature).__name__
             raise ValueError(
@@ -139,30 +139,34 @@ class VAETrainer(RecommenderTrainer):
         return unit_rows(self.model._decode(mean)), unit_rows(self.model.item_factors_[:, :-1])
 
     def _refresh_proposal(self, epoch):
-        sampler, model = self.components.sampler, self.model
+        sampler = self.components.sampler
         if self.components.full:
             return
         if not isinstance(sampler, QuerySampler):
             if self._proposal is None:
-                proposal = sampler.proposal(self._counts)._replace(n_items=self.X.shape[1])
+                proposal = sampler.proposal(self._known.item_counts)._replace(
+                    n_items=self.X.shape[1]
+                )
                 self._proposal = self._checked(proposal)
         elif self._proposal is None or epoch % sampler.refresh == 0:
-            proposal = self._propose(model._seed + epoch)
+            proposal = self._propose(self._seed + epoch)
             self._proposal = self._checked(proposal)
-            model._codewords = getattr(proposal, "codewords", model._codewords)
+            self._keep_codewords()
 
     def _propose(self, seed):
         """Return the distribution of negatives for the current item vectors."""
         self._trainer.pull([self.model.item_factors_])
-        sampler, items = self.components.sampler, self.model._item_vectors()
-        last = self._proposal or recall_codewords(self.model._codewords)
+        sampler, items = self.components.sampler, self.model._item_index().vectors()
+        last = self._proposal or recall_codewords(self.training.codewords)
         if not isinstance(sampler, MIDX) or sampler.variant == "exact":
-            return sampler.proposal(self._counts, items.copy(), seed, last)
+            return sampler.proposal(self._known.item_counts, items.copy(), seed, last)
         # Biases are known exactly; quantizing them would waste codewords.
         if last is not None:
             last = last._replace(codewords=last.codewords[:, :-1])
         vectors = np.ascontiguousarray(items[:, :-1])
-        proposal = sampler.proposal(self._counts, vectors, seed, last, offsets=items[:, -1])
+        proposal = sampler.proposal(
+            self._known.item_counts, vectors, seed, last, offsets=items[:, -1]
+        )
         codewords = proposal.codewords
         return proposal._replace(
             codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
@@ -173,7 +177,7 @@ class VAETrainer(RecommenderTrainer):
         model, activation = self.model, self.model.activation
         rows = take_rows(self.X, users)
         n_users, n_samples = len(users), int(model.n_samples)
-        layers, inverse = model._layers(), model._inverse_temperatures[0, 0]
+        layers, inverse = model._layers(), self.inverse_temperatures[0, 0]
 
         # Forward.
         inputs = self._inputs(users, rows, epoch)
@@ -197,7 +201,7 @@ class VAETrainer(RecommenderTrainer):
         # Backward.
         if self.components.temperature.statistics_wanted:
             by_log_inverse = np.vdot(by_queries, queries) / (scale * n_samples)
-            model._statistics[0, 1:] += weight, by_log_inverse
+            self.training.statistics[0, 1:] += weight, by_log_inverse
         by_queries *= inverse
         if self.components.cosine:
             by_queries = normalise_backward(queries, lengths, by_queries)

@@ -34,6 +34,7 @@ from freqfm.backends.base import Histories
 from freqfm.estimators.tables import (
     OptimizerStateMixin,
     check_states,
+    check_steps,
     grow_state,
     new_state,
     state_arrays,
@@ -45,7 +46,6 @@ from freqfm.estimators.training import (
     attempt,
     check_progress,
     check_same_class,
-    check_steps,
     check_unchanged,
     train,
     with_callbacks,
@@ -605,8 +605,8 @@ class Word2Vec(
         width = self.vectors_.shape[1]
         check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
         check_progress(learned)
-        check_steps(learned)
-        check_states(learned, self._tables(), optimizer)
+        check_steps(learned, "_n_steps", learned.get("_n_steps"))
+        check_states(learned, "_states", learned.get("_states"), self._tables(), optimizer)
 
     # Predictions.
 

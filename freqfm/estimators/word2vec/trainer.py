@@ -48,7 +48,7 @@ class Word2VecTrainer(TrainingTask):
         tokens = self._subsampled(epoch)
         n_batches = -(-len(tokens) // int(self.model.batch_size))
         tables, first_step, corrections = epoch_tables(
-            self.model, self.model._tables(), self.optimizer, n_batches
+            self.model._tables(), self.model._states, self.model._n_steps, self.optimizer, n_batches
         )
         if self._decays:
             # Learning rates are divided by the first correction.

@@ -1,0 +1,196 @@
+"""Vectors of users or items that predictions search: the best rows for queries."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import (
+    canonical_csr,
+    check_count,
+    check_memory,
+    kernel_csr,
+    validate_ids,
+)
+from freqfm.estimators.recommenders.histories import unit_rows
+from freqfm.metrics._hits import as_csr
+from freqfm.metrics._ranking import top_k
+
+__all__ = ["Queries", "VectorIndex", "Wanted", "check_recommendations", "of_single"]
+
+# Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
+_PAIRS = 1 << 14
+
+
+class Queries(NamedTuple):
+    """The users whom ``recommend`` was asked to recommend to."""
+
+    vectors: np.ndarray  #: (n, d) float32, used for ranking
+    history: sparse.csr_array  #: (n, n_items), the items they have; left empty if nobody needs them
+    learned: np.ndarray  #: (n,), whether the vector was learned; other users get popular items
+
+
+class Wanted(NamedTuple):
+    """Which rows are wanted for each query."""
+
+    n: int  #: how many
+    candidates: object = None  #: indices for all queries, a sparse matrix of those of each, or None
+    exclude: object = None  #: what must not be found, likewise
+
+    def checked(self, n_queries, n_rows):
+        """Return this as :meth:`VectorIndex.search` takes it; raise if it is not valid."""
+        shape = n_queries, n_rows
+        return Wanted(
+            check_recommendations(self.n, n_queries),
+            _checked("candidates", self.candidates, shape),
+            _checked("exclude", self.exclude, shape),
+        )
+
+    def of(self, queries):
+        """Return what is wanted for some of the queries, by their numbers."""
+        parts = self.candidates, self.exclude
+        parts = [take_rows(part, queries) if sparse.issparse(part) else part for part in parts]
+        return Wanted(self.n, *parts)
+
+    @property
+    def rows(self):
+        """An index of the rows that may be found."""
+        if self.candidates is None:
+            return slice(None)
+        of_each = sparse.issparse(self.candidates)
+        return np.unique(self.candidates.indices if of_each else self.candidates)
+
+
+class VectorIndex(NamedTuple):
+    """Vectors of all users, or of all items, as a model's arrays are at the moment.
+
+    What a recommender returns for users or items is found in one of these.
+    """
+
+    table: np.ndarray  #: (n, d)
+    n_unit: int  #: how many leading columns are taken at unit length
+    #: Takes an index of rows; returns for each whether training moved it. Others are never found.
+    learned: Callable
+    options: dict  #: further arguments of ``top_k``: ``n_threads`` and ``device``
+
+    def vectors(self, rows=slice(None)):
+        """Return some vectors, (n, d) float32."""
+        rows = self.table[rows]
+        if not self.n_unit:
+            return rows
+        units = unit_rows(rows[:, : self.n_unit])
+        if self.n_unit == rows.shape[1]:
+            return units
+        return np.column_stack([units, rows[:, self.n_unit :]])
+
+    def plus(self, vectors):
+        """Return the index with more vectors at the end, all of them learned."""
+        n_old, n = len(self.table), len(self.table) + len(vectors)
+
+        def learned(rows):
+            rows = np.arange(n)[rows] if isinstance(rows, slice) else rows
+            found = np.ones(len(rows), dtype=bool)
+            found[rows < n_old] = self.learned(rows[rows < n_old])
+            return found
+
+        return self._replace(table=np.concatenate([self.table, vectors]), learned=learned)
+
+    def search(self, queries, wanted, hidden=None):
+        """Return the rows with the largest dot products with each query, and these.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (n_queries, d)
+        wanted : Wanted
+            Checked.
+        hidden : csr_array of shape (n_queries, n), default=None
+            What must not be found for each query, besides ``wanted.exclude``.
+
+        Returns
+        -------
+        found : ndarray of shape (n_queries, wanted.n), int64
+            -1 where there are too few.
+        scores : ndarray of the same shape, float32
+        """
+        rows, exclude = wanted.rows, wanted.exclude
+        if sparse.issparse(exclude):
+            hidden = exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
+            exclude = None
+        unlearned = np.flatnonzero(~self.learned(rows))
+        if len(unlearned):
+            unlearned = unlearned if isinstance(rows, slice) else rows[unlearned]
+            exclude = unlearned if exclude is None else np.union1d(exclude, unlearned)
+        found, scores = top_k(
+            queries,
+            self.table,
+            wanted.n,
+            exclude=hidden,
+            exclude_for_all=exclude,
+            candidates=wanted.candidates,
+            unit_columns=self.n_unit,
+            **self.options,
+        )
+        finite = not (found < 0).any() or (
+            np.isfinite(queries).all() and np.isfinite(self.table[rows]).all()
+        )
+        if not finite:
+            raise ValueError(
+                "the vectors of this model hold NaN or infinity, so nothing can be ranked; fit it "
+                "again, or restore the arrays that fit has learned."
+            )
+        return found.astype(np.int64), scores
+
+    def similar(self, rows, wanted):
+        """Return the rows most similar to some of them, and the cosines of their vectors."""
+        itself = kernel_csr(
+            np.ones(len(rows), dtype=np.float32),
+            rows,
+            np.arange(len(rows) + 1),
+            (len(rows), len(self.table)),
+        )
+        # Zeros in the query ignore columns that are not compared.
+        queries = np.zeros((len(rows), self.table.shape[1]), dtype=np.float32)
+        queries[:, : self.n_unit] = unit_rows(self.table[rows, : self.n_unit])
+        wanted = wanted.checked(len(rows), len(self.table))
+        similar, cosines = self.search(queries, wanted, itself)
+        cold = ~self.learned(rows)
+        similar[cold], cosines[cold] = -1, -np.inf
+        return similar, cosines
+
+    def scores(self, queries, query_at, rows):
+        """Return the dot product of ``queries[query_at[i]]`` and row ``rows[i]`` for each i."""
+        some, at = np.unique(rows, return_inverse=True)
+        vectors, scores = self.vectors(some), np.empty(len(rows), dtype=np.float32)
+        for begin in range(0, len(rows), _PAIRS):
+            part = slice(begin, begin + _PAIRS)
+            scores[part] = np.einsum("pf,pf->p", queries[query_at[part]], vectors[at[part]])
+        return scores
+
+
+def _checked(name, rows, shape):
+    """Return rows given by indices, for all queries, or by a sparse matrix, for each; or None."""
+    if not sparse.issparse(rows):
+        return None if rows is None else validate_ids(name, rows, shape[1])
+    rows = as_csr(name, rows)
+    if rows.shape != shape:
+        raise ValueError(
+            f"{name} has shape {rows.shape}, but there are {shape[0]} users and {shape[1]} items."
+        )
+    return rows
+
+
+def check_recommendations(n_recommendations, n_rows):
+    """Return how many are wanted of each row, if it is a count and the results fit into memory."""
+    k = check_count("n_recommendations", n_recommendations)
+    # 16 bytes for each: an index in two types, and a score.
+    what = f"n_recommendations={k} for each of {n_rows} rows"
+    check_memory(2 * k * n_rows, what, "Ask for fewer, or for fewer rows at a time.")
+    return k
+
+
+def of_single(ids, ranked):
+    """Return what is ranked for ids and its scores, one-dimensional if they are a single number."""
+    found, scores = ranked
+    return (found[0], scores[0]) if ids is not None and np.ndim(ids) == 0 else ranked

@@ -1,0 +1,410 @@
+"""Recommenders that are trained in epochs: fits, early stopping, continued training."""
+
+from abc import abstractmethod
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._input.matrix_input import refuse_table
+from freqfm._input.rows import take_rows
+from freqfm._input.validation import (
+    as_array,
+    canonical_csr,
+    check_memory,
+    count_threads,
+    draw_seed,
+    validate_rows,
+    warn_of_heavy_weights,
+)
+from freqfm._messages import shown
+from freqfm._signals import release_signals
+from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
+from freqfm.estimators.recommenders.histories import pad_rows
+from freqfm.estimators.training import (
+    CallbackSupportMixin,
+    FitCallbacks,
+    Phase,
+    attempt,
+    check_progress,
+    check_unchanged,
+    refit,
+    train,
+    with_callbacks,
+)
+from freqfm.metrics import ndcg_at_k
+from freqfm.metrics._ranking import top_k
+from freqfm.model_selection import holdout_interactions
+
+__all__ = ["FactorsMixin", "TrainedRecommender", "split_interactions"]
+
+# Early stopping evaluates at most this many users, the same ones in every epoch.
+_VALIDATION_USERS = 5000
+
+# The new model on all interactions is trained for at least this many epochs: if the first few
+# already rank the held-out items as well as possible, chance decides which of them is best.
+_LEAST_EPOCHS = 5
+
+
+class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
+    """A recommender that is trained in epochs, by a task for the epoch loop.
+
+    A subclass defines what a new model starts with, how a model grows, and its task.
+    """
+
+    _writes_checkpoints = True
+
+    # Hooks, in the order in which ``fit`` and ``partial_fit`` call them.
+
+    def _check_trainable(self):
+        """Raise unless the model can be trained further: checks all histories and small arrays."""
+        learned = self._check_learned()
+        self._history.check_all(learned, self.n_features_in_)
+        check_progress(learned, "_n_known_interactions", "_n_known_users")
+
+    @abstractmethod
+    def _check_size(self, shape):
+        """Raise if a model for a matrix of this shape cannot fit into memory."""
+
+    @abstractmethod
+    def _resolve_components(self, X, known):
+        """Return the components that the parameters name: a named tuple with ``max_iter``.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_users, n_items)
+            The interactions of this call.
+        known : csr_array of shape (n_users, n_items)
+            These and those of earlier calls.
+        """
+
+    def _bound(self, components, known):
+        """Return the components of a model of these interactions."""
+        return components
+
+    def _check_continues(self, X, components, partial):
+        """Raise if parameters differ from those that the model to continue was trained with."""
+
+    def _check_states(self, components):
+        """Raise unless training can continue with what the model keeps besides its vectors."""
+
+    @abstractmethod
+    def _start(self, X, components, reset):
+        """Set the arrays of a new model if ``reset``; else add rows for new users and items.
+
+        Kernels write to the arrays. Those that the model had before are not changed.
+        """
+
+    def _keep_settings(self, components, X):
+        """Store what predictions need of the components."""
+
+    def _rows_to_train(self, X, known):
+        """Return what ``partial_fit`` trains on: ``X``, what is new, or rows of ``known``."""
+        return X
+
+    @abstractmethod
+    def _make_trainer(self, components, X, known, score):
+        """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``."""
+
+    def _check_epochs(self, components):
+        """Warn of components that have no effect in as few epochs as a fit has."""
+
+    def _vectors_in_training(self, users, X):
+        """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
+        return self._fold_in_rows(X)
+
+    # Fitting.
+
+    @with_callbacks
+    def fit(self, X, y=None, *, X_val=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            Interactions; values are their weights, added up where a sparse matrix holds a pair
+            several times. Rows and columns may be empty.
+        y : Ignored
+        X_val : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Held-out interactions of the same users, for early stopping in place of a random part of
+            ``X``: later ones, for instance. They are not trained on. Those of users without
+            interactions in ``X`` are left out, and so are those that ``X`` holds too.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the input cannot be learned from; the message names the argument, what was found
+            and what to do.
+        DivergenceError
+            If the loss or a weight stops being finite. The model of the last finite epoch is kept.
+        MemoryError
+            If the process may not take what training needs, under ``ulimit -v`` for instance.
+        """
+        self._validate_params()
+        with attempt(self) as trial:
+            # The state of an interrupted fit, from a checkpoint; this call finishes it.
+            unfinished = self.__dict__.pop("_unfinished", None)
+            in_refit = unfinished is not None and unfinished["phase"] == 1
+            reset = unfinished is None and not (self.warm_start and hasattr(self, "item_factors_"))
+            with release_signals():
+                X = self._validate_interactions(X, reset)
+                if unfinished is None:
+                    self._count_known(X, reset)
+                components = self._resolve_components(X, X)
+                train_part, held_out = self._hold_out(X, X_val)
+                components = self._bound(components, train_part)
+                if unfinished is not None:
+                    self._check_states(components)
+                else:
+                    if not reset:
+                        self._check_continues(X, components, partial=False)
+                        self._check_states(components)
+                    self._start(train_part, components, reset)
+                # Held-out interactions are known too, and must not be recommended.
+                self._remember(X)
+                self._keep_settings(components, train_part)
+                given = None if X_val is None else held_out
+                callbacks = self._callbacks(X, given, components.max_iter, unfinished)
+                if not in_refit:
+                    self._check_epochs(components)
+                    task = self._task(components, train_part, held_out)
+            if not in_refit:
+                watched = () if held_out is None else (self.n_iter_no_change, "ndcg")
+                train(task, Phase(components.max_iter, *watched), trial, callbacks)
+                del task
+            # With a warm start, held-out interactions are not trained on until the next call.
+            refits = train_part.nnz < X.nnz and not self.warm_start
+            # The second phase needs the memory.
+            del train_part, held_out
+            if refits:
+                least = min(components.max_iter, _LEAST_EPOCHS)
+                refit(self, lambda new: self._begin_refit(X, new), callbacks, in_refit, least)
+            with release_signals():
+                callbacks.end_fit()
+        return self
+
+    def partial_fit(self, X, y=None):
+        """Train one epoch on more interactions; users and items may be new.
+
+        If the model stores a vector for each user, new users start with the result of ``transform``
+        on the items that the model knows, at the length of trained users' vectors. New items, and
+        users with only new items, start as in ``fit``.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            New interactions. Rows beyond the users of the model are new users, columns beyond its
+            items new items. There may be fewer rows than users, but not fewer columns than items.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        with attempt(self) as trial:
+            # An unfinished fit is not resumed.
+            self.__dict__.pop("_unfinished", None)
+            reset = not hasattr(self, "item_factors_")
+            with release_signals():
+                X = known = self._validate_interactions(X, reset, partial=True)
+                self._count_known(X, reset)
+                if not reset:
+                    X = pad_rows(X, self._n_users)
+                    known = self._history.plus(X, self._keeps_weights)
+                components = self._bound(self._resolve_components(X, known), known)
+                if not reset:
+                    self._check_continues(X, components, partial=True)
+                    self._check_states(components)
+                self._start(X, components, reset)
+                self._remember(known)
+                self._keep_settings(components, known)
+                rows = X if reset else self._rows_to_train(X, known)
+                task = self._make_trainer(components, rows, known, None)
+            # It trains copies of the arrays: what fails is discarded with them.
+            train(task, Phase(1, restores=False), trial)
+        return self
+
+    def _count_known(self, X, reset):
+        """Store what later steps of a call depend on: a seed, and how much the model knew before.
+
+        A fit that is resumed has both from the checkpoint.
+        """
+        if reset:
+            self._check_size(X.shape)
+            self._seed = draw_seed(self.random_state)
+            self._n_known_interactions = self._n_known_users = 0
+        else:
+            self._n_known_interactions = self._history.n_interactions
+            self._n_known_users = self._history.n_active_users
+
+    def _begin_refit(self, X, reset):
+        """Return the task that trains on all interactions, with a new model if ``reset``."""
+        components = self._bound(self._resolve_components(X, X), X)
+        if reset:
+            self._start(X, components, reset)
+        self._keep_settings(components, X)
+        return self._make_trainer(components, X, X, None)
+
+    def _task(self, components, X, held_out):
+        """Return the task for interactions and those held out, or None."""
+        score = None if held_out is None else self._scorer(X, held_out)
+        return self._make_trainer(components, X, X, score)
+
+    def _callbacks(self, X, X_val, n_epochs, unfinished):
+        hashed = {"X": X, "X_val": X_val}
+        return FitCallbacks(self, {"X": X, "y": None}, hashed, n_epochs, unfinished)
+
+    def _init_curves(self):
+        """Initialise the records of a new model's epochs."""
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
+    # Interactions.
+
+    def _validate_interactions(self, X, reset, partial=False):
+        if not reset:
+            self._check_trainable()
+        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
+        grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
+        if grown:
+            self._refuse_transposed(shape)
+        before = getattr(self, "feature_names_in_", None)
+        X = self._validate_history(X, reset=reset or grown)
+        if grown:
+            self._check_names(before)
+        refuse_empty(X)
+        if reset:
+            warn_of_heavy_weights(X.data)
+        return X
+
+    def _check_names(self, before):
+        """Raise unless the names of columns begin with those that the model had before."""
+        names = getattr(self, "feature_names_in_", None)
+        if before is None or names is None or np.array_equal(names[: len(before)], before):
+            return
+        place = int(np.argmax(names[: len(before)] != before))
+        raise ValueError(
+            f"column {place} of X is {shown(names[place])}, but the model was trained with "
+            f"{shown(before[place])} there. Put the columns of the model first, in its order, and "
+            f"new items after them: X[[*model.feature_names_in_, *new_names]]."
+        )
+
+    def _hold_out(self, X, X_val):
+        """Return the training interactions, and those for early stopping or None."""
+        wanted = self.early_stopping
+        if X_val is not None:
+            if not wanted:
+                raise ValueError(
+                    "fit was given X_val, but early_stopping=False would ignore it; set "
+                    "early_stopping=True, or leave X_val out."
+                )
+            return X, self._given_validation(X, X_val)
+        if not wanted or wanted == "auto":
+            return X, None
+        train, held_out = self._split(X)
+        if held_out.nnz:
+            return train, held_out
+        raise ValueError(
+            f"early_stopping=True with validation_fraction={self.validation_fraction} holds "
+            f"out nothing: no user has enough interactions. Set early_stopping=False."
+        )
+
+    def _given_validation(self, X, X_val):
+        """Return those held-out interactions given to ``fit`` that a model of ``X`` can find."""
+        try:
+            refuse_table(X_val)
+            X_val, _ = validate_rows(self, X_val, reset=False)
+        except ValueError as error:
+            raise ValueError(f"Validation set X_val: {error}") from None
+        if X_val.shape != X.shape:
+            raise ValueError(
+                f"X_val has {X_val.shape[0]} rows, but X has {X.shape[0]}; give held-out "
+                f"interactions of the same users, in the same order."
+            )
+        known_users = (np.diff(X.indptr) > 0).astype(np.float32)
+        new = X_val - X_val.multiply(X != 0)
+        held_out = canonical_csr(new.multiply(known_users[:, None]))
+        if not held_out.nnz:
+            raise ValueError(
+                "X_val holds no interaction of a user who has others in X; there is nothing to "
+                "find. Set early_stopping=False, or give later interactions of the same users."
+            )
+        return held_out
+
+    def _split(self, X):
+        """Return the interactions to train on, and those held out."""
+        return split_interactions(X, self.validation_fraction, self._seed)
+
+    def _scorer(self, X, held_out):
+        """Return a function that computes the NDCG of held-out interactions of known users.
+
+        ``X`` holds the training histories.
+        """
+        users = np.flatnonzero(np.diff(held_out.indptr))
+        if len(users) > _VALIDATION_USERS:
+            generator = np.random.default_rng(self._seed)
+            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
+        relevant, history = take_rows(held_out, users), take_rows(X, users)
+        k, n_threads = int(self.n_recommendations), count_threads(self.n_jobs)
+
+        def score():
+            ranked, _ = top_k(
+                self._vectors_in_training(users, history),
+                self.item_factors_,
+                k,
+                exclude=history,
+                unit_columns=self._unit_columns,
+                n_threads=n_threads,
+                device=self.device,
+            )
+            return float(ndcg_at_k(relevant, ranked))
+
+        return score
+
+
+class FactorsMixin:
+    """A recommender with ``user_factors_`` and ``item_factors_``; a mixin before its base class."""
+
+    def _check_size(self, shape):
+        check_memory(
+            sum(shape) * int(self.n_components),
+            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
+            "Take fewer components, or number users and items without gaps.",
+        )
+
+    def _check_continues(self, X, components, partial):
+        super()._check_continues(X, components, partial)
+        n_users, width = self.user_factors_.shape
+        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
+        if not partial and X.shape[0] != n_users:
+            raise ValueError(
+                f"X has {X.shape[0]} rows, but the model to continue has {n_users} users. Use "
+                f"partial_fit for new users, or fit a new model with warm_start=False."
+            )
+
+    def _check_vectors(self, learned):
+        super()._check_vectors(learned)
+        learned.array("user_factors_", (self._n_users, self.item_factors_.shape[1]))
+
+    def _user_vectors(self, users):
+        return self.user_factors_[users]
+
+    def _vectors_in_training(self, users, X):
+        return self._user_vectors(users)
+
+    def _embed(self, users):
+        return self._user_vectors(users)
+
+    def _user_table(self):
+        return self.user_factors_
+
+
+def split_interactions(X, fraction, seed):
+    """Return the kept and the held-out interactions of a canonical matrix, as such matrices."""
+    train, held_out = holdout_interactions(X, fraction, random_state=seed)
+    return canonical_csr(train), canonical_csr(held_out)
