@@ -3,7 +3,7 @@
 import contextlib
 import os
 import weakref
-from numbers import Integral
+from numbers import Integral, Real
 
 import joblib
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present
-from freqfm._input.rows import csr_of, take_rows
+from freqfm._input.rows import csr_of, take_rows, with_one_index_type
 from freqfm._messages import cut, shown
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_once, warn_user
@@ -569,21 +569,10 @@ class _PassedOff:
 
 def is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
+    # A new matrix: what scipy has found of the given one may be stale.
     n_stored = X.indptr[-1]
-    # NumPy searches and indexes by 64 bits; it would convert others again for each chunk.
-    starts = X.indptr[1:-1].astype(np.int64, copy=False)
-    for begin in range(0, n_stored, _ENTRIES):
-        end = min(begin + _ENTRIES, n_stored)
-        if not (X.data[begin:end] != 0).all():  # faster than all() of floats
-            return False
-        # Compare each entry with the one before; between two rows an index may fall.
-        first = max(begin, 1)
-        rises = X.indices[first:end] > X.indices[first - 1 : end - 1]
-        here = starts[slice(*np.searchsorted(starts, [first, end]))]
-        rises[here - first] = True
-        if not rises.all():
-            return False
-    return True
+    has_zeros = np.count_nonzero(X.data[:n_stored]) < n_stored
+    return not has_zeros and with_one_index_type(X).has_canonical_format
 
 
 def validate_weights(sample_weight, X):
@@ -712,6 +701,22 @@ def check_integer(name, number, least):
         error = ValueError if is_integer else InvalidParameterError
         raise error(f"{name}={shown(number)} must be an integer of at least {least}.")
     return int(number)
+
+
+def check_number(name, value, least, most):
+    """Return a finite number within bounds as a float.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is anything else; True and False are no numbers.
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if not (is_number and np.isfinite(value) and least <= value <= most):
+        raise InvalidParameterError(
+            f"{name}={shown(value)} must be a finite number from {least} to {most}."
+        )
+    return float(value)
 
 
 def physical_memory():

@@ -18,10 +18,9 @@ from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
-from freqfm._input.validation import check_integer
+from freqfm._input.validation import check_integer, check_number
 from freqfm._messages import shown
 from freqfm.datasets.interaction_files import load_interactions
-from freqfm.datasets.synthetic import is_real
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 
@@ -195,8 +194,8 @@ def fetch_movielens(
     """
     if variant not in MOVIELENS:
         raise ValueError(f"variant is {shown(variant)}; pass one of {tuple(MOVIELENS)}.")
-    if min_rating is not None and not (is_real(min_rating) and np.isfinite(min_rating)):
-        raise ValueError(f"min_rating is {shown(min_rating)}; pass a finite number or None.")
+    if min_rating is not None:
+        check_number("min_rating", min_rating, -np.inf, np.inf)
     folder, sha256, layout = MOVIELENS[variant]
     data_home = Path(get_data_home(data_home)) / "movielens"
     files = {f"{folder}.zip": sha256}
@@ -306,8 +305,7 @@ def fetch_gowalla(
 def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
     """Return the paths of the files, each with its SHA-256 checksum verified."""
     check_integer("n_retries", n_retries, 0)
-    if not (is_real(delay) and 0 <= delay < np.inf):
-        raise ValueError(f"delay is {shown(delay)}; pass a finite number >= 0.")
+    check_number("delay", delay, 0, np.inf)
     paths = []
     for filename, sha256 in checksums.items():
         path, url = folder / filename, base_url + filename

@@ -11,12 +11,11 @@ import numpy as np
 from scipy.io import mmread
 from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
-from freqfm._input.validation import as_array, checked_csr
+from freqfm._input.validation import as_array, check_number, checked_csr
 from freqfm._messages import cut, shown
 from freqfm.datasets._lines import at_line, opener_of
 from freqfm.datasets._ratings import MAX_ID, guess_format, read_rows
 from freqfm.datasets.libfm import as_canonical
-from freqfm.datasets.synthetic import is_real
 
 FORMATS = ("auto", "npz", "mtx", "lists", "ratings", "netflix")
 
@@ -151,12 +150,11 @@ def load_interactions(
     if more and format != "netflix":
         raise ValueError(f"path holds {len(paths)} files, {path} and others; pass one of them.")
     if min_rating is not None:
-        if not is_real(min_rating):
-            raise ValueError(f"min_rating is {shown(min_rating)}; pass a number or None.")
-        if format not in ("ratings", "netflix") or not np.isfinite(min_rating):
+        check_number("min_rating", min_rating, -np.inf, np.inf)
+        if format not in ("ratings", "netflix"):
             raise ValueError(
-                f"min_rating is {shown(min_rating)}, but {path} has the format {shown(format)}; it "
-                f"takes a finite number and a file of ratings (format='ratings')."
+                f"min_rating is {min_rating}, but {path} has the format {shown(format)}; it takes "
+                f"a file of ratings (format='ratings')."
             )
     if format in ("npz", "mtx"):
         return _load_matrix(path, shape, _read_npz if format == "npz" else _read_mtx)

@@ -8,9 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm._input.validation import check_flag, check_integer
-from freqfm._messages import shown
-from freqfm.datasets.synthetic import as_random_state, is_real
+from freqfm._input.validation import check_flag, check_integer, check_number
+from freqfm.datasets.synthetic import as_random_state
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
 BLOCK_SIZE = 2**20
@@ -119,8 +118,7 @@ def make_interactions(
         ("activity_exponent", activity_exponent, 2),
         ("noise", noise, 1),
     ):
-        if not (is_real(value) and 0 <= value <= most):
-            raise ValueError(f"{name} is {shown(value)}; pass a number from 0 to {most}.")
+        check_number(name, value, 0, most)
     _check_sizes(n_users, n_items, n_interactions, n_clusters)
 
     rng = as_random_state(random_state)

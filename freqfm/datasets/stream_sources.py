@@ -86,10 +86,7 @@ def open_parquet(path):
         ) from None
     if isinstance(path, pyarrow.dataset.Dataset):
         return path
-    paths = [os.fspath(one) for one in as_paths(path)]
-    for one in paths:
-        if not os.path.exists(one):
-            raise FileNotFoundError(f"there is no file or folder {one!r}.")
+    paths = [os.fspath(one) for one in _existing_paths(path)]
     return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
 
 
@@ -120,7 +117,7 @@ def _existing_paths(path):
     paths = as_paths(path)
     for one in paths:
         if not os.path.exists(one):
-            raise FileNotFoundError(f"there is no file {os.fspath(one)!r}.")
+            raise FileNotFoundError(f"there is no file or folder {os.fspath(one)!r}.")
     return paths
 
 

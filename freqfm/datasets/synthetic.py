@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
-from freqfm._input.validation import check_flag, check_integer
+from freqfm._input.validation import check_flag, check_integer, check_number
 from freqfm._messages import shown
 
 TAILS = ("zipf", "exponential")
@@ -123,12 +122,14 @@ def make_clicks(
     sizes = _check_n_tokens(n_tokens)
     check_integer("n_samples", n_samples, 1)
     check_integer("n_components", n_components, 1)
-    _check_numbers(
-        click_rate,
-        tail_exponent=tail_exponent,
-        linear_scale=linear_scale,
-        interaction_scale=interaction_scale,
-    )
+    for name, value in (
+        ("tail_exponent", tail_exponent),
+        ("linear_scale", linear_scale),
+        ("interaction_scale", interaction_scale),
+    ):
+        check_number(name, value, 0, np.inf)
+    if not 0 < check_number("click_rate", click_rate, 0, 1) < 1:
+        raise ValueError(f"click_rate={click_rate} must be strictly between 0 and 1.")
     if tail not in TAILS:
         raise ValueError(f"tail is {shown(tail)}; pass one of {TAILS}.")
     if max(n_samples * len(sizes), sum(sizes)) > np.iinfo(np.int32).max:
@@ -175,17 +176,6 @@ def as_random_state(random_state):
     if isinstance(random_state, np.random.Generator):
         random_state = int(random_state.integers(2**31 - 1))
     return check_random_state(random_state)
-
-
-def _check_numbers(click_rate, **scales):
-    """Raise unless a number is a rate, and the others are finite and not negative."""
-    for name, value in scales.items():
-        if not (is_real(value) and 0 <= value < np.inf):
-            raise ValueError(f"{name} is {shown(value)}; pass a finite number >= 0.")
-    if not (is_real(click_rate) and 0 < click_rate < 1):
-        raise ValueError(
-            f"click_rate is {shown(click_rate)}; pass a number strictly between 0 and 1."
-        )
 
 
 def _draw_tokens(rng, n_samples, token_probabilities, offsets):
@@ -254,8 +244,3 @@ def _check_n_tokens(n_tokens):
             "field, such as (1000, 100)."
         )
     return [check_integer(f"n_tokens[{field}]", size, 1) for field, size in enumerate(sizes)]
-
-
-def is_real(value):
-    """Return whether a value is a number, which True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -164,11 +164,11 @@ def test_one_row_of_one_token():
         ({"n_tokens": (5, 0)}, r"n_tokens\[1\]=0 must be an integer of at least 1"),
         ({"n_samples": 2**30}, "int32 indices can hold; pass fewer rows"),
         ({"tail": "pareto"}, "tail is 'pareto'; pass one of"),
-        ({"tail_exponent": -1}, "tail_exponent is -1; pass a finite number"),
-        ({"linear_scale": np.nan}, "linear_scale is nan"),
-        ({"interaction_scale": "big"}, "interaction_scale is 'big'"),
+        ({"tail_exponent": -1}, "tail_exponent=-1 must be a finite number"),
+        ({"linear_scale": np.nan}, "linear_scale=nan"),
+        ({"interaction_scale": "big"}, "interaction_scale='big'"),
         ({"n_components": True}, "n_components=True"),
-        ({"click_rate": 1.0}, "click_rate is 1.0; pass a number strictly between"),
+        ({"click_rate": 1.0}, "click_rate=1.0 must be strictly between"),
     ],
 )
 def test_make_clicks_rejects(arguments, message):

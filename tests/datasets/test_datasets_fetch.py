@@ -281,12 +281,12 @@ def test_movielens_not_an_archive(server, monkeypatch, tmp_path):
     ("arguments", "message"),
     [
         ({"variant": "2m"}, "variant is '2m'; pass one of"),
-        ({"min_rating": "4"}, "min_rating is '4'; pass a finite number or None"),
-        ({"min_rating": np.nan}, "min_rating is nan"),
+        ({"min_rating": "4"}, "min_rating='4' must be a finite number"),
+        ({"min_rating": np.nan}, "min_rating=nan"),
         ({"n_retries": -1}, "n_retries=-1 must be an integer of at least 0"),
         ({"n_retries": 1.5}, "n_retries=1.5"),
-        ({"delay": -1}, "delay is -1; pass a finite number >= 0"),
-        ({"delay": None}, "delay is None"),
+        ({"delay": -1}, "delay=-1 must be a finite number from 0"),
+        ({"delay": None}, "delay=None"),
     ],
 )
 def test_fetch_movielens_rejects(server, tmp_path, arguments, message):

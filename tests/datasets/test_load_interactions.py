@@ -566,9 +566,9 @@ def test_byte_order_marks_of_lists(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_rating": "3"}, "min_rating is '3'; pass a number or None"),
+        ({"min_rating": "3"}, "min_rating='3' must be a finite number"),
         ({"min_rating": 3}, "min_rating is 3, but .* has the format 'lists'"),
-        ({"min_rating": np.nan, "format": "ratings"}, "min_rating is nan.* finite number"),
+        ({"min_rating": np.nan, "format": "ratings"}, "min_rating=nan.* finite number"),
         ({"format": "csv"}, "format is 'csv'; pass one of"),
         ({"shape": 5}, r"shape is 5; pass a tuple \(n_users, n_items\)"),
         ({"shape": (5,)}, r"shape is \(5,\)"),

@@ -171,7 +171,7 @@ def test_streams_are_read_where_no_thread_can_be_started(clicks, error, monkeypa
         (lambda X, y: RowStream.from_csr(X), "y=None"),
         (lambda X, y: RowStream.from_csr(X, y[:3]), "X has 1050 rows, but y .* 3"),
         (lambda X, y: RowStream.from_libfm(__file__, zero_based="auto"), "zero_based='auto'"),
-        (lambda X, y: RowStream.from_libfm("nowhere"), "no file 'nowhere'"),
+        (lambda X, y: RowStream.from_libfm("nowhere"), "no file or folder 'nowhere'"),
     ],
 )
 def test_malformed_streams(clicks, make, message):

@@ -380,10 +380,7 @@ class InteractionRecommender(
         """
         check_is_fitted(self)
         k = self.n_recommendations if n_recommendations is None else n_recommendations
-        options = {
-            "n_recommendations": check_count("n_recommendations", k),
-            "exclude_seen": check_flag("exclude_seen", exclude_seen),
-        }
+        options = {"n_recommendations": k, "exclude_seen": check_flag("exclude_seen", exclude_seen)}
         named = {"users": users, "history": history, "user_features": user_features}
         named = [name for name, value in named.items() if value is not None]
         if len(named) > 1:
@@ -580,12 +577,13 @@ class InteractionRecommender(
 
     def _similar(self, kind, ids, n_recommendations, candidates, exclude):
         check_is_fitted(self)
-        k = check_count("n_recommendations", n_recommendations)
         ids = as_list(ids)
         codes = self._find(kind, ids, f"{kind}s")
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
         lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
-        found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
+        found, scores = getattr(self.estimator_, f"similar_{kind}s")(
+            codes, n_recommendations, **lists
+        )
         return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
