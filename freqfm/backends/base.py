@@ -86,12 +86,29 @@ class RankedTables(NamedTuple):
     prefix: bool  #: whether levels are parts of one vector
 
 
+class Tower(NamedTuple):
+    """Dense layers with ReLU on top of a factorization machine, and the weights of their outputs.
+
+    The input is, for every row, the sums of x v of each field, side by side; or, without fields,
+    ((sum of x v)^2 - sum of (x v)^2) / 2 column by column. The dot product of the last layer's
+    outputs and the last weights is added to the score.
+    """
+
+    #: (n_weights,), float32: of every layer first the weights, (n_in, n_out), and then the biases;
+    #: at the end those of the outputs of the last layer.
+    weights: np.ndarray
+    widths: np.ndarray  #: (n_layers + 1,), of the input and of every layer, int64
+    fields: np.ndarray  #: (n_features,), from 0 on, int32; of length 0 without fields
+    n_fields: int
+
+
 class FMWeights(NamedTuple):
     """The weights of one output; float32, updated in place."""
 
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)
     factors: np.ndarray | RankedTables  #: (n, d), or tables of several ranks
+    tower: Tower | None = None  #: on top of factors of one rank
 
 
 class FMObjective(NamedTuple):
@@ -122,6 +139,23 @@ class RankedTraining(NamedTuple):
     state_layout: np.ndarray
 
 
+class TowerTraining(NamedTuple):
+    """How the towers of all outputs are trained, beside what an FMProblem describes."""
+
+    #: The optimizer state of each tower: two arrays of shape (n_weights,), or empty ones.
+    states: list
+    #: (n_weights,), float32: the multiple of a weight that each unit of the rows' weight adds to
+    #: its gradient.
+    penalties: np.ndarray
+    #: (n_layers + 1,), float32: shares of the input's and of every layer's values that are dropped.
+    #: Value f of level l, of the row at place r of an epoch, is dropped by 16 bits of a hash, as
+    #: those of users' vectors are; the stream is number 1 of the epoch, and the row's key its
+    #: number r * (n_layers + 1) + l.
+    dropouts: np.ndarray
+    rule: UpdateRule  #: with one rate for all weights
+    formulas: dict = MappingProxyType({})  #: custom formulas of the step, as in ``FMProblem``
+
+
 class ScoredRows(NamedTuple):
     """Scores that are compared with targets."""
 
@@ -150,42 +184,9 @@ class FMProblem(NamedTuple):
     ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
     weights: list  #: of FMWeights, one for each output
     states: list  #: of the optimizer, one for each output
+    tower: TowerTraining | None = None  #: None unless the weights have towers
     #: Custom formulas by the functions that they replace, see ``freqfm._numba.jit.specialised``.
     formulas: dict = MappingProxyType({})
-
-
-class Tower(NamedTuple):
-    """Dense layers with ReLU on top of a factorization machine, and the weights of their outputs.
-
-    The input is, for every row, the sums of x v of each field, side by side; or, without fields,
-    ((sum of x v)^2 - sum of (x v)^2) / 2 column by column. The dot product of the last layer's
-    outputs and the last weights is added to the score.
-    """
-
-    #: (n_weights,), float32: of every layer first the weights, (n_in, n_out), and then the biases;
-    #: at the end those of the outputs of the last layer.
-    weights: np.ndarray
-    widths: np.ndarray  #: (n_layers + 1,), of the input and of every layer, int64
-    fields: np.ndarray  #: (n_features,), from 0 on, int32; of length 0 without fields
-    n_fields: int
-
-
-class TowerTraining(NamedTuple):
-    """How the towers of all outputs are trained, beside what an FMProblem describes."""
-
-    towers: list  #: of Tower, one for each output; updated in place
-    #: The optimizer state of each tower: two arrays of shape (n_weights,), or empty ones.
-    states: list
-    #: (n_weights,), float32: the multiple of a weight that each unit of the rows' weight adds to
-    #: its gradient.
-    penalties: np.ndarray
-    #: (n_layers + 1,), float32: shares of the input's and of every layer's values that are dropped.
-    #: Value f of level l, of the row at place r of an epoch, is dropped by 16 bits of a hash, as
-    #: those of users' vectors are; the stream is number 1 of the epoch, and the row's key its
-    #: number r * (n_layers + 1) + l.
-    dropouts: np.ndarray
-    rule: UpdateRule  #: with one rate for all weights
-    formulas: dict = MappingProxyType({})  #: custom formulas of the step, as in ``FMProblem``
 
 
 # Recommenders.
@@ -568,28 +569,6 @@ class Backend(ABC):
             Canonical; or what ``fm_rows`` has returned.
         weights : list of FMWeights
         n_threads : int
-        """
-
-    @abstractmethod
-    def deepfm_trainer(self, problem, training, n_threads):
-        """Return a trainer of factorization machines with towers, as ``fm_trainer`` does.
-
-        Parameters
-        ----------
-        problem : FMProblem
-            With factors of one rank.
-        training : TowerTraining
-        n_threads : int
-        """
-
-    @abstractmethod
-    def deepfm_scores(self, X, weights, towers, n_threads):
-        """Return the scores of rows under every output, (n_outputs, n_rows) float32.
-
-        Parameters
-        ----------
-        X, weights, n_threads : see ``fm_scores``
-        towers : list of Tower
         """
 
     @abstractmethod

@@ -7,7 +7,7 @@ from freqfm._input.validation import draw_seed
 from freqfm.dask import _shards
 from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, with_options
 from freqfm.dask._cluster import aligned_partitions
-from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows, ShardedTowerTrainer
+from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
 from freqfm.estimators.fm import deepfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW
 from freqfm.estimators.fm.targets import balanced_weights
@@ -334,11 +334,7 @@ class RaFMRegressor(_Numbers, ShardedFM, rafm.RaFMRegressor):
 class DeepFMClassifier(_Classes, ShardedFM, deepfm.DeepFMClassifier):
     """Factorization machine with dense layers for classification, trained on a Dask cluster."""
 
-    _trainer = ShardedTowerTrainer
-
 
 @estimator(deepfm.DeepFMRegressor, "y.astype(float)")
 class DeepFMRegressor(_Numbers, ShardedFM, deepfm.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
-
-    _trainer = ShardedTowerTrainer

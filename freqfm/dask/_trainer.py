@@ -8,7 +8,6 @@ import numpy as np
 from freqfm.dask import _shards
 from freqfm.dask._cluster import Cluster
 from freqfm.dask._merge import Layout, merge
-from freqfm.estimators.fm.tower import TowerTrainer
 from freqfm.estimators.fm.trainer import FMTrainer
 
 
@@ -223,7 +222,3 @@ class ShardedMachine(Sharded):
 
 class ShardedFMTrainer(ShardedMachine, FMTrainer):
     """Training of factorization machines on a cluster."""
-
-
-class ShardedTowerTrainer(ShardedMachine, TowerTrainer):
-    """Training of factorization machines with a tower on a cluster."""

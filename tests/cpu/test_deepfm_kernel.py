@@ -12,8 +12,8 @@ from test_numpy_backend import OPTIMIZERS, assert_near, covering, fit_both, labe
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, backends
 from freqfm._input.validation import canonical_csr
+from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as deepfm
-from freqfm.backends.cpu.fm import deep_trainer as deepfm_trainer
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
@@ -95,12 +95,12 @@ def test_gradient_equals_finite_differences(cls, fields):
     model.set_params(optimizer=SGD(1e-30), layer_optimizer=SGD(1e-30)).fit(X, y, weight)
     moved = clone(model).set_params(optimizer=SGD(1.0), layer_optimizer=SGD(1.0)).fit(X, y, weight)
     dense, held = X.toarray().astype(float), (X.toarray() != 0).any(axis=0)
-    weights = type(model._outputs()[0])(*(w.astype(float) for w in model._outputs()[0]))
-    tower = model._towers()[0]
+    *arrays, tower = model._outputs()[0]
     tower = tower._replace(weights=tower.weights.astype(float))
+    weights = FMWeights(*(array.astype(float) for array in arrays), tower)
 
     def objective():
-        scores, _ = reference.forward(dense, weights, tower)
+        scores, _ = reference.forward(dense, weights)
         if cls is DeepFMClassifier:
             losses = np.logaddexp(0, scores) - y * scores
         else:
@@ -112,9 +112,10 @@ def test_gradient_equals_finite_differences(cls, fields):
         penalty += alphas["alpha_layers"] / 2 * sum((matrix**2).sum() for matrix in matrices)
         return (weight @ losses + penalty) / weight.sum()
 
-    moved = [*moved._outputs()[0], moved._towers()[0].weights]
+    *moved, of_tower = moved._outputs()[0]
+    moved.append(of_tower.weights)
     h = 1e-5
-    for array, after in zip([*weights, tower.weights], moved, strict=True):
+    for array, after in zip([*weights[:3], tower.weights], moved, strict=True):
         for index in np.ndindex(array.shape):
             array[index] += h
             up = objective()
@@ -146,28 +147,23 @@ def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer, 
 def test_scores_of_a_row_depend_on_that_row_alone(fields):
     X, y = rows(150)
     model = model_of(fields=fields).fit(X, y)
-    X, weights, towers = canonical_csr(X), model._outputs(), model._towers()
-    scores = deepfm_trainer.deepfm_scores(X, weights, towers, 1)[0]
-    assert_allclose(scores, reference.scores(X.toarray(), weights[0], towers[0]), atol=1e-5)
+    X, weights, score = canonical_csr(X), model._outputs(), backends.get().fm_scores
+    scores = score(X, weights, 1)[0]
+    assert_allclose(scores, reference.scores(X.toarray(), weights[0]), atol=1e-5)
     for n_threads in (2, 3):
-        assert_array_equal(deepfm_trainer.deepfm_scores(X, weights, towers, n_threads)[0], scores)
-    alone = [
-        deepfm_trainer.deepfm_scores(canonical_csr(X[i : i + 1]), weights, towers, 1)[0, 0]
-        for i in range(70)
-    ]
+        assert_array_equal(score(X, weights, n_threads)[0], scores)
+    alone = [score(canonical_csr(X[i : i + 1]), weights, 1)[0, 0] for i in range(70)]
     assert_array_equal(alone, scores[:70])
 
 
 def test_towers_that_have_diverged_give_no_number():
     X, y = rows()
     model = model_of().fit(X, y)
-    (tower,) = model._towers()
-    weights = tower.weights.copy()
+    (output,) = model._outputs()
+    weights = output.tower.weights.copy()
     weights[0] = np.nan  # of the first layer, after which there is another one
-    towers = [tower._replace(weights=weights)]
-    assert np.isnan(
-        deepfm_trainer.deepfm_scores(canonical_csr(X), model._outputs(), towers, 1)
-    ).all()
+    output = output._replace(tower=output.tower._replace(weights=weights))
+    assert np.isnan(backends.get().fm_scores(canonical_csr(X), [output], 1)).all()
 
 
 @pytest.mark.slow
@@ -186,7 +182,6 @@ def test_a_backend_scores_towers():
     model = model_of().fit(X, y)
     X = canonical_csr(X)
     one, other = (
-        backend.deepfm_scores(X, model._outputs(), model._towers(), 1)
-        for backend in (backends.get(), NumpyBackend())
+        backend.fm_scores(X, model._outputs(), 1) for backend in (backends.get(), NumpyBackend())
     )
     assert_allclose(one, other, atol=1e-5)

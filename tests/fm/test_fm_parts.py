@@ -82,7 +82,7 @@ def test_scores_by_a_table_that_is_prefetched():
     X = canonical_csr(sparse.csr_array(np.tri(100, 10)[rng.integers(-1, 9, 100)] * 0.5))
     weights = random_weights(10, 64)
     far = FMWeights(weights.intercept, np.zeros(20_000, "f4"), np.zeros((20_000, 64), "f4"))
-    far.linear[1999::2000], far.factors[1999::2000] = weights[1:]
+    far.linear[1999::2000], far.factors[1999::2000] = weights[1:3]
     spread = sparse.csr_array((X.data, 2000 * X.indices + 1999, X.indptr), shape=(100, 20_000))
     expected = BACKEND.fm_scores(X, [weights], 1)
     for n_threads in (1, 2):

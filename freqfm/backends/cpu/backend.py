@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from freqfm.backends.base import Backend
-from freqfm.backends.cpu.fm.deep_trainer import DeepFMEpochs, deepfm_scores
 from freqfm.backends.cpu.fm.labels import (
     MOST_FEATURES_PER_ENTRY,
     label_tokens,
@@ -45,8 +44,6 @@ class CPUBackend(Backend):
 
     fm_trainer = staticmethod(FMEpochs)
     fm_scores = staticmethod(fm_scores)
-    deepfm_trainer = staticmethod(DeepFMEpochs)
-    deepfm_scores = staticmethod(deepfm_scores)
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores predict, see ``Backend``."""

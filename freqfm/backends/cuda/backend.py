@@ -19,6 +19,11 @@ def _cpu_only(what):
     return method
 
 
+def _refuse_towers(weights):
+    if weights[0].tower is not None:
+        raise CPUOnlyError("DeepFM runs on the CPU only; set device='cpu', or device='auto'.")
+
+
 class CUDABackend(Backend):
     """The models' operations on a GPU; see :class:`freqfm.backends.base.Backend`.
 
@@ -42,6 +47,7 @@ class CUDABackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""
+        _refuse_towers(problem.weights)
         return FMEpochs(self.device, problem)
 
     def fm_rows(self, X):
@@ -50,6 +56,7 @@ class CUDABackend(Backend):
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
+        _refuse_towers(weights)
         return fm_scores(self.device, X, weights)
 
     # Recommenders.
@@ -91,6 +98,4 @@ class CUDABackend(Backend):
     table_trainer = _cpu_only("Backbones are trained")
     least_squares = _cpu_only("Least squares are solved")
     propagation = _cpu_only("Graphs are propagated")
-    deepfm_trainer = _cpu_only("DeepFM is trained")
-    deepfm_scores = _cpu_only("DeepFM is scored")
     word2vec_trainer = _cpu_only("Word vectors are trained")

@@ -178,6 +178,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     #: Names of the arrays that are trained, and the class that trains them.
     _weight_names: ClassVar[tuple]
     _trainer = FMTrainer
+    #: What may help if training diverges, apart from a smaller learning rate.
+    _divergence_hint = "scale the features (and a regression target) to about 1"
 
     _writes_checkpoints = True
 
@@ -209,9 +211,11 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     def _outputs(self):
         """Return the FMWeights of every output, as views of the model's arrays."""
 
-    @abstractmethod
     def _ranked_training(self):
         """Return the RankedTraining of factors of several ranks, or None for a single rank."""
+
+    def _tower_training(self, total_weight):
+        """Return the TowerTraining of dense layers, for rows of some weight, or None."""
 
     @abstractmethod
     def _encode_target(self, y, classes, reset):

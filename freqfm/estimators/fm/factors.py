@@ -109,6 +109,3 @@ class PlainFactors(BaseFM):
         coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)
         factors = as_kernel_input(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
         return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
-
-    def _ranked_training(self):
-        return None

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
-from freqfm import backends
 from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
 from freqfm._input.ids import check_present, unique_codes
 from freqfm._input.validation import (
@@ -19,13 +18,11 @@ from freqfm._input.validation import (
     as_kernel_array,
     as_kernel_input,
     check_memory,
-    count_threads,
     layer_sizes,
 )
 from freqfm._memory import aligned_copy, aligned_zeros
 from freqfm.backends.base import Tower, TowerTraining
 from freqfm.estimators.fm.factors import PlainFactors
-from freqfm.estimators.fm.trainer import FMTrainer
 from freqfm.estimators.training import check_same_class
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
@@ -34,33 +31,6 @@ from freqfm.optimizers import OPTIMIZERS, Optimizer
 __all__ = ["FactorsWithTower"]
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
-
-
-class TowerTrainer(FMTrainer):
-    """An ``FMTrainer`` of a model with a tower, if it has one."""
-
-    divergence_hint = (
-        f"a smaller rate of layer_optimizer, such as layer_optimizer=Adam(1e-4), or "
-        f"{FMTrainer.divergence_hint}"
-    )
-
-    def _start(self, problem, n_threads):
-        model = self.model
-        if not model._has_tower:
-            return super()._start(problem, n_threads)
-        optimizer = model._checked_layer_optimizer()
-        per_weight = model.alpha_layers
-        if model.alpha_per == "token":
-            per_weight = per_weight / self._total_weight
-        training = TowerTraining(
-            towers=model._towers(),
-            states=list(zip(*model._tower_state.values(), strict=True)),
-            penalties=np.float32(per_weight) * _is_no_bias(model._layer_widths),
-            dropouts=np.full(len(model._layer_widths), model.dropout, dtype=np.float32),
-            rule=optimizer.update_rule(),
-            formulas=layer_replacements(optimizer.replacements()),
-        )
-        return backends.start(model.device, "deepfm_trainer", problem, training, n_threads)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -75,7 +45,10 @@ class FactorsWithTower(PlainFactors):
         "alpha_layers": NON_NEGATIVE,
         "dropout": [Interval(Real, 0, 1, closed="left")],
     }
-    _trainer = TowerTrainer
+    _divergence_hint = (
+        f"a smaller rate of layer_optimizer, such as layer_optimizer=Adam(1e-4), or "
+        f"{PlainFactors._divergence_hint}"
+    )
 
     hidden_layer_sizes: ArrayLike = (64,)
     fields: ArrayLike | None = None
@@ -207,21 +180,29 @@ class FactorsWithTower(PlainFactors):
         first, second = self._checked_layer_optimizer().state_widths(n_weights)
         return {"first": (n_outputs, first), "second": (n_outputs, second)}
 
-    def _towers(self):
-        """Return the Tower of every output, as views of the model's weights."""
-        fields = self.fields_
+    def _outputs(self):
+        outputs, fields = super()._outputs(), self.fields_
+        if not self._has_tower:
+            return outputs
         n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
         fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
         widths = as_kernel_input(self._layer_widths, np.int64)
-        weights = as_kernel_input(self._tower)
-        return [Tower(of_output, widths, fields, n_fields) for of_output in weights]
+        towers = [Tower(of, widths, fields, n_fields) for of in as_kernel_input(self._tower)]
+        return [of._replace(tower=tower) for of, tower in zip(outputs, towers, strict=True)]
 
-    def _score_rows(self, X):
+    def _tower_training(self, total_weight):
         if not self._has_tower:
-            return super()._score_rows(X)
-        n_threads = count_threads(self.n_jobs)
-        operands = X, self._outputs(), self._towers(), n_threads
-        return backends.serve(self.device, "deepfm_scores", *operands)
+            return None
+        optimizer, penalty = self._checked_layer_optimizer(), self.alpha_layers
+        if self.alpha_per == "token":
+            penalty = penalty / total_weight
+        return TowerTraining(
+            states=list(zip(*self._tower_state.values(), strict=True)),
+            penalties=np.float32(penalty) * _is_no_bias(self._layer_widths),
+            dropouts=np.full(len(self._layer_widths), self.dropout, dtype=np.float32),
+            rule=optimizer.update_rule(),
+            formulas=layer_replacements(optimizer.replacements()),
+        )
 
     # Models to continue, and models from files.
 

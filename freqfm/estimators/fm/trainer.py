@@ -88,8 +88,10 @@ class TrainingRows(NamedTuple):
 class ModelTask(TrainingTask):
     """What is the same in all tasks that train factorization machines, see ``TrainingTask``."""
 
-    #: What may help if training diverges, apart from a smaller learning rate.
-    divergence_hint = "scale the features (and a regression target) to about 1"
+    @property
+    def divergence_hint(self):
+        """What may help if training diverges, apart from a smaller learning rate."""
+        return self.model._divergence_hint
 
     @property
     def _names(self):
@@ -143,18 +145,19 @@ class FMTrainer(ModelTask):
             # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
             ranked=model._ranked_training(),
+            tower=model._tower_training(self._total_weight),
             weights=model._outputs(),
             states=model._optimizer_states(),
             formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
         )
-        self._backend, self._trainer = self._start(problem, count_threads(model.n_jobs))
+        n_threads = count_threads(model.n_jobs)
+        self._backend, self._trainer = backends.start(
+            model.device, "fm_trainer", problem, n_threads
+        )
         if rows.held_out is not None:
             # Scored in every epoch.
             X, target, weight = rows.held_out
             self._held_out = self._backend.fm_rows(X), target, weight
-
-    def _start(self, problem, n_threads):
-        return backends.start(self.model.device, "fm_trainer", problem, n_threads)
 
     def _objective(self, rows, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)

@@ -33,20 +33,12 @@ class NumpyBackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs."""
-        return FMEpochs(problem)
+        return (FMEpochs if problem.tower is None else deepfm.DeepFMEpochs)(problem)
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output."""
-        return np.stack([scores(X.toarray(), of_output) for of_output in weights])
-
-    def deepfm_trainer(self, problem, training, n_threads):
-        """Return a trainer of machines with towers."""
-        return deepfm.DeepFMEpochs(problem, training)
-
-    def deepfm_scores(self, X, weights, towers, n_threads):
-        """Return the scores of rows under every output."""
-        outputs = zip(weights, towers, strict=True)
-        return np.stack([deepfm.scores(X.toarray(), *output) for output in outputs])
+        of_output = scores if weights[0].tower is None else deepfm.scores
+        return np.stack([of_output(X.toarray(), output) for output in weights])
 
     def expected_targets(self, loss_code, formulas, scores):
         """Return the targets that scores stand for."""

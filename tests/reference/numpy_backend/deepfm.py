@@ -32,9 +32,9 @@ def inputs_of(X, table, tower):
     return ((X @ table) ** 2 - X**2 @ table**2) / 2
 
 
-def forward(X, weights, tower, masks=None):
+def forward(X, weights, masks=None):
     """Return scores, and the values of the input and of every layer, times their masks."""
-    table = weights.factors.astype(np.float64)
+    tower, table = weights.tower, weights.factors.astype(np.float64)
     masks = masks or [1.0] * len(tower.widths)
     values = [masks[0] * inputs_of(X, table, tower)]
     layers, out = layers_of(tower)
@@ -44,9 +44,9 @@ def forward(X, weights, tower, masks=None):
     return scores + interactions(X, table) + values[-1] @ out, values
 
 
-def scores(X, weights, tower):
+def scores(X, weights):
     """Return the scores of rows of a dense matrix, float32."""
-    return forward(X.astype(np.float64), weights, tower)[0].astype(np.float32)
+    return forward(X.astype(np.float64), weights)[0].astype(np.float32)
 
 
 def backward(tower, values, masks, derivatives):
@@ -64,13 +64,11 @@ def backward(tower, values, masks, derivatives):
 
 
 class DeepFMEpochs(FMEpochs):
-    """What ``Backend.deepfm_trainer`` returns."""
+    """What ``Backend.fm_trainer`` returns for machines with towers."""
 
-    def __init__(self, problem, training):
-        self._towers = training.towers
-        towers = zip(training.towers, training.states, strict=True)
-        states = [(training, *pair) for pair in zip(problem.states, towers, strict=True)]
-        super().__init__(problem._replace(states=states))
+    def __init__(self, problem):
+        pairs = zip(problem.states, problem.tower.states, strict=True)
+        super().__init__(problem._replace(states=list(pairs)))
 
     def run_epoch(self, epoch, n_steps):
         """Train every output on every row once; return the sum of the weighted losses."""
@@ -79,8 +77,7 @@ class DeepFMEpochs(FMEpochs):
 
     def scores(self, rows):
         """Return the scores of rows under every output."""
-        outputs = zip(self.problem.weights, self._towers, strict=True)
-        return np.stack([scores(rows.toarray(), *output) for output in outputs])
+        return np.stack([scores(rows.toarray(), output) for output in self.problem.weights])
 
     def _batch(self, problem, rows, number, *output):
         batch = DeepBatch(problem, rows, number, *output)
@@ -93,7 +90,8 @@ class DeepBatch(Batch):
     """One step of one output and its tower."""
 
     def __init__(self, problem, rows, number, weights, states, target):
-        self.training, state, (self.tower, self.tower_state) = states
+        state, self.tower_state = states
+        self.training, self.tower = problem.tower, weights.tower
         super().__init__(problem, rows, number, weights, state, target)
         self.number = number
 
@@ -110,7 +108,7 @@ class DeepBatch(Batch):
         """Move all weights; return the weighted loss of the rows."""
         X, objective, tower = self.X, self.problem.objective, self.tower
         table = self.weights.factors.astype(np.float64)
-        found, values = forward(X, self.weights, tower, self.masks)
+        found, values = forward(X, self.weights, self.masks)
         code = objective.loss_code
         losses, derivatives = loss_of(code, self.formulas, found, self.target)
         derivatives = self.weight * derivatives

@@ -21,7 +21,7 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
-from freqfm.backends.base import FMWeights, Tower, UpdateRule
+from freqfm.backends.base import UpdateRule
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
     differentiate,
@@ -58,9 +58,8 @@ _OF_DROPOUT = 1
 
 
 class Layers(NamedTuple):
-    """The tower of one output, and how its weights move."""
+    """How the weights of a tower move."""
 
-    tower: Tower
     table: np.ndarray  #: (1, n_weights), the tower's weights
     penalties: np.ndarray  #: (n_weights,), float32, for each unit of the rows' weight
     first: np.ndarray  #: (1, n_weights) or empty, optimizer state
@@ -84,12 +83,12 @@ class Dropout(NamedTuple):
     first: int  #: where in the epoch the rows begin
 
 
-class Model(NamedTuple):
-    """What scores rows."""
+class ScoreScratch(NamedTuple):
+    """Working memory of scores."""
 
-    weights: FMWeights
-    tower: Tower
-    dropout: Dropout
+    sums: np.ndarray  #: (2, size, d or more), float32
+    values: np.ndarray  #: (size, n_layers + 1, TILE, widest), float32
+    no_dropout: np.ndarray  #: (n_layers + 1,), float32, zeros
 
 
 class Tiles(NamedTuple):
@@ -150,9 +149,10 @@ def _drop(n_rows, level, width, dropout, values):
 
 
 @inlined
-def _write_input(i, rows, weights, tower, sums, squares, values):
+def _write_input(i, rows, weights, sums, squares, values):
     """Write the tower's input for row ``i``, whose sums of x v and (x v)^2 are given."""
     factors, width = weights.factors, np.uint64(weights.factors.shape[1])
+    tower = weights.tower
     if tower.fields.shape[0] == 0:
         for f in range(width):
             values[f] = HALF * (sums[f] * sums[f] - squares[f])
@@ -279,17 +279,17 @@ def _by_pairs(i, j, tower, inner, scratch):
 
 
 @inlined
-def _learn_tile(first, n_rows, rank, loss_code, model, batch, by_tower, scratch):
-    """Score and differentiate a tile of rows, from row ``first`` of the batch on."""
-    weights, tower, of_batch = model
-    dropout = Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
+def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, scratch):
+    """Score and differentiate a tile of rows: where it begins in the batch, and how many."""
+    first, n_rows = tile_rows
+    tower, dropout = weights.tower, Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
     shared, rows, squares = scratch.shared, rows_of(batch), scratch.shared.squares[rank]
     tile = Tiles(scratch.tiles.values[rank], scratch.tiles.deltas[rank])
     for i in range(n_rows):
         j = np.uint64(first + i)
         sums = shared.sums[0, j]
         shared.scores[j], _, shared.curvatures[j] = sum_row(j, rows, weights, sums, squares)
-        _write_input(j, rows, weights, tower, sums, squares, tile.values[0, i])
+        _write_input(j, rows, weights, sums, squares, tile.values[0, i])
     _forward(n_rows, tower, dropout, tile.values)
     _add_scores(first, n_rows, tower, tile.values, shared.scores)
     differentiate(first, first + n_rows, loss_code, batch, shared)
@@ -310,16 +310,16 @@ def _count_chunks(n_rows):
 
 
 @inlined
-def _learn_chunk(c, rank, n_rows, loss_code, model, batch, scratch):
+def _learn_chunk(c, part, loss_code, weights, dropout, batch, scratch):
     """Score and differentiate the rows of one chunk."""
-    by_tower = scratch.by_tower[c]
+    by_tower, n_rows = scratch.by_tower[c], part.n_rows
     for f in range(by_tower.shape[0]):
         by_tower[f] = ZERO
     n_tiles, n_chunks = (n_rows + TILE - 1) // TILE, _count_chunks(n_rows)
     for number in range(n_tiles * c // n_chunks, n_tiles * (c + 1) // n_chunks):
         first = number * TILE
-        n = min(TILE, n_rows - first)
-        _learn_tile(first, n, rank, loss_code, model, batch, by_tower, scratch)
+        tile_rows = first, min(TILE, n_rows - first)
+        _learn_tile(tile_rows, part.rank, loss_code, weights, dropout, batch, by_tower, scratch)
 
 
 # Steps.
@@ -351,9 +351,9 @@ def _sum_field(t, penalty, vector, first, scratch, batch, total):
 
 
 @inlined
-def _step_tokens(tokens, rank, step, rule, model, state, batch, scratch):
+def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
     """Update the factors of some tokens."""
-    factors, fields, shared = model.weights.factors, model.tower.fields, scratch.shared
+    factors, fields, shared = weights.factors, weights.tower.fields, scratch.shared
     tables = state.factors_first, state.factors_second
     total, gradient = shared.totals[rank], shared.gradients[rank]
     for t in range(*tokens):
@@ -412,13 +412,12 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     member, rows, layers = Member(rank, size, barrier), problem.rows, state.layers
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
-    loss = span.loss
+    loss, code = span.loss, problem.objective.loss_code
     for b in range(span.first_batch, span.last_batch):
         part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
-        n_rows, code = part.n_rows, problem.objective.loss_code
-        model = Model(weights, layers.tower, Dropout(layers.dropouts, key, part.start))
-        for c in range(rank, _count_chunks(n_rows), size):
-            _learn_chunk(c, rank, n_rows, code, model, batch, scratch)
+        dropout = Dropout(layers.dropouts, key, part.start)
+        for c in range(rank, _count_chunks(part.n_rows), size):
+            _learn_chunk(c, part, code, weights, dropout, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(
@@ -426,19 +425,18 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
         )
         loss += of_batch
         _step_tower(part, step, layers, scratch.by_tower)
-        _step_tokens(tokens, rank, step, problem.rule, model, state.tokens, batch, scratch)
+        _step_tokens(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
     return loss
 
 
 @kernel
-def deepfm_score(rank, size, barrier, rows, model, values, sums, scores):
-    """Write the scores of CSR rows, tile by tile.
+def deepfm_score(rank, size, barrier, rows, weights, scratch, scores):
+    """Write the scores of CSR rows, tile by tile; ``scratch`` is a ScoreScratch.
 
-    ``values``, see Tiles, and ``sums`` (2, size, d or more) are scratch. Old rows fill the last
-    tile, so that no score depends on how many rows there are. The Model must drop nothing.
+    Old rows fill the last tile, so that no score depends on how many rows there are.
     """
-    weights, tower, dropout = model
-    total, squares, values = sums[0, rank], sums[1, rank], values[rank]
+    tower, dropout = weights.tower, Dropout(scratch.no_dropout, _ZERO, 0)
+    sums, squares, values = scratch.sums[0, rank], scratch.sums[1, rank], scratch.values[rank]
     n_rows = scores.shape[0]
     n_tiles = (n_rows + TILE - 1) // TILE
     for number in range(n_tiles * rank // size, n_tiles * (rank + 1) // size):
@@ -446,7 +444,7 @@ def deepfm_score(rank, size, barrier, rows, model, values, sums, scores):
         n_in_tile = min(TILE, n_rows - first)
         for i in range(n_in_tile):
             j = np.uint64(first + i)
-            scores[j] = sum_row(j, rows, weights, total, squares)[0]
-            _write_input(j, rows, weights, tower, total, squares, values[0, i])
+            scores[j] = sum_row(j, rows, weights, sums, squares)[0]
+            _write_input(j, rows, weights, sums, squares, values[0, i])
         _forward(TILE, tower, dropout, values)
         _add_scores(first, n_in_tile, tower, values, scores)

@@ -1,10 +1,24 @@
 """Training of factorization machines on the CPU: packed rows, scratch, a team of threads."""
 
+import contextlib
+
 import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
+from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import RankedTables, Trainer
 from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows, Scratch
+from freqfm.backends.cpu.fm.deep import (
+    N_CHUNKS,
+    TILE,
+    DeepScratch,
+    DeepState,
+    Layers,
+    ScoreScratch,
+    Tiles,
+    deepfm_score,
+    deepfm_train,
+)
 from freqfm.backends.cpu.fm.packing import pack_rows
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches
@@ -14,6 +28,9 @@ from freqfm.backends.cpu.team import Team
 # A kernel call trains about so many weights, a tenth of a second's work, before Python may look
 # whether the user has interrupted.
 _WEIGHTS_PER_CALL = 50_000_000
+
+# And about so many multiplications by the weights of towers.
+_PRODUCTS_PER_CALL = 500_000_000
 
 # If some of its threads find no free core, the team looks for one after so many weights, or four
 # times a call. A thread that reads chunks of a stream is done long before the chunk is trained.
@@ -50,29 +67,41 @@ def _most_entries(lengths, batch_size):
     return most
 
 
-def sums_of_rows(n_sums, n_threads, width):
-    """Return scratch for the sums of a row, for each thread."""
-    return aligned_zeros((n_sums, n_threads, width + PADDING))
+def _values(tower, size, n_levels):
+    """Return working memory of tiles of rows, as wide as the tower, for ``size`` threads."""
+    widest = -(-int(tower.widths.max()) // PADDING) * PADDING
+    return aligned_zeros((size, n_levels, TILE, widest))
 
 
-def enough_threads(X, width, n_threads):
-    """Return how many threads are worth starting for a pass over the rows of ``X``."""
-    return 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
+def _blas_of(tower):
+    """Return a context manager in which threads may use a tower."""
+    return contextlib.nullcontext() if tower is None else single_threaded_blas()
 
 
 def fm_scores(X, weights, n_threads):
     """Return the scores of rows under every output, see ``Backend``."""
-    ranked = isinstance(weights[0].factors, RankedTables)
-    kernel = rafm_score if ranked else fm_score
-    width = int(widths_of(weights[0].factors).max())
+    factors, tower = weights[0].factors, weights[0].tower
+    kernel = rafm_score if isinstance(factors, RankedTables) else fm_score
+    width = int(widths_of(factors).max())
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
-    n_threads = enough_threads(X, width, n_threads)
-    sums = sums_of_rows(4 if ranked else 2, n_threads, width)
-    with Team(n_threads) as team:
+    n_threads = 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
+    scratch = aligned_zeros((4, n_threads, width + PADDING))
+    if tower is not None:
+        kernel, n_levels = deepfm_score, len(tower.widths)
+        values = _values(tower, n_threads, n_levels)
+        scratch = ScoreScratch(scratch, values, np.zeros(n_levels, dtype=np.float32))
+    with _blas_of(tower), Team(n_threads) as team:
         for output, out in zip(weights, scores, strict=True):
-            team.run(kernel, rows, output, sums, out)
+            team.run(kernel, rows, output, scratch, out)
     return scores
+
+
+def _deep_state(weights, state, of_tower, training):
+    """Return the DeepState of an output."""
+    table, first, second = (a.reshape(1, -1) for a in (weights.tower.weights, *of_tower))
+    rule, dropouts = training.rule, training.dropouts
+    return DeepState(state, Layers(table, training.penalties, first, second, rule, dropouts))
 
 
 class FMEpochs(Trainer):
@@ -87,8 +116,13 @@ class FMEpochs(Trainer):
 
     def __init__(self, problem, n_threads):
         self._weights, self._n_threads = problem.weights, n_threads
-        self._outputs = list(zip(problem.weights, problem.states, strict=True))
         self._kernel = fm_train if problem.ranked is None else rafm_train
+        states, formulas, tower = problem.states, problem.formulas, problem.tower
+        if tower is not None:
+            self._kernel, formulas = deepfm_train, {**formulas, **tower.formulas}
+            each = zip(problem.weights, states, tower.states, strict=True)
+            states = [_deep_state(*of_output, tower) for of_output in each]
+        self._outputs = list(zip(problem.weights, states, strict=True))
         trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
         most = _most_entries(np.diff(problem.X.indptr)[trained], self._batch_size)
@@ -110,17 +144,30 @@ class FMEpochs(Trainer):
         per_entry = int(widths.sum()) + _WEIGHTS_PER_ENTRY
         per_batch = max(1, (len(entries) - 1) // self._n_batches) * per_entry
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // per_batch)
+        if tower is not None:
+            products = 3 * len(problem.weights[0].tower.weights) * self._batch_size
+            most_batches = max(1, _PRODUCTS_PER_CALL // products)
+            self._batches_per_call = min(self._batches_per_call, most_batches)
         per_look = min(self._batches_per_call, self._n_batches) // _LOOKS_PER_CALL
         self._batches_per_look = max(1, per_look, _WEIGHTS_PER_LOOK // per_batch)
         mean_length = problem.X.nnz / problem.X.shape[0]
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
         self._scratch = self._make_scratch(most, widths, problem.X.shape[1], n_threads)
-        self._team = Team(n_threads, problem.formulas)
+        self._team = Team(n_threads, formulas)
 
     def _make_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch for batches of at most ``most`` entries."""
         shared = self._shared_scratch(most, widths, n_tokens, n_threads)
+        tower = self._weights[0].tower
+        if tower is not None:
+            columns = int(tower.widths[0]) if len(tower.fields) else 2 * int(widths[0])
+            return DeepScratch(
+                shared=shared,
+                tiles=Tiles(*(_values(tower, n_threads, n) for n in (len(tower.widths), 2))),
+                gradients=aligned_zeros((self._batch_size, columns)),
+                by_tower=aligned_zeros((N_CHUNKS + 1, len(tower.weights))),
+            )
         if self._problem.ranked is None:
             return shared
         of_levels = len(widths), self._batch_size
@@ -168,11 +215,14 @@ class FMEpochs(Trainer):
         )
 
     def __enter__(self):
-        self._team.__enter__()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_blas_of(self._weights[0].tower))
+            stack.enter_context(self._team)
+            self._entered = stack.pop_all()
         return self
 
     def __exit__(self, *exception):
-        self._team.__exit__(*exception)
+        self._entered.__exit__(*exception)
 
     def run_epoch(self, epoch, n_steps):
         """Train every output on every row once; return the loss of all, see ``Backend``."""
