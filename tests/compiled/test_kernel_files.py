@@ -3,7 +3,8 @@
 import pytest
 
 from freqfm.backends.cuda import kernel_files
-from freqfm.backends.cuda.fm.plain import SCORE, TRAIN
+from freqfm.backends.cuda.fm.batch import TRAIN
+from freqfm.backends.cuda.fm.scores import SCORE
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def test_names_depend_on_all_that_is_compiled():
     names = [kernel_files.name_of(*kind) for kind in kinds]
     assert len(set(names)) == 5
     assert names[0] == kernel_files.name_of(*kinds[0])
-    assert names[0].startswith("freqfm.backends.cuda.fm.plain.score_batch-")
+    assert names[0].startswith("freqfm.backends.cuda.fm.batch.score_batch-")
 
 
 def test_what_is_saved_is_found(folder):

@@ -12,7 +12,8 @@ pytest.importorskip("numba.cuda")
 from freqfm import backends
 from freqfm.backends import cuda
 from freqfm.backends.cuda import device
-from freqfm.backends.cuda.fm.plain import SCORE, TRAIN
+from freqfm.backends.cuda.fm.batch import TRAIN
+from freqfm.backends.cuda.fm.scores import SCORE
 
 
 class Gpu:

@@ -171,7 +171,7 @@ def test_kernels_compile(monkeypatch, tmp_path, ptx_of, case):
 
 def test_phases_can_be_timed(monkeypatch, ptx_of):
     from freqfm.backends.cuda import device
-    from freqfm.backends.cuda.fm.plain import TRAIN
+    from freqfm.backends.cuda.fm.batch import TRAIN
 
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks" / "speed")
     from gpu_phases import timed_in_turn

@@ -11,7 +11,7 @@ from freqfm import backends
 from freqfm._numba.jit import inlined
 from freqfm.backends.cuda import occurrences
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.backends.cuda.fm import plain as fm
+from freqfm.backends.cuda.fm import batch as fm
 from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.team import group_sum, synchronize_group
 

@@ -1,5 +1,6 @@
 """Recommenders on an emulated GPU, compared with the reference in NumPy and with the CPU."""
 
+import emulated_gpu
 import numpy as np
 import pytest
 from custom_components import CustomAdagrad, CustomBPR
@@ -22,8 +23,7 @@ from freqfm import FastVAERecommender, MFRecommender, backends
 from freqfm.backbones import Features, LightGCN
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.backends.cuda.ranking import trainer as ranking_trainer
-from freqfm.backends.cuda.vae import trainer as vae_trainer
+from freqfm.backends.cuda.ranking import alignment, softmax
 from freqfm.losses import BPR, BSL, MAWU, Softmax
 from freqfm.optimizers import SGD
 from freqfm.samplers import SAMPLERS, Uniform
@@ -203,8 +203,8 @@ def test_lanes_of_a_group_agree(fit_on, name):
 def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
     model = small(**ONE_EACH[name])
     whole = fit_on(on_gpu(), model)
-    for trainer in (ranking_trainer, vae_trainer):
-        monkeypatch.setattr(trainer, "_SCORES", 50)
+    for module in (alignment, softmax):
+        monkeypatch.setattr(module, "MOST_SCORES", 50)
     device = EmulatedDevice(4)
     parts = fit_on(CUDABackend(device), model)
     n_panels = [getattr(args, "n_panels", 1) for args in device.launches.values()]
@@ -212,6 +212,19 @@ def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
     assert max(n_panels) > 1
     for table, expected in whole._tables().items():
         assert_allclose(parts._tables()[table], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "temperatures", "full", "midx", "autoencoder"])
+def test_slices_of_many_negatives_agree(fit_on, monkeypatch, name):
+    temperatures = {"loss": "bsl", "temperature": AdapTau(warm_up=0)}
+    model = small(**ONE_EACH.get(name, temperatures), weight_decay=0.01)
+    whole = learned(fit_on(on_gpu(), model))
+    monkeypatch.setattr(softmax, "SLICE", 2)
+    emulated_gpu._python.cache_clear()
+    parts = learned(fit_on(on_gpu(4), model))
+    emulated_gpu._python.cache_clear()
+    for part, expected in whole.items():
+        assert_allclose(parts[part], expected, rtol=1e-4, atol=1e-5, err_msg=part)
 
 
 @pytest.mark.parametrize(

@@ -408,12 +408,12 @@ def test_public_names_resolve():
         ("freqfm.initializers", "from freqfm import FMClassifier", "may not import __init__"),
         ("freqfm.initializers", "import freqfm", "may not import __init__"),
         (
-            "freqfm.backends.cuda.fm.plain",
+            "freqfm.backends.cuda.fm.batch",
             "from freqfm.backends.cpu import rows",
             "backends/cpu",
         ),
         (
-            "freqfm.backends.cuda.fm.plain",
+            "freqfm.backends.cuda.fm.batch",
             "from ...cpu.ownership import owner",
             "backends/cpu",
         ),
@@ -448,7 +448,7 @@ def test_checker_sees_violations(module, source, complaint):
             "from ..training import EpochLoop\nfrom ...backends.base import FMWeights",
         ),
         ("freqfm.estimators.fm", "def f():\n    import matplotlib.pyplot, pandas"),
-        ("freqfm.backends.cuda.fm.plain", "from freqfm.formulas.steps import sgd_step"),
+        ("freqfm.backends.cuda.fm.batch", "from freqfm.formulas.steps import sgd_step"),
         ("freqfm.optimizers", "from ._base import Optimizer\nfrom pandas_like import x"),
     ],
 )

@@ -23,8 +23,9 @@ How the parts fit:
     while its context is open; rules in float32.
 ``occurrences``
     The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
-``fm``, ``fm_trainer``
-    Phases of factorization machines, and what runs them.
+``fm``
+    ``scores`` and ``batch``: phases of factorization machines, plain or with tables of several
+    ranks; ``trainer``: what runs them.
 ``steps``
     Steps of the weights of one row, which tokens of machines and rows of tables share.
 ``columns``
@@ -32,10 +33,13 @@ How the parts fit:
 ``sorting``, ``tables``, ``products``, ``draws``
     What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
     and moved; matrix products by registers; draws from cells of items.
-``ranking``, ``pairwise``, ``alignment``, ``ranking_trainer``
-    Phases of the losses of ``MFRecommender``, and what runs them; ``device_tables`` has the tables.
-``vae``, ``vae_trainer``
-    Phases of the layers of an autoencoder that have a row per item, and what runs them.
+``ranking``
+    ``batches``: what a batch lists, and what all losses do with it. ``softmax``, ``pairwise``,
+    ``alignment``: the phases of a kind of loss, and the ``Family`` that allocates and launches
+    them; ``trainer``: what runs these. ``device_tables`` has the tables.
+``vae``
+    The tables of an autoencoder; its items are trained by the phases of ``ranking.softmax``, with
+    queries in place of users.
 ``backend``
     ``CUDABackend``, which ``freqfm.backends.get`` returns. What is not there raises
     ``CPUOnlyError``.

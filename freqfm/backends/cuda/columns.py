@@ -3,20 +3,6 @@
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.formulas.special import exp_of_minus
 
-__all__ = [
-    "COLUMNS",
-    "FOUR_ZEROS",
-    "add",
-    "exponentials",
-    "four_columns",
-    "largest_of",
-    "products",
-    "read",
-    "sum_inside",
-    "times",
-    "write",
-]
-
 COLUMNS = 4
 
 FOUR_ZEROS = (ZERO, ZERO, ZERO, ZERO)
@@ -34,6 +20,20 @@ def read(array, k, columns):
     """Return four elements of a row."""
     f, g, h, i = columns
     return array[k, f], array[k, g], array[k, h], array[k, i]
+
+
+@inlined
+def moved(columns, by):
+    """Return columns further behind."""
+    f, g, h, i = columns
+    return by + f, by + g, by + h, by + i
+
+
+@inlined
+def read_from(array, begin, columns):
+    """Return four elements of a row that begins at a place of a one-dimensional array."""
+    f, g, h, i = moved(columns, begin)
+    return array[f], array[g], array[h], array[i]
 
 
 @inlined
@@ -56,14 +56,9 @@ def products(u, v):
 
 
 @inlined
-def add(sums, u, v):
-    """Return sums + (u + v)."""
-    return (
-        sums[0] + (u[0] + v[0]),
-        sums[1] + (u[1] + v[1]),
-        sums[2] + (u[2] + v[2]),
-        sums[3] + (u[3] + v[3]),
-    )
+def add(u, v):
+    """Return the sums of four values each."""
+    return u[0] + v[0], u[1] + v[1], u[2] + v[2], u[3] + v[3]
 
 
 @inlined

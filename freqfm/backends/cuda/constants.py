@@ -7,9 +7,10 @@ because it does not fit into a GPU's instruction cache, and compiles faster.
 import numpy as np
 
 from freqfm.backends.base import FMObjective, UpdateRule
-from freqfm.backends.cuda.fm.rafm import Levels
+from freqfm.backends.cuda.fm.scores import Levels
 from freqfm.backends.cuda.ranking.alignment import Alignment
-from freqfm.backends.cuda.ranking.softmax import ItemKeys, RankingCall, Softmax
+from freqfm.backends.cuda.ranking.batches import ItemKeys, RankingCall
+from freqfm.backends.cuda.ranking.softmax import Softmax
 
 __all__ = ["kind_of", "with_constants"]
 
@@ -24,10 +25,10 @@ _CONSTANTS = {
         "decoupled",
     },
     FMObjective: {"loss_code", "fit_intercept", "fit_linear"},
-    Levels: {"prefix", "follow_loss"},
+    Levels: {"ranked", "prefix", "follow_loss"},
     Alignment: {"margins", "half"},
     ItemKeys: {"code"},
-    RankingCall: {"average", "cosine"},
+    RankingCall: {"cosine", "queries_given"},
     Softmax: {"negatives_code", "corrected", "include_positive", "statistics_wanted"},
 }
 

@@ -77,7 +77,7 @@ class DeviceTables:
         touched, rows, multiples = self._none
         for name in self._tables:
             table = self._copies[name]
-            side = Side(table, touched, rows, multiples, self._device.empty((1, 1), np.float32))
+            side = Side(table, touched, rows, multiples, self._device.empty((1, 1), np.float32), 0)
             self._device.run(
                 CATCH_UP_ALL, (side, self.step), 32, len(table.weights),
                 (n_batches + 1, n_batches + 2), self._formulas,

@@ -4,15 +4,9 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Snapshot, Trainer
-from freqfm.backends.cuda.team import group_max
+from freqfm.backends.cuda.team import group_max, group_sum
 
-__all__ = ["DeviceTrainer", "Mirror", "lanes_for", "rule_for_device"]
-
-
-# Arrays of at most so many numbers are copied together: a copy takes as long as one of 400 kB.
-_SHORT = 1 << 16
-
-# Largest numbers are found in groups of this size.
+# Numbers are reduced in groups of this size.
 _GROUP = 4096
 
 _INFINITY = np.float32(np.inf)
@@ -24,7 +18,9 @@ def largest_numbers(team, b, args):
     numbers, found = args
     for w in range(team.rank, found.shape[0], team.size):
         largest = ZERO
-        for i in range(w * 4096 + team.lane, min((w + 1) * 4096, numbers.shape[0]), team.n_lanes):
+        for i in range(
+            w * _GROUP + team.lane, min((w + 1) * _GROUP, numbers.shape[0]), team.n_lanes
+        ):
             number = abs(numbers[i])
             # NaN is the only number that does not equal itself, and no maximum on a GPU.
             largest = max(largest, number if number == number else _INFINITY)
@@ -33,49 +29,44 @@ def largest_numbers(team, b, args):
             found[w] = largest
 
 
-LARGEST = (largest_numbers,)
+@inlined
+def sum_losses(team, b, args):
+    """Write the sums of 4,096 numbers each, in float64."""
+    numbers, sums = args
+    for w in range(team.rank, sums.shape[0], team.size):
+        total = 0.0
+        for i in range(
+            w * _GROUP + team.lane, min((w + 1) * _GROUP, numbers.shape[0]), team.n_lanes
+        ):
+            total += numbers[i]
+        total = group_sum(team, total)
+        if team.lane == 0:
+            sums[w] = total
+
+
+_LARGEST = (largest_numbers,)
+_SUM = (sum_losses,)
+
+
+def _reduced(device, phases, numbers, dtype):
+    n_groups = -(-numbers.shape[0] // _GROUP)
+    found = device.empty(n_groups, dtype)
+    device.run(phases, (numbers, found), 32, n_groups)
+    return device.to_host(found, np.empty(n_groups, dtype=dtype))
+
+
+def sum_of(device, numbers):
+    """Return the sum of numbers in a GPU's memory."""
+    return float(_reduced(device, _SUM, numbers, np.float64).sum())
 
 
 class _Part:
-    """An array in a GPU's memory, and the caller's array or arrays whose values it has.
+    """An array of the caller and its copy in a GPU's memory."""
 
-    Parameters
-    ----------
-    arrays : list of ndarray
-        Several short ones, or one.
-    whole : device array
-    """
-
-    def __init__(self, arrays, whole):
-        self.arrays, self.whole = arrays, whole
-        self.copies, self._together = [whole], arrays[0]
-        if len(arrays) > 1:
-            ends = np.cumsum([len(array) for array in arrays])
-            starts = ends - [len(array) for array in arrays]
-            self._places = list(zip(starts, ends, strict=True))
-            self.copies = [whole[i:j] for i, j in self._places]
-            self._together = np.empty(int(ends[-1]), dtype=np.float32)
-        #: Whether the caller's arrays are up to date, and whether the copy is.
+    def __init__(self, array, copy):
+        self.array, self.copy = array, copy
+        #: Whether the caller's array is up to date, and whether the copy is.
         self.here, self.there = True, False
-
-    def push(self, device):
-        """Copy the caller's arrays to the GPU."""
-        if len(self.arrays) > 1:
-            np.concatenate(self.arrays, out=self._together)
-        device.write(self._together, self.whole)
-        self.there = True
-
-    def pull(self, device):
-        """Copy the GPU's array into the caller's."""
-        self.read(device, self.whole)
-        self.here = True
-
-    def read(self, device, whole):
-        """Copy an array on the GPU of the size of this one into the caller's."""
-        device.to_host(whole, self._together)
-        if len(self.arrays) > 1:
-            for array, (i, j) in zip(self.arrays, self._places, strict=True):
-                array[...] = self._together[i:j]
 
 
 class Mirror:
@@ -109,35 +100,27 @@ class Mirror:
         copies : NamedTuple
             Of the same type.
         """
-        short = [array for array in arrays if _is_short(array)]
-        copies = {}
-        if short:
-            n = sum(len(array) for array in short)
-            copies = self._add(short, self.device.empty(n, np.float32))
-        for array in arrays:
-            if not _is_short(array):
-                copies |= self._add([array], self.device.empty(array.shape, np.float32))
-        return type(arrays)(*(copies[id(array)] for array in arrays))
-
-    def _add(self, arrays, whole):
-        part = _Part(arrays, whole)
-        if whole.size:
-            self.parts.append(part)
-        return {id(array): copy for array, copy in zip(arrays, part.copies, strict=True)}
+        copies = [self.device.empty(array.shape, np.float32) for array in arrays]
+        pairs = zip(arrays, copies, strict=True)
+        self.parts += [_Part(array, copy) for array, copy in pairs if array.size]
+        return type(arrays)(*copies)
 
     def push(self):
         """Write the copies that are not up to date, before an epoch."""
         for part in self.parts:
             if not part.there:
-                part.push(self.device)
+                self._push(part)
         self.is_held = True
+
+    def _push(self, part):
+        self.device.write(part.array, part.copy)
+        part.here = part.there = True
 
     def written(self, arrays):
         """Write the copies of arrays that the caller has written to."""
         for part in self.parts:
-            if self.is_held and _overlap(part.arrays, arrays):
-                part.push(self.device)
-                part.here = True
+            if self.is_held and _overlaps(part.array, arrays):
+                self._push(part)
 
     def changed(self):
         """Remember that an epoch has changed the copies."""
@@ -147,13 +130,14 @@ class Mirror:
     def pull(self, arrays=None):
         """Bring some of the caller's arrays up to date; None is all."""
         for part in self._out_of_date(arrays):
-            part.pull(self.device)
+            self.device.to_host(part.copy, part.array)
+            part.here = True
 
     def _out_of_date(self, arrays):
         return [
             part
             for part in self.parts
-            if not part.here and (arrays is None or _overlap(part.arrays, arrays))
+            if not part.here and (arrays is None or _overlaps(part.array, arrays))
         ]
 
     def release(self):
@@ -170,30 +154,16 @@ class Mirror:
 
     def largest(self, arrays):
         """Return the largest absolute value in arrays of the caller; NaN or infinity for NaN."""
-        parts, found = self._out_of_date(arrays), []
-        for array in arrays:
-            if not any(_overlap(part.arrays, [array]) for part in parts):
-                found.append(np.abs(array).max())
-        for part in parts:
-            for array, copy in zip(part.arrays, part.copies, strict=True):
-                if _overlap([array], arrays):
-                    found.append(self._largest(copy.reshape(array.size)))
+        found = [np.abs(array).max() for array in arrays if not self._out_of_date([array])]
+        for part in self._out_of_date(arrays):
+            numbers = part.copy.reshape(part.array.size)
+            found.append(_reduced(self.device, _LARGEST, numbers, np.float32).max())
         return np.max(found)
 
-    def _largest(self, numbers):
-        n_groups = -(-numbers.shape[0] // _GROUP)
-        found = self.device.empty(n_groups, np.float32)
-        self.device.run(LARGEST, (numbers, found), 32, n_groups)
-        return self.device.to_host(found, np.empty(n_groups, dtype=np.float32)).max()
 
-
-def _is_short(array):
-    return array.ndim == 1 and 0 < len(array) <= _SHORT
-
-
-def _overlap(arrays, others):
-    """Return whether any of some arrays shares memory with any of others."""
-    return any(np.may_share_memory(array, other) for array in arrays for other in others)
+def _overlaps(array, others):
+    """Return whether an array shares memory with any of others."""
+    return any(np.may_share_memory(array, other) for other in others)
 
 
 class DeviceSnapshot:
@@ -216,13 +186,13 @@ class DeviceSnapshot:
         mirror = self._mirror
         if mirror.is_held and not self._there:
             parts, device = mirror.parts, mirror.device
-            self._there = [(part, device.empty(part.whole.shape, np.float32)) for part in parts]
-            held = [array for part in parts for array in part.arrays]
-            self._here = Snapshot([array for array in self._arrays if not _overlap(held, [array])])
+            self._there = [(part, device.empty(part.copy.shape, np.float32)) for part in parts]
+            held = [part.array for part in parts]
+            self._here = Snapshot([array for array in self._arrays if not _overlaps(array, held)])
         elif self._here is None:
             self._here = Snapshot(self._arrays)
         for part, copy in self._there:
-            mirror.device.copy(part.whole, copy)
+            mirror.device.copy(part.copy, copy)
         self._here.save()
 
     def restore(self):
@@ -230,7 +200,7 @@ class DeviceSnapshot:
         if not self._there:
             self._mirror.release()
         for part, copy in self._there:
-            self._mirror.device.copy(copy, part.whole)
+            self._mirror.device.copy(copy, part.copy)
             part.here = False
         self._here.restore()
 
@@ -242,7 +212,7 @@ class DeviceSnapshot:
         now = Snapshot(self._arrays)
         now.save()
         for part, copy in self._there:
-            part.read(self._mirror.device, copy)
+            self._mirror.device.to_host(copy, part.array)
         self._here.restore()
         found = [array.copy() for array in self._arrays]
         now.restore()

@@ -40,8 +40,10 @@ __all__ = [
     "gather_row",
     "move_all",
     "row_scale",
+    "score_row",
     "through_dropout",
     "through_normalisation",
+    "unit_element",
 ]
 
 # A row of length zero has no direction; this length keeps its gradient finite.
@@ -73,6 +75,7 @@ class Side(NamedTuple):
     rows: np.ndarray  #: (m,), the source row of each occurrence of a batch, int32
     multiples: np.ndarray  #: (m,), float32
     gradients: np.ndarray  #: (m, d), sums of the occurrences of a row, at its first one
+    n_seen: int  #: how often a batch is taken to hold each of its rows; 0 to count occurrences
 
 
 class Dropout(NamedTuple):
@@ -107,6 +110,21 @@ def row_scale(team, table, k, n_unit):
 
 
 @inlined
+def unit_element(table, k, f, scale, n_unit):
+    """Return number ``f`` of row ``k``, of which the first ``n_unit`` are multiplied by a scale."""
+    return scale * table[k, f] if f < n_unit else table[k, f]
+
+
+@inlined
+def score_row(team, table, k, n_unit, queries, r):
+    """Return the score of row ``k`` by query ``r``, and what scales the row's first numbers."""
+    scale, total = row_scale(team, table, k, n_unit), ZERO
+    for f in range(team.lane, table.shape[1], team.n_lanes):
+        total += unit_element(table, k, f, scale, n_unit) * queries[r, f]
+    return group_sum(team, total), scale
+
+
+@inlined
 def gather_row(team, table, k, n_unit, out, j, columns):
     """Copy row ``k`` to row ``j`` of ``out`` and, if that has rows, to column ``j`` of ``columns``.
 
@@ -114,7 +132,7 @@ def gather_row(team, table, k, n_unit, out, j, columns):
     """
     scale = row_scale(team, table, k, n_unit)
     for f in range(team.lane, table.shape[1], team.n_lanes):
-        value = scale * table[k, f] if f < n_unit else table[k, f]
+        value = unit_element(table, k, f, scale, n_unit)
         out[j, f] = value
         if columns.shape[0] > 0:
             columns[f, j] = value
@@ -355,19 +373,19 @@ def apply_gradients(team, batch, number, side, sources, n_unit, mean, step):
         if _begins_row(touched, start, e):
             k = touched.tokens[e]
             n_seen = _sum_occurrences(team, e, start, end, side, sources)
+            if side.n_seen > 0:
+                n_seen = side.n_seen
             if n_unit > 0:
                 _through_unit_row(team, e - start, k, n_unit, side)
             _move_row(team, e - start, k, n_seen, mean, number, side, step)
 
 
 @inlined
-def move_all(team, number, n_seen, side, n_unit, step):
-    """Move all rows of a table along the gradients of ``side``, sums over ``n_seen`` of a batch."""
-    mean = ONE / np.float32(n_seen)
+def move_all(team, number, side, step):
+    """Move all rows of a table along the gradients of ``side``."""
+    mean = ONE / np.float32(side.n_seen)
     for k in range(team.rank, side.table.weights.shape[0], team.size):
-        if n_unit > 0:
-            _through_unit_row(team, k, k, n_unit, side)
-        _move_row(team, k, k, n_seen, mean, number, side, step)
+        _move_row(team, k, k, side.n_seen, mean, number, side, step)
 
 
 CATCH_UP_ALL = (_catch_up_all,)

@@ -8,16 +8,9 @@ from freqfm._input.rows import take_rows
 from freqfm._numba.jit import interpreted
 from freqfm.backends.base import CPUOnlyError, RankedTables
 from freqfm.backends.cuda.columns import COLUMNS
-from freqfm.backends.cuda.fm import plain as fm
-from freqfm.backends.cuda.fm import rafm
-from freqfm.backends.cuda.fm.plain import (
-    FMArgs,
-    FMRows,
-    FMScratch,
-    FMTargets,
-    FMWeightState,
-)
-from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device
+from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
+from freqfm.backends.cuda.fm.scores import SCORE, FMRows, Levels
+from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device, sum_of
 from freqfm.backends.cuda.occurrences import (
     DIGIT_BITS,
     DIGITS,
@@ -41,9 +34,6 @@ _ENTRIES_SCORED = 1 << 28
 
 # The sort takes this many chunks of entries at once.
 _CHUNKS = 2048
-
-# Losses are summed on the GPU in groups of this size.
-_LOSSES = 4096
 
 
 class DeviceRows:
@@ -75,45 +65,42 @@ def fm_scores(device, X, weights):
         if len(parts) > 1:
             return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
     rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
-    factors = weights[0].factors
-    ranked = isinstance(factors, RankedTables)
-    levels = levels_on_device(device, factors, None) if ranked else None
-    width = int(factors.widths.max()) if ranked else factors.shape[1]
+    levels = levels_on_device(device, weights[0].factors, None)
     on_device = (tuple(map(device.to_device, _arrays_of(output))) for output in weights)
-    return np.stack([_score(device, rows, output, levels, width) for output in on_device])
+    return np.stack([_score(device, rows, output, levels) for output in on_device])
 
 
 def _arrays_of(output):
-    """Return the arrays of an FMWeights; the tables of all levels are one array."""
+    """Return the arrays of an FMWeights, one-dimensional."""
     factors = output.factors
-    factors = factors.weights if isinstance(factors, RankedTables) else factors
+    factors = factors.weights if isinstance(factors, RankedTables) else factors.reshape(-1)
     return output.intercept, output.linear, factors
 
 
-def _score(device, rows, output, levels, width):
+def _score(device, rows, output, levels):
     """Return the scores of rows under one output; all arrays that it is given are on the GPU."""
     n_rows = rows.shape[0]
     scores, nothing = device.empty(n_rows, np.float32), device.empty((0, 0), np.float32)
-    if levels is None:
-        phases, args = fm.SCORE, (rows.rows, *output, nothing, scores)
-    else:
-        phases, args = rafm.SCORE, (rows.rows, output, levels, nothing, scores)
-    device.run(phases, args, lanes_for(width, COLUMNS if levels is None else 1), n_rows)
+    args = rows.rows, output, levels, nothing, scores
+    device.run(SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
     return device.to_host(scores, np.empty(n_rows, dtype=np.float32))
 
 
-def levels_on_device(device, tables, training):
-    """Return the Levels of a rank-aware machine; without ``training`` they are for scores."""
-    nothing = np.zeros((len(tables.widths), 1), dtype=np.int64)
-    layout = nothing if training is None else training.state_layout
-    return rafm.Levels(
-        widths=device.to_device(tables.widths),
-        starts=device.to_device(tables.starts),
-        columns=device.to_device(np.append(0, np.cumsum(tables.widths))),
-        first_starts=device.to_device(np.ascontiguousarray(layout[:, 0])),
-        levels=device.to_device(tables.levels),
-        rows=device.to_device(tables.rows),
-        prefix=bool(tables.prefix),
+def levels_on_device(device, factors, training):
+    """Return the Levels of a machine; without a RankedTraining they are for scores."""
+    ranked = isinstance(factors, RankedTables)
+    widths = tuple(map(int, factors.widths)) if ranked else (factors.shape[1],)
+    nothing = np.zeros(0, dtype=np.int32)
+    layout = np.zeros((len(widths), 1)) if training is None else training.state_layout
+    return Levels(
+        ranked=ranked,
+        widths=widths,
+        starts=tuple(map(int, factors.starts)) if ranked else (0,),
+        columns=tuple(itertools.accumulate(widths[:-1], initial=0)),
+        first_starts=tuple(map(int, layout[:, 0])),
+        levels=device.to_device(factors.levels if ranked else nothing),
+        rows=device.to_device(factors.rows if ranked else nothing),
+        prefix=not ranked or bool(factors.prefix),
         follow_loss=training is not None and bool(training.follow_loss),
         dependent_weight=np.float32(0 if training is None else training.dependent_weight),
     )
@@ -207,8 +194,8 @@ def _model_of(weights, state):
         intercept_state=state.intercept,
         linear_first=state.linear_first,
         linear_second=state.linear_second,
-        factors_first=state.factors_first,
-        factors_second=state.factors_second,
+        factors_first=state.factors_first.reshape(-1),
+        factors_second=state.factors_second.reshape(-1),
     )
 
 
@@ -230,14 +217,10 @@ class FMEpochs(DeviceTrainer):
         X, trained = problem.X, slice(None)
         if problem.rows is not None:
             X, trained = take_rows(X, problem.rows), problem.rows
-        factors, self._levels = problem.weights[0].factors, None
-        width = longest = factors.shape[1] if problem.ranked is None else 0
-        if problem.ranked is not None:
-            width, longest = int(factors.widths.sum()), int(factors.widths.max())
-            self._levels = levels_on_device(device, factors, problem.ranked)
-        self._n_rows, self._width = X.shape[0], longest
+        self._levels = levels_on_device(device, problem.weights[0].factors, problem.ranked)
+        self._n_rows = X.shape[0]
         self._n_batches = -(-self._n_rows // problem.batch_size)
-        self._n_lanes = lanes_for(longest, COLUMNS if problem.ranked is None else 1)
+        self._n_lanes = lanes_for(max(self._levels.widths), COLUMNS)
         self._sort = EpochSort(device, problem, X)
         self._rows = DeviceRows(device, X)
         self._targets = [
@@ -261,32 +244,31 @@ class FMEpochs(DeviceTrainer):
             for weights, state in zip(problem.weights, problem.states, strict=True)
         ]
         lengths = np.sort(np.diff(X.indptr))
-        self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()), width)
+        self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()))
         self._n_items = max(problem.batch_size, X.nnz // self._n_batches)
 
-    def _make_scratch(self, most_entries, width):
+    def _make_scratch(self, most_entries):
         """Return scratch for batches of at most so many entries."""
-        device, batch_size = self._device, self._problem.batch_size
+
+        def floats(*shape):
+            return self._device.empty(shape, np.float32)
+
+        batch_size, levels = self._problem.batch_size, self._levels
+        n_levels, width = len(levels.widths), sum(levels.widths)
         n_pieces = 2 * (most_entries // WINDOW + 1)
         n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
-        shared = {
-            "sums": device.empty((batch_size, width), np.float32),
-            "weights": device.empty(batch_size, np.float32),
-            "derivatives": device.empty(batch_size, np.float32),
-            "curvatures": device.empty(batch_size, np.float32),
-            "losses": device.empty(self._n_rows, np.float32),
-            "of_rows": device.empty((3, batch_size // WINDOW + 1), np.float32),
-            "vectors": device.empty((n_pieces, width), np.float32),
-            "touched": device.empty(n_touched, np.int32),
-        }
-        if self._levels is None:
-            return FMScratch(of_pieces=device.empty((4, n_pieces), np.float32), **shared)
-        n_levels = self._levels.widths.shape[0]
-        return rafm.RaFMScratch(
-            free_sums=device.empty((batch_size, width), np.float32),
-            by_level=device.empty((n_levels, batch_size), np.float32),
-            of_pieces=device.empty((4 + n_levels, n_pieces), np.float32),
-            **shared,
+        return FMScratch(
+            sums=floats(batch_size, width),
+            free_sums=floats(0 if levels.prefix else batch_size, width),
+            by_level=floats(n_levels, batch_size),
+            weights=floats(batch_size),
+            derivatives=floats(batch_size),
+            curvatures=floats(batch_size),
+            losses=floats(self._n_rows),
+            of_rows=floats(3, batch_size // WINDOW + 1),
+            of_pieces=floats(3 + n_levels, n_pieces),
+            vectors=floats(n_pieces, width),
+            touched=self._device.empty(n_touched, np.int32),
         )
 
     def run_epoch(self, epoch, n_steps):
@@ -297,17 +279,14 @@ class FMEpochs(DeviceTrainer):
         steps, loss = device.to_device(self._steps(n_steps)), 0.0
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
-            args = (
+            args = FMArgs(
                 self._objective, self._rule, steps, self._rows.rows, data,
-                self._sort.occurrences, model, self._scratch,
+                self._sort.occurrences, model, self._scratch, self._levels,
             )  # fmt: skip
-            ranked = self._levels is not None
-            args = rafm.RaFMArgs(*args, self._levels) if ranked else FMArgs(*args)
-            phases = rafm.TRAIN if ranked else fm.TRAIN
             span, formulas = (0, self._n_batches), self._problem.formulas
-            device.run(phases, args, self._n_lanes, self._n_items, span, formulas)
+            device.run(TRAIN, args, self._n_lanes, self._n_items, span, formulas)
             self._mirror.changed()
-            loss += self._sum_losses()
+            loss += sum_of(device, self._scratch.losses)
         return loss
 
     def scores(self, rows):
@@ -315,14 +294,7 @@ class FMEpochs(DeviceTrainer):
         if not self._mirror.is_held:
             return fm_scores(self._device, rows, self._problem.weights)
         models = ((model.intercept, model.linear, model.factors) for model in self._outputs)
-        some = self._device, rows
-        return np.stack([_score(*some, model, self._levels, self._width) for model in models])
-
-    def _sum_losses(self):
-        device, n_sums = self._device, -(-self._n_rows // _LOSSES)
-        sums = device.empty(n_sums, np.float64)
-        device.run(fm.SUM_LOSSES, (self._scratch.losses, sums), 32, n_sums)
-        return float(device.to_host(sums, np.empty(n_sums)).sum())
+        return np.stack([_score(self._device, rows, model, self._levels) for model in models])
 
     def _steps(self, n_steps):
         """Return the factors of sums and the divisors of the steps of an epoch."""

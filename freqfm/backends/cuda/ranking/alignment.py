@@ -11,13 +11,25 @@ import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.cuda.products import (
+    most_parts,
     multiply_tile_of_rows,
     n_tiles,
     parts_of,
     span_of_part,
     sum_of_parts,
 )
-from freqfm.backends.cuda.ranking.softmax import LOSS, EpochData, RankingCall, batch_of, key_of
+from freqfm.backends.cuda.ranking.batches import (
+    CATCH_UP,
+    LOSS,
+    MOST_SCORES,
+    EpochData,
+    Family,
+    RankingCall,
+    batch_of,
+    is_last,
+    key_of,
+    panel_of,
+)
 from freqfm.backends.cuda.tables import (
     Side,
     Step,
@@ -32,7 +44,7 @@ from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
-__all__ = ["ALIGN", "CATCH_UP_MARGINS", "MARGINS", "Alignment", "AlignmentArgs", "AlignmentScratch"]
+__all__ = ["AlignmentFamily"]
 
 _TWO, _FOUR = np.float32(2), np.float32(4)
 _EXP_OF_MINUS_FOUR = np.float32(math.exp(-4))
@@ -76,14 +88,7 @@ class AlignmentArgs(NamedTuple):
 
 @inlined
 def _panel_of(args, batch):
-    """Return the rows of a panel: the first, and the one after the last."""
-    height = args.scratch.cosines.shape[1]
-    return min(batch.panel * height, batch.n_rows), min((batch.panel + 1) * height, batch.n_rows)
-
-
-@inlined
-def _is_last(args, batch):
-    return batch.panel + 1 == args.call.n_panels
+    return panel_of(batch, args.scratch.cosines.shape[1])
 
 
 @inlined
@@ -182,7 +187,7 @@ def add_parts(team, s, args):
         for f in range(team.lane, scratch.units.shape[2], team.n_lanes):
             total = sum_of_parts(scratch.parts[side], n_parts, t, f)
             scratch.gradients[side, first + t, f] = total
-    if _is_last(args, batch):
+    if is_last(args.call, batch):
         for side in range(team.rank, 2, team.size):
             _find_push(team, side, args, batch)
 
@@ -238,7 +243,7 @@ def _align(team, r, cosine, share, args, batch):
 def align_pairs(team, s, args):
     """Find the losses of pairs, and the gradients by users and items."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
-    if not _is_last(args, batch):
+    if not is_last(args.call, batch):
         return
     users, items = scratch.units[0], scratch.units[1]
     by_users, by_items = scratch.gradients[0], scratch.gradients[1]
@@ -268,7 +273,7 @@ def align_pairs(team, s, args):
 def move_sides(team, s, args):
     """Move the users and the items of a batch."""
     batch, by = batch_of(args.data, args.call, s), args.scratch.gradients
-    if _is_last(args, batch):
+    if is_last(args.call, batch):
         n_unit = by.shape[2]
         apply_gradients(team, batch.number, batch.step, args.users, by[0], 0, batch.mean, args.step)
         apply_gradients(
@@ -293,7 +298,7 @@ def _move_margins(team, batch, side, args):
 def move_margins(team, s, args):
     """Move the margins of a batch's users and items."""
     batch = batch_of(args.data, args.call, s)
-    if _is_last(args, batch):
+    if is_last(args.call, batch):
         _move_margins(team, batch, args.alignment.user_margins, args)
         _move_margins(team, batch, args.alignment.item_margins, args)
 
@@ -309,3 +314,45 @@ ALIGN = (
     move_sides,
 )
 MARGINS = (move_margins,)
+
+
+class AlignmentFamily(Family):
+    """Positive pairs are pulled together, sides pushed apart."""
+
+    def __init__(self, device, problem, n_rows, n_pairs):
+        super().__init__(device, problem, n_rows, n_pairs)
+        floats, n, d = self._floats, n_pairs, problem.width
+        height = max(1, min(n, MOST_SCORES // (2 * n)))
+        self.n_panels = -(-n // height)
+        self._scratch = AlignmentScratch(
+            units=floats(2, n, d),
+            columns=floats(2, d, n),
+            cosines=floats(2, height, n),
+            parts=floats(2, most_parts(2 * height, d), height, d),
+            totals=floats(2, n),
+            gradients=floats(2, n, d),
+            pushes=floats(2, 2),
+            lengths=floats(n),
+            margin_gradients=floats(n, 1),
+        )
+        self._of_margins = floats(n, 1)
+        constants = problem.constants
+        gammas = constants["gamma_users"], constants["gamma_items"]
+        self._gammas = device.to_device(np.array(gammas, dtype=np.float32))
+
+    def run(self, launch):
+        """Train on the batches of a Launch."""
+        constants, tables = self._problem.constants, launch.tables
+        items = launch.list_items(launch.negatives)
+        sides, phases, catch_up = [launch.users, items], ALIGN, CATCH_UP
+        if constants["margins"]:
+            sides = [
+                side._replace(table=tables[name], gradients=self._of_margins)
+                for side, name in zip(sides, ("user_margins", "item_margins"), strict=True)
+            ]
+            phases, catch_up = ALIGN + MARGINS, CATCH_UP + CATCH_UP_MARGINS
+        alignment = Alignment(constants["margins"], constants["half"], self._gammas, *sides)
+        args = AlignmentArgs(
+            launch.data, launch.call, alignment, launch.users, items, tables.step, self._scratch
+        )
+        launch.run(phases if tables.idle else catch_up + phases, args)

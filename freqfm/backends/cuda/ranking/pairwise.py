@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
-from freqfm.backends.cuda.ranking.softmax import (
+from freqfm.backends.cuda.ranking.batches import (
+    CATCH_UP,
     LOSS,
     EpochData,
+    Family,
     RankingCall,
     batch_of,
     key_of,
@@ -22,15 +24,16 @@ from freqfm.backends.cuda.tables import (
     Side,
     Step,
     gather_dropped_row,
-    row_scale,
+    score_row,
     through_dropout,
     through_normalisation,
 )
 from freqfm.backends.cuda.team import group_sum
+from freqfm.formulas.codes import NEGATIVES_SEPARATE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
 
-__all__ = ["PAIRS", "Pairwise", "PairwiseArgs", "PairwiseScratch"]
+__all__ = ["PairwiseFamily"]
 
 
 class Pairwise(NamedTuple):
@@ -64,13 +67,6 @@ class PairwiseArgs(NamedTuple):
     scratch: PairwiseScratch
 
 
-class _Scored(NamedTuple):
-    """An item, scored for a row."""
-
-    score: float  #: times the inverse temperature
-    scale: float  #: one over the length of the item; 1 for dot products
-
-
 @inlined
 def _is_known(pairwise, u, item):
     """Return whether the user has the item."""
@@ -80,23 +76,19 @@ def _is_known(pairwise, u, item):
 
 
 @inlined
-def _scored(team, k, r, inverse, args):
-    """Return an item with its score for row ``r``."""
+def _score(team, k, r, args):
+    """Return the score of an item for row ``r``, and one over the length of the item; or 1."""
     table, units = args.items.table.weights, args.scratch.sources
-    dot = ZERO
-    for f in range(team.lane, table.shape[1], team.n_lanes):
-        dot += table[k, f] * units[r, f]
-    scale = row_scale(team, table, k, table.shape[1] if args.call.cosine else 0)
-    return _Scored(inverse * scale * group_sum(team, dot), scale)
+    return score_row(team, table, k, args.call.n_unit, units, r)
 
 
 @inlined
-def _keep(team, o, found, r, derivative, args):
+def _keep(team, o, scale, r, derivative, args):
     """Keep the gradient by an item, occurrence ``o``, and its factor in that of the user."""
     if team.lane == 0:
         args.items.rows[o] = r
         args.items.multiples[o] = derivative
-        args.scratch.factors[o] = derivative * found.scale
+        args.scratch.factors[o] = derivative * scale
 
 
 @inlined
@@ -124,21 +116,21 @@ def learn_pairs(team, s, args):
         p, r = batch.first_pair + o, args.scratch.pair_rows[o]
         u = data.row_users[batch.first_row + r]
         inverse = call.inverse_temperatures[u, 0]
-        positive = _scored(team, data.items[p], r, inverse, args)
+        positive, positive_scale = _score(team, data.items[p], r, args)
         share = data.weights[p] / np.float32(n_negatives)
         factor = inverse * batch.scale * share
         loss, pull = ZERO, ZERO
         for j in range(n_negatives):
             k = negatives[p - call.first_pair, j]
-            negative = _scored(team, k, r, inverse, args)
+            negative, scale = _score(team, k, r, args)
             push = ZERO
             if not _is_known(args.pairwise, u, k):
-                value, by_positive, by_negative = pair_loss(positive.score, negative.score)
+                value, by_positive, by_negative = pair_loss(inverse * positive, inverse * negative)
                 loss += share * value
                 push = factor * by_negative
                 pull += factor * by_positive
-            _keep(team, batch.n_pairs + o * n_negatives + j, negative, r, push, args)
-        _keep(team, o, positive, r, pull, args)
+            _keep(team, batch.n_pairs + o * n_negatives + j, scale, r, push, args)
+        _keep(team, o, positive_scale, r, pull, args)
         if team.lane == 0:
             args.scratch.losses[o] = loss
 
@@ -180,3 +172,38 @@ def sum_users(team, s, args):
 
 
 PAIRS = (gather_users, learn_pairs, sum_users, move_rows)
+
+
+class PairwiseFamily(Family):
+    """Each positive is ranked above each of its negatives."""
+
+    lists_code = NEGATIVES_SEPARATE
+
+    def __init__(self, device, problem, n_rows, n_pairs):
+        super().__init__(device, problem, n_rows, n_pairs)
+        self.n_listed = n_pairs * problem.n_negatives
+        self._scratch = PairwiseScratch(
+            sources=self._floats(n_rows, problem.width),
+            user_gradients=self._floats(n_rows, problem.width),
+            lengths=self._floats(n_rows),
+            pair_rows=device.empty(n_pairs, np.int32),
+            losses=self._floats(n_pairs),
+            factors=self._floats(n_pairs + self.n_listed),
+        )
+        self._known = [device.to_device(part.astype(np.int32)) for part in problem.known]
+
+    def lists_shape(self, n_batches, n_pairs):
+        """Return how many lists of negatives batches need, and the length of a list."""
+        return n_pairs, self._problem.n_negatives
+
+    def n_negatives(self, n_rows, n_pairs):
+        """Return how many negatives batches of some size have."""
+        return n_pairs * self._problem.n_negatives
+
+    def run(self, launch):
+        """Train on the batches of a Launch."""
+        args = PairwiseArgs(
+            launch.data, launch.call, Pairwise(*self._known, launch.negatives), launch.users,
+            launch.list_items(launch.negatives), launch.tables.step, self._scratch,
+        )  # fmt: skip
+        launch.run(PAIRS if launch.tables.idle else CATCH_UP + PAIRS, args)

@@ -14,7 +14,6 @@ import numpy as np
 from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import (
     COLUMNS,
-    FOUR_ZEROS,
     add,
     exponentials,
     four_columns,
@@ -24,107 +23,63 @@ from freqfm.backends.cuda.columns import (
     times,
     write,
 )
-from freqfm.backends.cuda.draws import Cells, DrawScratch, draw_from_cells, log_q_of_item
+from freqfm.backends.cuda.draws import (
+    Cells,
+    DrawScratch,
+    cells_on,
+    draw_from_cells,
+    draw_scratch,
+    log_q_of_item,
+)
 from freqfm.backends.cuda.products import (
+    most_parts,
     parts_of,
     product_in_parts,
     product_of_rows,
     product_of_rows_in_parts,
     sum_of_parts,
 )
-from freqfm.backends.cuda.sorting import batch_of_occurrence
+from freqfm.backends.cuda.ranking.batches import (
+    CATCH_UP,
+    DERIVATIVE,
+    LOSS,
+    MOST_SCORES,
+    PLAIN_LOSS,
+    WEIGHT,
+    EpochData,
+    Family,
+    RankingCall,
+    batch_of,
+    catch_up_users,
+    key_of,
+    move_rows,
+    note_row,
+    panel_of,
+)
 from freqfm.backends.cuda.tables import (
-    Dropout,
     Side,
     Step,
-    apply_gradients,
-    catch_up_rows,
     gather_dropped_row,
     gather_row,
-    row_scale,
+    score_row,
     through_dropout,
     through_normalisation,
+    unit_element,
 )
-from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group, worker
+from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,
-    NEGATIVES_SHARED,
+    NEGATIVES_SEPARATE,
 )
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import DRAWS
+from freqfm.formulas.special import exp_of_minus
 
-__all__ = [
-    "CATCH_UP",
-    "CATCH_UP_USERS",
-    "DERIVATIVE",
-    "DRAW",
-    "LISTS",
-    "LIST_ITEMS",
-    "LIST_USERS",
-    "LOSS",
-    "PLAIN_LOSS",
-    "SHARED",
-    "WEIGHT",
-    "Batch",
-    "DrawArgs",
-    "EpochData",
-    "ItemKeys",
-    "RankingCall",
-    "Softmax",
-    "SoftmaxArgs",
-    "SoftmaxScratch",
-    "UserKeys",
-    "batch_of",
-    "key_of",
-    "move_rows",
-    "note_row",
-]
-
-# What is kept of each row of a call.
-LOSS, WEIGHT, PLAIN_LOSS, DERIVATIVE = range(4)
-
-
-class EpochData(NamedTuple):
-    """The batches of an epoch, see ``backends.base.Batches``; integers are int32."""
-
-    items: np.ndarray
-    weights: np.ndarray
-    row_starts: np.ndarray
-    row_users: np.ndarray
-    batches: np.ndarray  #: (n_batches, 4), first row, number of rows, first pair, number of pairs
-    means: np.ndarray  #: (n_batches,), one over the weight of a batch, float32
-    key: int  #: random stream of the epoch's rows, uint64
-
-
-class RankingCall(NamedTuple):
-    """Where a call begins, and what it is given."""
-
-    first_batch: int
-    first_row: int
-    first_pair: int
-    n_panels: int  #: how often the phases run for a batch
-    average: bool  #: whether gradients are averaged over a batch, or summed
-    cosine: bool
-    dropout: Dropout
-    inverse_temperatures: np.ndarray  #: (n_users, 2)
-    results: np.ndarray  #: (4, n_rows), of the rows of the call
-
-
-class Batch(NamedTuple):
-    """One batch, or a panel of it."""
-
-    number: int  #: in the call
-    step: int  #: in the epoch, from 1 on
-    first_row: int
-    n_rows: int
-    first_pair: int
-    n_pairs: int
-    mean: float
-    scale: float  #: what gradients are multiplied by: ``mean``, or 1
-    panel: int
+#: So many scores of a row are the work of a group.
+SLICE = 1024
 
 
 class Softmax(NamedTuple):
@@ -154,9 +109,13 @@ class SoftmaxScratch(NamedTuple):
     negative_parts: np.ndarray  #: (parts, M, d), gradients by negatives
     scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
-    of_rows: np.ndarray  #: (4, R): length, total, shift, logarithm of the sum at temperature one
+    lengths: np.ndarray  #: (R,), of users
+    #: (3, R, slices), of the negatives of a slice: the largest logit, the sum of exponentials, and
+    #: the logarithm of the sum at temperature one.
+    of_slices: np.ndarray
     pair_rows: np.ndarray  #: (P,), int32, the row of each positive
-    of_pairs: np.ndarray  #: (4, P): score, share in the softmax, logarithm of its sum, factor
+    #: (5, P): score, share in the softmax, logarithm of its sum, derivative, scale of the item.
+    of_pairs: np.ndarray
 
 
 class SoftmaxArgs(NamedTuple):
@@ -171,92 +130,8 @@ class SoftmaxArgs(NamedTuple):
     scratch: SoftmaxScratch
 
 
-class UserKeys(NamedTuple):
-    """What lists the users of the batches of a call."""
-
-    data: EpochData
-    first_batch: int
-    n_users: int
-    keys: np.ndarray
-    starts: np.ndarray
-
-
-class ItemKeys(NamedTuple):
-    """What lists the items of the batches of a call: positives, and then negatives."""
-
-    data: EpochData
-    first_batch: int
-    n_items: int
-    code: int  #: of the negatives, or -1 for none
-    negatives: np.ndarray
-    keys: np.ndarray
-    starts: np.ndarray
-
-
-_LENGTH, _TOTAL, _SHIFT, _LOG_SUM = range(4)
-_SCORE, _SHARE, _LOG_TOTAL, _FACTOR = range(4)
-
-
-@inlined
-def batch_of(data, call, s):
-    """Return the Batch of step ``s`` of a launch."""
-    b = s // call.n_panels
-    mean = data.means[b]
-    return Batch(
-        b - call.first_batch,
-        b + 1,
-        data.batches[b, 0],
-        data.batches[b, 1],
-        data.batches[b, 2],
-        data.batches[b, 3],
-        mean,
-        mean if call.average else ONE,
-        s % call.n_panels,
-    )
-
-
-@inlined
-def key_of(data, batch, r):
-    """Return the random stream of row ``r`` of a batch."""
-    return hash64(data.key + np.uint64(batch.first_row + r))
-
-
-@inlined
-def _list_users(team, b, args):
-    """Write the keys of the users of a call."""
-    thread, n_threads = worker(team)
-    first = args.data.batches[args.first_batch, 0]
-    for e in range(thread, args.keys.shape[0], n_threads):
-        batch = np.int64(batch_of_occurrence(args.starts, e))
-        args.keys[e] = batch * args.n_users + args.data.row_users[first + e]
-
-
-@inlined
-def _list_items(team, b, args):
-    """Write the keys of the items of a call."""
-    thread, n_threads = worker(team)
-    data, code = args.data, args.code
-    call_pair = data.batches[args.first_batch, 2]
-    for e in range(thread, args.keys.shape[0], n_threads):
-        number = np.int64(batch_of_occurrence(args.starts, e))
-        o = e - args.starts[number]
-        b = args.first_batch + number
-        first_pair, n_pairs = data.batches[b, 2], data.batches[b, 3]
-        if o < n_pairs:
-            item = data.items[first_pair + o]
-        elif code == NEGATIVES_SHARED:
-            item = args.negatives[number, o - n_pairs]
-        elif code == NEGATIVES_IN_BATCH:
-            item = data.items[first_pair + o - n_pairs]
-        elif code == NEGATIVES_FULL:
-            item = np.int32(o - n_pairs)
-        else:
-            # A list for each positive of the call or, if they are drawn, for each row of a batch.
-            of_list = args.negatives.shape[1]
-            before = (first_pair - call_pair) * of_list
-            at = before + o - n_pairs
-            item = args.negatives[at // of_list, at % of_list]
-        args.keys[e] = number * args.n_items + item
+_LARGEST, _TOTAL, _LOG_SUM = range(3)
+_SCORE, _SHARE, _LOG_TOTAL, _FACTOR, _SCALE = range(5)
 
 
 @inlined
@@ -280,18 +155,7 @@ def _negative(args, batch, j):
 
 @inlined
 def _panel_of(args, batch):
-    """Return the rows of a panel: the first, and the one after the last."""
-    height = args.scratch.scores.shape[0]
-    return min(batch.panel * height, batch.n_rows), min((batch.panel + 1) * height, batch.n_rows)
-
-
-@inlined
-def catch_up_batch(team, s, args):
-    """Let the rows of a batch catch up on the steps they have missed."""
-    batch = batch_of(args.data, args.call, s)
-    if batch.panel == 0:
-        catch_up_rows(team, batch.number, batch.step, args.users, args.step)
-        catch_up_rows(team, batch.number, batch.step, args.items, args.step)
+    return panel_of(batch, args.scratch.scores.shape[0])
 
 
 @inlined
@@ -304,15 +168,7 @@ def _gather_user(team, r, args, batch):
         key_of(args.data, batch, r), scratch.sources, r,
     )  # fmt: skip
     if team.lane == 0:
-        scratch.of_rows[_LENGTH, r] = length
-
-
-@inlined
-def note_row(team, r, data, batch, pair_rows):
-    """Note for each positive of row ``r`` that it is one of that row."""
-    row = batch.first_row + r
-    for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
-        pair_rows[p - batch.first_pair] = r
+        scratch.lengths[r] = length
 
 
 @inlined
@@ -321,17 +177,16 @@ def gather(team, s, args):
     batch, scratch, items = batch_of(args.data, args.call, s), args.scratch, args.items
     if batch.panel > 0:
         return
-    width = scratch.sources.shape[1]
     for r in range(team.rank, batch.n_rows, team.size):
         _gather_user(team, r, args, batch)
         note_row(team, r, args.data, batch, scratch.pair_rows)
-    n_unit = width if args.call.cosine else 0
-    capacity = scratch.of_rows.shape[1]
+    capacity = scratch.lengths.shape[0]
     for j in range(team.rank, _n_negatives(args, batch), team.size):
         k = _negative(args, batch, j)
         gather_row(
-            team, items.table.weights, k, n_unit, scratch.negatives, j, scratch.negative_columns
-        )
+            team, items.table.weights, k, args.call.n_unit, scratch.negatives, j,
+            scratch.negative_columns,
+        )  # fmt: skip
         if team.lane == 0:
             if args.softmax.corrected:
                 scratch.corrections[0, j] = args.softmax.corrections[k]
@@ -349,64 +204,122 @@ def score(team, s, args):
 
 
 @inlined
-def _logits(args, inverse, t, c, columns):
-    """Return four logits of negatives of a row, whose scores and corrections are at t and c."""
-    logits = times(inverse, read(args.scratch.scores, t, columns))
+def _negative_inverse(args, batch, r):
+    """Return the inverse temperature of the negatives of row ``r``."""
+    return args.call.inverse_temperatures[args.data.row_users[batch.first_row + r], 1]
+
+
+@inlined
+def _n_slices(args, batch):
+    return (_n_negatives(args, batch) + SLICE - 1) // SLICE
+
+
+@inlined
+def _logits(args, inverse, places, columns):
+    """Return four logits of negatives of a row, whose scores and corrections are at ``places``."""
+    logits = times(inverse, read(args.scratch.scores, places[0], columns))
     if args.softmax.corrected:
-        logits = add(logits, times(-ONE, read(args.scratch.corrections, c, columns)), FOUR_ZEROS)
+        corrections = read(args.scratch.corrections, places[1], columns)
+        logits = add(logits, times(-ONE, corrections))
     return logits
 
 
 @inlined
-def _log_sum_of_scores(team, t, m, scores):
-    """Return the logarithm of the sum of the exponentials of a row's scores."""
+def _log_sum_of_scores(team, t, begin, end, scores):
+    """Return the logarithm of the sum of the exponentials of some scores of a row."""
     largest, total = -np.float32(np.inf), ZERO
-    for j in range(team.lane, m, COLUMNS * team.n_lanes):
-        largest = max(largest, largest_of(read(scores, t, four_columns(team, j, m))))
+    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+        largest = max(largest, largest_of(read(scores, t, four_columns(team, j, end))))
     largest = group_max(team, largest)
-    for j in range(team.lane, m, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, m)
+    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, end)
         total += sum_inside(columns, exponentials(largest, read(scores, t, columns)))
     return largest + np.float32(math.log(group_sum(team, total)))
 
 
 @inlined
-def _exponentiate_row(team, r, places, m, args, batch):
-    """Turn the scores of row ``r`` into exponentials, and keep their sum and its logarithm.
+def _inspect_slice(team, r, places, part, args, batch):
+    """Find the largest logit of a slice of the negatives of row ``r``.
 
     ``places`` are the rows of its scores and of its corrections.
     """
-    scratch, (t, c) = args.scratch, places
-    u = args.data.row_users[batch.first_row + r]
-    inverse = args.call.inverse_temperatures[u, 1]
+    scratch, begin = args.scratch, part * SLICE
+    end = min(begin + SLICE, _n_negatives(args, batch))
+    inverse, largest = _negative_inverse(args, batch, r), -np.float32(np.inf)
+    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, end)
+        largest = max(largest, largest_of(_logits(args, inverse, places, columns)))
+    largest = group_max(team, largest)
+    if team.lane == 0:
+        scratch.of_slices[_LARGEST, r, part] = largest
     if args.softmax.statistics_wanted:
-        log_sum = _log_sum_of_scores(team, t, m, scratch.scores)
+        log_sum = _log_sum_of_scores(team, places[0], begin, end, scratch.scores)
         if team.lane == 0:
-            scratch.of_rows[_LOG_SUM, r] = log_sum
-    shift, total = -np.float32(np.inf), ZERO
-    for j in range(team.lane, m, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, m)
-        shift = max(shift, largest_of(_logits(args, inverse, t, c, columns)))
-    shift = group_max(team, shift)
-    for j in range(team.lane, m, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, m)
-        found = exponentials(shift, _logits(args, inverse, t, c, columns))
-        write(scratch.scores, t, columns, found)
+            scratch.of_slices[_LOG_SUM, r, part] = log_sum
+
+
+@inlined
+def _largest_of_slices(team, kind, r, args, batch):
+    """Return the largest number of a kind of all slices of row ``r``."""
+    largest = -np.float32(np.inf)
+    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+        largest = max(largest, args.scratch.of_slices[kind, r, part])
+    return group_max(team, largest)
+
+
+@inlined
+def _total_of_slices(team, r, args, batch):
+    """Return the sum of all exponentials of row ``r``."""
+    total = ZERO
+    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+        total += args.scratch.of_slices[_TOTAL, r, part]
+    return group_sum(team, total)
+
+
+@inlined
+def _log_sum_of_slices(team, r, args, batch):
+    """Return the logarithm of the sum over all negatives at temperature one."""
+    largest, total = _largest_of_slices(team, _LOG_SUM, r, args, batch), ZERO
+    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+        total += exp_of_minus(largest - args.scratch.of_slices[_LOG_SUM, r, part])
+    return largest + np.float32(math.log(group_sum(team, total)))
+
+
+@inlined
+def _exponentiate_slice(team, r, places, part, args, batch):
+    """Turn a slice of the scores of row ``r`` into exponentials of their logits."""
+    scratch, begin, total = args.scratch, part * SLICE, ZERO
+    end = min(begin + SLICE, _n_negatives(args, batch))
+    inverse = _negative_inverse(args, batch, r)
+    shift = _largest_of_slices(team, _LARGEST, r, args, batch)
+    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
+        columns = four_columns(team, j, end)
+        found = exponentials(shift, _logits(args, inverse, places, columns))
+        write(scratch.scores, places[0], columns, found)
         total += sum_inside(columns, found)
     total = group_sum(team, total)
     if team.lane == 0:
-        scratch.of_rows[_TOTAL, r] = total
-        scratch.of_rows[_SHIFT, r] = shift
+        scratch.of_slices[_TOTAL, r, part] = total
+
+
+@inlined
+def inspect(team, s, args):
+    """Find the largest logits of a panel."""
+    batch = batch_of(args.data, args.call, s)
+    (first, last), n_slices = _panel_of(args, batch), _n_slices(args, batch)
+    for task in range(team.rank, (last - first) * n_slices, team.size):
+        t, part = task // n_slices, task % n_slices
+        _inspect_slice(team, first + t, (t, 0), part, args, batch)
 
 
 @inlined
 def exponentiate(team, s, args):
     """Turn the scores of a panel into exponentials of their logits."""
     batch = batch_of(args.data, args.call, s)
-    first, last = _panel_of(args, batch)
-    m = _n_negatives(args, batch)
-    for r in range(first + team.rank, last, team.size):
-        _exponentiate_row(team, r, (r - first, 0), m, args, batch)
+    (first, last), n_slices = _panel_of(args, batch), _n_slices(args, batch)
+    for task in range(team.rank, (last - first) * n_slices, team.size):
+        t, part = task // n_slices, task % n_slices
+        _exponentiate_slice(team, first + t, (t, 0), part, args, batch)
 
 
 @inlined
@@ -435,15 +348,12 @@ def _correction(args, batch, o, k):
 def _learn_positive(team, p, r, args, batch):
     """Score positive ``p`` of row ``r``, and find the gradients by it and of its user."""
     data, softmax, items, scratch = args.data, args.softmax, args.items, args.scratch
-    table, o, k, v = items.table.weights, p - batch.first_pair, data.items[p], data.weights[p]
-    u, width, dot = data.row_users[batch.first_row + r], table.shape[1], ZERO
-    inverse = args.call.inverse_temperatures[u, 0]
-    negative_inverse = args.call.inverse_temperatures[u, 1]
-    log_sum = scratch.of_rows[_SHIFT, r] + np.float32(math.log(scratch.of_rows[_TOTAL, r]))
-    for f in range(team.lane, width, team.n_lanes):
-        dot += table[k, f] * scratch.sources[r, f]
-    item_scale = row_scale(team, table, k, width if args.call.cosine else 0)
-    found = group_sum(team, dot) * item_scale
+    o, k, v = p - batch.first_pair, data.items[p], data.weights[p]
+    inverse = args.call.inverse_temperatures[data.row_users[batch.first_row + r], 0]
+    negative_inverse = _negative_inverse(args, batch, r)
+    log_sum = _largest_of_slices(team, _LARGEST, r, args, batch)
+    log_sum += np.float32(math.log(_total_of_slices(team, r, args, batch)))
+    found, scale = score_row(team, items.table.weights, k, args.call.n_unit, scratch.sources, r)
     log_total, share = log_sum, ZERO
     if softmax.include_positive:
         logit = negative_inverse * found
@@ -456,7 +366,8 @@ def _learn_positive(team, p, r, args, batch):
         scratch.of_pairs[_SCORE, o] = found
         scratch.of_pairs[_SHARE, o] = share
         scratch.of_pairs[_LOG_TOTAL, o] = log_total
-        scratch.of_pairs[_FACTOR, o] = derivative * item_scale
+        scratch.of_pairs[_FACTOR, o] = derivative
+        scratch.of_pairs[_SCALE, o] = scale
         items.rows[o] = r
         items.multiples[o] = derivative
 
@@ -501,7 +412,9 @@ def _sum_of_positives(r, f, args, batch):
     data, table, of_pairs = args.data, args.items.table.weights, args.scratch.of_pairs
     row, total = batch.first_row + r, ZERO
     for p in range(data.row_starts[row], data.row_starts[row + 1]):
-        total += of_pairs[_FACTOR, p - batch.first_pair] * table[data.items[p], f]
+        o = p - batch.first_pair
+        element = unit_element(table, data.items[p], f, of_pairs[_SCALE, o], args.call.n_unit)
+        total += of_pairs[_FACTOR, o] * element
     return total
 
 
@@ -513,27 +426,28 @@ def _finish_row(team, r, args, batch):
     """
     scratch, softmax = args.scratch, args.softmax
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
-    width, total, mean_score = gradients.shape[1], scratch.of_rows[_TOTAL, r], ZERO
+    width, total, mean_score = gradients.shape[1], _total_of_slices(team, r, args, batch), ZERO
     for f in range(team.lane, width, team.n_lanes):
         mean_score += scaled[r, f] * units[r, f]
     mean_score = group_sum(team, mean_score) / total
     sums = _sum_positives(team, r, args, batch)
-    u = args.data.row_users[batch.first_row + r]
-    negative_inverse = args.call.inverse_temperatures[u, 1]
+    negative_inverse = _negative_inverse(args, batch, r)
     factor = batch.scale * softmax.constant * negative_inverse * sums.others / total
     for f in range(team.lane, width, team.n_lanes):
         gradients[r, f] = _sum_of_positives(r, f, args, batch) + factor * scaled[r, f]
         scaled[r, f] = factor * units[r, f]
     if args.call.cosine:
-        through_normalisation(team, gradients, units, r, scratch.of_rows[_LENGTH, r])
+        through_normalisation(team, gradients, units, r, scratch.lengths[r])
     through_dropout(team, gradients, args.call.dropout, key_of(args.data, batch, r), r)
+    results, at = args.call.results, batch.first_row + r - args.call.first_row
     if team.lane == 0:
-        results, at = args.call.results, batch.first_row + r - args.call.first_row
         results[LOSS, at] = sums.loss
         results[WEIGHT, at] = sums.weight
-        if softmax.statistics_wanted:
-            results[PLAIN_LOSS, at] = sums.weight * scratch.of_rows[_LOG_SUM, r] - sums.scores
-            derivative = sums.share_scores + sums.others * mean_score
+    if softmax.statistics_wanted:
+        log_sum = _log_sum_of_slices(team, r, args, batch)
+        derivative = sums.share_scores + sums.others * mean_score
+        if team.lane == 0:
+            results[PLAIN_LOSS, at] = sums.weight * log_sum - sums.scores
             results[DERIVATIVE, at] = softmax.constant * derivative - sums.scores
     return factor
 
@@ -565,28 +479,13 @@ def add_negatives(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n_parts, _ = parts_of(last - first, scratch.negative_parts)
-    capacity, width = scratch.of_rows.shape[1], scratch.sources.shape[1]
+    capacity, width = scratch.lengths.shape[0], scratch.sources.shape[1]
     for j in range(team.rank, _n_negatives(args, batch), team.size):
         for f in range(team.lane, width, team.n_lanes):
             total = sum_of_parts(scratch.negative_parts, n_parts, j, f)
             if batch.panel > 0:
                 total += scratch.sources[capacity + j, f]
             scratch.sources[capacity + j, f] = total
-
-
-@inlined
-def move_rows(team, s, args):
-    """Move the users and the items of a batch, after its last panel."""
-    batch, scratch = batch_of(args.data, args.call, s), args.scratch
-    if batch.panel + 1 < args.call.n_panels:
-        return
-    n_unit = scratch.sources.shape[1] if args.call.cosine else 0
-    apply_gradients(
-        team, batch.number, batch.step, args.users, scratch.user_gradients, 0, batch.mean, args.step
-    )
-    apply_gradients(
-        team, batch.number, batch.step, args.items, scratch.sources, n_unit, batch.mean, args.step
-    )
 
 
 # A list of negatives for each row.
@@ -596,16 +495,11 @@ def move_rows(team, s, args):
 def _score_list(team, r, args, batch):
     """Score row ``r`` against its list, gathered item by item."""
     softmax, scratch, table = args.softmax, args.scratch, args.items.table.weights
-    width, n_unit = table.shape[1], table.shape[1] if args.call.cosine else 0
     separate = softmax.negatives_code != NEGATIVES_DRAWN
     at = batch.first_pair - args.call.first_pair + r if separate else r
     for j in range(softmax.n_negatives):
         k = softmax.negatives[at, j]
-        dot = ZERO
-        for f in range(team.lane, width, team.n_lanes):
-            dot += table[k, f] * scratch.sources[r, f]
-        scale = row_scale(team, table, k, n_unit)
-        dot = group_sum(team, dot) * scale
+        dot, scale = score_row(team, table, k, args.call.n_unit, scratch.sources, r)
         if team.lane == 0:
             scratch.scores[r, j] = dot
             scratch.scales[r, j] = scale
@@ -623,14 +517,17 @@ def learn_lists(team, s, args):
     for r in range(team.rank, batch.n_rows, team.size):
         _gather_user(team, r, args, batch)
         at = _score_list(team, r, args, batch)
-        _exponentiate_row(team, r, (r, r), m, args, batch)
+        for part in range(_n_slices(args, batch)):
+            _inspect_slice(team, r, (r, r), part, args, batch)
+        synchronize_group(team)
+        for part in range(_n_slices(args, batch)):
+            _exponentiate_slice(team, r, (r, r), part, args, batch)
         synchronize_group(team)
         for f in range(team.lane, table.shape[1], team.n_lanes):
             total = ZERO
             for j in range(m):
-                total += (
-                    scratch.scores[r, j] * scratch.scales[r, j] * table[softmax.negatives[at, j], f]
-                )
+                k, scale = softmax.negatives[at, j], scratch.scales[r, j]
+                total += scratch.scores[r, j] * unit_element(table, k, f, scale, args.call.n_unit)
             scratch.scaled[r, f] = total
         row = batch.first_row + r
         for p in range(args.data.row_starts[row], args.data.row_starts[row + 1]):
@@ -652,11 +549,9 @@ class DrawArgs(NamedTuple):
 
 
 @inlined
-def catch_up_users(team, s, args):
-    """Let the users of a batch catch up on the steps that they have missed."""
-    softmax = args.softmax
-    batch = batch_of(softmax.data, softmax.call, s)
-    catch_up_rows(team, batch.number, batch.step, softmax.users, softmax.step)
+def catch_up_drawing(team, s, args):
+    """Let the users of a batch catch up before negatives are drawn for them."""
+    catch_up_users(team, s, args.softmax)
 
 
 @inlined
@@ -666,13 +561,15 @@ def draw(team, s, args):
     batch = batch_of(data, call, s)
     for r in range(team.rank, batch.n_rows, team.size):
         row, key = batch.first_row + r, key_of(data, batch, r)
-        u, queries = data.row_users[row], scratch.scaled
+        u, queries, drawing = data.row_users[row], scratch.scaled, hash64(key ^ DRAWS)
+        if call.queries_given:
+            drawing = key
         gather_dropped_row(
             team, args.softmax.users.table.weights, u, call.cosine, call.dropout, key, queries, r
         )
         for f in range(team.lane, queries.shape[1], team.n_lanes):
             queries[r, f] *= call.inverse_temperatures[u, 1]
-        log_total = draw_from_cells(team, args.cells, queries, r, hash64(key ^ DRAWS), args.drawn)
+        log_total = draw_from_cells(team, args.cells, queries, r, drawing, args.drawn)
         if args.softmax.softmax.include_positive:
             first, last = data.row_starts[row], data.row_starts[row + 1]
             for p in range(first + team.lane, last, team.n_lanes):
@@ -680,12 +577,10 @@ def draw(team, s, args):
                 scratch.positive_corrections[p - batch.first_pair] = log_q
 
 
-LIST_USERS = (_list_users,)
-LIST_ITEMS = (_list_items,)
-CATCH_UP = (catch_up_batch,)
 SHARED = (
     gather,
     score,
+    inspect,
     exponentiate,
     sum_negatives,
     finish,
@@ -694,5 +589,117 @@ SHARED = (
     move_rows,
 )
 LISTS = (learn_lists, move_rows)
-CATCH_UP_USERS = (catch_up_users,)
 DRAW = (draw,)
+CATCH_UP_USERS = (catch_up_drawing,)
+
+
+class SoftmaxFamily(Family):
+    """A positive against all of its negatives at once."""
+
+    def __init__(self, device, problem, n_rows, n_pairs):
+        super().__init__(device, problem, n_rows, n_pairs)
+        self.lists_code = code = problem.negatives_code
+        self._is_drawn = code == NEGATIVES_DRAWN
+        self._separate = self._is_drawn or code == NEGATIVES_SEPARATE
+        self._n_rows, width = n_rows, self._list_length(n_pairs)
+        self.n_listed = n_rows * width if self._separate else width
+        height = n_rows if self._separate else max(1, min(n_rows, MOST_SCORES // width))
+        self.n_panels = -(-n_rows // height)
+        self._scratch = self._make_scratch(height, width, n_pairs)
+        self._corrections = self._proposal = self._drawn = None
+
+    @staticmethod
+    def block_of(problem):
+        """Return how many positives of a user may stand in one row; None for all."""
+        return 1 if problem.negatives_code == NEGATIVES_SEPARATE else problem.block
+
+    def _list_length(self, n_pairs):
+        if self._problem.negatives_code == NEGATIVES_IN_BATCH:
+            return n_pairs
+        if self._problem.negatives_code == NEGATIVES_FULL:
+            return self._problem.n_items
+        return self._problem.n_negatives
+
+    def _make_scratch(self, height, width, n_pairs):
+        floats, n_rows, d, separate = (
+            self._floats,
+            self._n_rows,
+            self._problem.width,
+            self._separate,
+        )
+        n_shared = 0 if separate else width
+        return SoftmaxScratch(
+            sources=floats(n_rows + n_shared, d),
+            negatives=floats(n_shared, d),
+            negative_columns=floats(d, n_shared),
+            corrections=floats(n_rows if separate else 1, width),
+            positive_corrections=floats(n_pairs),
+            scales=floats(n_rows if separate else 0, width),
+            scores=floats(height, width),
+            parts=floats(most_parts(height, d) if n_shared else 0, height, d),
+            negative_parts=floats(most_parts(n_shared, d) if n_shared else 0, n_shared, d),
+            scaled=floats(n_rows, d),
+            user_gradients=floats(n_rows, d),
+            lengths=floats(n_rows),
+            of_slices=floats(3, n_rows, -(-width // SLICE)),
+            pair_rows=self._device.empty(n_pairs if n_shared else 0, np.int32),
+            of_pairs=floats(5, n_pairs),
+        )
+
+    @property
+    def gradients(self):
+        """The gradients by the users of the rows of the last batch."""
+        return self._scratch.user_gradients
+
+    def lists_shape(self, n_batches, n_pairs):
+        """Return how many lists of negatives batches need, and the length of a list."""
+        separate = self._problem.negatives_code == NEGATIVES_SEPARATE
+        return n_pairs if separate else n_batches, self._problem.n_negatives
+
+    def n_negatives(self, n_rows, n_pairs):
+        """Return how many negatives batches of some size have."""
+        if self._problem.negatives_code == NEGATIVES_IN_BATCH:
+            return n_pairs
+        m = self._list_length(1)
+        return n_rows * m if self._separate else np.full_like(n_rows, m)
+
+    def _set_proposal(self, proposal):
+        if self._corrections is not None and self._proposal is proposal:
+            return
+        device, self._proposal = self._device, proposal
+        log_q = np.zeros(0, dtype=np.float32) if proposal is None else proposal.log_q
+        self._corrected = self._problem.corrected if self._is_drawn else len(log_q) > 0
+        self._corrections = device.to_device(log_q)
+        if self._is_drawn:
+            self._cells, m = cells_on(device, proposal), self._problem.n_negatives
+            self._drawn = draw_scratch(device, proposal, self._n_rows, m, self._drawn)
+
+    def run(self, launch):
+        """Train on the batches of a Launch."""
+        self._set_proposal(launch.proposal)
+        scratch, negatives = self._scratch, launch.negatives
+        if self._is_drawn:
+            scratch = scratch._replace(corrections=self._drawn.log_q)
+            negatives = self._drawn.ids
+            args = self._args(launch, launch.users, negatives, scratch)
+            phases = DRAW if launch.tables.idle else CATCH_UP_USERS + DRAW
+            launch.run(phases, DrawArgs(args, self._cells, self._drawn))
+        args = self._args(launch, launch.list_items(negatives), negatives, scratch)
+        phases = LISTS if self._separate else SHARED
+        launch.run(phases if launch.tables.idle else CATCH_UP + phases, args)
+
+    def _args(self, launch, items, negatives, scratch):
+        problem = self._problem
+        softmax = Softmax(
+            negatives_code=problem.negatives_code,
+            n_negatives=self._list_length(1),
+            corrected=self._corrected,
+            include_positive=problem.include_positive,
+            constant=np.float32(problem.constants["constant"]),
+            statistics_wanted=problem.statistics_wanted,
+            negatives=negatives,
+            corrections=self._corrections,
+        )
+        return SoftmaxArgs(
+            launch.data, launch.call, softmax, launch.users, items, launch.tables.step, scratch
+        )

@@ -1,55 +1,40 @@
 """Training the tables of an autoencoder on a GPU: its memory, and launches."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._numba.jit import interpreted
-from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.base import CPUOnlyError, RankingProblem
 from freqfm.backends.cuda.device_tables import DeviceTables
-from freqfm.backends.cuda.draws import cells_on, draw_scratch
 from freqfm.backends.cuda.memory import DeviceTrainer
-from freqfm.backends.cuda.products import most_parts
-from freqfm.backends.cuda.ranking.histories import SUM, DeviceHistories
-from freqfm.backends.cuda.sorting import KeySort, Touched
-from freqfm.backends.cuda.tables import Side
-from freqfm.backends.cuda.vae.layers import (
-    CATCH_UP,
-    DRAW,
-    FULL,
-    MOVE_ALL,
-    MOVE_LISTED,
-    SAMPLED,
-    SLICE,
-    DrawArgs,
-    FullArgs,
-    FullScratch,
-    Moved,
-    Queries,
-    SampledArgs,
-    SampledScratch,
+from freqfm.backends.cuda.ranking.batches import (
+    LOSS,
+    EpochData,
+    ItemLists,
+    Launch,
+    RankingCall,
 )
+from freqfm.backends.cuda.ranking.histories import SUM, DeviceHistories
+from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
+from freqfm.backends.cuda.sorting import KeySort, Touched
+from freqfm.backends.cuda.tables import Dropout, Side, Table
+from freqfm.backends.cuda.vae.layers import CATCH_UP, MOVE_ALL, MOVE_LISTED, Moved
 from freqfm.formulas.cells import Cells
+from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_FULL
 from freqfm.formulas.rng import key_of
 
 __all__ = ["CUDAAutoencoderTrainer"]
 
-# Up to this many scores (512 MB) a batch is scored at once, else in panels of queries.
-_SCORES = 1 << 27
-
-
-class _Args(NamedTuple):
-    """What a launch is given that moves a table alone."""
-
-    moved: Moved
+_NO_DROPOUT = Dropout(np.uint64(0), np.float32(1))
 
 
 class CUDAAutoencoderTrainer(DeviceTrainer):
     """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``.
 
     The tables are in the GPU's memory. What goes there and back in a batch is what NumPy computes:
-    queries, sums, and the dense layers.
+    queries, sums, and the dense layers. The items are trained by the softmax of recommenders, with
+    queries in place of users.
 
     Parameters
     ----------
@@ -71,92 +56,77 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         super().__init__(device)
         self._device, self._problem = device, problem
         self._tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
-        self._input_sort = self._item_sort = self._listed = None
-        n = problem.n_positives
+        self._family = self._listed = None
+        n, n_queries = problem.n_positives, problem.n_queries
         self._of_inputs = device.empty((n, problem.input_width), np.float32)
-        self._nowhere = device.empty(1, np.int32), device.empty(1, np.float32)
-        self._scratch = self._proposal = self._drawn = None
-
-    def _floats(self, *shape):
-        return self._device.empty(shape, np.float32)
+        self._results = device.empty((4, n_queries), np.float32)
+        self._rows = device.to_device(np.arange(n_queries, dtype=np.int32))
+        self._no_lists = device.empty((1, 1), np.int32)
+        self._inverse = device.to_device(np.ones((n_queries, 2), dtype=np.float32))
+        # What is not read of a Side.
+        integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
+        touched = Touched(integers, integers, integers)
+        table = Table(floats, floats[0], floats, floats, integers)
+        self._nothing = Side(table, touched, integers, floats[0], floats, 0)
 
     def begin_epoch(self, tables, first_step, corrections, proposal):
         """Prepare for the steps after ``first_step``, and to draw from a proposal."""
-        device, problem = self._device, self._problem
         self._tables.begin_epoch(tables, corrections)
         self._host, self._first_step = list(tables.values()), first_step
         self._inputs, self._items, *self._layers = (self._tables[name] for name in tables)
         # NumPy computes with them.
         self.pull([state.weights for state in self._host[2:]])
-        n_items = len(self._host[1].weights)
-        if self._input_sort is None:
-            self._input_sort, self._item_sort = (KeySort(device, n_items) for _ in range(2))
-            self._scratch = self._sampled_scratch() if problem.n_draws else self._full_scratch()
-        if proposal is not None and proposal is not self._proposal:
-            self._cells, n, m = cells_on(device, proposal), problem.n_queries, problem.n_draws
-            self._drawn = draw_scratch(device, proposal, n, m, self._drawn)
         self._proposal = proposal
+        if self._family is None:
+            self._input_sort = KeySort(self._device, len(self._host[0].weights))
+            self._make_items(len(self._host[1].weights))
 
-    def _full_scratch(self):
-        n, width, n_items = (
-            self._problem.n_queries, self._problem.item_width, len(self._host[1].weights)
-        )  # fmt: skip
-        height, n_slices = max(1, min(n, _SCORES // n_items)), -(-n_items // SLICE)
-        self._gradients = self._floats(n_items, width)
-        return FullScratch(
-            units=self._floats(n_items, width),
-            unit_columns=self._floats(width, n_items),
-            scores=self._floats(height, n_items),
-            parts=self._floats(most_parts(height, width), height, width),
-            scaled=self._floats(n, width),
-            largest=self._floats(n, n_slices),
-            totals=self._floats(n, n_slices),
-            inverse=self._floats(n),
+    def _make_items(self, n_items):
+        """Allocate what the softmax over items needs."""
+        device, problem, drawn = self._device, self._problem, self._problem.n_draws > 0
+        n_pairs, width = problem.n_positives * problem.n_samples, problem.item_width
+        items = RankingProblem(
+            family="softmax",
+            constants={"constant": 1.0},
+            cosine=False,
+            dropout=0.0,
+            known=(),
+            n_items=n_items,
+            width=width,
+            batch_size=n_pairs,
+            block=None,
+            negatives_code=NEGATIVES_DRAWN if drawn else NEGATIVES_FULL,
+            n_negatives=problem.n_draws,
+            rule=problem.rule,
+            seed=0,
+            include_positive=drawn,
         )
-
-    def _sampled_scratch(self):
-        problem = self._problem
-        n, n_queries = problem.n_draws, problem.n_queries
-        n_positives = problem.n_positives * problem.n_samples
-        n_occurrences = n_positives + n_queries * n
-        self._gradients = self._floats(n_occurrences, problem.item_width)
-        self._occurrences = (
-            self._device.empty(n_occurrences, np.int32),
-            self._floats(n_occurrences),
-        )
-        return SampledScratch(
-            self._floats(n_queries, n), self._floats(n_queries, n), self._floats(n_positives)
-        )
-
-    def _side(self, table, gradients, touched=None, occurrences=None):
-        """Return the Side of a table; without occurrences, its gradients are those of all rows."""
-        rows, multiples = occurrences or self._nowhere
-        return Side(table, touched or Touched(rows, rows, rows), rows, multiples, gradients)
-
-    def _moved(self, side, step, n_seen, sources, mean):
-        number = int(step - self._first_step)
-        return Moved(side, self._tables.step, number, int(n_seen), sources, np.float32(mean))
+        self._family = family = SoftmaxFamily(device, items, problem.n_queries, n_pairs)
+        self._n_occurrences = n_pairs + family.n_listed
+        self._item_lists = ItemLists(device, n_items, width, self._n_occurrences, family.lists_code)
 
     def _run(self, phases, args, n_groups, span=(0, 1)):
         self._device.run(phases, args, 32, n_groups, span, self._problem.formulas)
+
+    def _moved(self, side, step, sources, mean):
+        number = int(step - self._first_step)
+        return Moved(side, self._tables.step, number, sources, np.float32(mean))
 
     def sum_inputs(self, histories, step):
         """Return the sums of the input vectors of histories, (B, h)."""
         device, lengths = self._device, np.diff(histories.starts)
         items = histories.items.astype(np.int64)
-        rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        weights = device.to_device(histories.weights)
-        touched = None
+        rows = device.to_device(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
+        weights, self._listed = device.to_device(histories.weights), None
         if len(items):
             touched = self._input_sort.run(
                 [0, len(items)], lambda keys, starts: device.write(items, keys)
             )
-        self._listed = touched, device.to_device(rows), weights
-        if touched is not None and not self._tables.idle:
-            side = self._input_side()
-            moved = self._moved(side, step, 1, side.gradients, 1.0)
-            self._run(CATCH_UP, _Args(moved), len(items))
-        out = self._floats(len(lengths), self._problem.input_width)
+            self._listed = Side(self._inputs, touched, rows, weights, self._of_inputs, 0)
+            if not self._tables.idle:
+                moved = self._moved(self._listed, step, self._of_inputs, 1.0)
+                self._run(CATCH_UP, moved, len(items))
+        out = device.empty((len(lengths), self._problem.input_width), np.float32)
         listed = DeviceHistories(
             device.to_device(histories.starts.astype(np.int64)),
             device.to_device(histories.items.astype(np.int32, copy=False)),
@@ -165,74 +135,81 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         self._run(SUM, (listed, self._inputs.weights, out), len(lengths))
         return device.to_host(out, np.empty(out.shape, dtype=np.float32))
 
-    def _input_side(self):
-        touched, rows, weights = self._listed
-        return self._side(self._inputs, self._of_inputs, touched, (rows, weights))
-
     def step_inputs(self, histories, gradients, scale, step):
         """Move the input vectors of histories along the gradients by their sums.
 
         They are those of the last ``sum_inputs``.
         """
-        if self._listed[0] is not None:
+        if self._listed is not None:
             sources = self._device.to_device(gradients)
-            moved = self._moved(self._input_side(), step, 1, sources, scale)
-            self._run(MOVE_LISTED, _Args(moved), len(histories.items))
+            moved = self._moved(self._listed, step, sources, scale)
+            self._run(MOVE_LISTED, moved, len(histories.items))
 
     def step_items(self, queries, histories, totals, scale, step, stream, drawn=None):
         """Move the items by a softmax; return the gradient by the queries, and the losses."""
-        device, n = self._device, len(queries)
-        batch = Queries(
-            vectors=device.to_device(queries),
-            starts=device.to_device(histories.starts.astype(np.int32)),
-            items=device.to_device(histories.items.astype(np.int32, copy=False)),
-            weights=device.to_device(histories.weights.astype(np.float32, copy=False)),
-            totals=device.to_device(totals),
-            scale=np.float32(scale),
-            n_unit=int(self._problem.n_unit),
-            gradients=self._floats(*queries.shape),
-            losses=self._floats(n),
+        device, problem, n = self._device, self._problem, len(queries)
+        users = self._nothing.table._replace(weights=device.to_device(queries))
+        data = self._data_of(histories, scale, stream)
+        n_panels = self._family.n_panels
+        call = RankingCall(
+            first_batch=0,
+            first_row=0,
+            first_pair=0,
+            steps_before=int(step - self._first_step) - 1,
+            n_panels=n_panels,
+            cosine=False,
+            n_unit=int(problem.n_unit),
+            queries_given=True,
+            dropout=_NO_DROPOUT,
+            inverse_temperatures=self._inverse,
+            results=self._results,
         )
-        if self._problem.n_draws:
-            self._step_drawn(batch, len(histories.items), step, stream)
-        else:
-            self._step_all(batch, n, step)
-        losses = device.to_host(batch.losses, np.empty(n, dtype=np.float32))
-        return device.to_host(batch.gradients, np.empty_like(queries)), losses.astype(np.float64)
+        n_pairs = len(histories.items)
+        sizes = [n_pairs + int(self._family.n_negatives(np.array([n]), n_pairs)[0])]
+        # All items are moved by the mean over the queries.
+        n_seen = 0 if problem.n_draws else n
+        launch = Launch(
+            data,
+            call,
+            self._tables,
+            self._nothing._replace(table=users),
+            lambda negatives: self._item_lists.side(self._items, data, 0, sizes, negatives, n_seen),
+            lambda phases, args: self._run(phases, args, self._n_occurrences, (0, n_panels)),
+            self._proposal,
+            self._no_lists,
+        )
+        self._family.run(launch)
+        losses = device.to_host(self._results[LOSS][:n], np.empty(n, dtype=np.float32))
+        losses = losses.astype(np.float64)
+        if problem.n_draws:
+            # The sum over items is as many times that over draws.
+            losses += totals * math.log(len(self._host[1].weights) / problem.n_draws)
+        return device.to_host(self._family.gradients[:n], np.empty_like(queries)), losses
 
-    def _step_all(self, batch, n, step):
-        scratch = self._scratch
-        n_panels = -(-n // scratch.scores.shape[0])
-        side = self._side(self._items, self._gradients)
-        moved = self._moved(side, step, n, self._gradients, 1.0)
-        n_groups = max(n, len(scratch.units))
-        self._run(FULL, FullArgs(batch, moved, scratch, n_panels), n_groups, (0, n_panels))
-
-    def _step_drawn(self, batch, n_positives, step, stream):
-        n_queries, n = len(batch.totals), self._problem.n_draws
-        n_occurrences = n_positives + n_queries * n
+    def _data_of(self, histories, scale, stream):
+        """Return the EpochData of a single batch."""
+        device, n = self._device, len(histories.starts) - 1
+        means = [scale if self._problem.n_draws else 1 / n]
         with np.errstate(over="ignore"):
             key = np.uint64(interpreted(key_of)(stream))
-
-        def write_keys(keys, starts):
-            args = DrawArgs(batch, self._cells, self._drawn, self._scratch, key, keys)
-            self._run(DRAW, args, n_queries)
-
-        touched = self._item_sort.run([0, n_occurrences], write_keys)
-        side = self._side(self._items, self._gradients, touched, self._occurrences)
-        moved = self._moved(side, step, 1, batch.vectors, batch.scale)
-        log_share = np.float32(math.log(len(self._host[1].weights) / n))
-        args = SampledArgs(batch, moved, self._drawn, self._scratch, log_share)
-        phases = SAMPLED if self._tables.idle else CATCH_UP + SAMPLED
-        self._run(phases, args, max(n_queries, n_occurrences))
+        return EpochData(
+            device.to_device(histories.items.astype(np.int32, copy=False)),
+            device.to_device(histories.weights.astype(np.float32, copy=False)),
+            device.to_device(histories.starts.astype(np.int32)),
+            self._rows,
+            device.to_device(np.array([[0, n, 0, len(histories.items)]], dtype=np.int32)),
+            device.to_device(np.array(means, dtype=np.float32)),
+            device.to_device(np.array([scale], dtype=np.float32)),
+            key,
+        )
 
     def step_layers(self, gradients, n_users, step):
         """Move the layers along their gradients."""
         for layer, state, gradient in zip(self._layers, self._host[2:], gradients, strict=True):
             gradient = self._device.to_device(np.ascontiguousarray(gradient, dtype=np.float32))
-            side = self._side(layer, gradient)
-            moved = self._moved(side, step, n_users, gradient, 1.0)
-            self._run(MOVE_ALL, _Args(moved), len(state.weights))
+            side = self._nothing._replace(table=layer, gradients=gradient, n_seen=int(n_users))
+            moved = self._moved(side, step, gradient, 1.0)
+            self._run(MOVE_ALL, moved, len(state.weights))
             self._device.to_host(layer.weights, state.weights)
 
     def catch_up(self, step):

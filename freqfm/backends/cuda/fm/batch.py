@@ -1,0 +1,465 @@
+"""The three phases of a batch of a factorization machine, plain or rank-aware.
+
+1. Each row is scored by a group, whose lanes take columns of the factors.
+2. Each piece of a token's entries is summed by a group, see ``occurrences``. If it is all that the
+   batch has of the token, the token's weights make their step at once.
+3. Sums of several pieces are added, in their order, and these tokens step; so does the intercept.
+
+Every sum has an order that does not depend on the grid. Sums are float32: at most ``WINDOW`` terms,
+and then at most as many as there are pieces, so that errors grow slowly.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from freqfm._numba.jit import ONE, ZERO, inlined
+from freqfm.backends.cuda.columns import (
+    COLUMNS,
+    FOUR_ZEROS,
+    add,
+    four_columns,
+    moved,
+    products,
+    read,
+    read_from,
+    sum_inside,
+    times,
+    write,
+)
+from freqfm.backends.cuda.fm.scores import (
+    FMRows,
+    Levels,
+    level_of,
+    linear_part,
+    row_of,
+    sum_level,
+)
+from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
+from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
+from freqfm.backends.cuda.team import group_sum
+from freqfm.formulas.codes import (
+    COUNT_SAMPLES,
+    RATE_CONSTANT,
+    RATE_COUNTED,
+    RATE_GIVEN,
+    STEP_ROWWISE_ADAGRAD,
+)
+from freqfm.formulas.losses import expectation, loss_and_gradient, loss_curvature
+from freqfm.formulas.steps import penalized_curvature, present_rate, step_element
+
+_TWO = np.float32(2)
+
+
+class FMTargets(NamedTuple):
+    """What rows are trained towards, and their order in an epoch."""
+
+    targets: np.ndarray  #: (n_rows,), float32
+    weights: np.ndarray  #: (n_rows,), float32
+    order: np.ndarray  #: (n_rows,), int32
+    batch_size: int
+
+
+class FMWeightState(NamedTuple):
+    """The weights of one output and the optimizer's state, one-dimensional; some are empty."""
+
+    intercept: np.ndarray  #: (1,)
+    linear: np.ndarray  #: (n,)
+    factors: np.ndarray  #: the tables of all levels
+    per_row: np.ndarray  #: (n,)
+    intercept_state: np.ndarray  #: (3,), first, second, and counter
+    linear_first: np.ndarray  #: (n,)
+    linear_second: np.ndarray  #: (n,)
+    factors_first: np.ndarray  #: as the factors, or a number for each of their rows
+    factors_second: np.ndarray  #: as the factors
+
+
+class FMScratch(NamedTuple):
+    """What the phases of a batch pass on; W is the sum of the widths of m levels."""
+
+    sums: np.ndarray  #: (batch_size, W), sums of x v of rows, for each level
+    free_sums: np.ndarray  #: (batch_size, W), of free vectors alone; empty without dependent ones
+    by_level: np.ndarray  #: (m, batch_size), derivatives of the weighted losses of B(1), ..., B(m)
+    weights: np.ndarray  #: (batch_size,), of rows
+    derivatives: np.ndarray  #: (batch_size,), by the linear part
+    curvatures: np.ndarray  #: (batch_size,), see ``score_batch``
+    losses: np.ndarray  #: (n_rows,), weighted, at each place of the epoch
+    of_rows: np.ndarray  #: (3, n_windows), sums of derivatives, weights, curvatures of rows
+    #: (3 + m, n_pieces), likewise of incomplete pieces, and for each level of derivative * x * x.
+    of_pieces: np.ndarray
+    vectors: np.ndarray  #: (n_pieces, W), sums of incomplete pieces
+    touched: np.ndarray  #: (n,), int32, one more than the last batch that had a token; or empty
+
+
+class FMArgs(NamedTuple):
+    """All that a launch is given; arrays are float32 if not said otherwise."""
+
+    objective: NamedTuple  #: FMObjective, with numbers of float32
+    rule: NamedTuple  #: UpdateRule, likewise
+    steps: np.ndarray  #: (n_batches, 3): factor of sums, divisors of the rate and of the root
+    rows: FMRows
+    data: FMTargets
+    occurrences: Occurrences
+    model: FMWeightState
+    scratch: FMScratch
+    levels: Levels
+
+
+class Summed(NamedTuple):
+    """Sums over the entries that a token has in a batch."""
+
+    derivative: float  #: of derivative * x
+    weight: float  #: of the rows
+    curvature: float
+
+
+class Source(NamedTuple):
+    """Where the sum of a token's vectors is to be had: entries, or sums of pieces."""
+
+    complete: bool  #: whether the entries are a piece that is complete
+    first: int
+    last: int  #: exclusive
+
+
+class Piece(NamedTuple):
+    """A piece of a token's entries in a batch."""
+
+    token: int
+    begins: bool  #: whether the token has no piece before
+    ends: bool  #: and none after
+    slot: int  #: where its sums are kept if it has others
+    source: Source
+
+
+@inlined
+def _rows_of_batch(args, b):
+    """Return how many rows a batch has."""
+    data = args.data
+    return min(data.batch_size, data.order.shape[0] - b * data.batch_size)
+
+
+@inlined
+def score_batch(team, b, args):
+    """Score the rows of a batch; leave the derivatives and curvatures of their losses.
+
+    For any steps of the weights of the tokens, the score moves at most so much that a row adds
+    |x_k| (1 + sum_i |x_i|) (1 + |s|^2), s = sum of x v, times the curvature of its loss to the
+    curvature of token k.
+    """
+    data, scratch, model, levels = args.data, args.scratch, args.model, args.levels
+    start, code, n_levels = b * data.batch_size, args.objective.loss_code, len(levels.widths)
+    out = scratch.sums, scratch.free_sums
+    for j in range(team.rank, _rows_of_batch(args, b), team.size):
+        i = data.order[start + j]
+        weight, target = data.weights[i], data.targets[i]
+        of_linear, reach = linear_part(team, args.rows, i, model.linear)
+        found, replaced, norms, of_levels = model.intercept[0] + of_linear, ZERO, ONE, ZERO
+        for p in range(n_levels):
+            before = found
+            row = args.rows, i, j
+            found -= replaced
+            more, replaced, norm = sum_level(team, row, p, model.factors, levels, out)
+            found += more
+            norms += norm
+            if p > 0 and not levels.prefix:
+                wanted = expectation(code, found)
+                _, derivative = loss_and_gradient(code, before, wanted)
+                derivative *= levels.dependent_weight * weight
+                of_levels += derivative
+                if team.lane == 0:
+                    scratch.by_level[p - 1, j] = derivative
+        loss, derivative = loss_and_gradient(code, found, target)
+        derivative *= weight
+        if levels.follow_loss and not levels.prefix:
+            of_levels += derivative
+        else:
+            of_levels = derivative
+        if team.lane == 0:
+            curvature = np.float32(loss_curvature(code, found, target))
+            scratch.losses[start + j] = weight * loss
+            scratch.by_level[n_levels - 1, j] = derivative
+            scratch.weights[j] = weight
+            scratch.derivatives[j] = of_levels
+            scratch.curvatures[j] = weight * curvature * (ONE + reach) * norms
+
+
+@inlined
+def _sum_entries(team, args, source):
+    """Return the Summed of the entries of a piece."""
+    occurrences, scratch = args.occurrences, args.scratch
+    derivative, weight, curvature = ZERO, ZERO, ZERO
+    for p in range(source.first + team.lane, source.last, team.n_lanes):
+        j, x = occurrences.rows[p], occurrences.values[p]
+        derivative += x * scratch.derivatives[j]
+        weight += scratch.weights[j]
+        curvature += abs(x) * scratch.curvatures[j]
+    return Summed(group_sum(team, derivative), group_sum(team, weight), group_sum(team, curvature))
+
+
+@inlined
+def _piece_of(args, b, q):
+    """Return the Piece ``q`` of all, which is one of batch ``b``."""
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first, last = occurrences.pieces[q], occurrences.pieces[q + 1]
+    k = occurrences.tokens[first]
+    begins = first == start or occurrences.tokens[first - 1] != k
+    ends = last == end or occurrences.tokens[last] != k
+    # A window holds at most two pieces of tokens that have others: its first piece and its last.
+    place = first - start
+    slot = 2 * (place // WINDOW) + (1 if place % WINDOW != 0 else 0)
+    return Piece(k, begins, ends, slot, Source(True, first, last))
+
+
+@inlined
+def _next_slot(slot):
+    """Return the slot of the next piece of the same token: the first of the next window."""
+    return 2 * (slot // 2 + 1)
+
+
+@inlined
+def _token_of_window(args, b, w):
+    """Return the token whose first piece, of several, ends with window ``w``, and its Source.
+
+    Without one the token is -1.
+    """
+    occurrences = args.occurrences
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    first = start + w * WINDOW
+    after = first + WINDOW
+    k = np.int64(occurrences.tokens[after - 1])
+    inside = occurrences.tokens[first] != k
+    first_slot = 2 * w + (1 if inside else 0)
+    source = Source(False, first_slot, first_slot)
+    if after == end or occurrences.tokens[after] != k:
+        return np.int64(-1), source
+    if not inside and w > 0 and occurrences.tokens[first - 1] == k:
+        return np.int64(-1), source
+    w += 1
+    while start + w * WINDOW < end and occurrences.tokens[start + w * WINDOW] == k:
+        w += 1
+    return k, Source(False, first_slot, 2 * w)
+
+
+@inlined
+def _squares(team, args, source, p, free):
+    """Return the sum of derivative * x * x over a token's entries, for its vector of level p."""
+    occurrences, scratch, total = args.occurrences, args.scratch, ZERO
+    if source.complete:
+        level = len(args.levels.widths) - 1 if free else p
+        for e in range(source.first + team.lane, source.last, team.n_lanes):
+            x = occurrences.values[e]
+            total += scratch.by_level[level, occurrences.rows[e]] * x * x
+        return group_sum(team, total)
+    slot = source.first
+    while slot < source.last:
+        total += scratch.of_pieces[3 + p, slot]
+        slot = _next_slot(slot)
+    return total
+
+
+@inlined
+def _sum_columns(args, source, p, free, columns):
+    """Return four columns of the sum of a token's gradient, without the term in its own vector."""
+    occurrences, scratch, totals = args.occurrences, args.scratch, FOUR_ZEROS
+    if source.complete:
+        last = len(args.levels.widths) - 1
+        own, follows = (last if free else p), args.levels.follow_loss and not free
+        for e in range(source.first, source.last):
+            j, x = occurrences.rows[e], occurrences.values[e]
+            along = times(scratch.by_level[own, j], read(scratch.sums, j, columns))
+            if follows:
+                of_free = times(scratch.by_level[last, j], read(scratch.free_sums, j, columns))
+                along = add(along, of_free)
+            totals = add(totals, times(x, along))
+    else:
+        slot = source.first
+        while slot < source.last:
+            totals = add(totals, read(scratch.vectors, slot, columns))
+            slot = _next_slot(slot)
+    return totals
+
+
+@inlined
+def _gradient(args, vector, columns, source, shrinkage):
+    """Return four columns of the gradient of a token's vector of one level."""
+    p, begin, free = vector
+    of_rows = moved(columns, args.levels.columns[p])
+    own = times(-shrinkage, read_from(args.model.factors, begin, columns))
+    return add(_sum_columns(args, source, p, free, of_rows), own)
+
+
+@inlined
+def _step_level(team, p, k, step, source, args):
+    """Move a token's vector of one level; ``step`` is scale, rate, root and penalty."""
+    scale, rate, root, penalty = step
+    model, rule, levels = args.model, args.rule, args.levels
+    width, row = levels.widths[p], row_of(levels, k)
+    begin, free = levels.starts[p] + row * width, levels.prefix or p == level_of(levels, k)
+    vector, shrinkage = (p, begin, free), _squares(team, args, source, p, free) - penalty
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        squares = ZERO
+        for f in range(team.lane, width, COLUMNS * team.n_lanes):
+            columns = four_columns(team, f, width)
+            along = times(scale, _gradient(args, vector, columns, source, shrinkage))
+            squares += sum_inside(columns, products(along, along))
+        place = levels.first_starts[p] + row
+        rate /= root_of_row(team, rule, model.factors_first, place, squares, width)
+    for f in range(team.lane, width, COLUMNS * team.n_lanes):
+        columns = four_columns(team, f, width)
+        along = times(scale, _gradient(args, vector, columns, source, shrinkage))
+        _step_factor(begin + f, along[0], rate, root, args)
+        if columns[1] > f:
+            _step_factor(begin + columns[1], along[1], rate, root, args)
+        if columns[2] > f:
+            _step_factor(begin + columns[2], along[2], rate, root, args)
+        if columns[3] > f:
+            _step_factor(begin + columns[3], along[3], rate, root, args)
+
+
+@inlined
+def _step_factor(place, along, rate, root, args):
+    """Move one factor along its gradient."""
+    first, second = args.model.factors_first, args.model.factors_second
+    move_weight(args.rule, rate, root, args.model.factors, place, along, first, second)
+
+
+@inlined
+def _step_token(team, b, k, summed, source, args):
+    """Move all weights of a token by its sums over the batch."""
+    model, rule, objective = args.model, args.rule, args.objective
+    if rule.lazy and summed.weight == ZERO:
+        return
+    scale, root, share = args.steps[b, 0], args.steps[b, 2], objective.shares[k] * summed.weight
+    curvature = penalized_curvature(summed.curvature, summed.weight, k, objective)
+    rate = rate_of_row(team, rule, model.per_row, k, summed.weight, curvature) / args.steps[b, 1]
+    if team.lane == 0 and objective.fit_linear:
+        penalty = objective.alpha_linear * share * model.linear[k]
+        step_element(
+            rule, rate, root, model.linear, k, scale * (summed.derivative + penalty),
+            model.linear_first, model.linear_second,
+        )  # fmt: skip
+    step = scale, rate, root, objective.alpha_factors * share
+    for p in range(level_of(args.levels, k) + 1):
+        _step_level(team, p, k, step, source, args)
+
+
+@inlined
+def _keep_vectors(team, slot, k, source, args):
+    """Keep the gradients of a piece of a token that has others."""
+    scratch, levels = args.scratch, args.levels
+    for p in range(level_of(levels, k) + 1):
+        width, free = levels.widths[p], levels.prefix or p == level_of(levels, k)
+        for f in range(team.lane, width, COLUMNS * team.n_lanes):
+            columns = moved(four_columns(team, f, width), levels.columns[p])
+            write(scratch.vectors, slot, columns, _sum_columns(args, source, p, free, columns))
+        squares = _squares(team, args, source, p, free)
+        if team.lane == 0:
+            scratch.of_pieces[3 + p, slot] = squares
+
+
+@inlined
+def _keep_sums(team, slot, summed, of_pieces):
+    """Keep the other sums of such a piece."""
+    if team.lane == 0:
+        of_pieces[0, slot] = summed.derivative
+        of_pieces[1, slot] = summed.weight
+        of_pieces[2, slot] = summed.curvature
+
+
+@inlined
+def _sum_pieces(source, of_pieces):
+    """Return the Summed of all pieces of a token."""
+    derivative, weight, curvature = ZERO, ZERO, ZERO
+    slot = source.first
+    while slot < source.last:
+        derivative += of_pieces[0, slot]
+        weight += of_pieces[1, slot]
+        curvature += of_pieces[2, slot]
+        slot = _next_slot(slot)
+    return Summed(derivative, weight, curvature)
+
+
+@inlined
+def _sum_rows(team, b, args):
+    """Sum what the intercept needs over the rows of each window."""
+    scratch, n_rows = args.scratch, _rows_of_batch(args, b)
+    for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
+        derivative, weight, curvature = ZERO, ZERO, ZERO
+        for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
+            derivative += scratch.derivatives[j]
+            weight += scratch.weights[j]
+            curvature += scratch.curvatures[j]
+        derivative = group_sum(team, derivative)
+        weight = group_sum(team, weight)
+        curvature = group_sum(team, curvature)
+        if team.lane == 0:
+            scratch.of_rows[0, w] = derivative
+            scratch.of_rows[1, w] = weight
+            scratch.of_rows[2, w] = curvature
+
+
+@inlined
+def _step_intercept(team, b, args):
+    """Move the intercept, which all rows hold."""
+    rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
+    derivative, weight, curvature = ZERO, ZERO, ZERO
+    for w in range(team.lane, (_rows_of_batch(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
+        derivative += of_rows[0, w]
+        weight += of_rows[1, w]
+        curvature += of_rows[2, w]
+    derivative = group_sum(team, derivative)
+    weight = group_sum(team, weight)
+    curvature = group_sum(team, curvature)
+    if team.lane != 0 or weight == ZERO:
+        return
+    state, code = model.intercept_state, rule.rate_code
+    if code == RATE_GIVEN:
+        code = RATE_CONSTANT
+    if code == RATE_COUNTED:
+        state[2] += weight if rule.count_code == COUNT_SAMPLES else ONE
+    rate = present_rate(code, rule.hyper, state[2:], 0, curvature)
+    if code == RATE_COUNTED:
+        # Every row holds the intercept: beyond 2 its first step would overshoot.
+        rate = min(rate, _TWO / curvature)
+    step_element(
+        rule, rate / args.steps[b, 1], args.steps[b, 2], model.intercept, 0,
+        args.steps[b, 0] * derivative, state[0:1], state[1:2],
+    )  # fmt: skip
+
+
+@inlined
+def sum_tokens(team, b, args):
+    """Sum the pieces of tokens, and step the tokens that have one piece."""
+    starts, scratch = args.occurrences.piece_starts, args.scratch
+    for q in range(starts[b] + team.rank, starts[b + 1], team.size):
+        piece = _piece_of(args, b, q)
+        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+            scratch.touched[piece.token] = b + 1
+        summed = _sum_entries(team, args, piece.source)
+        if piece.begins and piece.ends:
+            _step_token(team, b, piece.token, summed, piece.source, args)
+        else:
+            _keep_vectors(team, piece.slot, piece.token, piece.source, args)
+            _keep_sums(team, piece.slot, summed, scratch.of_pieces)
+    _sum_rows(team, b, args)
+
+
+@inlined
+def step_rest(team, b, args):
+    """Step the tokens of several pieces, the intercept, and absent tokens if they move."""
+    starts, touched = args.occurrences.starts, args.scratch.touched
+    if team.rank == 0 and args.objective.fit_intercept:
+        _step_intercept(team, b, args)
+    n_windows = (starts[b + 1] - starts[b]) // WINDOW
+    # From the last group on: the first one begins with the intercept.
+    for w in range(team.size - 1 - team.rank, n_windows, team.size):
+        k, source = _token_of_window(args, b, w)
+        if k >= 0:
+            _step_token(team, b, k, _sum_pieces(source, args.scratch.of_pieces), source, args)
+    for k in range(team.rank, touched.shape[0], team.size):
+        if touched[k] != b + 1:
+            _step_token(team, b, k, Summed(ZERO, ZERO, ZERO), Source(False, 0, 0), args)
+
+
+TRAIN = (score_batch, sum_tokens, step_rest)
