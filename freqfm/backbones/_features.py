@@ -1,6 +1,7 @@
 """Vectors that are sums of the vectors of features."""
 
 import copy
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from freqfm.backbones._base import Backbone
 _SIDES = "user", "item"
 
 
+@dataclass(eq=False, repr=False)
 class Features(Backbone):
     """Vectors are sums of the vectors of features: users and items may be new.
 
@@ -86,18 +88,11 @@ class Features(Backbone):
     # docs/results_recommenders.rst.
     n_batches = 128
 
-    def __init__(
-        self,
-        user_features: Any = None,
-        item_features: Any = None,
-        *,
-        identity: bool = True,
-        normalize: bool = False,
-    ):
-        self.user_features = user_features
-        self.item_features = item_features
-        self.identity = identity
-        self.normalize = normalize
+    user_features: Any = None
+    item_features: Any = None
+    _: KW_ONLY
+    identity: bool = True
+    normalize: bool = False
 
     def bind(self, X, n_threads):
         """Return this backbone with its features checked, see :class:`Backbone`."""

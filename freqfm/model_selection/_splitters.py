@@ -1,5 +1,6 @@
 """Splitters of interactions for cross-validation and searches."""
 
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -178,6 +179,7 @@ def _warm_folds(users, items, order, n_splits):
     return fold
 
 
+@dataclass(eq=False, repr=False)
 class LeaveLastOut(_InteractionSplitter):
     """One split: the last interactions of every user are tested, all others are trained on.
 
@@ -231,15 +233,13 @@ class LeaveLastOut(_InteractionSplitter):
     array([0])
     """
 
-    def __init__(
-        self, n=1, *, time="auto", drop_repeated=True, user="auto", item="auto", verbose=0
-    ):
-        self.n = n
-        self.time = time
-        self.drop_repeated = drop_repeated
-        self.user = user
-        self.item = item
-        self.verbose = verbose
+    n: int = 1
+    _: KW_ONLY
+    time: str | int | None = "auto"
+    drop_repeated: bool = True
+    user: str | int = "auto"
+    item: str | int = "auto"
+    verbose: int = 0
 
     def get_n_splits(self, X=None, y=None, groups=None):
         """Return 1.
@@ -279,6 +279,7 @@ class LeaveLastOut(_InteractionSplitter):
         yield train, test
 
 
+@dataclass(eq=False, repr=False)
 class GlobalTimeSplit(_InteractionSplitter):
     """Train on interactions before a point in time, test on those from then on.
 
@@ -333,26 +334,15 @@ class GlobalTimeSplit(_InteractionSplitter):
     1
     """
 
-    def __init__(
-        self,
-        n_splits=1,
-        *,
-        test_fraction=0.2,
-        time="auto",
-        drop_cold=True,
-        drop_repeated=True,
-        user="auto",
-        item="auto",
-        verbose=0,
-    ):
-        self.n_splits = n_splits
-        self.test_fraction = test_fraction
-        self.time = time
-        self.drop_cold = drop_cold
-        self.drop_repeated = drop_repeated
-        self.user = user
-        self.item = item
-        self.verbose = verbose
+    n_splits: int = 1
+    _: KW_ONLY
+    test_fraction: float = 0.2
+    time: str | int | None = "auto"
+    drop_cold: bool = True
+    drop_repeated: bool = True
+    user: str | int = "auto"
+    item: str | int = "auto"
+    verbose: int = 0
 
     def get_n_splits(self, X=None, y=None, groups=None):
         """Return the number of splits.

@@ -1,5 +1,6 @@
 """Optimizers that scale steps by past gradients: Adagrad, row-wise Adagrad, Adam."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
@@ -79,6 +80,7 @@ class RowwiseAdagrad(Adagrad):
         return (1, 0) if self.step is None else super().state_widths(n_components)
 
 
+@dataclass(eq=False, repr=False)
 class Adam(Optimizer):
     """Adam: steps along a moving mean of gradients, scaled by a moving mean of their squares.
 
@@ -130,20 +132,12 @@ class Adam(Optimizer):
         "epsilon": codes.EPSILON,
     }
 
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        *,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        lazy: bool | None = None,
-    ):
-        self.learning_rate = learning_rate
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.lazy = lazy
+    learning_rate: float | None = None
+    _: KW_ONLY
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    lazy: bool | None = None
 
     def corrections(self, steps):
         """Return the bias corrections of the moments, see :class:`Optimizer`."""

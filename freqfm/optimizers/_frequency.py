@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
@@ -38,6 +40,7 @@ class SGD(Optimizer):
         self.learning_rate = learning_rate
 
 
+@dataclass(eq=False, repr=False)
 class FASGD(Optimizer):
     """Frequency-aware SGD: a learning rate per token, for frequencies known in advance.
 
@@ -88,16 +91,10 @@ class FASGD(Optimizer):
         "counts": ["array-like", None],
     }
 
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        *,
-        max_step: float = 100.0,
-        counts: ArrayLike | None = None,
-    ):
-        self.learning_rate = learning_rate
-        self.max_step = max_step
-        self.counts = counts
+    learning_rate: float | None = None
+    _: KW_ONLY
+    max_step: float = 100.0
+    counts: ArrayLike | None = None
 
     def _init_per_row(self, n_tokens, counts):
         if self.counts is not None:
@@ -118,6 +115,7 @@ class FASGD(Optimizer):
         return np.minimum(self.max_step, rates).astype(np.float32)
 
 
+@dataclass(eq=False, repr=False)
 class CFSGD(Optimizer):
     """Counter-based frequency-aware SGD: learning rates from token counts during training.
 
@@ -192,20 +190,12 @@ class CFSGD(Optimizer):
         "exponent": codes.EXPONENT,
     }
 
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        *,
-        max_step: float | None = None,
-        curvature_cap: float = 2.0,
-        exponent: float = 0.5,
-        count: str = "sample",
-    ):
-        self.learning_rate = learning_rate
-        self.max_step = max_step
-        self.curvature_cap = curvature_cap
-        self.exponent = exponent
-        self.count = count
+    learning_rate: float | None = None
+    _: KW_ONLY
+    max_step: float | None = None
+    curvature_cap: float = 2.0
+    exponent: float = 0.5
+    count: str = "sample"
 
     @property
     def count_code(self):

@@ -1,5 +1,6 @@
 """Sampling by an inverted multi-index: codewords approximate items."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 
 import numpy as np
@@ -12,6 +13,7 @@ from freqfm.samplers._base import QuerySampler, alias_table
 from freqfm.samplers._quantization import quantize, subspaces
 
 
+@dataclass(eq=False, repr=False)
 class MIDX(QuerySampler):
     """Draws from an approximation of the softmax, by an inverted multi-index [1]_.
 
@@ -103,20 +105,12 @@ class MIDX(QuerySampler):
         "refresh": POSITIVE_INTEGER,
     }
 
-    def __init__(
-        self,
-        variant: str = "popularity",
-        *,
-        n_codewords: int | None = None,
-        n_subspaces: int = 2,
-        popularity: str = "log",
-        refresh: int = 1,
-    ):
-        self.variant = variant
-        self.n_codewords = n_codewords
-        self.n_subspaces = n_subspaces
-        self.popularity = popularity
-        self.refresh = refresh
+    variant: str = "popularity"
+    _: KW_ONLY
+    n_codewords: int | None = None
+    n_subspaces: int = 2
+    popularity: str = "log"
+    refresh: int = 1
 
     @property
     def proposal_type(self):

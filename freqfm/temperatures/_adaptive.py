@@ -1,5 +1,6 @@
 """Adap-tau: temperatures in closed form, global or per user."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 
 import numpy as np
@@ -43,6 +44,7 @@ def _sum_items(X, rows, items):
     )
 
 
+@dataclass(eq=False, repr=False)
 class DensityTemperature(Temperature):
     """One temperature for all users, from the data: lower for sparser data, higher for few
     interactions.
@@ -85,18 +87,11 @@ class DensityTemperature(Temperature):
         "power": NON_NEGATIVE,
     }
 
-    def __init__(
-        self,
-        offset: float = 3.4,
-        *,
-        slope: float = 0.9,
-        shrinkage: float = 20_000,
-        power: float = 0.5,
-    ):
-        self.offset = offset
-        self.slope = slope
-        self.shrinkage = shrinkage
-        self.power = power
+    offset: float = 3.4
+    _: KW_ONLY
+    slope: float = 0.9
+    shrinkage: float = 20_000
+    power: float = 0.5
 
     def refresh(self, epoch, inverse, state, snapshot):
         """Write the inverse temperatures, see :class:`Temperature`."""
@@ -105,6 +100,7 @@ class DensityTemperature(Temperature):
         inverse[:] = trust * (self.offset + self.slope * _log_odds(snapshot.X)[0])
 
 
+@dataclass(eq=False, repr=False)
 class AdapTau0(Temperature):
     """One temperature for all users, from a closed form, updated in every epoch.
 
@@ -148,12 +144,10 @@ class AdapTau0(Temperature):
         "smallest_gap": POSITIVE,
     }
 
-    def __init__(
-        self, warm_up: int | None = 5, *, warm_up_gap: float = 0.7, smallest_gap: float = 0.5
-    ):
-        self.warm_up = warm_up
-        self.warm_up_gap = warm_up_gap
-        self.smallest_gap = smallest_gap
+    warm_up: int | None = 5
+    _: KW_ONLY
+    warm_up_gap: float = 0.7
+    smallest_gap: float = 0.5
 
     def refresh(self, epoch, inverse, state, snapshot):
         """Write the inverse temperatures, see :class:`Temperature`."""
@@ -177,6 +171,7 @@ class AdapTau0(Temperature):
         return log_odds / max(positive / n_positives - overall, self.smallest_gap)
 
 
+@dataclass(eq=False, repr=False)
 class AdapTau(AdapTau0):
     """A temperature for each user: tau0, raised for users whose positives are hard to separate.
 
@@ -225,20 +220,11 @@ class AdapTau(AdapTau0):
         "beta": POSITIVE,
     }
 
-    def __init__(
-        self,
-        form: str = "reference",
-        *,
-        threshold: float | str = "mean",
-        beta: float = 0.5,
-        warm_up: int | None = 5,
-        warm_up_gap: float = 0.7,
-        smallest_gap: float = 0.5,
-    ):
-        super().__init__(warm_up, warm_up_gap=warm_up_gap, smallest_gap=smallest_gap)
-        self.form = form
-        self.threshold = threshold
-        self.beta = beta
+    form: str = "reference"
+    _: KW_ONLY
+    threshold: float | str = "mean"
+    beta: float = 0.5
+    warm_up: int | None = 5
 
     @property
     def include_positive(self):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -74,6 +76,7 @@ _LARGEST_SHARE = 0.025
 _LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
 
 
+@dataclass(eq=False, repr=False)
 class Word2Vec(
     TokenSimilarity,
     VersionStamp,
@@ -226,7 +229,7 @@ class Word2Vec(
     3
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         "n_components": POSITIVE_INTEGER,
         "architecture": [StrOptions({"skip_gram", "cbow"})],
         "window": POSITIVE_INTEGER,
@@ -253,50 +256,27 @@ class Word2Vec(
     # There is no early stopping; the epoch loop compares losses all the same.
     tol = 0.0
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        architecture: str = "skip_gram",
-        window: int = 5,
-        min_count: int = 5,
-        n_negatives: int = 5,
-        noise_exponent: float = 0.75,
-        subsample: float | None = 1e-3,
-        shrink_windows: bool = True,
-        analyzer: str | Callable = "word",
-        optimizer: str | Optimizer = "cf_sgd",
-        learning_rate: float | None = None,
-        schedule: str = "linear",
-        max_iter: int = 5,
-        batch_size: int = 256,
-        init: str | Initializer = "normal",
-        init_scale: float | None = None,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        self.n_components = n_components
-        self.architecture = architecture
-        self.window = window
-        self.min_count = min_count
-        self.n_negatives = n_negatives
-        self.noise_exponent = noise_exponent
-        self.subsample = subsample
-        self.shrink_windows = shrink_windows
-        self.analyzer = analyzer
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.init = init
-        self.init_scale = init_scale
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.device = device
+    n_components: int = 100
+    _: KW_ONLY
+    architecture: str = "skip_gram"
+    window: int = 5
+    min_count: int = 5
+    n_negatives: int = 5
+    noise_exponent: float = 0.75
+    subsample: float | None = 1e-3
+    shrink_windows: bool = True
+    analyzer: str | Callable = "word"
+    optimizer: str | Optimizer = "cf_sgd"
+    learning_rate: float | None = None
+    schedule: str = "linear"
+    max_iter: int = 5
+    batch_size: int = 256
+    init: str | Initializer = "normal"
+    init_scale: float | None = None
+    verbose: int = 0
+    n_jobs: int | None = None
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    device: str = "cpu"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
