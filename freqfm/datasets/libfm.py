@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+from array import array
 from itertools import islice
 
 import numpy as np
@@ -86,70 +86,46 @@ def load_libfm(
     """
     files = [_Lines(one, read_rows(one)) for one in as_paths(path)]
     loaded = _load(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
-    for position, file in zip(range(0, len(loaded), 2), files, strict=True):
-        X, y = loaded[position : position + 2]
-        _check_rows(X, y, file.path, partial(_line_of_row, file.path))
-        loaded[position] = as_canonical(X)
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
 
 def read_rows(path):
-    """Yield the number and the bytes of each line; raise if it has the query of a ranking.
+    """Yield the number and the bytes of each line that is not blank or a comment.
 
-    Scikit-learn's reader would drop it.
+    Raise if one has the query of a ranking, which scikit-learn's reader would drop.
     """
     for number, line in read_lines(path):
-        if b"qid" in line and b"qid" in line.partition(b"#")[0]:
+        content = line.partition(b"#")[0]
+        if b"qid" in content:
             raise at_line(
                 path,
                 number,
                 "found a query, qid:..., which freqfm's models have no use for; take these out, or "
                 "read the file by sklearn.datasets.load_svmlight_file(path, query_id=True).",
             )
-        yield number, line
+        if content.strip():
+            yield number, line
 
 
-def read_block(path, lines, n_rows, zero_based):
-    """Return X and y of the next lines of a file, or None at its end.
-
-    Parameters
-    ----------
-    path : str or path-like
-        For error messages.
-    lines : iterator
-        Of the numbers and the bytes of lines.
-    n_rows : int
-        Number of lines.
-    zero_based : bool
-
-    Raises
-    ------
-    ValueError
-        The message names the line.
-    """
-    for first in lines:
-        block = [first, *islice(lines, n_rows - 1)]
-        block = [(number, line) for number, line in block if line.partition(b"#")[0].strip()]
-        # There may be comments only.
-        if block:
-            X, y = _load([_Lines(path, block)], zero_based=zero_based, dtype=np.float32)
-            _check_rows(X, y, path, lambda row, block=block: block[row][0])
-            return as_canonical(X), y
-    return None
+def read_blocks(path, zero_based, n_rows):
+    """Yield X and y of some rows at a time; errors name the line."""
+    rows = read_rows(path)
+    while block := list(islice(rows, n_rows)):
+        yield _load([_Lines(path, block)], zero_based=zero_based, dtype=np.float32)
 
 
 class _Lines:
-    """A file object for scikit-learn's reader that counts the lines read."""
+    """A file object for scikit-learn's reader that keeps the numbers of the lines read."""
 
     def __init__(self, path, lines):
         self.path, self._lines = path, lines
-        self.number = 0
+        self.numbers = array("q")
         self.done = self.failed = False
 
     def __iter__(self):
         try:
             for number, line in self._lines:
-                self.number = number
+                self.numbers.append(number)
                 yield line
         except ValueError:
             self.failed = True
@@ -162,31 +138,30 @@ class _Lines:
 
 
 def _load(files, **options):
-    """Return X and y of each file; an error of scikit-learn's reader names the line."""
+    """Return X and y of each file; errors name the line."""
     try:
-        return load_svmlight_files(files, **options)
+        loaded = load_svmlight_files(files, **options)
     except (OverflowError, ValueError, IndexError) as error:
         # The reader stops at the line that it cannot read, but does not say which line it is.
-        last = next((file for file in reversed(files) if file.number), None)
+        last = next((file for file in reversed(files) if file.numbers), None)
         if last is None or last.done or last.failed:
             raise
-        raise at_line(last.path, last.number, f"{cut(error)}; {_ADVICE}") from error
+        raise at_line(last.path, last.numbers[-1], f"{cut(error)}; {_ADVICE}") from error
+    for place, file in enumerate(files):
+        X, y = loaded[2 * place : 2 * place + 2]
+        _check_rows(X, y, file)
+        loaded[2 * place] = as_canonical(X)
+    return loaded
 
 
-def _check_rows(X, y, path, line_of_row):
+def _check_rows(X, y, file):
     """Raise a ValueError that names the line if a target or a value is not finite."""
     for kind, numbers in (("the target", y), (f"a value, of {X.dtype}", X.data)):
         if not np.isfinite(numbers).all():
             place = np.flatnonzero(~np.isfinite(numbers))[0]
             row = place if numbers is y else np.searchsorted(X.indptr, place, side="right") - 1
             problem = f"found {numbers[place]} as {kind}; give finite numbers only."
-            raise at_line(path, line_of_row(row), problem)
-
-
-def _line_of_row(path, row):
-    """Return the number of the line of a row; blank lines and comments are not rows."""
-    filled = (number for number, line in read_lines(path) if line.partition(b"#")[0].strip())
-    return next(number for place, number in enumerate(filled) if place == row)
+            raise at_line(file.path, file.numbers[row], problem)
 
 
 def as_canonical(X):

@@ -1,6 +1,7 @@
 """The parts of data sets that streams read: row groups of Parquet files, and text files."""
 
 import os
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from freqfm._input.frames import is_frame
 from freqfm._messages import shorten, shown
 from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths
-from freqfm.datasets.libfm import read_block, read_rows
+from freqfm.datasets.libfm import read_blocks
 
 __all__ = ["Columns", "as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
 
@@ -57,22 +58,19 @@ def parquet_parts(path, columns, n_rows):
 
     columns = columns.resolved(data.schema.names)
 
-    def part(fragment):
-        def read():
-            # The Dataset's schema has the columns of partitions too.
-            options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
-            for batch in fragment.to_batches(**options):
-                if batch.num_rows:
-                    labels = (batch.column(name) for name in columns.labels())
-                    yield (
-                        pyarrow.Table.from_batches([batch]).select(columns.features),
-                        *(label.to_numpy(zero_copy_only=False) for label in labels),
-                    )
-
-        return read
+    def read(fragment):
+        # The Dataset's schema has the columns of partitions too.
+        options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
+        for batch in fragment.to_batches(**options):
+            if batch.num_rows:
+                labels = (batch.column(name) for name in columns.labels())
+                yield (
+                    pyarrow.Table.from_batches([batch]).select(columns.features),
+                    *(label.to_numpy(zero_copy_only=False) for label in labels),
+                )
 
     groups = [g for f in data.get_fragments() for g in f.split_by_row_group()]
-    return [part(group) for group in groups], columns.features, data.count_rows()
+    return [partial(read, group) for group in groups], columns.features, data.count_rows()
 
 
 def open_parquet(path):
@@ -100,17 +98,13 @@ def _polars_parts(frame, columns, n_rows):
     frame = frame.select(columns.all())
     total = frame.select(polars.len()).collect().item()
 
-    def part(begin):
-        def read():
-            table = frame.slice(begin, n_rows).collect()
-            yield (
-                table.select(columns.features),
-                *(table[name].to_numpy() for name in columns.labels()),
-            )
+    def read(begin):
+        table = frame.slice(begin, n_rows).collect()
+        labels = (table[name].to_numpy() for name in columns.labels())
+        yield table.select(columns.features), *labels
 
-        return read
-
-    return [part(begin) for begin in range(0, total, n_rows)], columns.features, total
+    parts = [partial(read, begin) for begin in range(0, total, n_rows)]
+    return parts, columns.features, total
 
 
 def _existing_paths(path):
@@ -129,30 +123,19 @@ def libfm_parts(path, zero_based, n_rows):
             f"column numbers first."
         )
 
-    def part(one):
-        def read():
-            lines = read_rows(one)
-            while (block := read_block(one, lines, n_rows, zero_based)) is not None:
-                yield block
-
-        return read
-
-    return [part(one) for one in _existing_paths(path)]
+    return [partial(read_blocks, one, zero_based, n_rows) for one in _existing_paths(path)]
 
 
 def criteo_parts(path, n_rows):
     """Return a list of functions that read files of Criteo's format, and names of the fields."""
 
-    def part(one):
-        def read():
-            rows = criteo.read_rows(one)
-            while block := list(islice(rows, n_rows)):
-                labels, tokens = zip(*block, strict=True)
-                yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)
+    def read(one):
+        rows = criteo.read_rows(one)
+        while block := list(islice(rows, n_rows)):
+            labels, tokens = zip(*block, strict=True)
+            yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)
 
-        return read
-
-    return [part(one) for one in _existing_paths(path)], list(criteo.FEATURE_NAMES)
+    return [partial(read, one) for one in _existing_paths(path)], list(criteo.FEATURE_NAMES)
 
 
 def as_strings(X, names):
