@@ -80,24 +80,35 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
     return canonical_csr(X), y
 
 
-def as_float_rows(X):
-    """Return rows as a float32 array or CSR matrix, if a fit would not refuse their type or shape.
+def as_float_csr(X, name="X"):
+    """Return rows as a float32 CSR matrix with int32 indices and int64 indptr.
 
     NaN is let through.
 
     Raises
     ------
     ValueError, TypeError
-        If they are not two-dimensional, or hold dates, text, complex numbers or what is infinite
-        in float32.
+        If they are not two-dimensional, have indices out of bounds, or hold dates, text, complex
+        numbers or what is infinite in float32.
     """
     refuse_unread(X)
-    with named("X"), np.errstate(over="ignore"):
-        refuse_dates("X", X)
-        return check_array(
-            X, accept_sparse="csr", dtype=np.float32, ensure_all_finite="allow-nan",
-            ensure_min_samples=0, ensure_min_features=0, input_name="X",
-        )  # fmt: skip
+    if sparse.issparse(X):
+        X = checked_csr(X, name)
+        check_columns(X)
+    if not sparse.issparse(X) or X.dtype != np.float32:
+        with named(name), np.errstate(over="ignore"):
+            refuse_dates(name, X)
+            X = check_array(
+                X, accept_sparse="csr", dtype=np.float32, ensure_all_finite="allow-nan",
+                ensure_min_samples=0, ensure_min_features=0, input_name=name,
+            )  # fmt: skip
+        X = sparse.csr_array(X)
+    return csr_of(
+        X.data.astype(np.float32, copy=False),
+        X.indices.astype(np.int32, copy=False),
+        X.indptr.astype(np.int64, copy=False),
+        X.shape,
+    )
 
 
 def _is_ready(estimator, X, y):
@@ -118,9 +129,7 @@ def _is_ready(estimator, X, y):
 
 
 def widen(name, X, n_features):
-    """Return ``X`` as CSR with more columns, all zeros, up to ``n_features``; nothing is copied.
-
-    A sparse matrix of this width is returned as it is, to be checked by ``validate_rows``.
+    """Return ``X`` as CSR with more columns, all zeros, up to ``n_features``.
 
     Raises
     ------
@@ -133,19 +142,13 @@ def widen(name, X, n_features):
             f"{name} is a DataFrame, whose columns have names; n_features={n_features} is for "
             f"arrays and sparse matrices. Leave it out, or encode {name} first."
         )
-    if sparse.issparse(X):
-        if X.shape[1] == n_features:
-            return X
-        X = checked_csr(X, name)
-    else:
-        refuse_dates(name, X)
-        X = sparse.csr_array(check_array(X, dtype=np.float32, input_name=name))
+    X = as_float_csr(X, name)
     if X.shape[1] > n_features:
         raise ValueError(
             f"{name} has {X.shape[1]} features, but n_features={n_features}; give at least that "
             f"many."
         )
-    return sparse.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
+    return csr_of(X.data, X.indices, X.indptr, (X.shape[0], n_features))
 
 
 def _as_targets(y):

@@ -8,21 +8,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
 from sklearn.utils import Bunch, column_or_1d
 
 from freqfm._input.rows import csr_of, with_one_index_type
 from freqfm._input.validation import (
-    as_float_rows,
+    as_float_csr,
     check_columns,
     check_integer,
     check_structure,
-    checked_csr,
     is_stream,
 )
 from freqfm._messages import cut, shown
 
-__all__ = ["as_csr", "load_csr", "save_csr", "slice_csr"]
+__all__ = ["load_csr", "save_csr", "slice_csr"]
 
 _FORMAT = "freqfm csr 1"
 _HEADER = "header.json"
@@ -38,21 +36,6 @@ _DTYPES = {
     "target": _NUMBERS,
     "sample_weight": _NUMBERS,
 }
-
-
-def as_csr(X):
-    """Return rows as a float32 CSR matrix with int32 indices and int64 indptr."""
-    if issparse(X):
-        X = checked_csr(X)
-        check_columns(X)
-    if not issparse(X) or X.dtype != np.float32:
-        X = csr_array(as_float_rows(X))
-    return csr_of(
-        X.data.astype(np.float32, copy=False),
-        X.indices.astype(np.int32, copy=False),
-        X.indptr.astype(np.int64, copy=False),
-        X.shape,
-    )
 
 
 def slice_csr(X, begin, end):
@@ -134,7 +117,7 @@ def _write(folder, header, chunks):
     end = 0
     _append(folder, header, "indptr", np.zeros(1, dtype=np.int64))
     for rows, *others in chunks:
-        rows = as_csr(rows)
+        rows = as_float_csr(rows)
         header["n_features"] = max(header["n_features"], rows.shape[1])
         _append(folder, header, "indptr", rows.indptr[1:] + end)
         _append(folder, header, "indices", rows.indices)

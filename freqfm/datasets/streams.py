@@ -21,11 +21,11 @@ from freqfm._input.cells import read_cells
 from freqfm._input.frames import is_frame
 from freqfm._input.ids import check_present
 from freqfm._input.rows import stack_rows, take_rows, with_one_index_type
-from freqfm._input.validation import check_integer
+from freqfm._input.validation import as_float_csr, check_integer, widen
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 from freqfm.datasets import stream_sources
-from freqfm.datasets.csr_files import as_csr, load_csr, slice_csr
+from freqfm.datasets.csr_files import load_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 
 __all__ = ["RowStream"]
@@ -245,7 +245,7 @@ class RowStream:
             bunch = load_csr(X, mmap=True)
             X, y, sample_weight = bunch.data, bunch.target, bunch.sample_weight
         else:
-            X = as_csr(X)
+            X = as_float_csr(X)
         if y is None:
             raise ValueError("y=None: a stream for fit needs targets; give y, or save it with X.")
         arrays = [np.asarray(a) for a in (y, sample_weight) if a is not None]
@@ -339,15 +339,9 @@ class RowStream:
                 encoder.partial_fit(X)
             # Hashers cannot take an empty list.
             X = encoder.transform(X) if not isinstance(X, list) or X else csr_array((0, 0))
-        X = as_csr(X)
+        X = as_float_csr(X)
         if self.n_features is not None:
-            if X.shape[1] > self.n_features:
-                raise ValueError(
-                    f"a block of the stream has {X.shape[1]} features, but "
-                    f"n_features={self.n_features}; give at least that many."
-                )
-            # The matrix is new, though its arrays may be those that were given.
-            X.resize(X.shape[0], self.n_features)
+            X = widen("a block of the stream", X, self.n_features)
         return X, *labels
 
     def _encodable(self, X):
