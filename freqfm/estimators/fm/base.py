@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import ClassVar
@@ -84,9 +83,10 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
 
-    An estimator adds two mixins, one for the factors (``PlainFactors``, ``RankedFactors``) and one
-    for the targets (``ClassTargets``, ``RealTargets``). A model has one output per class for
-    three classes or more, else one; arrays of several outputs have a leading axis.
+    A class for the factors derives from it (``PlainFactors``, ``RankedFactors``), and an estimator
+    adds a mixin for the targets (``ClassTargets``, ``RealTargets``); the first of each documents
+    the methods that are called here. A model has one output per class for three classes or more,
+    else one; arrays of several outputs have a leading axis.
     """
 
     _parameter_constraints: ClassVar = {
@@ -165,8 +165,6 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         name_to_instance(self, axes, params)
         return super().set_params(**params)
 
-    # Implemented by subclasses and mixins.
-
     #: The losses by name, and whether targets are classes.
     _losses: ClassVar[dict]
     _of_classes: ClassVar[bool]
@@ -183,47 +181,11 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     _writes_checkpoints = True
 
-    @abstractmethod
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        """Set the factors of all outputs; return their optimizer states."""
-
-    @abstractmethod
-    def _count_outputs(self, learned):
-        """Return the number of outputs of the model, from checked attributes."""
-
-    @abstractmethod
-    def _check_factors(self, learned, outputs, n_features):
-        """Check the factors, whose shape starts with ``outputs``; see ``LearnedArrays``."""
-
-    @abstractmethod
-    def _state_shapes(self, optimizer):
-        """Return the shapes of the arrays in an output's optimizer state, by name."""
-
-    @abstractmethod
-    def _check_same_shape(self):
-        """Raise if the parameters do not fit the factors of the model to continue."""
-
-    @abstractmethod
-    def _fewest_factors(self):
-        """Return the smallest number of factors of a feature, according to the parameters."""
-
-    @abstractmethod
-    def _outputs(self):
-        """Return the FMWeights of every output, as views of the model's arrays."""
-
     def _ranked_training(self):
         """Return the RankedTraining of factors of several ranks, or None for a single rank."""
 
     def _tower_training(self, total_weight):
         """Return the TowerTraining of dense layers, for rows of some weight, or None."""
-
-    @abstractmethod
-    def _encode_target(self, y, classes, reset):
-        """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
-
-    @abstractmethod
-    def _class_weights(self, y, weight, partial):
-        """Return a weight for each class by the rows that are trained on, or None."""
 
     def _row_weights(self, y, weight, class_weights):
         """Return the weights of rows times those of their classes, or as they are without these."""
@@ -231,10 +193,6 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             return weight
         numbers = np.searchsorted(self.classes_, y)
         return check_weights("class_weight", weight * class_weights[numbers])
-
-    @abstractmethod
-    def _validation_score(self, target, scores, weight):
-        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
 
     @property
     def _loss(self):

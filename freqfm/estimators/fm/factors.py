@@ -56,6 +56,7 @@ class PlainFactors(BaseFM):
         """Take over what else was trained in a part of the model."""
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        """Set the factors of all outputs; return their optimizer states."""
         shape = self.n_features_in_, int(self.n_components)
         factors = aligned_zeros((n_outputs, *shape))
         for table in factors:
@@ -90,20 +91,25 @@ class PlainFactors(BaseFM):
         self.optimizer_state_nbytes_ = sum(state.nbytes for state in self._optimizer_states())
 
     def _check_factors(self, learned, outputs, n_features):
+        """Check the factors, whose shape starts with ``outputs``; see ``LearnedArrays``."""
         *_, width = learned.array("factors_", (*outputs, n_features, None))
         learned.require(width > 0, "factors_", "holds no factors")
 
     def _state_shapes(self, optimizer):
+        """Return the shapes of the arrays in an output's optimizer state, by name."""
         return optimizer.state_shapes(self.n_features_in_, self.factors_.shape[-1])
 
     def _check_same_shape(self):
+        """Raise if the parameters do not fit the factors of the model to continue."""
         width = self.factors_.shape[-1]
         check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
 
     def _fewest_factors(self):
+        """Return the smallest number of factors of a feature, according to the parameters."""
         return int(self.n_components)
 
     def _outputs(self):
+        """Return the FMWeights of every output, as views of the model's arrays."""
         n_outputs = len(self.intercept_)
         intercept = as_kernel_input(self.intercept_)
         coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)

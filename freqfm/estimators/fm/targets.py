@@ -108,6 +108,7 @@ class ClassTargets(ClassifierMixin):
         )
 
     def _encode_target(self, y, classes, reset):
+        """Return targets of shape (n_outputs, n_rows), and labels to stratify by or None."""
         if reset or y.dtype.kind not in "biu":
             # Integers can only be labels, and unknown ones are found below.
             y = check_labels("y", y)
@@ -132,11 +133,13 @@ class ClassTargets(ClassifierMixin):
         return np.stack([labels == k for k in outputs]).astype(np.float32), labels
 
     def _count_outputs(self, learned):
+        """Return the number of outputs of the model, from checked attributes."""
         (n_classes,) = learned.array("classes_", (None,), "biufOSUTmM")
         learned.require(n_classes > 1, "classes_", f"holds {n_classes} classes")
         return 1 if n_classes == 2 else n_classes
 
     def _class_weights(self, y, weight, partial):
+        """Return a weight for each class by the rows that are trained on, or None."""
         if self.class_weight is None:
             return None
         if self.class_weight != "balanced":
@@ -147,6 +150,7 @@ class ClassTargets(ClassifierMixin):
         return balanced_weights(np.bincount(numbers, weight, len(self.classes_)))
 
     def _validation_score(self, target, scores, weight):
+        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
         if self._loss.code != self._scored_loss:
             return self._loss_score(target, scores, weight)
         scores = scores.astype(np.float64)
