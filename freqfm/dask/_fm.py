@@ -9,7 +9,7 @@ from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, with_options
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
 from freqfm.estimators.fm import deepfm, plain, rafm
-from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW
+from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.training import FitCallbacks
 
@@ -74,8 +74,7 @@ class ShardedFM(OnCluster):
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return the rows with the validation set given to ``fit``, or None without one."""
-        names = "X_val", "y_val", "sample_weight_val"
-        given = [n for n, v in zip(names, (X_val, y_val, weight), strict=True) if v is not None]
+        given = given_names(X_val, y_val, weight)
         if not given:
             return None
         self._check_validation_given(given)

@@ -1062,7 +1062,7 @@ def test_checkpoint_resumes(clicks, tmp_path):
         ({}, {"y": [1]}, "fit was given y beside a stream"),
         ({}, {"sample_weight": [1]}, "fit was given sample_weight beside a stream"),
         ({"early_stopping": True}, {}, "early_stopping=True with a stream needs .* X_val"),
-        ({"early_stopping": False}, {"X_val": [[1]], "y_val": [1]}, "would ignore it"),
+        ({"early_stopping": False}, {"X_val": [[1]], "y_val": [1]}, "would ignore them"),
         ({}, {"X_val": [[1]]}, "X_val, but no y_val"),
     ],
 )

@@ -24,7 +24,7 @@ from freqfm._input.rows import stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns, validate_weights
 from freqfm._memory import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
-from freqfm.backends.cpu.fm import packing
+from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import make_interactions
 from freqfm.estimators import training
 from freqfm.estimators.fm import base
@@ -142,10 +142,10 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
     )
     assert_array_equal(count_columns(X, weight, rows), expected)
     assert_array_equal(count_columns(X, validate_weights(None, X)), (dense != 0).sum(axis=0))
-    monkeypatch.setattr(packing, "_ROWS", 4)
+    monkeypatch.setattr(prepared, "_ROWS", 4)
     packed = [(rows, taken, weight[rows]), (None, X, weight)]
     for given, wanted, of_rows in packed:
-        samples, entries = packing.pack_rows(X, weight, given)
+        samples, entries = prepared.pack_rows(X, weight, given)
         assert_array_equal(samples["start"], wanted.indptr)
         assert_array_equal(samples["weight"][:-1], of_rows.astype(np.float32))
         assert_array_equal(entries["token"][:-1], wanted.indices)

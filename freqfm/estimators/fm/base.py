@@ -40,7 +40,7 @@ from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
-from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
+from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.tables import OptimizerStateMixin, check_steps
 from freqfm.estimators.training import (
     Attempt,
@@ -390,30 +390,22 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 raise ValueError(
                     f"fit was given {name} beside a stream, whose chunks hold it; leave it out."
                 )
-        for name, value in (("y_val", y_val), ("sample_weight_val", sample_weight_val)):
-            if value is not None and (X_val is None or is_stream(X_val)):
+        given = given_names(X_val, y_val, sample_weight_val)
+        if not given:
+            if self.early_stopping is True:
                 raise ValueError(
-                    f"fit was given {name}, but "
-                    + ("no X_val." if X_val is None else "X_val is a stream, whose chunks hold it.")
-                    + " Leave it out."
+                    "early_stopping=True with a stream needs a validation stream, X_val; a stream "
+                    "has no random part to hold out. Give X_val, or set early_stopping='auto'."
                 )
-        if X_val is None and self.early_stopping is True:
-            raise ValueError(
-                "early_stopping=True with a stream needs a validation stream, X_val; a stream "
-                "has no random part to hold out. Give X_val, or set early_stopping='auto'."
-            )
-        if X_val is None:
             return None
-        if not self.early_stopping:
+        of_stream = is_stream(X_val)
+        if of_stream and len(given) > 1:
             raise ValueError(
-                "fit was given X_val, but early_stopping=False would ignore it; set "
-                "early_stopping='auto' or True, or give no validation rows."
+                f"fit was given {given[1]}, but X_val is a stream, whose chunks hold it. Leave it "
+                f"out."
             )
-        if is_stream(X_val):
-            return X_val
-        if y_val is None:
-            raise ValueError("fit was given X_val, but no y_val; give both, or a stream as X_val.")
-        return X_val, y_val, sample_weight_val
+        self._check_validation_given(given, ("X_val",) if of_stream else ("X_val", "y_val"))
+        return X_val if of_stream else (X_val, y_val, sample_weight_val)
 
     def _train_once(self, X, y, sample_weight, classes=None, n_features=None):
         """Train one epoch for ``partial_fit``."""
@@ -547,9 +539,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""
-        names = "X_val", "y_val", "sample_weight_val"
-        values = X_val, y_val, weight
-        given = [name for name, value in zip(names, values, strict=True) if value is not None]
+        given = given_names(X_val, y_val, weight)
         if not given:
             return None
         self._check_validation_given(given)
@@ -562,9 +552,9 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
         return rows._replace(held_out=(X, target, weight))
 
-    def _check_validation_given(self, given):
+    def _check_validation_given(self, given, needed=("X_val", "y_val")):
         """Raise unless the arguments given for a validation set are complete and used."""
-        for name in ("X_val", "y_val"):
+        for name in needed:
             if name not in given:
                 raise ValueError(
                     f"fit was given {', '.join(given)}, but no {name}; a validation set "
@@ -572,8 +562,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 )
         if not self.early_stopping:
             raise ValueError(
-                "fit was given X_val and y_val, but early_stopping=False would ignore them; set "
-                "early_stopping='auto' or True, or give no validation set."
+                f"fit was given {' and '.join(given)}, but early_stopping=False would ignore them; "
+                f"set early_stopping='auto' or True, or give no validation set."
             )
 
     def _split(self, rows, labels):
@@ -726,6 +716,23 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             "Hash X into fewer columns, or take fewer factors.",
         )
 
+    def _begin_fit(self, optimizer, total_weight):
+        """Return the FMFit of a trainer, for rows of some weight in all."""
+        loss, states = self._loss, self._optimizer_states()
+        return FMFit(
+            seed=self._seed,
+            loss=loss,
+            counts=self.token_counts_,
+            n_steps=self._n_steps,
+            weights=self._outputs(),
+            states=states,
+            ranked=self._ranked_training(),
+            tower=self._tower_training(total_weight),
+            formulas=loss.replacements(self._of_classes) | optimizer.replacements(),
+            arrays=self._trained_arrays(),
+            score=self._validation_score,
+        )
+
     def _trained_arrays(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
         weights = [getattr(self, name) for name in self._weight_names]
@@ -751,6 +758,12 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                 f"scale it like the rows that the model was trained on."
             )
         return scores
+
+
+def given_names(X_val, y_val, sample_weight_val):
+    """Return which arguments of ``fit`` for a validation set are given."""
+    values = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
+    return [name for name, value in values.items() if value is not None]
 
 
 def _warn_of_small_weights(optimizer, weight):

@@ -1,6 +1,7 @@
 """The training task of factorization machines: a model and some rows of X."""
 
 import contextlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,10 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, count_threads
-from freqfm.backends.base import FMObjective, FMProblem, Snapshot
+from freqfm.backends.base import FMObjective, FMProblem, RankedTraining, Snapshot, TowerTraining
 from freqfm.estimators.fm.pointwise import base_score
 from freqfm.estimators.training import TrainingTask
+from freqfm.losses import Loss
 
 # From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
@@ -85,6 +87,25 @@ class TrainingRows(NamedTuple):
         return self._replace(X=X, y=y, target=target, weight=weight, trained=None)
 
 
+class FMFit(NamedTuple):
+    """What a fit trains: the model hands it to its trainer once, see ``BaseFM._begin_fit``.
+
+    The trainer owns it until the fit ends. Arrays are those of the model, updated in place.
+    """
+
+    seed: int
+    loss: Loss
+    counts: np.ndarray  #: (n_features,), float64, weight of the rows that hold each feature
+    n_steps: np.ndarray  #: (1,), int64, steps made so far
+    weights: list  #: of FMWeights, one for each output
+    states: list  #: of OptimizerState, one for each output
+    ranked: RankedTraining | None
+    tower: TowerTraining | None
+    formulas: dict  #: custom formulas of the loss and the optimizer
+    arrays: list  #: all that training changes
+    score: Callable  #: of targets, scores and weights of validation rows
+
+
 class ModelTask(TrainingTask):
     """What is the same in all tasks that train factorization machines, see ``TrainingTask``."""
 
@@ -96,10 +117,6 @@ class ModelTask(TrainingTask):
     @property
     def _names(self):
         return self.model._weight_names
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self.model._trained_arrays()
 
 
 class FMTrainer(ModelTask):
@@ -116,8 +133,7 @@ class FMTrainer(ModelTask):
     """
 
     def __init__(self, model, optimizer, rows, total_weight=None, mean_weight=None):
-        self.model = model
-        self.optimizer = optimizer
+        self.model, self.optimizer = model, optimizer
         self._held_out = rows.held_out
         self._weight_sum = rows.of_trained(rows.weight).sum()
         self._total_weight = self._weight_sum if total_weight is None else total_weight
@@ -128,10 +144,11 @@ class FMTrainer(ModelTask):
         n_rows = self._total_weight / mean_weight
         if n_rows < _MANY_BATCHES * int(model.batch_size):
             batch_size = -(-rows.n_trained // self._n_batches)
+        self._fit = fit = model._begin_fit(optimizer, self._total_weight)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
         order = rows.trained
         if block_bits:
-            order = np.random.default_rng(model._seed).permutation(rows.numbers())
+            order = np.random.default_rng(fit.seed).permutation(rows.numbers())
         problem = FMProblem(
             X=rows.X,
             target=rows.target,
@@ -140,15 +157,15 @@ class FMTrainer(ModelTask):
             n_blocks=(rows.n_trained >> block_bits) if model.shuffle else 0,
             block_bits=block_bits,
             batch_size=batch_size,
-            seed=model._seed,
+            seed=fit.seed,
             objective=self._objective(rows, float(mean_weight)),
             # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
-            ranked=model._ranked_training(),
-            tower=model._tower_training(self._total_weight),
-            weights=model._outputs(),
-            states=model._optimizer_states(),
-            formulas=model._loss.replacements(model._of_classes) | optimizer.replacements(),
+            ranked=fit.ranked,
+            tower=fit.tower,
+            weights=fit.weights,
+            states=fit.states,
+            formulas=fit.formulas,
         )
         n_threads = count_threads(model.n_jobs)
         self._backend, self._trainer = backends.start(
@@ -163,10 +180,10 @@ class FMTrainer(ModelTask):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
             # A token in no row has no gradient, so any number works.
-            counts = np.where(model.token_counts_ > 0, model.token_counts_, 1.0)
+            counts = np.where(self._fit.counts > 0, self._fit.counts, 1.0)
             np.divide(1.0, counts, out=shares, casting="same_kind")
         return FMObjective(
-            loss_code=model._loss.code,
+            loss_code=self._fit.loss.code,
             alpha_linear=float(model.alpha_linear),
             alpha_factors=float(model.alpha_factors),
             fit_intercept=bool(model.fit_intercept),
@@ -175,10 +192,15 @@ class FMTrainer(ModelTask):
             shares=shares,
         )
 
+    def state(self):
+        """Return all arrays that training changes: the model's, and the optimizer's."""
+        return self._fit.arrays
+
     def run_epoch(self, epoch):
         """Train every output on every row once; return the mean loss, summed over outputs."""
-        total = self._trainer.run_epoch(epoch, int(self.model._n_steps[0]))
-        self.model._n_steps += self._n_batches
+        n_steps = self._fit.n_steps
+        total = self._trainer.run_epoch(epoch, int(n_steps[0]))
+        n_steps += self._n_batches
         return total / self._weight_sum
 
     def validation_score(self):
@@ -190,7 +212,7 @@ class FMTrainer(ModelTask):
                 "X_val, or the part of X that early stopping sets aside, holds values so large "
                 "that scores of its rows overflow float32; scale them."
             )
-        return float(self.model._validation_score(target, scores, weight))
+        return float(self._fit.score(target, scores, weight))
 
 
 class FoldsSnapshot:

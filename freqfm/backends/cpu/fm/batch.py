@@ -43,7 +43,7 @@ ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(32), np.uint64(16)
 
 
 class Rows(NamedTuple):
-    """The training rows, see ``packing``, and how an epoch visits them.
+    """The training rows, see ``prepared``, and how an epoch visits them.
 
     The first ``n_blocks`` blocks of 2^block_bits rows come in random order, then the others in
     theirs.

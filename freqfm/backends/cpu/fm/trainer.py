@@ -19,9 +19,8 @@ from freqfm.backends.cpu.fm.deep import (
     deepfm_score,
     deepfm_train,
 )
-from freqfm.backends.cpu.fm.packing import pack_rows
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
-from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches
+from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches, pack_rows
 from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
@@ -231,21 +230,20 @@ class FMEpochs(Trainer):
             if self._turns:
                 target, trained = self._turns
                 self._problem.rows.samples["target"][:-1] = target[k, trained]
-            for first in range(0, self._n_batches, self._batches_per_call):
-                last = min(first + self._batches_per_call, self._n_batches)
-                loss += self._train((first, last), epoch, n_steps, weights, state)
+            first, of_output = 0, 0.0
+            while first < self._n_batches:
+                per_call = self._batches_per_call
+                if not self._team.is_complete():
+                    per_call = self._batches_per_look
+                last = min(first + per_call, self._n_batches)
+                span = BatchRange(epoch, first, last, n_steps + first, of_output)
+                of_output = self._team.run(
+                    self._kernel, self._problem, span, weights, state, self._scratch
+                )
+                first = last
+            loss += of_output
         return loss
 
     def scores(self, rows):
         """Return the scores of rows under every output."""
         return fm_scores(rows, self._weights, self._n_threads)
-
-    def _train(self, batches, epoch, n_steps, weights, state):
-        """Train on a range of batches; return their loss."""
-        (first, end), loss = batches, 0.0
-        while first < end:
-            last = end if self._team.is_complete() else min(first + self._batches_per_look, end)
-            span = BatchRange(epoch, first, last, n_steps + first, loss)
-            loss = self._team.run(self._kernel, self._problem, span, weights, state, self._scratch)
-            first = last
-        return loss
