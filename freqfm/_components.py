@@ -23,7 +23,7 @@ NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 
 
 class Component(BaseEstimator):
-    """Base class of everything pluggable: optimizers, losses, samplers, ...
+    """Base class of optimizers, losses, samplers and other exchangeable parts of estimators.
 
     A component holds hyper-parameters and nothing else, so it can be shared, cloned, searched
     (``optimizer__learning_rate``) and compared; its state belongs to the estimator that uses it.
@@ -169,7 +169,7 @@ def refuse_ignored(axis, component, base):
     required = component._required or (component._formulas if of_base else ())
     complete = all(getattr(component, name) is not None for name in required)
     if cls is shipped and not of_base and complete and vars(component).keys() <= _parameters(cls):
-        # Nothing is the user's but the values of parameters.
+        # The user has set only the values of parameters.
         return
     _check_methods(axis, cls, shipped)
     _check_formulas(axis, component, required)
@@ -220,7 +220,7 @@ def _check_methods(axis, cls, shipped):
         raise TypeError(f"{axis} is a {cls.__name__} without {', '.join(missing)}; define it.")
 
 
-# What was checked: the checks and the parameters of instances, as text, by class.
+# The checks that were made, with the parameters of the instances as text, by class.
 _CHECKED = weakref.WeakKeyDictionary()
 
 
@@ -277,7 +277,7 @@ def _check_formulas(axis, component, required):
 
 
 def try_formula(component, name, *numbers):
-    """Return what a formula returns for some numbers, or None if Python cannot tell.
+    """Return the results of a formula for some numbers, or None if it fails in Python.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def try_formula(component, name, *numbers):
     except NameError as error:
         raise TypeError(f"{what} cannot be called: {error}.") from None
     except Exception:
-        # What compiled code makes of it may be something else.
+        # It may work as compiled code.
         return None
     n_results = component._results.get(name, 1)
     if np.size(returned) != n_results:

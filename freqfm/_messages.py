@@ -1,4 +1,4 @@
-"""Text of errors and warnings that is made of what a user gave, or of what a file holds."""
+"""Text in errors and warnings from values of users or from files: shortened and escaped."""
 
 import difflib
 import re
@@ -9,13 +9,13 @@ import numpy as np
 # Characters of a string in a message, and of any other value.
 _STRING, _VALUE = 80, 300
 
-# Control characters, of which terminals have commands; line ends; what turns the direction of
-# writing; and halves of characters, which cannot be encoded.
+# Control characters, which terminals may take for commands; line ends; characters that change the
+# direction of writing; and halves of surrogate pairs, which cannot be encoded.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class _Short(Repr):
-    """Writes as much of a value as a message has room for."""
+    """Text of values, shortened to fit into a message."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,8 @@ def shown(value):
 def cut(text, most=_VALUE):
     """Return a text or an error for a message: on one line, escaped, and not too long.
 
-    Values come from files and from web pages: a terminal must not obey them, nor a log be filled.
+    Values may come from files and from web pages: they must neither control a terminal nor fill a
+    log.
     """
     text = str(text)
     # The repr of an array has several lines.

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, however deep in the package they are raised."""
+"""Warnings with the location of the user's call, from any depth in the package."""
 
 import functools
 import sys
@@ -18,8 +18,8 @@ def warn_user(message, category=UserWarning):
 
 @functools.cache
 def warn_once(message):
-    """Warn as :func:`warn_user` does, once per process for each message.
+    """Warn like :func:`warn_user`, once per process for each message.
 
-    A search would repeat the warnings of its data in every fit.
+    In a search, every fit would repeat the warnings about the same data.
     """
     warn_user(message)

@@ -63,7 +63,7 @@ def model_with(estimator, attribute):
     """
     _, model = steps_of(estimator)
     while not hasattr(model, attribute):
-        # As InteractionRecommender and scikit-learn's TransformedTargetRegressor name it.
+        # The names in InteractionRecommender and in scikit-learn's TransformedTargetRegressor.
         inside = getattr(model, "estimator_", getattr(model, "regressor_", None))
         if inside is None:
             if hasattr(model, "fit"):

@@ -123,7 +123,7 @@ class InteractionStrengthsDisplay:
 
 
 def _names_after(transformers):
-    """Return the names of the features after all transformers, None if one cannot tell."""
+    """Return the names of the features after all transformers, None if one does not name them."""
     names = None
     try:
         for step in transformers:

@@ -1,4 +1,4 @@
-"""Displays of how popularity affects a recommender."""
+"""Displays of the effect of popularity on a recommender."""
 
 import numpy as np
 from scipy.stats import spearmanr

@@ -361,7 +361,7 @@ def _by_history(by_user, lengths):
 
 
 def _examples(relevant, ranked, history, values, n):
-    """Return users at equal distances in the order of their NDCG, from the upper end on."""
+    """Return users at equal distances in descending order of their NDCG."""
     users = np.flatnonzero(~np.isnan(values))
     users = users[np.argsort(-values[users], kind="stable")]
     n = min(n, len(users))
@@ -383,7 +383,7 @@ def _row(matrix, row):
 
 
 def _escaped(value):
-    """Return a value as text of HTML, without what no file can be encoded with."""
+    """Return a value as text of HTML; characters that cannot be encoded are escaped."""
     return escape(cut(value))
 
 

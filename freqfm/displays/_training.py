@@ -121,7 +121,7 @@ class LossCurveDisplay:
         drawn = [line for line in self.ax_.get_lines() if line.get_label()[0] != "_"]
         if old is not None or len(drawn) > 1:
             lines = drawn
-        # Curves that fall and rise leave the middle of the right side free.
+        # Falling losses and rising scores leave the middle of the right side free.
         self.ax_.legend(handles=lines, loc="center right")
         return self
 

@@ -181,9 +181,9 @@ _ROUNDED_LARGEST_COSINE = np.float32(_LARGEST_COSINE)
 
 @inlined
 def margin_cosine_in_float32(cosine, margin):
-    """Return what ``margin_cosine`` returns, for a margin between 0 and 1, all in float32.
+    """Return the results of ``margin_cosine`` for a margin between 0 and 1, all in float32.
 
-    It takes no inverse: cos(a + b) = cos(a) cos(b) - sin(a) sin(b).
+    It computes no inverse function: cos(a + b) = cos(a) cos(b) - sin(a) sin(b).
     """
     clipped = min(max(cosine, -_ROUNDED_LARGEST_COSINE), _ROUNDED_LARGEST_COSINE)
     sine = np.float32(math.sqrt((ONE - clipped) * (ONE + clipped)))

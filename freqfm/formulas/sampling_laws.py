@@ -1,4 +1,4 @@
-"""Drawing of negatives: what a distribution consists of, and the one that needs no query.
+"""Distributions of negatives: their formulas, and the distribution that needs no query.
 
 A proposal is a named tuple of the arrays that describe a distribution over items. Its class gives
 formulas, static methods that are compiled into the kernels that draw::
@@ -15,7 +15,8 @@ with the arguments
 - ``log_q`` (n,), float32: receives log(n_items Q(item | query)) of each of them, the log of its
   probability relative to uniform sampling, which a softmax subtracts from the logit;
 - ``numbers`` float32 and ``sums`` float64: scratch of the thread, of the lengths that the method
-  ``scratch`` of the proposal returns; ``prepare`` leaves there what the others need of the query.
+  ``scratch`` of the proposal returns; ``prepare`` stores there the values that the other functions
+  need for the query.
 
 ``log_q_of`` returns the same as ``log_q`` for any other item, such as a positive. A draw depends
 only on the proposal, the query and the key, not on other rows or on threads.
@@ -31,7 +32,7 @@ import numpy as np
 from freqfm._numba.jit import ZERO, inlined, python_function, subroutine
 from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
 
-# Of so many sums all are compared: a few instructions, and no branch.
+# Up to this number, all sums are compared: a few instructions without a branch.
 _COMPARED = 64
 
 #: Tells the random numbers for negatives from the others of a row.
@@ -170,7 +171,7 @@ def _no_correction(proposal, query, item, numbers, sums):
 
 
 def formulas_of(proposal):
-    """Return what replaces functions of this file in kernels, see ``jit.specialised``."""
+    """Return replacements of functions of this file in kernels, see ``jit.specialised``."""
     kind = type(proposal)
     if kind is Proposal:
         return {}
@@ -187,7 +188,7 @@ class Draws(NamedTuple):
     proposal: tuple
     numbers: np.ndarray  #: (size, ...), float32
     sums: np.ndarray  #: (size, ...), float64
-    log_q: np.ndarray  #: (size, n), float32, of n draws whose log_q nobody else wants
+    log_q: np.ndarray  #: (size, n), float32, of n draws whose log_q is not used
 
 
 def draws_from(proposal, size, n=0):

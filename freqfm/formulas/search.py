@@ -5,7 +5,7 @@ from freqfm._numba.jit import inlined
 
 @inlined
 def first_above(values, begin, end, x):
-    """Return where the sorted ``values[begin:end]`` first exceed ``x``; ``end`` if nowhere.
+    """Return the first place at which the sorted ``values[begin:end]`` exceed ``x``, or ``end``.
 
     The number of steps depends only on the length.
     """

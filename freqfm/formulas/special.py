@@ -47,7 +47,7 @@ _TAN_OF_EIGHTH, _QUARTER = np.float32(math.tan(math.pi / 8)), np.float32(math.pi
 def arctangent(x):
     """Return arctan(x) for x between -1 and 1, to 1e-7."""
     a = abs(x)
-    # Beyond tan(pi / 8) it is the angle to the diagonal that is small.
+    # Beyond tan(pi / 8) the series is that of the small angle to the diagonal.
     far = a > _TAN_OF_EIGHTH
     t = (a - ONE) / (a + ONE) if far else a
     s = t * t

@@ -33,7 +33,7 @@ _LOG_VANISHED = np.float32(math.log(1e-9))
 
 
 class AdamConstants(NamedTuple):
-    """What an Adam step of a row depends on; float32. c is the square root of 1 - beta_2^t."""
+    """The constants of an Adam step of a row, float32. c is the square root of 1 - beta_2^t."""
 
     beta_1: float
     beta_2: float
@@ -84,7 +84,8 @@ def adam_step(parameter, gradient, mean, square, adam):
 
 @inlined
 def adam_step_without_gradient(parameter, mean, root, adam):
-    """Return the parameter, its first moment and the root of the second after such a step.
+    """Return the parameter, its first moment and the root of the second after a step of Adam
+    whose gradient is zero.
 
     Unlike ``adam_step`` it takes no root, so many steps in a row are far faster.
     """
@@ -97,7 +98,7 @@ def adam_step_without_gradient(parameter, mean, root, adam):
 def momentum_steps(beta_1):
     """Return after how many steps without a gradient Adam's momentum no longer moves a row.
 
-    By then it has decayed to 1e-9 of what it was.
+    The momentum has then decayed to 1e-9 of its value.
     """
     beta_1 = np.float32(beta_1)
     if beta_1 <= np.float32(0.9):
@@ -166,7 +167,7 @@ def step_row(rule, rate, root_correction, table, k, gradient, first, second):
 
 @inlined
 def step_columns(rule, rate, root_correction, table, cells, gradient, first, second):
-    """Do what ``step_row`` does for some columns of a row.
+    """Move some columns of a row, like ``step_row``.
 
     ``cells`` is the row, its first column, and the end of its columns. Row-wise Adagrad must take
     all columns at once.
@@ -227,7 +228,7 @@ layer_corrections = _copied(adam_corrections, "layer_corrections")
 
 
 def layer_replacements(replacements):
-    """Return what replaces the steps of dense layers, from ``step_replacements``."""
+    """Return replacements of the steps of dense layers, from ``step_replacements``."""
     copies = {step_columns: step_layer, adam_corrections: layer_corrections}
     return {copies[old]: new for old, new in replacements.items() if old in copies}
 

@@ -17,7 +17,7 @@ INITIALIZERS = {
 
 
 def resolve_for_columns(estimator):
-    """Return the initializer that the parameters of an estimator without users and items name.
+    """Return the initializer of an estimator that has no users and items.
 
     Raises
     ------

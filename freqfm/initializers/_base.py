@@ -1,4 +1,4 @@
-"""What initializers have in common."""
+"""The base class of initializers."""
 
 from abc import abstractmethod
 
@@ -65,7 +65,10 @@ class Initializer(Component):
         return table
 
     def length_ratio(self, shape, n_known):
-        """Return how long rows of a whole table are, relative to new rows drawn as their own table.
+        """Return the factor by which new rows are multiplied to match the rows of the table.
+
+        It is the length of rows drawn for the whole table, divided by that of rows drawn for a
+        table of the new rows alone.
 
         Parameters
         ----------
@@ -100,13 +103,15 @@ class Initializer(Component):
         return None
 
     def turned(self, rows, directions):
-        """Return rows turned in directions, except where these are zeros."""
+        """Return rows of the same lengths in given directions; unchanged where these are zeros."""
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         placed = directions.any(axis=1, keepdims=True)
         return np.where(placed, lengths * directions + np.float32(self.noise) * rows, rows)
 
     def stretch(self, shape, n_occurrences):
-        """Return how much longer than usual rows are; longer rows need longer steps to turn.
+        """Return the length of rows divided by that of :class:`XavierUniform`.
+
+        Learning rates are multiplied by it: longer rows need longer steps to change direction.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ class XavierUniform(Initializer):
     """Uniform numbers between -b and b, with b = scale * sqrt(6 / (n_tokens + n_components)).
 
     Glorot and Bengio (2010), equation (16), with the table's two dimensions as fan-in and fan-out:
-    the choice of the PyTorch FM that Li et al. (2022) build on.
+    as in the PyTorch implementation of factorization machines that Li et al. (2022) use.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class XavierUniform(Initializer):
         return bound * (2 * generator.random(shape, dtype=np.float32) - 1)
 
     def length_ratio(self, shape, n_known):
-        """Return the bound for all rows divided by that for the new ones alone."""
+        """Return the bound for all rows divided by the bound for the new rows alone."""
         return float(np.sqrt(sum(shape) / (n_known + sum(shape))))
 
 

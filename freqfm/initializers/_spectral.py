@@ -25,8 +25,9 @@ class Spectral(Initializer):
     interactions, each divided by the root of both numbers of neighbours, as in spectral clustering
     of bipartite graphs [1]_ and in the filters of [2]_. A column is multiplied by the root of its
     singular value; the row gets the length that ``base`` would give it, and ``noise`` times the
-    random row is added, so that what the leading vectors do not tell apart can be learned. Rows
-    without interactions start as with ``base``, and so do new rows of ``partial_fit``.
+    random row is added, so that users, or items, with the same leading vectors can become
+    different. Rows without interactions start as with ``base``, and so do new rows of
+    ``partial_fit``.
 
     Parameters
     ----------
@@ -100,11 +101,11 @@ class Spectral(Initializer):
         return self._base.draw(shape, generator, counts)
 
     def length_ratio(self, shape, n_known):
-        """Return that of ``base``, see :class:`Initializer`."""
+        """Return the ratio of ``base``, see :class:`Initializer`."""
         return self._base.length_ratio(shape, n_known)
 
     def stretch(self, shape, n_occurrences):
-        """Return that of ``base``, see :class:`Initializer`."""
+        """Return the factor of ``base``, see :class:`Initializer`."""
         return self._base.stretch(shape, n_occurrences)
 
     def directions(self, X, n_components, generator, n_threads):
@@ -161,7 +162,7 @@ def _product(graph, shape, side, table):
 
 
 def _orthonormal(table):
-    """Return an orthonormal basis of the columns; zeros for what depends on other columns."""
+    """Return an orthonormal basis of the columns; zeros for linearly dependent columns."""
     values, rotation = np.linalg.eigh(table.T @ table)
     kept = values > _NEGLIGIBLE * values[-1:]
     return table @ (rotation / np.sqrt(np.where(kept, values, np.inf)))

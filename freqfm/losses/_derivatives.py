@@ -13,9 +13,9 @@ _STEP, _TOLERANCE = 1e-2, 0.05
 
 
 def warn_of_wrong_derivatives(loss, name, points, variables):
-    """Warn if most derivatives that a formula returns are not those of the value it returns.
+    """Warn if most derivatives that a formula returns differ from those of its value.
 
-    At a kink they differ, so that some may.
+    Some may differ, since there may be kinks.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def warn_of_wrong_derivatives(loss, name, points, variables):
         try:
             found = [(formula(*point)[1 + i], _slope(formula, point, i)) for point in points]
         except Exception:
-            # What compiled code makes of it may be something else.
+            # Compiled code may return another value.
             return
         wrong = [
             (point, *pair) for point, pair in zip(points, found, strict=True) if not _agree(*pair)
@@ -57,5 +57,5 @@ def _slope(formula, point, i):
 
 def _agree(derivative, slope):
     scale = max(1.0, abs(derivative), abs(slope))
-    # What is not a number is not compared.
+    # NaN is not compared.
     return not np.abs(derivative - slope) > _TOLERANCE * scale

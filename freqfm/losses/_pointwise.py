@@ -30,8 +30,8 @@ class Loss(Component):
     is compiled into the training loop with the options of the package's own formulas
     (``error_model="numpy"``, single precision), once for each combination of formulas, and cached
     on disk if the formula can be hashed. A property is read several times in a call of
-    ``partial_fit``, and numba takes half a millisecond to make a function: let
-    ``functools.cache`` keep those of a function of the hyper-parameters.
+    ``partial_fit``, and numba takes half a millisecond to make a function: make it
+    in a function of the hyper-parameters that is decorated with ``functools.cache``.
 
     For a classifier the target is 1 for rows of a class and 0 for all other rows, and the loss
     should lead to positive scores for the class.
@@ -301,7 +301,7 @@ class Quantile(Loss):
 
     The loss of a residual r = target - score is quantile * r if r > 0, else (quantile - 1) * r. Its
     derivative does not depend on the size of r: with targets that spread over much more or less
-    than 1, training is slow or does not settle, of which ``fit`` warns. Scale such targets.
+    than 1, training is slow or does not converge, and ``fit`` warns. Scale such targets.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Losses of recommenders: a user's items against other items."""
+"""Losses of recommenders: scores of a user's items compared with those of other items."""
 
 import functools
 import math
@@ -34,10 +34,10 @@ _DENSITY_SCALE = 30
 
 _LOG_2 = np.float32(math.log(2))
 
-# SL@K's temperature of weights times those log-odds: more than twice what still learns something.
+# SL@K's temperature of weights times those log-odds. Below half of it, models may learn nothing.
 _WEIGHT_SCALE = 13
 
-# CCL's weight is that power of the odds of a pair being no positive: near the best on Gowalla,
+# CCL's weight is this power of the odds of a pair not being positive: near the best on Gowalla,
 # MovieLens and parts of these with 10 to 3,000 items. It is one of a few values, as a formula is
 # compiled for each.
 _ODDS_POWER = 0.7
@@ -68,7 +68,7 @@ class RankingLoss(Component):
     #: Name under which backends find the kernel, for instance "softmax".
     family: str
     #: How scores are compared and ranked unless the estimator specifies it: by "cosine" or "dot".
-    #: What was compared by dot products is ranked by them, too.
+    #: Models that are trained with dot products also rank by dot products.
     similarity = "cosine"
     ranking = "cosine"
     #: Whether scores are divided by a temperature.
@@ -83,14 +83,14 @@ class RankingLoss(Component):
     max_iter = 50
     #: Name of the optimizer.
     optimizer = "adam"
-    #: Positives of an item that n users have weigh n / (n + shrinkage): what an item of few users
-    #: has learned is largely the very users that it is compared with.
+    #: A positive of an item that n users have has the weight n / (n + shrinkage): the vector of an
+    #: item with few users is largely determined by these users, with whom it is compared.
     shrinkage = 0.0
-    #: How far Adam may move a weight over all steps of a fit; determines its learning rate.
+    #: Bound of the total movement of a weight by Adam in a fit; determines its learning rate.
     travel = 24.0
     #: Whether Adam's default learning rate falls during a fit.
     rate_falls = False
-    #: Dropout of users' vectors, and from how many interactions on there is none.
+    #: Dropout rate of users' vectors, and the number of interactions from which it is 0.
     user_dropout = 0.0
     no_dropout_from = math.inf
     #: Default weight decay in batches, for dot products of a user's and an item's own vectors: it
@@ -116,7 +116,7 @@ class RankingLoss(Component):
     #: which is computed in every ``refresh``-th epoch; None for no such weights.
     k: int | None = None
     refresh = 1
-    #: What may help if training diverges, apart from a smaller learning rate.
+    #: A remedy if training diverges, besides a smaller learning rate.
     divergence_hint = "a warmer temperature"
 
     def constants(self, n_users, n_items, n_positives):
@@ -151,8 +151,8 @@ class Softmax(RankingLoss):
     with j over the negatives [1]_. For negatives that are not drawn uniformly, the log of their
     relative probability is subtracted from the logit, so that the sum estimates that of all items.
 
-    A positive of an item that n users have weighs n / (n + 1): what the vector of an item of few
-    users has learned is largely these users themselves, so that it says little about each of them.
+    A positive of an item that n users have has the weight n / (n + 1): the vector of an item with
+    few users is largely determined by these users, so its score for each of them says little.
     The attribute ``shrinkage`` of a subclass replaces the 1; 0 leaves all weights as they are.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Which places of a ranking hold a relevant item, the input of all ranking metrics."""
+"""The places of a ranking that hold relevant items: the input of all ranking metrics."""
 
 from typing import NamedTuple
 

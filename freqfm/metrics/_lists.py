@@ -189,7 +189,7 @@ def diversity_at_k(
     given = ranked >= 0
     n_given = given.sum(axis=1)
     squares = np.asarray(units.power(2).sum(axis=1)).ravel()
-    # The sum of the cosines of all pairs: |sum of unit vectors|^2 less each one's own.
+    # The sum of the cosines of all pairs: |sum of unit vectors|^2 minus the squares of each.
     cosines = -np.where(given, squares[ranked], 0.0).sum(axis=1)
     for first in range(0, len(ranked), _USERS_AT_ONCE):
         part = slice(first, first + _USERS_AT_ONCE)
@@ -204,7 +204,7 @@ def diversity_at_k(
 
 
 def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
-    """Return the metrics of rankings by name, those that have their arguments; NaN if undefined."""
+    """Return metrics of rankings by name, those whose arguments are given; NaN if undefined."""
     values = {"coverage": coverage_at_k(ranked, n_items), "gini": float("nan")}
     if (ranked >= 0).any():
         values["gini"] = gini(ranked, n_items)

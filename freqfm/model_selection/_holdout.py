@@ -167,7 +167,7 @@ def holdout_by_content(
     X = source.histories
     salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
     hashes = _mix(source.item_numbers() ^ salt)
-    # A sum does not depend on the order, and wraps around. reduceat cannot handle empty rows.
+    # Sums of integers do not depend on the order. reduceat cannot handle empty rows.
     filled = np.flatnonzero(np.diff(X.indptr))
     keys = hashes
     if len(filled):
@@ -243,7 +243,7 @@ class _Matrix:
 
 
 def _summed(X, dtype):
-    """Return a copy in the type that was given, or in float64 if its sums are beyond that."""
+    """Return a copy in the given type, or in float64 if that type cannot hold its sums."""
     X = X.copy() if is_canonical(X) else summed_csr(X)
     with np.errstate(invalid="ignore", over="ignore"):
         data = X.data.astype(dtype)

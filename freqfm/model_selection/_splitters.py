@@ -165,8 +165,8 @@ def _warm_folds(users, items, order, n_splits):
     """
     fold = np.full(len(users), -1)
     several = (np.bincount(users)[users] > 1) & (np.bincount(items)[items] > 1)
-    # ``order`` keeps the pairs of a user together, so numbering them in turn spreads them over the
-    # folds; items need a check.
+    # In ``order`` the pairs of a user are adjacent, so numbering them in turn spreads them over the
+    # folds. The folds of items are checked below.
     order = order[several[order]]
     fold[order] = np.arange(len(order)) % n_splits
     lowest = np.full(items.max() + 1, n_splits)
@@ -261,7 +261,7 @@ class LeaveLastOut(_InteractionSplitter):
         (users, items), places = self._codes(table, time=self.time)
         order = np.lexsort((_times(table, places), users))
         counts = np.bincount(users)
-        # How many interactions of the same user come later.
+        # The number of later interactions of the same user.
         later = np.cumsum(counts)[users[order]] - 1 - np.arange(len(order))
         test = np.zeros(len(users), dtype=bool)
         test[order] = (later < n) & (counts[users[order]] > n)
@@ -281,7 +281,7 @@ class LeaveLastOut(_InteractionSplitter):
 
 @dataclass(eq=False, repr=False)
 class GlobalTimeSplit(_InteractionSplitter):
-    """Train on interactions before a point in time, test on those from then on.
+    """Train on interactions before a point in time, test on all later ones.
 
     With several splits there are several such points: each split tests the time up to the next
     point, and the training part grows, as in :class:`~sklearn.model_selection.TimeSeriesSplit`.
@@ -397,7 +397,7 @@ class GlobalTimeSplit(_InteractionSplitter):
 
 
 def _repeated(users, items, train):
-    """Return which interactions repeat a pair of user and item in the training part."""
+    """Return a mask of the interactions that repeat a pair of the training part."""
     pairs = users * (items.max() + 1) + items
     return np.isin(pairs, pairs[train])
 

@@ -89,8 +89,9 @@ class Optimizer(Component):
         return (*self._codes, "n_states") if self.step is None else self._codes
 
     #: Function of (parameter, gradient, first, second, rate) that returns the parameter and its two
-    #: state values after a step of one weight; state starts at zero. A sixth parameter, if there is
-    #: one, receives the step number, from 1 on. None for the formulas of the package.
+    #: state values after a step of one weight; state starts at zero. A sixth parameter, if the
+    #: function has one, is the number of the step, counted from 1. None for the formulas of the
+    #: package.
     step = None
     #: How many state values ``step`` keeps for each weight: 0, 1 or 2. Those that it does not keep
     #: are zero in each step.
@@ -201,7 +202,7 @@ class Optimizer(Component):
         try:
             moves = [g * move(0.0, g, 0.0, 0.0, 0.1, *more)[0] for g in (-1.0, 1.0)]
         except Exception:
-            # What compiled code makes of it may be something else.
+            # Compiled code may return another type.
             return
         if min(moves) > 0:
             warn_once(

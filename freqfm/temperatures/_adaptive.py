@@ -104,8 +104,8 @@ class DensityTemperature(Temperature):
 class AdapTau0(Temperature):
     """One temperature for all users, from a closed form, updated in every epoch.
 
-    Equation (14) of [1]_, where gradients are about as large as they can be, with the mean cosine
-    mu+ of positives and mu of all pairs of users and items::
+    Equation (14) of [1]_, the temperature of nearly the largest gradients. With the mean cosine mu+
+    of positives, and the mean cosine mu of all pairs of users and items::
 
         1 / tau0 = log(n_users * n_items / (2 n_positives)) / (mu+ - mu).
 
@@ -176,12 +176,13 @@ class AdapTau(AdapTau0):
     """A temperature for each user: tau0, raised for users whose positives are hard to separate.
 
     Equation (16) of [1]_, with Lambert's function W and the user's loss L(u) at temperature one in
-    the last epoch that had interactions of the user::
+    the last epoch that contained interactions of the user::
 
         1 / tau_u = 1 / tau0 * exp(-W(max((L(u) - threshold) / (2 beta), -1 / e))).
 
-    L(u) is the mean of -s_p + log sum_j exp(s_j) over the user's positives p, with all negatives j
-    as they were drawn: without p, and not corrected for the probabilities of drawing them.
+    L(u) is the mean of -s_p + log sum_j exp(s_j) over the user's positives p, over
+    all drawn negatives j. The sum does not contain p, and is not corrected for the probabilities
+    of drawing the negatives.
 
     Parameters
     ----------
@@ -193,8 +194,8 @@ class AdapTau(AdapTau0):
         The mean of L(u) over users, as in the paper, or this quantile of L(u); the authors' run on
         Gowalla used 0.9.
     beta : float, default=0.5
-        How strongly tau_u is kept near tau0. The authors' run on Gowalla used 0.125, the paper
-        says 1.
+        Strength with which tau_u is held near tau0. The authors' run on Gowalla used 0.125, the
+        paper says 1.
     warm_up, warm_up_gap, smallest_gap : int, float, float, default=5, 0.7 and 0.5
         See :class:`AdapTau0`; users have individual temperatures from the first epoch after the
         warm-up.
@@ -232,7 +233,7 @@ class AdapTau(AdapTau0):
         return self.form == "paper"
 
     def adapts_within(self, n_epochs):
-        """Return whether users have individual temperatures before so many epochs have ended."""
+        """Return whether users have individual temperatures in the first ``n_epochs`` epochs."""
         return self.warm_up is not None and n_epochs > max(self.warm_up, 1)
 
     def refresh(self, epoch, inverse, state, snapshot):

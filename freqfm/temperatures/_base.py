@@ -10,7 +10,7 @@ from freqfm._components import POSITIVE, Component, set_by_user
 
 
 class Snapshot(NamedTuple):
-    """What a strategy may use between two epochs."""
+    """The data that a strategy may use between two epochs."""
 
     X: sparse.csr_array  #: (n_users, n_items), the interactions
     users: np.ndarray

@@ -13,8 +13,8 @@ class LearnedTemperature(Temperature):
     """One temperature for all users, learned with the vectors: C-tau of [1]_.
 
     Once per epoch the log of the inverse temperature takes a step of Adam along the gradient of the
-    mean loss. The loss itself does not keep the temperature from falling: this class is the
-    baseline of :class:`AdapTau`.
+    mean loss. Minimising the loss can lower the temperature without limit: the class is
+    the baseline that :class:`AdapTau` is compared with.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Word vectors by negative sampling: every token of a text, given its neighbours, against noise.
+"""Word vectors by negative sampling: each token of a text is compared with random tokens.
 
 A position of the text has inputs, the tokens in its window, and outputs: its own token, the
 positive, and tokens drawn as noise. Skip-gram scores each input against each output, CBOW the mean
@@ -33,13 +33,13 @@ from freqfm.formulas.codes import CATCH_UP_NONE, RATE_COUNTED
 from freqfm.formulas.losses import log_loss
 from freqfm.formulas.rng import hash64, random_bits, slot_and_position, stream_key
 
-# The score that noise gets if it is the position's own token: no loss, and no gradient.
+# The score of noise that equals the position's own token: its loss and its gradient are zero.
 _IGNORED = np.float32(-1e4)
 
 # The row of a window's new token is prefetched this many positions before.
 _POSITIONS_AHEAD = 4
 
-# A kernel call makes about so many multiplications, a tenth of a second's work.
+# Number of multiplications of a kernel call, about a tenth of a second.
 _PRODUCTS_PER_CALL = 500_000_000
 
 

@@ -24,7 +24,7 @@ _LEFT_OUT = "\u00ad\u055b\u055c\u055e\u061c\ufeff"
 
 
 class _WordCharacters(dict):
-    """A table for ``str.translate`` that replaces by a space what separates words.
+    """A table for ``str.translate`` that replaces characters between words by spaces.
 
     The ``\\w`` of regular expressions would cut words at combining marks, which write vowels in
     most scripts of India, in Thai, Arabic and Hebrew, and accents in decomposed Latin.
@@ -44,7 +44,7 @@ class _WordCharacters(dict):
 
 _WORD_CHARACTERS = _WordCharacters()
 
-# Marks, such as those of emoji, begin no word, and nothing is kept apart at its end.
+# A word begins with no mark, such as those of emoji, and does not end with a zero-width non-joiner.
 _WORD = re.compile("\\w(?:[^ ]*[^ \u200c])?")
 
 

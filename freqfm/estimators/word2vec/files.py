@@ -16,13 +16,13 @@ from freqfm._warnings import warn_user
 
 __all__ = ["read_vectors", "write_vectors"]
 
-# What a damaged file raises.
+# The errors that damaged files cause.
 _UNREADABLE = ValueError, EOFError, zlib.error, gzip.BadGzipFile
 
-# More components are not believed of a header.
+# A header that announces more components is refused.
 _WIDEST = 1 << 20
 
-# The end of a token that is rather the first of too many numbers.
+# A token that ends with a number: the row has more numbers than components.
 _ENDS_WITH_NUMBER = re.compile(rb" [-+]?\.?\d[^ ]*$")
 
 
@@ -117,7 +117,7 @@ def _first_of_each(path, tokens, vectors):
 
 
 def _header(line):
-    """Return the number of vectors and that of their components, or None if a line has no such."""
+    """Return the numbers of vectors and of components in a line; None if it has no two numbers."""
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return None

@@ -365,7 +365,7 @@ class Word2Vec(
         -------
         X : ndarray of shape (n_documents, n_components), dtype float32
         """
-        # They are read twice.
+        # The documents are read twice.
         documents = list(X) if isinstance(X, Iterator) else X
         return self.fit(documents, y).transform(documents)
 
@@ -433,7 +433,7 @@ class Word2Vec(
         return float(_LARGEST_SHARE * (kept.sum() / kept.max()) ** 2)
 
     def _share_of_rate(self):
-        """Return the share of the default rates that is taken: the more epochs, the less."""
+        """Return the factor of the default rates, which decreases with the number of epochs."""
         return float(np.sqrt(_EPOCHS_OF_RATES / max(int(self.max_iter), _EPOCHS_OF_RATES)))
 
     def _checked_corpus(self, read, vocabulary):
@@ -512,7 +512,7 @@ class Word2Vec(
         return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
 
     def _keep_probabilities(self, counts):
-        """Return how likely each token is kept in an epoch, and at the end 1; None for all."""
+        """Return the probability of keeping each token in an epoch, and a final 1; None for all."""
         if self.subsample is None:
             return None
         frequencies = counts / counts.sum()
@@ -566,7 +566,7 @@ class Word2Vec(
         return learned
 
     def _noise_tables(self):
-        """Return what noise is drawn by, see ``Backend.alias_tables``."""
+        """Return the alias tables that noise is drawn from, see ``Backend.alias_tables``."""
         return LearnedArrays(self).once(("token_counts_", "noise_exponent"), self._count_noise)
 
     def _count_noise(self):
@@ -580,7 +580,7 @@ class Word2Vec(
         """Raise unless the model can be trained further by an optimizer."""
         self._check_has_state()
         learned = self._check_outputs()
-        self._tokens_by_row()  # once more: training reads all rows
+        self._tokens_by_row()  # not only once: training reads all rows
         check_same_class(self, "optimizer", optimizer)
         width = self.vectors_.shape[1]
         check_unchanged(self, "n_components", width == self.n_components, f"the {width}")

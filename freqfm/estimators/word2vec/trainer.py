@@ -10,7 +10,7 @@ from freqfm.estimators.training import TrainingTask
 
 __all__ = ["Word2VecTrainer", "mean_loss"]
 
-# Purposes of random numbers; those of positions are those of no purpose.
+# Purposes of random numbers; the numbers of positions have no purpose.
 _ORDER, _SUBSAMPLE = 1, 2
 
 # Seed and epoch of the windows and the noise that ``score`` draws: the same for all models.
@@ -98,7 +98,7 @@ def _problem(model, optimizer, corpus, seed):
 
 
 def mean_loss(model, optimizer, corpus, n_threads):
-    """Return the mean loss of documents, by windows and noise that depend on nothing but these."""
+    """Return the mean loss of documents; windows and noise depend on the documents alone."""
     seed, epoch = _SCORED
     problem = _problem(model, optimizer, corpus, seed)._replace(rule=STORE, formulas={})
     no_rate, no_state = np.zeros(0, np.float32), np.zeros((0, 1), np.float32)
