@@ -490,8 +490,9 @@ def test_wider_chunks_leave_the_given_matrix_alone(clicks):
 @pytest.mark.parametrize("name", ["y_val", "sample_weight_val"])
 def test_validation_arguments_beside_streams_are_refused(name):
     X, y = make_clicks(400, (20, 10), random_state=0)
-    for options in ({}, {"X_val": RowStream.from_csr(X, y)}):
-        with pytest.raises(ValueError, match=f"given {name}, but .* Leave it out"):
+    validation = {"X_val": RowStream.from_csr(X, y)}
+    for options, found in (({}, "no X_val; .* needs both"), (validation, ".* Leave it out")):
+        with pytest.raises(ValueError, match=f"given {name}, but {found}"):
             FMClassifier(2, max_iter=1).fit(RowStream.from_csr(X, y), **options, **{name: y})
 
 
