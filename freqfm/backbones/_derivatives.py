@@ -8,8 +8,6 @@ from freqfm._components import is_first_check, set_by_user
 from freqfm._warnings import warn_once
 from freqfm.backbones._base import backward
 
-__all__ = ["warn_of_wrong_gradients"]
-
 # Users and items whose vectors are compared, and directions in which each table moves.
 _ROWS, _DIRECTIONS = 16, 4
 

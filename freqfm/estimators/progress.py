@@ -3,8 +3,6 @@
 import contextlib
 import time
 
-__all__ = ["shown_progress"]
-
 # Epochs may take a millisecond, and a bar is drawn no more often than this, in seconds.
 _BETWEEN_DRAWINGS = 0.1
 

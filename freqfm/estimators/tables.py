@@ -13,18 +13,6 @@ from freqfm._input.validation import as_kernel_array
 from freqfm.backends.base import TrainedTable
 from freqfm.formulas import codes
 
-__all__ = [
-    "STATES",
-    "OptimizerStateMixin",
-    "check_states",
-    "check_steps",
-    "epoch_tables",
-    "grow_state",
-    "make_rule",
-    "new_state",
-    "state_arrays",
-]
-
 # The attributes of estimators that hold an optimizer's arrays; None in a copy without them.
 STATES = ("_training", "_states", "_optimizer_state", "_tower_state")
 

@@ -56,23 +56,6 @@ except ImportError:
         return method
 
 
-__all__ = [
-    "CallbackSupportMixin",
-    "EpochLoop",
-    "FitCallbacks",
-    "Phase",
-    "TrainingTask",
-    "attempt",
-    "check_finite",
-    "check_progress",
-    "check_same_class",
-    "check_unchanged",
-    "refit",
-    "train",
-    "with_callbacks",
-]
-
-
 # Weights are squared and summed in float32; sums of larger weights would overflow.
 _LARGEST = 1e18
 

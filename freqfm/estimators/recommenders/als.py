@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
@@ -23,8 +22,6 @@ from freqfm._memory import as_aligned
 from freqfm.backends.base import Histories, LeastSquaresProblem
 from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
 from freqfm.estimators.training import TrainingTask
-
-__all__ = ["ALSRecommender"]
 
 # The root mean square length of the vectors that training starts from.
 _INITIAL_LENGTH = 0.1
@@ -329,23 +326,13 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     _keeps_weights = True
 
     _parameter_constraints: dict = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        **TrainedRecommender._parameter_constraints,
         "unobserved_weight": [*POSITIVE, None],
         "regularization": [*POSITIVE, None],
         "regularization_exponent": NON_NEGATIVE,
         "solver": [StrOptions({"cg", "cholesky"})],
         "cg_steps": POSITIVE_INTEGER,
         "max_iter": POSITIVE_INTEGER,
-        "n_recommendations": POSITIVE_INTEGER,
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [*POSITIVE_INTEGER, None],
-        "tol": NON_NEGATIVE,
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
 
     def __init__(

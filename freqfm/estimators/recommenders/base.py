@@ -34,8 +34,6 @@ from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
 
-__all__ = ["BaseRecommender", "recommend", "refuse_empty"]
-
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
 

@@ -9,8 +9,6 @@ from freqfm.backends.base import FoldInProblem, Histories
 from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.losses import PairwiseLoss
 
-__all__ = ["INERTIA", "LARGEST_RISE", "N_STEPS", "FoldIn", "UserLoss", "fold_in_rows"]
-
 N_STEPS = 20
 
 # A step moves a user to the gradient plus this share of the squared inverse temperature, times the

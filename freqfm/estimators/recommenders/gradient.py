@@ -26,8 +26,6 @@ from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
-__all__ = ["GradientRecommender", "Known", "RecommenderTrainer", "TrainingState", "draw_rows"]
-
 # A falling learning rate stays at this share of its first value: training may be continued.
 _LOWEST_RATE = 0.05
 

@@ -7,8 +7,6 @@ import numpy as np
 from freqfm._input.rows import concatenated_ranges, csr_of, with_one_index_type
 from freqfm._input.validation import canonical_csr, kernel_csr
 
-__all__ = ["InteractionHistory", "pad_rows", "scale_rows", "unit_rows"]
-
 # Rows of a table whose lengths are computed at a time.
 _ROWS = 1 << 12
 

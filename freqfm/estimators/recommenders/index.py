@@ -18,8 +18,6 @@ from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 
-__all__ = ["Queries", "VectorIndex", "Wanted", "check_recommendations", "of_single"]
-
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
 

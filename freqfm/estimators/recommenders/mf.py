@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -36,15 +36,13 @@ from freqfm.estimators.recommenders.mf_trainer import (
     EpochwiseTrainer,
     MFTrainer,
 )
-from freqfm.estimators.recommenders.trained import FactorsMixin
+from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
-
-__all__ = ["MFRecommender"]
 
 # Batches with fewer multiplications are faster on one thread than on several.
 _WORTH_SEVERAL_THREADS = 20_000
@@ -275,7 +273,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     _described = None
 
     _parameter_constraints: dict = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        **TrainedRecommender._parameter_constraints,
         "backbone": "no_validation",
         "loss": "no_validation",  # names and instances are resolved in fit
         "similarity": [StrOptions({"auto", "cosine", "dot"})],
@@ -292,16 +290,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "weight_decay_scope": [StrOptions({"full", "batch"}), None],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
-        "n_recommendations": POSITIVE_INTEGER,
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [*POSITIVE_INTEGER, None],
-        "tol": NON_NEGATIVE,
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
 
     def __init__(

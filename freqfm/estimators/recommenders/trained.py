@@ -1,10 +1,13 @@
 """Recommenders that are trained in epochs: fits, early stopping, continued training."""
 
 from abc import abstractmethod
+from numbers import Integral, Real
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils._param_validation import Interval
 
+from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.matrix_input import refuse_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
@@ -35,8 +38,6 @@ from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
 
-__all__ = ["FactorsMixin", "TrainedRecommender", "split_interactions"]
-
 # Early stopping evaluates at most this many users, the same ones in every epoch.
 _VALIDATION_USERS = 5000
 
@@ -52,6 +53,20 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     """
 
     _writes_checkpoints = True
+
+    _parameter_constraints: dict = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        "n_recommendations": POSITIVE_INTEGER,
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [*POSITIVE_INTEGER, None],
+        "tol": NON_NEGATIVE,
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
+    }
 
     # Hooks, in the order in which ``fit`` and ``partial_fit`` call them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,16 +25,22 @@ from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
+from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.estimators.recommenders.vae_components import resolve_components
-from freqfm.estimators.recommenders.vae_network import as_layers, decode, encode, pass_on
-from freqfm.estimators.recommenders.vae_trainer import OF_ITEMS, VAETrainer, unit_inputs
+from freqfm.estimators.recommenders.vae_trainer import (
+    OF_ITEMS,
+    VAETrainer,
+    as_layers,
+    decode,
+    encode,
+    pass_on,
+    unit_inputs,
+)
 from freqfm.estimators.training import check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature
-
-__all__ = ["FastVAERecommender"]
 
 # Number of users in one pass through the encoder.
 _ROWS = 4096
@@ -271,7 +277,7 @@ class FastVAERecommender(GradientRecommender):
     _keeps_weights = True
 
     _parameter_constraints: dict = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
+        **TrainedRecommender._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
         "activation": [StrOptions({"tanh", "relu"})],
@@ -292,16 +298,7 @@ class FastVAERecommender(GradientRecommender):
         "weight_decay": NON_NEGATIVE,
         "weight_decay_scope": [StrOptions({"full", "batch"})],
         "init": "no_validation",
-        "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean", StrOptions({"auto"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [*POSITIVE_INTEGER, None],
-        "tol": NON_NEGATIVE,
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
 
     def __init__(

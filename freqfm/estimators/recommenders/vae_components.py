@@ -16,8 +16,6 @@ from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer
 from freqfm.samplers import MIDX, SAMPLERS, InBatch, Sampler
 from freqfm.temperatures import DensityTemperature, Temperature
 
-__all__ = ["Components", "resolve_components"]
-
 # Largest number of items for which a softmax over all of them is cheap.
 _FULL_UP_TO = 50_000
 
