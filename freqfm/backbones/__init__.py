@@ -1,4 +1,4 @@
-"""Backbones: how the vectors of users and items are computed, and how gradients flow back."""
+"""Backbones: the computation of vectors of users and items from tables, and its gradients."""
 
 from freqfm.backbones._base import Backbone
 from freqfm.backbones._features import Features

@@ -31,11 +31,11 @@ class Backbone(Component):
     # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
-    # Whether tables hardly learn by steps in proportion to their gradients.
+    # Whether tables hardly learn from steps in proportion to their gradients, as with SGD.
     _needs_adaptive_steps = False
     #: The largest default batch size, in positives; None for that of the loss.
     batch_size: int | None = None
-    #: By default an epoch has about as many batches, or more.
+    #: The least number of batches of an epoch by default, approximately.
     n_batches = 256
 
     def bind(self, X, n_threads):
@@ -168,7 +168,7 @@ class Backbone(Component):
         return None
 
     def described(self):
-        """Return which users and which items have a vector even without interactions.
+        """Return masks of the users and of the items that have a vector even without interactions.
 
         Returns
         -------

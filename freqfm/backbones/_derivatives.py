@@ -11,22 +11,22 @@ from freqfm.backbones._base import backward
 # Users and items whose vectors are compared, and directions in which each table moves.
 _ROWS, _DIRECTIONS = 16, 4
 
-# How far it moves, relative to its root mean square, or to the smallest scale if that is larger.
+# Lengths of the steps, relative to a table's root mean square, or to the smallest scale if that is larger.
 _STEPS, _SMALLEST = (1e-3, 1e-4), 1e-2
 
-# By how much slopes of different steps, and those by the gradient, may differ: at the kinks of
-# rectified units the former differ too.
+# Largest relative differences: between slopes of different steps, which differ at the kinks of
+# rectified units; and between these and the gradient.
 _TOLERANCE_OF_STEPS, _TOLERANCE = 0.03, 0.3
 
 
 def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
-    """Warn if a user's ``backward`` does not return the derivatives of what ``forward`` returns.
+    """Warn if a user's ``backward`` does not return the derivatives of ``forward``.
 
-    Once for each class and its parameters.
+    This is checked once for each class and its parameters.
 
     A sum of some vectors with random weights is differentiated along random directions. Tables for
-    which ``backward`` returns nothing are not compared: they may be constant on purpose. Nor are
-    those where a shorter step gives another slope.
+    which ``backward`` returns nothing are not compared: they may be constant on purpose. Tables
+    for which a shorter step gives another slope are not compared either.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
         return sum(np.sum(table * weight, dtype=np.float64) for table, weight in pairs)
 
     if total() != total():
-        # Vectors are drawn, or not numbers.
+        # Vectors are random, or contain NaN.
         return
     for name, (rows, gradient) in backward(backbone, tables, context, *weights).items():
         if not len(rows):
@@ -75,7 +75,7 @@ def _some(n):
 
 
 def _differ(slopes, others):
-    """Return by how much slopes differ, relative to the larger ones."""
+    """Return the differences of slopes, relative to the larger ones."""
     size = max(np.linalg.norm(slopes), np.linalg.norm(others))
     return np.linalg.norm(slopes - others) / size if size > 0 else 0.0
 

@@ -108,7 +108,10 @@ class Features(Backbone):
         return bound
 
     def _bind_side(self, side, counts):
-        """Return what training reads of one side, by how many interactions each row has."""
+        """Return the features of one side in the form that training reads.
+
+        ``counts`` are the numbers of interactions of its rows.
+        """
         given = getattr(self, f"{side}_features")
         if given is None:
             return _Side(counts, np.ones(len(counts), dtype=np.float32))
@@ -125,7 +128,7 @@ class Features(Backbone):
         return _Side(counts, *self._normalized(own, features))
 
     def _normalized(self, own, features):
-        """Return weights of identities and features, divided by their sums if that is wanted."""
+        """Return weights of identities and features; divided by their sums if ``normalize``."""
         if not self.normalize:
             return own, features
         lengths = np.diff(features.indptr)
@@ -148,7 +151,7 @@ class Features(Backbone):
                 counts = np.concatenate([counts, side.feature_counts()])
             table = draw(name, counts, n_own)
             if n_own:
-                # Those that are not used yet start at zero once they are.
+                # Identities that are not used yet start at zero when they are first used.
                 tables[f"{name}_factors"] = table[:n_own] * (side.own > 0)[:, None]
             if side.features is not None:
                 tables[f"{name}_features"] = table[n_own:].copy()
@@ -246,7 +249,7 @@ class Features(Backbone):
 
 
 class _Side(NamedTuple):
-    """The users or the items, and what each vector is the sum of."""
+    """The users or the items, and the terms of the sum that each vector is."""
 
     counts: np.ndarray  #: (n,), how many interactions each has
     own: np.ndarray  #: (n,), the factor of its identity, 0 without one; float32

@@ -93,12 +93,12 @@ class LightGCN(Backbone):
 
     @property
     def batch_size(self):
-        """The largest default batch size: less matters if each is propagated through the graph."""
+        """The largest default batch size, which is larger if each batch is propagated."""
         return Backbone.batch_size if self.is_linear or self._changes_by_epoch else 8192
 
     @property
     def n_batches(self):
-        """About how many batches an epoch has at least, by default."""
+        """The least number of batches of an epoch by default, approximately."""
         return Backbone.n_batches if self.is_linear or self._changes_by_epoch else 64
 
     def bind(self, X, n_threads):

@@ -35,7 +35,7 @@ class MLP(Backbone):
     each batch. Weights start by Glorot's uniform rule, by the estimator's ``random_state``, and
     biases at zero. Layers need an optimizer whose steps adapt to the gradients, "adam" or
     "adagrad": with "sgd", "fa_sgd" and "cf_sgd" they learned little but popularity on made data,
-    with the former and the latter at any learning rate from 0.3 to 30. ``fit`` warns of these.
+    with "sgd" and "cf_sgd" at any learning rate from 0.3 to 30. ``fit`` warns of these.
 
     Parameters
     ----------
@@ -83,7 +83,8 @@ class MLP(Backbone):
         for side in _SIDES:
             rows = draw(side)
             tables[f"{side}_factors"] = rows
-            # The bits of a random row are the seed, so that layers differ if rows do.
+            # The seed of the layers is made of the bits of a random row, which depend on the seed of
+            # the estimator.
             generator = np.random.default_rng(np.frombuffer(rows[0].tobytes(), dtype=np.uint32))
             widths = [rows.shape[1], *sizes, rows.shape[1]]
             for k, shape in enumerate(pairwise(widths)):

@@ -16,8 +16,8 @@ __all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
 # Version of the file format.
 _FORMAT = 1
 
-# Parameters that may change in a continued fit: its seed has been drawn already, and another device
-# changes no more than the last bits.
+# Parameters that may change in a continued fit: the seed has been drawn already, and on another
+# device only the last bits differ.
 _WITHOUT_EFFECT = {"client", "device", "n_jobs", "random_state", "verbose"}
 
 

@@ -56,9 +56,9 @@ _ABANDONED = 3600
 
 
 def check_place(path):
-    """Raise an OSError unless a file can be written at a path; nothing is left of the attempt.
+    """Raise an OSError unless a file can be written at a path; no file remains.
 
-    Temporary files are removed of processes that were killed while they wrote this file.
+    Temporary files of processes that were killed while they wrote this file are removed.
     """
     temporary = _temporary(path)
     try:
@@ -72,7 +72,7 @@ def check_place(path):
 def _temporary(path):
     """Return the path of the file that is written before it replaces another.
 
-    No other thread has the same, nor a process of another container or machine.
+    Every thread and process, also of other containers and machines, has another path.
     """
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
@@ -213,7 +213,7 @@ def _encode(value, arrays, name):
     if sparse.issparse(value):
         # COO would add up entries that repeat a pair in its own type, which may be too small.
         value = sparse.csr_array(value.astype(np.float64) if value.format == "coo" else value)
-        # As it is built when it is loaded, in the smallest type of indices.
+        # With the smallest type of indices, as it will be when it is loaded.
         value = sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
         parts = [value.data, value.indices, value.indptr]
         return {"csr": _encode(parts, arrays, name), "shape": list(value.shape)}
@@ -288,7 +288,7 @@ def _decode(value, arrays):
         return array.reshape(value["shape"])
     if kind == "csr":
         matrix = sparse.csr_array(tuple(_decode(content, arrays)), shape=tuple(value["shape"]))
-        # SciPy's compiled code trusts the indices.
+        # SciPy's compiled code does not check indices.
         matrix.check_format(full_check=True)
         return matrix
     if kind in ("list", "tuple"):

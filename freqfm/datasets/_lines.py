@@ -80,7 +80,9 @@ def read_lines(path):
 
 
 def parsed(path, lines, parse):
-    """Yield the number of each line, and what a function makes of its text; its errors name both.
+    """Yield the number of each line, and the result of a function of its text.
+
+    Errors of the function name the file and the line.
 
     Bytes that are not UTF-8 are kept in a readable form.
     """

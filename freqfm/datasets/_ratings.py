@@ -26,7 +26,7 @@ _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating
 
 
 def guess_format(path):
-    """Return what a text file holds: "ratings", one per line, "lists" of items, or "netflix".
+    """Return the format of a text file: "ratings", one per line, "lists" of items, or "netflix".
 
     Raises
     ------
@@ -96,7 +96,7 @@ def read_rows(path, format):
 def _netflix_lines(path):
     """Yield the lines of a file of Netflix' as customer,movie,rating,date.
 
-    There a line such as "1:" has the movie of those that follow.
+    In it, a line such as "1:" has the movie of the lines that follow.
     """
     movie = None
     for number, line in read_lines(path):
@@ -111,7 +111,7 @@ def _netflix_lines(path):
 
 
 class _Ratings:
-    """Parses lines of ratings; the first one tells how they are split, and which fields it has."""
+    """Parses lines of ratings; the separator and the fields are those of the first line."""
 
     places = None
     has_header = False
@@ -164,7 +164,7 @@ class _Ratings:
 
 def _parse_list(text):
     """Return a list of the user, an item and 1 for each item of a line."""
-    # Only what ASCII takes for space separates ids.
+    # Ids are separated only by the white space of ASCII.
     if re.fullmatch(r"[\d \t\r\n]*", text, re.ASCII) is None:
         found = next((token for token in text.split() if not _is_id(token)), text)
         raise ValueError(
@@ -180,7 +180,7 @@ def _parse_list(text):
 
 
 def _separator(text):
-    """Return what separates the fields of a line; None for whitespace."""
+    """Return the separator of the fields of a line; None for whitespace."""
     return next((separator for separator in ("::", ",", ";") if separator in text), None)
 
 

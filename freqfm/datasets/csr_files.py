@@ -96,14 +96,14 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     header = {"format": _FORMAT, "n_features": 0, "arrays": {}}
-    # Rows that are mapped from the folder may be among those that are written: the old files stay
-    # as they are until all is written, and while they are mapped.
+    # The rows to write may be mapped from the same folder: the old files remain until all rows are
+    # written, and as long as they are mapped.
     with TemporaryDirectory(dir=folder) as new:
         _write(Path(new), header, chunks)
         names = [f"{name}.bin" for name in header["arrays"]]
         for name in names:
             if (folder / name).exists():
-                # Windows refuses what changes nothing, too, if a file is mapped.
+                # On Windows, even a replacement by the same file fails while it is mapped.
                 (folder / name).rename(folder / name)
         # A folder without header is not complete.
         (folder / _HEADER).unlink(missing_ok=True)
@@ -209,12 +209,12 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
 
 
 def _bunch(folder, header, mmap):
-    """Return what the files of a folder hold; whoever wrote its header is not trusted."""
+    """Return the arrays of a folder; its header and its indices are checked."""
     arrays = {name: _read(folder, name, kept, mmap) for name, kept in header["arrays"].items()}
     shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
     X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
     check_columns(X)
-    # SciPy's compiled code trusts them.
+    # SciPy's compiled code does not check indices.
     check_structure(X, read_indices=not mmap)
     if len(X.indices) != X.indptr[-1]:
         raise ValueError(f"{X.indptr[-1]} entries in the rows, but {len(X.indices)} in the files")

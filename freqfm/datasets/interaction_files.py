@@ -19,7 +19,7 @@ from freqfm.datasets.libfm import as_canonical
 
 FORMATS = ("auto", "npz", "mtx", "lists", "ratings", "netflix")
 
-# What a data set's folder holds its ratings in: MovieLens', RecBole's and Netflix' names.
+# Names of the files with ratings in the folders of MovieLens, RecBole and Netflix.
 _IN_FOLDERS = (
     *("ratings.csv", "ratings.dat", "u.data", "*.inter"),
     *("combined_data_*.txt", "mv_*.txt", "training_set/mv_*.txt"),
@@ -227,7 +227,7 @@ def _load_matrix(path, shape, read):
 
 
 def _check_n_rows(X):
-    """Raise a ValueError if nearly all rows are empty: they take memory in CSR but not here."""
+    """Raise a ValueError if nearly all rows are empty, as each takes memory in CSR."""
     if X.shape[0] > max(_ALWAYS_ALLOWED, _ALLOWED_PER_INTERACTION * X.nnz):
         raise ValueError(
             f"its shape is {X.shape} with {X.nnz} entries, so that nearly all rows are empty; pass "

@@ -124,7 +124,7 @@ def make_interactions(
     rng = as_random_state(random_state)
     catalogue = _Catalogue(rng, n_items, n_clusters, popularity_exponent, noise)
     user_clusters = rng.permutation(np.arange(n_users, dtype=np.int32) % n_clusters)
-    # Without noise a user never leaves the user's own cluster.
+    # Without noise, users have only items of their own cluster.
     most = (
         catalogue.sizes[user_clusters] if noise == 0 else np.full(n_users, n_items, dtype=np.int64)
     )

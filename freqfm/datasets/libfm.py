@@ -92,7 +92,7 @@ def load_libfm(
 def read_rows(path):
     """Yield the number and the bytes of each line that is not blank or a comment.
 
-    Raise if one has the query of a ranking, which scikit-learn's reader would drop.
+    Raise if one has the query of a ranking, which scikit-learn's reader would ignore.
     """
     for number, line in read_lines(path):
         content = line.partition(b"#")[0]

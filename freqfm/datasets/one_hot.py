@@ -136,7 +136,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         begins = not hasattr(self, "columns_")
         if not begins:
             validate_data(self, given, reset=False, skip_check_array=True)
-        # All are read before any is added: an error leaves the encoder as it was.
+        # All categories are read before any is added: an error leaves the encoder unchanged.
         known = [{}] * len(fields) if begins else self.columns_
         for j, (values, columns) in enumerate(zip(fields, known, strict=True)):
             _check_categories(j, values, columns)
@@ -250,7 +250,7 @@ def _check_categories(j, values, known):
 
 
 def _kind(value):
-    """Return what tells apart values that are never equal: their type, or more general."""
+    """Return the kind of a value: values of different kinds are never equal."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return "time with zone"
     return next((kind for kind in (Number, date) if isinstance(value, kind)), type(value))

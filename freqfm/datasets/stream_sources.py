@@ -89,7 +89,7 @@ def open_parquet(path):
 
 
 def _polars_parts(frame, columns, n_rows):
-    """Return what ``parquet_parts`` does, of a LazyFrame."""
+    """Return the results of ``parquet_parts`` for a LazyFrame."""
     import polars
 
     if isinstance(frame, polars.DataFrame):
@@ -141,7 +141,7 @@ def criteo_parts(path, n_rows):
 def as_strings(X, names):
     """Return rows of fields as lists of "name=value", which FeatureHasher takes.
 
-    Lists are what it takes already.
+    Lists are returned unchanged.
     """
     if not is_frame(X) and not isinstance(X, np.ndarray):
         return X
@@ -157,8 +157,8 @@ def as_strings(X, names):
 def as_pandas(X, names):
     """Return rows of a file as a pandas DataFrame; without pandas, as an array of objects.
 
-    What scikit-learn's encoders take: types are those that pandas reads from the same file, but
-    that integers with gaps keep their digits.
+    This is a form that scikit-learn's encoders take. Types are those that pandas reads from the same
+    file, except that integers with missing values keep their digits.
     """
     try:
         import pandas

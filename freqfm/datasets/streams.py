@@ -345,7 +345,7 @@ class RowStream:
         return X, *labels
 
     def _encodable(self, X):
-        """Return the X of a block as what the encoder takes."""
+        """Return the X of a block in the form that the encoder takes."""
         encoder, names = self.encoder, self._names
         if isinstance(encoder, FeatureHasher):
             table = is_frame(X) or isinstance(X, np.ndarray)
@@ -431,7 +431,7 @@ def _texts(X):
 
 
 def _for_users(chunk):
-    """Return a chunk whose matrix scipy and scikit-learn take, with one type of indices."""
+    """Return a chunk whose matrix has one type of indices, as scipy and scikit-learn need."""
     X, *others = chunk
     return with_one_index_type(X), *others
 
@@ -466,7 +466,7 @@ def _rechunked(blocks, size):
 
 
 def _kind(targets):
-    """Return the kind of type of some targets: numbers of all types are one kind."""
+    """Return the kind of some targets: numbers of all types are of one kind."""
     first = np.asarray(targets.tolist()[0]) if targets.dtype.kind in "OT" else targets
     return "number" if first.dtype.kind in "biuf" else first.dtype.kind
 
@@ -528,5 +528,5 @@ def _prefetched(items, depth, stopped):
     finally:
         stopped.set()
         room.release()
-        # Not for long, as after Ctrl-C: the source may wait for a network.
+        # The source may wait for a network: do not wait for the thread, for instance after Ctrl-C.
         thread.join(_PATIENCE)
