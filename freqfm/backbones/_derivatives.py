@@ -11,7 +11,7 @@ from freqfm.backbones._base import backward
 # Users and items whose vectors are compared, and directions in which each table moves.
 _ROWS, _DIRECTIONS = 16, 4
 
-# Lengths of the steps, relative to a table's root mean square, or to the smallest scale if that is larger.
+# Lengths of the steps, relative to a table's root mean square, or to a smallest scale.
 _STEPS, _SMALLEST = (1e-3, 1e-4), 1e-2
 
 # Largest relative differences: between slopes of different steps, which differ at the kinks of

@@ -83,8 +83,8 @@ class MLP(Backbone):
         for side in _SIDES:
             rows = draw(side)
             tables[f"{side}_factors"] = rows
-            # The seed of the layers is made of the bits of a random row, which depend on the seed of
-            # the estimator.
+            # The bits of a random row are the seed of the layers: both depend on the seed of the
+            # estimator.
             generator = np.random.default_rng(np.frombuffer(rows[0].tobytes(), dtype=np.uint32))
             widths = [rows.shape[1], *sizes, rows.shape[1]]
             for k, shape in enumerate(pairwise(widths)):

@@ -157,8 +157,8 @@ def as_strings(X, names):
 def as_pandas(X, names):
     """Return rows of a file as a pandas DataFrame; without pandas, as an array of objects.
 
-    This is a form that scikit-learn's encoders take. Types are those that pandas reads from the same
-    file, except that integers with missing values keep their digits.
+    Scikit-learn's encoders take this form. Types are those that pandas reads from the same file,
+    except that integers with missing values keep their digits.
     """
     try:
         import pandas
