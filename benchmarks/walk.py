@@ -61,8 +61,7 @@ def kernels():
     """Return the code of all kernels that are loaded."""
     from freqfm._numba import jit
 
-    decorators = jit.kernel, jit.rolled_kernel
-    return {f.__code__ for f, decorator in jit._DECORATED.values() if decorator in decorators}
+    return {f.__code__ for f, decorator in jit._DECORATED.values() if decorator is jit.kernel}
 
 
 def main():

@@ -30,8 +30,8 @@ class SimulatedDevice(device.Device):
         self._kernels, self._kept, self._arrived = {}, [], None
 
     def _compiled(self, phases, formulas, args):
-        with device.compiling(f"{phases[0].__name__} for the GPU"):
-            kernel = device.cuda.jit(device.kernel_of(phases, formulas, args))
+        device.announce(f"{phases[0].__name__} for the GPU")
+        kernel = device.cuda.jit(device.kernel_of(phases, formulas, args))
         return device._Kernel(kernel, 1)
 
     def run(self, phases, args, n_lanes, *more, **options):

@@ -108,7 +108,7 @@ def checked_directory():
 
 def _has_code(folder):
     """Return whether there is code to read, though perhaps none can be written."""
-    return any(entry.is_dir() for entry in folder.iterdir())
+    return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def _objection(folder):

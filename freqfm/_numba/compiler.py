@@ -1,19 +1,19 @@
 """numba's compiler, made cheaper for functions that only compiled code calls.
 
 What a first fit compiles is a few kernels with many functions inside. numba compiles each of them
-as if it were called on its own: with machine code of its own, and with every array of a tuple of
-arrays taken apart into seven arguments at each call. Code without either is optimized to the same
+as if it were called on its own, with machine code of its own. Code without is optimized to the same
 kernels. Whatever is changed here are details of numba; ``tests/compiled/test_compiler.py`` notices
 a version of numba that ignores them, and ``jit.py`` leaves the work to numba if anything here
 fails.
 """
 
+import contextlib
 import functools
 import gc
 from collections import Counter
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import binding
 from numba.core import config, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.codegen import JITCodeLibrary
@@ -23,26 +23,12 @@ from numba.core.ir import Assign
 from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
-from numba.extending import models, register_model
 
 from freqfm._numba.extremes import with_own_extremes
+from freqfm._numba.jit import inlined
 from freqfm._signals import hold_signals
 
 __all__ = ["compile_kernel", "inner_function"]
-
-
-class Whole(types.Type):
-    """The type of an argument that is passed as one value, not taken apart into its fields."""
-
-    def __init__(self, wrapped):
-        self.wrapped = wrapped
-        super().__init__(f"Whole({wrapped})")
-
-
-@register_model(Whole)
-class _WholeModel(models.PrimitiveModel):
-    def __init__(self, manager, whole):
-        super().__init__(manager, whole, manager[whole.wrapped].get_value_type())
 
 
 class _Lower(Lower):
@@ -79,88 +65,10 @@ def _defined_before_use(blocks):
     return set(defined)
 
 
-class _InnerLower(_Lower):
-    """Writes a function that takes tuples of arrays whole, and takes apart only what it uses."""
-
-    def lower_normal_function(self, fndesc):
-        """Write the function."""
-        argtypes = fndesc.argtypes
-        fndesc.argtypes = _passed(argtypes)
-        try:
-            super().lower_normal_function(fndesc)
-        finally:
-            fndesc.argtypes = argtypes
-
-    def extract_function_arguments(self):
-        """Return the values of the arguments."""
-        self._fields = {}
-        arguments = super().extract_function_arguments()
-        self._given = {id(a): a for a, t in zip(arguments, self.fndesc.argtypes, strict=True)
-                       if isinstance(t, Whole)}  # fmt: skip
-        return arguments
-
-    def lower_expr(self, resty, expr):
-        """Return the value of an expression."""
-        if expr.op == "getattr":
-            kind = self.typeof(expr.value.name)
-            value = self.loadvar(expr.value.name)
-            if id(value) in self._given and kind[kind.fields.index(expr.attr)] == resty:
-                return self._field(value, kind.fields.index(expr.attr), resty)
-        return super().lower_expr(resty, expr)
-
-    def _field(self, value, number, kind):
-        """Take a field out of an argument where the function begins, for all its uses."""
-        key = id(value), number
-        if key not in self._fields:
-            with self.builder.goto_entry_block():
-                field = self.builder.extract_value(value, number)
-                if isinstance(kind, types.Array):
-                    field = _taken_apart(self.builder, field)
-            self._fields[key] = field
-            if isinstance(kind, types.NamedTuple):
-                self._given[id(field)] = field
-        return self._fields[key]
-
-
-def _taken_apart(builder, value):
-    """Build a value anew, of scalars: LLVM then sees scalars wherever a part of it is used."""
-    if not isinstance(value.type, ir.Aggregate):
-        return value
-    built = ir.Constant(value.type, ir.Undefined)
-    for number in range(len(value.type)):
-        part = _taken_apart(builder, builder.extract_value(value, number))
-        built = builder.insert_value(built, part, number)
-    return built
-
-
-def _passed(argtypes):
-    """Return how arguments are passed: named tuples with arrays whole, others as numba does."""
-    return tuple(Whole(kind) if _has_arrays(kind) else kind for kind in argtypes)
-
-
-def _has_arrays(kind):
-    return isinstance(kind, types.NamedTuple) and any(
-        isinstance(field, types.Array) or _has_arrays(field) for field in kind
-    )
-
-
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _KernelLowering(NativeLowering):
-    _name = "freqfm_kernel_lowering"
+class _Lowering(NativeLowering):
+    _name = "freqfm_lowering"
     lowering_class = _Lower
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _InnerLowering(NativeLowering):
-    _name = "freqfm_inner_lowering"
-    lowering_class = _InnerLower
-
-    def run_pass(self, state):
-        """Write LLVM code; callers read from the descriptor how arguments are passed."""
-        super().run_pass(state)
-        fndesc = state.cr.fndesc
-        fndesc.argtypes = _passed(fndesc.argtypes)
-        return True
 
 
 # Passes for what kernels do not contain: closures, generators, dynamic exceptions, expressions of
@@ -234,8 +142,6 @@ class _KernelCode(JITCodeLibrary):
     numba links each function into its callers, these into theirs, and so on.
     """
 
-    _unrolls = True
-
     def add_ir_module(self, module):
         """Add code; what takes a call's arguments apart, once for each call, is not optimized."""
         for function in module.functions:
@@ -262,7 +168,7 @@ class _KernelCode(JITCodeLibrary):
         """Prepare machine code, in which functions that were not inlined belong to this kernel.
 
         Under the name that other kernels have for them, all kernels would run the one that the
-        process loaded first. If that was compiled without unrolled loops, it sums in another order.
+        process loaded first. What LLVM knew of its arguments there decides in which order it sums.
         """
         for function in self._final_module.functions:
             if function.linkage == binding.Linkage.linkonce_odr:
@@ -272,20 +178,17 @@ class _KernelCode(JITCodeLibrary):
     def _optimize_final_module(self):
         """Optimize the code.
 
-        LLVM unrolls loops beside vectorising them; unless ``_unrolls``, it does not. numba would
-        first run passes that need not count references to arrays, of which kernels have none.
+        LLVM would unroll loops beside vectorising them: no kernel is faster by it, and all compile
+        in a tenth more time. numba would first run passes that need not count references to
+        arrays, of which kernels have none.
         """
         options = binding.create_pipeline_tuning_options()
         options.speed_level = config.OPT
         options.loop_vectorization = config.LOOP_VECTORIZE
         options.slp_vectorization = config.SLP_VECTORIZE
-        options.loop_unrolling = self._unrolls
+        options.loop_unrolling = False
         builder = binding.create_pass_builder(self._codegen._tm, options)
         builder.getModulePassManager().run(self._final_module, builder)
-
-
-class _RolledKernelCode(_KernelCode):
-    _unrolls = False
 
 
 def _link_called(code, module):
@@ -306,10 +209,46 @@ def _install_new(context):
         context.install_registry(registry)
 
 
+# What numba's functions return, by function and types of arguments.
+_SIGNATURES = {}
+
+_find_signature = types.Function.get_call_type
+
+
+def _remembered_signature(function, context, args, kwargs):
+    """Return the signature of a sum, of an element and the like, which is searched for once.
+
+    numba looks for it among dozens of definitions, for each of them anew.
+    """
+    if kwargs:
+        return _find_signature(function, context, args, kwargs)
+    key = function, tuple(args)
+    if key not in _SIGNATURES:
+        _SIGNATURES[key] = _find_signature(function, context, args, kwargs)
+    return _SIGNATURES[key]
+
+
+@contextlib.contextmanager
+def _fewer_searches():
+    """Let signatures be remembered, and no unreachable objects be searched for among millions."""
+    if types.Function.get_call_type is not _find_signature:
+        # A function is compiled for another one.
+        yield
+        return
+    enabled = gc.isenabled()
+    types.Function.get_call_type = _remembered_signature
+    gc.disable()
+    try:
+        yield
+    finally:
+        types.Function.get_call_type = _find_signature
+        if enabled:
+            gc.enable()
+
+
 class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
-    _lowering = _KernelLowering
     _code = _KernelCode
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
@@ -320,14 +259,9 @@ class KernelCompiler(Compiler):
         context.refresh = lambda: _install_new(context)
 
     def compile_extra(self, func):
-        """Compile without a search for unreachable objects, of which there are millions."""
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return super().compile_extra(with_own_extremes(func))
-        finally:
-            if enabled:
-                gc.enable()
+        """Return the compiled code of a Python function."""
+        with _fewer_searches():
+            return super().compile_extra(with_own_extremes(func, inlined))
 
     def define_pipelines(self):
         """Return numba's passes, but for the one that writes LLVM code."""
@@ -337,7 +271,7 @@ class KernelCompiler(Compiler):
         pipelines = super().define_pipelines()
         for manager in pipelines:
             manager.passes = [
-                (self._lowering if step is NativeLowering else step, description)
+                (_Lowering if step is NativeLowering else step, description)
                 for step, description in manager.passes
                 if step.__name__ not in _UNUSED
             ]
@@ -345,16 +279,9 @@ class KernelCompiler(Compiler):
         return pipelines
 
 
-class RolledCompiler(KernelCompiler):
-    """Compiles a kernel whose loops are not unrolled."""
-
-    _code = _RolledKernelCode
-
-
 class InnerCompiler(KernelCompiler):
     """Compiles a function that only kernels call."""
 
-    _lowering = _InnerLowering
     _code = _InnerCode
 
 
@@ -393,6 +320,6 @@ def inner_function(function, options, ours):
     return Inner(py_func=function, targetoptions=options, **pipeline)
 
 
-def compile_kernel(given, function, unrolls):
+def compile_kernel(given, function):
     """Compile a kernel; ``given`` is what numba gives to a pipeline."""
-    return (KernelCompiler if unrolls else RolledCompiler)(*given).compile_extra(function)
+    return KernelCompiler(*given).compile_extra(function)

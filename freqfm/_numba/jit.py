@@ -1,4 +1,4 @@
-"""The decorators of compiled functions: ``inlined``, ``subroutine``, ``kernel``, ``rolled_kernel``.
+"""The decorators of compiled functions: ``inlined``, ``subroutine``, ``kernel``.
 
 Nothing is compiled at import. A kernel is compiled at its first call and cached on disk, so that
 the next process loads it. To decide whether a cached kernel is stale, numba looks only at the file
@@ -15,7 +15,6 @@ import types
 
 import numba
 import numpy as np
-from numba.core import event
 from numba.core.compiler import Compiler
 from numba.extending import is_jitted
 
@@ -36,18 +35,15 @@ __all__ = [
     "FASTMATH",
     "JIT_DISABLED",
     "KERNELS",
+    "announce",
     "announced_compilation",
     "as_python",
     "cache_directory",
     "checked_directory",
-    "compiling",
     "fingerprint_of",
     "inlined",
-    "interpreted",
     "kernel",
-    "n_signatures",
     "python_function",
-    "rolled_kernel",
     "specialised",
     "subroutine",
     "translated",
@@ -91,37 +87,21 @@ _DECORATED = {}
 @contextlib.contextmanager
 def announced_compilation(wanted):
     """Print the name of each kernel that is compiled inside this context, if ``wanted``."""
-    listener = _Announcer()
-    if wanted:
-        event.register("numba:compile", listener)
-        event.register(_ELSEWHERE, listener)
+    _announced.append(wanted)
     try:
         yield
     finally:
-        if wanted:
-            event.unregister("numba:compile", listener)
-            event.unregister(_ELSEWHERE, listener)
+        _announced.remove(wanted)
 
 
-# Compilation by other compilers, see ``compiling``.
-_ELSEWHERE = "freqfm:compile"
+# For each fit that is going on, whether it announces what is compiled.
+_announced = []
 
 
-def compiling(name):
-    """Return a context manager for a block that compiles a kernel with another compiler."""
-    return event.trigger_event(_ELSEWHERE, data={"name": name})
-
-
-class _Announcer(event.Listener):
-    def on_start(self, started):
-        name = started.data.get("name")
-        if started.data.get("dispatcher") in KERNELS:
-            name = started.data["dispatcher"].__name__
-        if name:
-            print(f"compiling {name} (once)", flush=True)
-
-    def on_end(self, ended):
-        pass
+def announce(name):
+    """Print the name of a kernel that is about to be compiled, if a fit wants it."""
+    if any(_announced):
+        print(f"compiling {name} (once)", flush=True)
 
 
 def _cheaper():
@@ -153,25 +133,26 @@ def _give_up(error):
 class _KernelPipeline:
     """Compiles a kernel for numba: by the cheaper compiler or, if that fails, by numba's alone."""
 
-    unrolls = True
-
     def __init__(self, *given):
         self._given = given
 
     def compile_extra(self, function):
         """Return the compiled code of a Python function."""
+        announce(function.__name__)
         check_room(_MEGABYTES, "a kernel that has to be compiled")
         cheaper, failure = _cheaper(), None
         if cheaper:
             try:
-                return cheaper.compile_kernel(self._given, function, self.unrolls)
+                return cheaper.compile_kernel(self._given, function)
             except MemoryError:
                 raise
             except Exception as error:
                 failure = error
         try:
-            inner = _Translation(_inlined_by_numba, {})
-            function = with_own_extremes(_copied(function, inner.of_users, ""))
+            # Functions that are not inlined would have one symbol in all kernels, and the code of
+            # whichever kernel a process loads first.
+            copies = _Copies(lambda inner, _: _inlined_by_numba(inner))
+            function = with_own_extremes(copies.copied(function), _inlined_by_numba)
             compiled = Compiler(*self._given).compile_extra(function)
         except Exception as error:
             if "NRT required" not in str(error):
@@ -186,16 +167,8 @@ class _KernelPipeline:
         return compiled
 
 
-class _RolledPipeline(_KernelPipeline):
-    """Compiles a kernel whose loops are not unrolled."""
-
-    unrolls = False
-
-
 def _inlined_by_numba(function):
-    # Functions that are not inlined would have one symbol in all kernels, and the code of whichever
-    # kernel a process loads first.
-    return numba.njit(**_INLINED, **_OPTIONS)(with_own_extremes(function))
+    return numba.njit(**_INLINED, **_OPTIONS)(with_own_extremes(function, _inlined_by_numba))
 
 
 def _inner(function, **options):
@@ -229,25 +202,13 @@ def subroutine(function):
 
 def kernel(function, cached=True):
     """Compile a loop over arrays: without the GIL, cached on disk, with a single signature."""
-    return _kernel(function, cached, _KernelPipeline, kernel)
-
-
-def rolled_kernel(function, cached=True):
-    """Do what ``kernel`` does, without unrolling loops: for kernels that are no faster by it.
-
-    They compile in a tenth to a sixth less time.
-    """
-    return _kernel(function, cached, _RolledPipeline, rolled_kernel)
-
-
-def _kernel(function, cached, pipeline, decorator):
     if JIT_DISABLED:
-        return _recorded(_interpreted(function), function, decorator)
-    compiled = numba.njit(pipeline_class=pipeline, **_OF_KERNELS)(function)
+        return _recorded(_interpreted(function), function, kernel)
+    compiled = numba.njit(pipeline_class=_KernelPipeline, **_OF_KERNELS)(function)
     if cached and cache_directory() is not None:
         _keep_on_disk(compiled)
     KERNELS.append(compiled)
-    return _recorded(compiled, function, decorator)
+    return _recorded(compiled, function, kernel)
 
 
 def _keep_on_disk(compiled):
@@ -295,7 +256,13 @@ def specialised(compiled, replacements):
     fingerprint = fingerprint_of(replacements)
     key = compiled, fingerprint.key
     if key not in _VARIANTS:
-        variant = _Variant(replacements, fingerprint).of(compiled)
+        cached = not fingerprint.kept
+
+        def decorate(function, decorator):
+            options = {"cached": cached} if decorator is kernel else {}
+            return decorator(function, **options)
+
+        variant = _Copies(decorate, replacements, f"_{fingerprint.key}").of(compiled)
         # Values that cannot be hashed are identified by address and must stay alive.
         _VARIANTS[key] = variant, fingerprint.kept
     return _VARIANTS[key][0]
@@ -308,48 +275,6 @@ def fingerprint_of(replacements):
         fingerprint.add(_DECORATED[replaced][0].__name__)
         fingerprint.add(function)
     return fingerprint
-
-
-class _Variant:
-    """Rebuilds functions, with some of the functions that they call replaced."""
-
-    def __init__(self, replacements, fingerprint):
-        self._replacements = replacements
-        self._suffix = f"_{fingerprint.key}"
-        self._cached = not fingerprint.kept
-        self._rebuilt = {}
-
-    def of(self, function):
-        """Return the variant of a function; a function that calls no replaced one is unchanged."""
-        if function not in self._rebuilt:
-            # A recursive function refers to its original.
-            self._rebuilt[function] = function
-            self._rebuilt[function] = self._rebuild(function)
-        return self._rebuilt[function]
-
-    def _rebuild(self, compiled):
-        if compiled in self._replacements:
-            decorator = _DECORATED[compiled][1]
-            return decorator(self._copy(self._replacements[compiled], self._compilable))
-        function, decorator = _DECORATED[compiled]
-        if all(self.of(value) is value for value in names_used(function).values() if _ours(value)):
-            return compiled
-        variant = self._copy(function, lambda value: self.of(value) if _ours(value) else value)
-        if decorator in (kernel, rolled_kernel):
-            return decorator(variant, self._cached)
-        return decorator(variant)
-
-    def _compilable(self, value):
-        """Return the version of a value, used by a replacement, to compile."""
-        if _ours(value) or not _is_function(value) or is_of_library(value.__module__):
-            return value
-        if value not in self._rebuilt:
-            self._rebuilt[value] = value
-            self._rebuilt[value] = inlined(self._copy(python_function(value), self._compilable))
-        return self._rebuilt[value]
-
-    def _copy(self, function, changed):
-        return _copied(function, changed, self._suffix)
 
 
 def translated(function, decorate, replacements=types.MappingProxyType({})):
@@ -369,66 +294,66 @@ def translated(function, decorate, replacements=types.MappingProxyType({})):
     function : object
         What ``decorate`` has returned.
     """
-    return _Translation(decorate, replacements).of(function)
+    return _Copies(lambda python, _: decorate(python), replacements).of(function)
 
 
 def as_python(function):
     """Return a function as plain Python, with all functions that it calls."""
-    return _Translation(lambda python: python, {}).of_users(function)
+    return translated(function, lambda python: python)
 
 
-@functools.cache
-def interpreted(function):
-    """Return a function of the package as plain Python, with all functions that it calls."""
-    return as_python(function)
+class _Copies:
+    """Copies of functions, which call copies of the functions that these call.
 
+    Parameters
+    ----------
+    decorate : callable of (function, decorator)
+        Compiles a copy; ``decorator`` is that of the function copied.
+    replacements : dict of function to function
+        What is copied in place of some functions.
+    suffix : str, default=None
+        If given, it is added to names: the linker must not take one copy for another. Functions of
+        the package that call no replaced one are not copied then.
+    """
 
-class _Translation:
-    """Rebuilds functions for another compiler."""
-
-    def __init__(self, decorate, replacements):
-        self._decorate, self._replacements = decorate, replacements
+    def __init__(self, decorate, replacements=types.MappingProxyType({}), suffix=None):
+        self._decorate, self._replacements, self._suffix = decorate, replacements, suffix
         self._made = {}
 
     def of(self, value):
-        """Return the translation of a function; other values are unchanged."""
-        if not _ours(value):
+        """Return the copy of a function; other values, and functions of numba, are unchanged."""
+        if not _ours(value) and (not _is_function(value) or is_of_library(value.__module__)):
             return value
         if value not in self._made:
-            replaced = value in self._replacements
-            python = self._replacements[value] if replaced else _DECORATED[value][0]
-            self._made[value] = self._translate(python)
+            # A recursive function refers to its original.
+            self._made[value] = value
+            self._made[value] = self._made_from(value)
         return self._made[value]
 
-    def _translate(self, python):
-        return self._decorate(_copied(python, self.of_users, ""))
+    def _made_from(self, value):
+        function, decorator = _DECORATED.get(value, (python_function(value), inlined))
+        if value in self._replacements:
+            return self._decorate(self.copied(self._replacements[value]), decorator)
+        if self._suffix is not None and _ours(value):
+            used = names_used(function).values()
+            if all(self.of(called) is called for called in used):
+                return value
+        return self._decorate(self.copied(function), decorator)
 
-    def of_users(self, value):
-        """Return the translation of a function that may be a user's."""
-        if _ours(value) or not _is_function(value) or is_of_library(value.__module__):
-            return self.of(value)
-        if value not in self._made:
-            self._made[value] = self._translate(python_function(value))
-        return self._made[value]
-
-
-def _copied(function, changed, suffix):
-    """Return a copy of a Python function that uses ``changed(value)`` for each value.
-
-    With a suffix it gets a unique name: the linker must not take one variant for another.
-    """
-    used = names_used(function)
-    replaced = {name: changed(used[name]) for name in used if name in function.__globals__}
-    cells = [types.CellType(changed(cell.cell_contents)) for cell in function.__closure__ or ()]
-    copy = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, **replaced},
-        function.__name__,
-        function.__defaults__,
-        tuple(cells),
-    )
-    copy.__qualname__ = function.__qualname__.replace("<locals>", "of") + suffix
-    return copy
+    def copied(self, function):
+        """Return a copy of a Python function that calls copies."""
+        used = names_used(function)
+        replaced = {name: self.of(used[name]) for name in used if name in function.__globals__}
+        cells = [types.CellType(self.of(c.cell_contents)) for c in function.__closure__ or ()]
+        copy = types.FunctionType(
+            function.__code__,
+            {**function.__globals__, **replaced},
+            function.__name__,
+            function.__defaults__,
+            tuple(cells),
+        )
+        copy.__qualname__ = function.__qualname__.replace("<locals>", "of") + (self._suffix or "")
+        return copy
 
 
 def _ours(value):
@@ -459,11 +384,6 @@ def _with_named_fields(arg):
         return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
     is_record = isinstance(arg, np.ndarray) and arg.dtype.names
     return arg.view(np.recarray) if is_record else arg
-
-
-def n_signatures():
-    """Return how many signatures each kernel has been compiled for, by name."""
-    return {k.__name__: len(k.signatures) for k in KERNELS}
 
 
 # An integer or float literal promotes float32 to float64 in compiled code; these do not.

@@ -1,5 +1,6 @@
 """Compiled code on disk: damaged, on a full disk, without rights, in a folder others write to."""
 
+import itertools
 import json
 import os
 import py_compile
@@ -8,7 +9,9 @@ import shutil
 import tempfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import numba
 import pytest
 from processes import ROOT, python
 
@@ -135,25 +138,36 @@ def test_no_folder_can_be_named(monkeypatch):
         assert cache_directory.__wrapped__() is None
 
 
-def test_code_that_was_compiled_for_something_else_is_not_run(tmp_path):
-    # Two machines that share the folder, and are of different kinds, write at once.
-    file = code_files._CheckedFile(str(tmp_path), "kernel", "stamp")
-    file.save("one kind of processor", "its code")
-    assert file.load("one kind of processor") == "its code"
-    assert file.load("another kind") is None
-    file._save_index({"another kind": file._load_index()["one kind of processor"]})
-    with pytest.raises(ValueError, match="was compiled for something else"):
-        file.load("another kind")
+def test_names_of_files_say_what_code_is_compiled_for(monkeypatch):
+    # Machines that share the folder may be of different kinds, and have other versions.
+    processors = [SimpleNamespace(magic_tuple=lambda kind=kind: kind) for kind in ("old", "new")]
+
+    def names():
+        cache = code_files.KernelCache(code_files.load)
+        kinds = itertools.product([("float32",), ("float64",)], processors)
+        return {cache._name(*kind) for kind in kinds}
+
+    before = names()
+    assert before == names() and len(before) == 4
+    monkeypatch.setattr(numba, "__version__", "0.0")
+    assert not before & names()
+
+
+def test_code_of_other_functions_under_one_name_is_not_run(script, cache):
+    # Those outside the package, in a folder that is named after its sources only.
+    edited = TINY.replace("x[i] *= 2", "x[i] += x[i]").replace("np.ones(3)", "np.ones(3) / 1")
+    done = python(edited, file=script, timeout=120, NUMBA_CACHE_DIR=str(cache))
+    assert json.loads(done.stdout)[:2] == [[2, 4, 6], [1, 0]], done.stderr
 
 
 @pytest.mark.parametrize(
-    "damage_index, damage_code",
+    "damage, damage_other",
     [(truncate, flip_bits), (empty, overwrite)],
 )
-def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage_index, damage_code):
-    (index,), (code,) = cache.rglob("*add*.nbi"), cache.rglob("*double*.nbc")
-    damage_index(index)
-    damage_code(code)
+def test_damaged_files_are_compiled_again_and_overwritten(script, cache, damage, damage_other):
+    (code,), (other,) = cache.rglob("*add-*.kernel"), cache.rglob("*double-*.kernel")
+    damage(code)
+    damage_other(other)
     hits, warned, folder = run(script, cache)
     assert hits == [0, 0]
     # Once for both kernels.
@@ -178,19 +192,19 @@ def full_disk(most):
 @pytest.mark.skipif(os.name != "posix", reason="needs limits of resources")
 def test_full_disk(script, tmp_path):
     cache = tmp_path / "cache"
-    # An index has room, compiled code has none.
+    # The folder can be made, compiled code has no room.
     hits, warned, folder = run(script, cache, **full_disk(2_000))
     assert hits == [0, 0]
     assert len(warned) == 1
     assert folder in warned[0] and "cannot be written" in warned[0] and "full" in warned[0]
-    assert not list(cache.rglob("*.tmp.*"))
+    assert not [path for path in cache.rglob("*") if path.is_file()]
     assert run(script, cache)[:2] == ([0, 0], [])
     assert run(script, cache)[0] == [1, 1]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs limits of resources")
 def test_damaged_files_on_a_full_disk(script, cache):
-    for file in cache.rglob("*.nb?"):
+    for file in cache.rglob("*.kernel"):
         overwrite(file)
     hits, warned, _ = run(script, cache, **full_disk(0))
     assert hits == [0, 0]
@@ -261,7 +275,7 @@ def test_a_folder_without_code_that_cannot_be_written_is_not_used(folders, monke
     monkeypatch.setattr(Path, "touch", refuse)
     with pytest.warns(UserWarning, match="cannot be kept .*Read-only file system"):
         assert ask() is None
-    (folder / "backends").mkdir()
+    (folder / "fm_train-0.kernel").write_text("")
     assert ask() == folder
 
 

@@ -8,14 +8,14 @@ from helpers import each
 from numpy.testing import assert_allclose
 from scipy.special import ndtri
 
-from freqfm._numba.jit import interpreted
+from freqfm._numba.jit import as_python
 from freqfm.formulas import losses, rng, sampling_laws, search
 
 
 @each("n", range(9))
 @each("begin", [0, 1, 3])
 def test_first_above(n, begin):
-    first_above = interpreted(search.first_above)
+    first_above = as_python(search.first_above)
     # Around the part that is searched are numbers that would be found.
     values = np.concatenate([np.full(begin, 99), np.arange(n) // 2 * 2, np.full(3, -99)])
     for x in range(-2, 11):
@@ -25,7 +25,7 @@ def test_first_above(n, begin):
 
 @each("n", [1, 2, 63, 64, 65, 128, 130, 500])
 def test_the_first_sum_above_a_number(n):
-    find, generator = interpreted(sampling_laws.find_in_sums), np.random.default_rng(n)
+    find, generator = as_python(sampling_laws.find_in_sums), np.random.default_rng(n)
     sums = np.concatenate([[-5.0, -5.0], np.cumsum(generator.integers(0, 3, n)), [-5.0]])
     for at in np.arange(0, sums.max() + 1):
         # Beyond the last sum, by rounding, it is the last one.
@@ -36,7 +36,7 @@ def test_the_first_sum_above_a_number(n):
 @each("margin", [0.0, 0.3, 1.0])
 @each("cosine", [-1.0, -0.98, -0.5, 0.0, 0.7, 1.0])
 def test_cosines_with_a_margin(margin, cosine):
-    margin_cosine = interpreted(losses.margin_cosine)
+    margin_cosine = as_python(losses.margin_cosine)
     value, by_cosine, by_margin = margin_cosine(cosine, margin)
     angle = min(math.acos(cosine) + margin, math.pi)
     assert value == pytest.approx(math.cos(angle), abs=1e-3)
@@ -50,7 +50,7 @@ def test_cosines_with_a_margin(margin, cosine):
         of_margin = [margin_cosine(cosine, margin + d)[0] for d in (-1e-6, 1e-6)]
         assert by_cosine == pytest.approx((of_cosine[1] - of_cosine[0]) / (2 * h), abs=1e-4)
         assert by_margin == pytest.approx((of_margin[1] - of_margin[0]) / (2 * h), abs=1e-4)
-    in_float32 = interpreted(losses.margin_cosine_in_float32)
+    in_float32 = as_python(losses.margin_cosine_in_float32)
     found = in_float32(np.float32(cosine), np.float32(margin))
     if abs(cosine) < 1:
         assert_allclose(found, (value, by_cosine, by_margin), atol=2e-6, rtol=2e-6)
@@ -58,7 +58,7 @@ def test_cosines_with_a_margin(margin, cosine):
 
 @each("score", [-1e4, -3.0, 0.5, 2.0, 1e4])
 def test_share_of_the_best_does_not_overflow(score):
-    share = interpreted(losses.share_of_top)(score, 0.5, 0.01)
+    share = as_python(losses.share_of_top)(score, 0.5, 0.01)
     x = (score - 0.5) / 0.01
     assert share == pytest.approx(0.5 * (1 + math.tanh(x / 2)), abs=1e-12)
 
@@ -66,24 +66,24 @@ def test_share_of_the_best_does_not_overflow(score):
 @each("positive, negative", [(0.3, 1.2), (2.0, -1.0), (0.5, 0.5), (-90.0, 90.0), (90.0, -90.0)])
 def test_gradient_of_a_pair_is_that_of_its_loss(positive, negative):
     positive, negative, share = np.float32([positive, negative, 0.7])
-    value, *derivatives = interpreted(losses.pair_loss)(positive, negative)
+    value, *derivatives = as_python(losses.pair_loss)(positive, negative)
     gap = float(negative) - float(positive)
     assert value == pytest.approx(np.logaddexp(0, gap), rel=1e-5, abs=1e-30)
-    found = interpreted(losses.pair_gradient)(share, positive, negative)
+    found = as_python(losses.pair_gradient)(share, positive, negative)
     assert_allclose(found, 0.7 * np.array(derivatives), rtol=1e-6, atol=1e-12)
     assert_allclose(found[1], 0.7 / (1 + math.exp(-gap)), rtol=1e-5, atol=1e-12)
 
 
 @each("logit, log_sum", [(0.0, 0.0), (3.0, -2.0), (800.0, -800.0), (-800.0, 800.0)])
 def test_softmax_with_its_positive(logit, log_sum):
-    total, share = interpreted(losses.softmax_with_positive)(logit, log_sum)
+    total, share = as_python(losses.softmax_with_positive)(logit, log_sum)
     assert total == pytest.approx(np.logaddexp(logit, log_sum))
     assert share == pytest.approx(math.exp(logit - np.logaddexp(logit, log_sum)))
 
 
 @each("number", [0, 1, 2, 1000, 4000, 12_000, 50_000, 2**23, 2**24 - 1])
 def test_normal_numbers_at_both_ends(number):
-    normal = interpreted(rng.standard_normal)
+    normal = as_python(rng.standard_normal)
     quantile = -ndtri((number + 0.5) * 2.0**-25)
     for sign in (0, 1):
         found = normal(np.uint64(number << 40 | sign))

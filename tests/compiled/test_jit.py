@@ -37,7 +37,7 @@ from scipy import sparse
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
-from freqfm._numba.jit import KERNELS, n_signatures
+from freqfm._numba.jit import KERNELS
 from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
@@ -47,6 +47,12 @@ from freqfm.losses import RANKING_LOSSES, Loss, LogLoss, Softmax, SquaredError
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
+
+
+
+def n_signatures():
+    return {k.__name__: len(k.signatures) for k in KERNELS}
+
 
 assert all(getattr(freqfm, name) is not None for name in freqfm.__all__)
 report["config_restored"] = numba.config.CACHE_DIR == os.environ["NUMBA_CACHE_DIR"]

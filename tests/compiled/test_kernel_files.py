@@ -2,6 +2,7 @@
 
 import pytest
 
+from freqfm._numba import code_files
 from freqfm.backends.cuda import kernel_files
 from freqfm.backends.cuda.fm.batch import TRAIN
 from freqfm.backends.cuda.fm.scores import SCORE
@@ -9,8 +10,8 @@ from freqfm.backends.cuda.fm.scores import SCORE
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ("cache_directory", "checked_directory"):
-        monkeypatch.setattr(kernel_files, name, lambda: tmp_path)
+    monkeypatch.setattr(kernel_files, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(code_files, "checked_directory", lambda: tmp_path)
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def test_files_of_others_are_not_loaded(folder, monkeypatch):
     def refuse():
         raise PermissionError("belongs to another user")
 
-    monkeypatch.setattr(kernel_files, "checked_directory", refuse)
+    monkeypatch.setattr(code_files, "checked_directory", refuse)
     assert kernel_files.load("a") is None
     kernel_files.save("b", 3)
     assert [path.name for path in folder.iterdir()] == ["a"]

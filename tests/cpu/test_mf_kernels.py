@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm._numba.jit import interpreted
+from freqfm._numba.jit import as_python
 from freqfm.backends.cpu import tables
 from freqfm.initializers import Initializer
 from freqfm.losses import (
@@ -467,7 +467,7 @@ def test_dropout_drops_and_scales(data):
 @each("dropout", [0.1, 0.5, 0.75])
 @each("cosine", [True, False])
 def test_what_is_kept_of_a_row_is_scaled(dropout, cosine):
-    gather, through = interpreted(tables.gather_dropped_row), interpreted(tables.through_dropout)
+    gather, through = as_python(tables.gather_dropped_row), as_python(tables.through_dropout)
     rng, width = np.random.default_rng(0), 1003
     table = rng.normal(size=(3, width)).astype(np.float32)
     mask, out = np.zeros((2, width), np.float32), np.zeros((2, width), np.float32)

@@ -98,7 +98,7 @@ NOT_AT_MODULE_LEVEL = {
 MOST_LINES, MOST_PARAMETERS = 60, 8
 
 # Functions under these decorators are compiled.
-DECORATORS = {"kernel", "rolled_kernel", "inlined", "subroutine"}
+DECORATORS = {"kernel", "inlined", "subroutine"}
 
 
 def module_name(path):

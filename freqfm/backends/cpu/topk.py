@@ -19,7 +19,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._numba.blas import product_with_transposed
-from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
@@ -292,7 +292,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
         _sort(np.uint64(out + i), best.scores, best.items)
 
 
-@rolled_kernel
+@kernel
 def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
     """Write the ``k`` best items of every query, best first.
 
@@ -338,7 +338,7 @@ def _rank_candidates(q, scores, candidates, excluded, best):
     _sort(row, best.scores, best.items)
 
 
-@rolled_kernel
+@kernel
 def rank_candidates(rank, size, barrier, scores, candidates, excluded, best):
     """Write the ``k`` best of every query's candidates, best first.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.jit import HALF, ONE, ZERO, inlined, interpreted, kernel
+from freqfm._numba.jit import HALF, ONE, ZERO, as_python, inlined, kernel
 from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.tables import (
@@ -336,7 +336,7 @@ class Word2VecTrainer(TableTrainer):
         inputs = Side(self.tables["vectors"], self._inputs)
         outputs = Side(self.tables["output_vectors"], self._outputs)
         with np.errstate(over="ignore"):
-            key = np.uint64(interpreted(stream_key)(problem.seed, epoch))
+            key = np.uint64(as_python(stream_key)(problem.seed, epoch))
         loss, n_samples = 0.0, 0
         for begin in range(0, n_batches, self._batches_per_call):
             end = min(begin + self._batches_per_call, n_batches)

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from numba import cuda
 
-from freqfm._numba.jit import compiling, fingerprint_of, translated
+from freqfm._numba.jit import announce, fingerprint_of, translated
 from freqfm.backends.cuda import kernel_files, products, team
 from freqfm.backends.cuda.constants import kind_of, with_constants
 
@@ -379,9 +379,9 @@ class Device:
             code = None if name is None else kernel_files.load(name)
             if code is not None and _is_usable(code):
                 return code
-        with compiling(f"{phases[0].__name__} for the GPU"):
-            dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
-            compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
+        announce(f"{phases[0].__name__} for the GPU")
+        dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
+        compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
         (code,) = compiled.overloads.values()
         if name is not None:
             kernel_files.save(name, code)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.fm.batch import (
     ENTRIES_AHEAD,
@@ -74,7 +74,7 @@ def _step_tokens(tokens, rank, step, rule, factors, state, batch, scratch):
         step_row(rule, rate, step.root_correction, factors, k, gradient, *tables)
 
 
-@rolled_kernel
+@kernel
 def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
     """Train on some batches of an epoch; return their loss.
 
@@ -101,7 +101,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
     return loss
 
 
-@rolled_kernel
+@kernel
 def fm_score(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows: intercept + linear part + interactions, in O(nnz d).
 

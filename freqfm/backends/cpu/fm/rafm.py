@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
@@ -186,7 +186,7 @@ def _step_level(tokens, rank, level, step, problem, state, batch, scratch):
         move_vector(i, rate, step, problem.rule, level.table, state_of_table, total, gradient)
 
 
-@rolled_kernel
+@kernel
 def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     """Train on some batches of an epoch; return their loss.
 
@@ -214,7 +214,7 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
     return loss
 
 
-@rolled_kernel
+@kernel
 def rafm_score(rank, size, barrier, rows, weights, sums, scores):
     """Write the scores of CSR rows, in O(n D_1 + sum of D_p n_p) for n_p tokens of level p.
 

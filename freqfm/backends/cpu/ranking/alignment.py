@@ -14,7 +14,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._numba.blas import add_product, product_with_transposed
-from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -197,7 +197,7 @@ def _apply_margins(member, n, users, items, gradients, now, mean):
     _clamp(member, n, items)
 
 
-@rolled_kernel
+@kernel
 def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
     """Train on some batches of an epoch; return the sums of the loss and of the weights.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.jit import ONE, ZERO, inlined, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
 from freqfm.backends.cpu.listed_rows import AHEAD, Listed, add_rows, score_rows
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
@@ -293,7 +293,7 @@ def _learn_row(member, r, end, batch, pairwise, users, items, scratch):
     scratch.weights[r] = weight
 
 
-@rolled_kernel
+@kernel
 def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
     """Train on some batches of an epoch; return the sums of the loss and of the weights.
 

@@ -22,7 +22,7 @@ from freqfm._numba.blas import (
     product_with_transposed,
     tile_height,
 )
-from freqfm._numba.jit import ONE, ZERO, inlined, kernel, rolled_kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import SOON, prefetch_row
 from freqfm.backends.base import Histories
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
@@ -400,7 +400,7 @@ def _learn_from_draws(rank, b, batch, weights, scratch, occurrences, result):
             gradient[f] += multiples[j] * vectors[first + j, f]
 
 
-@rolled_kernel
+@kernel
 def sampled_softmax(rank, size, barrier, batch, move, scratch, result):
     """Train the items of one batch by the softmax over each query's draws and one positive.
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from freqfm._input.rows import take_rows
-from freqfm._numba.jit import interpreted
+from freqfm._numba.jit import as_python
 from freqfm.backends.base import CPUOnlyError, RankedTables
 from freqfm.backends.cuda.columns import COLUMNS
 from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
@@ -178,7 +178,7 @@ class EpochSort:
         while (1 << bits) < problem.n_blocks:
             bits += 1
         with np.errstate(over="ignore"):
-            key = interpreted(stream_key)(problem.seed, epoch)
+            key = as_python(stream_key)(problem.seed, epoch)
         numbers = problem.n_blocks, problem.block_bits, bits // 2, bits - bits // 2, key
         return EpochOrder(*map(np.uint64, numbers), self.rows, self._places)
 

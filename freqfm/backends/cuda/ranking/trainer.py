@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from freqfm._numba.jit import interpreted
+from freqfm._numba.jit import as_python
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer, sum_of
@@ -80,7 +80,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         weights = np.add.reduceat(data.weights, self._pair_starts[:-1], dtype=np.float64)
         self._weights = weights
         with np.errstate(over="ignore"):
-            key = np.uint64(interpreted(stream_key)(self._problem.seed, epoch))
+            key = np.uint64(as_python(stream_key)(self._problem.seed, epoch))
         means = (1 / weights).astype(np.float32)
         scales = means if self._problem.rule.average else np.ones_like(means)
         self._on_device = EpochData(

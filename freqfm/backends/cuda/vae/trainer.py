@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from freqfm._numba.jit import interpreted
+from freqfm._numba.jit import as_python
 from freqfm.backends.base import CPUOnlyError, RankingProblem
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer
@@ -191,7 +191,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         device, n = self._device, len(histories.starts) - 1
         means = [scale if self._problem.n_draws else 1 / n]
         with np.errstate(over="ignore"):
-            key = np.uint64(interpreted(key_of)(stream))
+            key = np.uint64(as_python(key_of)(stream))
         return EpochData(
             device.to_device(histories.items.astype(np.int32, copy=False)),
             device.to_device(histories.weights.astype(np.float32, copy=False)),
