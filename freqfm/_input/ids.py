@@ -30,6 +30,14 @@ def natural(values):
     return numbers if whole or _equal(numbers, values) else values
 
 
+def as_floats(values):
+    """Return an array in float64, or None if it does not hold real numbers."""
+    try:
+        return values.astype(np.float64) if values.dtype.kind != "c" else None
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
 def _equal(one, other):
     """Return whether numbers are equal, compared without rounding, as Python does."""
     return one.tolist() == other.tolist()

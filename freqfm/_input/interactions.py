@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 
 from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
 from freqfm._input.frames import dtype_of, is_frame, open_frame, to_numpy
-from freqfm._input.ids import as_ids, check_present, natural, unique_codes
+from freqfm._input.ids import as_floats, as_ids, check_present, natural, unique_codes
 from freqfm._input.times import are_times, time_ranks
 from freqfm._messages import cut, shorten, shown
 from freqfm._warnings import warn_once
@@ -260,9 +260,8 @@ class InteractionTable:
         if self.names is not None or n_columns < 2 or not guessed:
             return
         some = slice(None, None, max(1, n_rows >> 18))
-        try:
-            entries = np.array([self.column(place)[some] for place in (0, 1)]).astype(np.float64)
-        except (OverflowError, TypeError, ValueError):
+        entries = as_floats(np.array([self.column(place)[some] for place in (0, 1)]))
+        if entries is None:
             return
         n_empty = np.count_nonzero((np.isnan(entries) | (entries == 0)).all(axis=0))
         sparse_rows = n_empty > max(2, _EMPTY * entries.shape[1])
@@ -285,12 +284,8 @@ class InteractionTable:
 
     def _has_times(self, place):
         """Return whether most numbers of a column are in the range of times."""
-        values = self.column(place)
-        try:
-            numbers = values.astype(np.float64)
-        except (TypeError, ValueError):
-            return False
-        return 2 * np.count_nonzero(are_times(numbers)) > len(numbers)
+        numbers = as_floats(self.column(place))
+        return numbers is not None and 2 * np.count_nonzero(are_times(numbers)) > len(numbers)
 
     def take(self, rows):
         """Return some rows, as a table of the type that was given."""
@@ -329,12 +324,7 @@ class InteractionTable:
                 f"X's column of {role}s ({place}) must hold numbers ({cut(error)}); pass {role}= "
                 f"the right column, or {role}=None to ignore it."
             ) from None
-        if not np.isfinite(numbers).all():
-            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise ValueError(
-                f"X's column of {role}s ({place}) holds {numbers[row]} in row {row}; NaN and "
-                f"infinity (inf) are no {role}s: drop or fill such rows."
-            )
+        check_present(numbers, f"X's column of {role}s ({place})")
         return numbers
 
     def ranks(self, place):

@@ -7,6 +7,7 @@ from scipy import sparse
 
 from freqfm._input.columns import only_numbered, role_of
 from freqfm._input.frames import is_frame, is_lazy, open_frame
+from freqfm._input.ids import as_floats
 from freqfm._input.times import are_times
 from freqfm._input.validation import as_array
 from freqfm._messages import shorten, shown
@@ -39,10 +40,7 @@ class _Column(NamedTuple):
         """Look at the values of a column of two rows or more."""
         values = np.asarray(values)
         is_text = isinstance(values[0], (str, bytes))
-        try:
-            numbers = values.astype(np.float64) if values.dtype.kind != "c" else None
-        except (OverflowError, TypeError, ValueError):
-            numbers = None
+        numbers = as_floats(values)
         if numbers is None:
             return cls(is_text=is_text)
         is_whole = numbers.min() >= 0 and numbers.max() < np.inf

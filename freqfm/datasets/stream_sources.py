@@ -3,7 +3,6 @@
 import os
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,63 +13,45 @@ from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths
 from freqfm.datasets.libfm import read_blocks
 
-__all__ = ["Columns", "as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
+__all__ = ["as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
 
 
-class Columns(NamedTuple):
-    """Names of the columns of a table."""
-
-    target: str
-    features: list | None  #: None is all others
-    sample_weight: str | None
-
-    def resolved(self, names):
-        """Return the columns with the features by name; raise if one does not exist."""
-        wanted = [self.target, *(self.features or ()), self.sample_weight]
-        missing = [name for name in wanted if name is not None and name not in names]
-        if missing:
-            raise ValueError(
-                f"there is no column {shown(missing[0])} in the Parquet files, which have "
-                f"{shorten(names)}; name one of these."
-            )
-        others = [name for name in names if name not in (self.target, self.sample_weight)]
-        if not set(self.features or ()) <= set(others):
-            raise ValueError(
-                f"features={self.features} holds the target or the weights; leave them out."
-            )
-        return self._replace(features=list(self.features or others))
-
-    def all(self):
-        """Return all names."""
-        return [*self.features, *self.labels()]
-
-    def labels(self):
-        """Return the names of the target and of the weights, if there are any."""
-        return [name for name in (self.target, self.sample_weight) if name]
+def _find_columns(names, target, features, sample_weight):
+    """Return the names of the features, and those of the target and of the weights if any."""
+    labels = [target] if sample_weight is None else [target, sample_weight]
+    missing = [name for name in (*labels, *(features or ())) if name not in names]
+    if missing:
+        raise ValueError(
+            f"there is no column {shown(missing[0])} in the Parquet files, which have "
+            f"{shorten(names)}; name one of these."
+        )
+    if not set(features or ()).isdisjoint(labels):
+        raise ValueError(f"features={features} holds the target or the weights; leave them out.")
+    return list(features or [name for name in names if name not in labels]), labels
 
 
-def parquet_parts(path, columns, n_rows):
-    """Return a list of functions that read parts, names of the features, and the number of rows."""
+def parquet_parts(path, n_rows, **columns):
+    """Return a list of functions that read parts, names of the features, and the number of rows.
+
+    ``columns`` are the names of the target, the features and the weights.
+    """
     if type(path).__module__.split(".")[0] == "polars":
-        return _polars_parts(path, columns, n_rows)
+        return _polars_parts(path, n_rows, columns)
     data = open_parquet(path)
     import pyarrow
 
-    columns = columns.resolved(data.schema.names)
+    features, labels = _find_columns(data.schema.names, **columns)
 
     def read(fragment):
         # The Dataset's schema has the columns of partitions too.
-        options = {"columns": columns.all(), "batch_size": n_rows, "schema": data.schema}
+        options = {"columns": features + labels, "batch_size": n_rows, "schema": data.schema}
         for batch in fragment.to_batches(**options):
             if batch.num_rows:
-                labels = (batch.column(name) for name in columns.labels())
-                yield (
-                    pyarrow.Table.from_batches([batch]).select(columns.features),
-                    *(label.to_numpy(zero_copy_only=False) for label in labels),
-                )
+                rows = pyarrow.Table.from_batches([batch])
+                yield rows.select(features), *(rows[label].to_numpy() for label in labels)
 
     groups = [g for f in data.get_fragments() for g in f.split_by_row_group()]
-    return [partial(read, group) for group in groups], columns.features, data.count_rows()
+    return [partial(read, group) for group in groups], features, data.count_rows()
 
 
 def open_parquet(path):
@@ -88,23 +69,21 @@ def open_parquet(path):
     return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
 
 
-def _polars_parts(frame, columns, n_rows):
+def _polars_parts(frame, n_rows, columns):
     """Return the results of ``parquet_parts`` for a LazyFrame."""
     import polars
 
     if isinstance(frame, polars.DataFrame):
         frame = frame.lazy()
-    columns = columns.resolved(frame.collect_schema().names())
-    frame = frame.select(columns.all())
+    features, labels = _find_columns(frame.collect_schema().names(), **columns)
+    frame = frame.select(features + labels)
     total = frame.select(polars.len()).collect().item()
 
     def read(begin):
-        table = frame.slice(begin, n_rows).collect()
-        labels = (table[name].to_numpy() for name in columns.labels())
-        yield table.select(columns.features), *labels
+        rows = frame.slice(begin, n_rows).collect()
+        yield rows.select(features), *(rows[label].to_numpy() for label in labels)
 
-    parts = [partial(read, begin) for begin in range(0, total, n_rows)]
-    return parts, columns.features, total
+    return [partial(read, begin) for begin in range(0, total, n_rows)], features, total
 
 
 def _existing_paths(path):

@@ -165,8 +165,8 @@ class RowStream:
             If a column does not exist.
         """
         size = _chunk_size(options)
-        columns = stream_sources.Columns(target, features, sample_weight)
-        parts, names, n_rows = stream_sources.parquet_parts(path, columns, size)
+        columns = {"target": target, "features": features, "sample_weight": sample_weight}
+        parts, names, n_rows = stream_sources.parquet_parts(path, size, **columns)
         stream = cls(parts, **{"n_rows": n_rows, **options})
         stream._names = names
         return stream
