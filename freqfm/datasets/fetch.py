@@ -14,13 +14,12 @@ from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-from scipy.sparse import csr_array
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
 from freqfm._input.validation import check_integer, check_number
 from freqfm._messages import shown
-from freqfm.datasets.interaction_files import load_interactions
+from freqfm.datasets.interaction_files import load_interactions, rating_matrix
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 
@@ -219,7 +218,7 @@ def fetch_movielens(
     users, items = users.astype(np.int32), items.astype(np.int32)
     ratings = np.ascontiguousarray(rows["rating"])
     return Bunch(
-        X=_rating_matrix(users, items, ratings, min_rating, (len(user_ids), len(item_ids))),
+        X=rating_matrix(users, items, ratings, (len(user_ids), len(item_ids)), min_rating),
         user_indices=users,
         item_indices=items,
         ratings=ratings,
@@ -365,14 +364,3 @@ def _genres(fields, separator):
         return tuple(compress(MOVIELENS_100K_GENRES, map(int, fields[3:])))
     names = fields[0].split("|") if fields else ()
     return tuple(name for name in names if name != "(no genres listed)")
-
-
-def _rating_matrix(users, items, ratings, min_rating, shape):
-    """Return a users x items csr_array of the ratings, or of ones for those >= min_rating."""
-    if min_rating is not None:
-        kept = ratings >= min_rating
-        users, items = users[kept], items[kept]
-        ratings = np.ones(len(users), dtype=np.float32)
-    X = csr_array((ratings, (users, items)), shape=shape)
-    X.sort_indices()
-    return X

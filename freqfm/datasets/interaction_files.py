@@ -11,7 +11,7 @@ import numpy as np
 from scipy.io import mmread
 from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
-from freqfm._input.validation import as_array, check_number, checked_csr
+from freqfm._input.validation import check_count, check_number, checked_csr
 from freqfm._messages import cut, shown
 from freqfm.datasets._lines import at_line, opener_of
 from freqfm.datasets._ratings import MAX_ID, guess_format, read_rows
@@ -248,18 +248,25 @@ def _load_text(paths, format, shape, min_rating):
                 f"{paths[0]} has no {what}; pass a file with at least one, or a shape."
             )
         shape = _shape_of(rows)
-    kept = rows[rows["item"] >= 0]
-    if min_rating is not None:
-        kept = kept[kept["value"] >= min_rating]
-    is_implicit = format == "lists" or min_rating is not None
-    values = np.ones(len(kept)) if is_implicit else kept["value"]
-    X = csr_array((values, (kept["user"], kept["item"])), shape=shape)
-    with np.errstate(over="ignore"):
-        X = as_canonical(X.astype(np.float32))
-    if is_implicit:
-        X.data[:] = 1
+    rows = rows[rows["item"] >= 0]
+    # In lists, all values are 1.
+    least = 1 if format == "lists" else min_rating
+    X = rating_matrix(rows["user"], rows["item"], rows["value"], shape, least)
     if not np.isfinite(X.data).all():
         raise ValueError(f"{paths[0]} holds ratings whose sums overflow float32; scale them.")
+    return X
+
+
+def rating_matrix(users, items, ratings, shape, min_rating):
+    """Return a users x items csr_array of sums of ratings, or of a 1 for each >= min_rating."""
+    if min_rating is not None:
+        kept = ratings >= min_rating
+        users, items, ratings = users[kept], items[kept], np.ones(np.count_nonzero(kept))
+    X = csr_array((ratings, (users, items)), shape=shape)
+    with np.errstate(over="ignore"):
+        X = as_canonical(X.astype(np.float32))
+    if min_rating is not None:
+        X.data[:] = 1
     return X
 
 
@@ -298,15 +305,10 @@ def _check_shape(shape):
     """Return shape as a tuple of two int, or None."""
     if shape is None:
         return None
-    sizes = as_array("shape", shape)
-    if (
-        sizes.shape != (2,)
-        or sizes.dtype.kind not in "iu"
-        or sizes.min() < 1
-        or sizes.max() > MAX_ID + 1
-    ):
+    try:
+        n_users, n_items = shape
+    except (TypeError, ValueError):
         raise ValueError(
-            f"shape is {shown(shape)}; pass a tuple (n_users, n_items) of two integers >= 1 that "
-            f"int32 can hold, or None."
-        )
-    return tuple(sizes.tolist())
+            f"shape={shown(shape)} must be a tuple (n_users, n_items), or None."
+        ) from None
+    return check_count("shape[0]", n_users), check_count("shape[1]", n_items)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils import Bunch
 
-from freqfm._input.validation import check_flag, check_integer, check_number
+from freqfm._input.validation import check_count, check_flag, check_number
 from freqfm.datasets.synthetic import as_random_state
 
 # Users are drawn in blocks of about this many interactions, to bound memory.
@@ -111,7 +111,7 @@ def make_interactions(
         ("n_clusters", n_clusters),
         ("min_interactions", min_interactions),
     ):
-        check_integer(name, value, 1)
+        check_count(name, value)
     check_flag("return_model", return_model)
     for name, value, most in (
         ("popularity_exponent", popularity_exponent, 2),
@@ -119,8 +119,12 @@ def make_interactions(
         ("noise", noise, 1),
     ):
         check_number(name, value, 0, most)
-    _check_sizes(n_users, n_items, n_interactions, n_clusters)
 
+    if n_clusters > min(n_users, n_items):
+        raise ValueError(
+            f"n_clusters is {n_clusters}, with {n_users} users and {n_items} items; pass at most "
+            "as many clusters as there are users and as there are items."
+        )
     rng = as_random_state(random_state)
     catalogue = _Catalogue(rng, n_items, n_clusters, popularity_exponent, noise)
     user_clusters = rng.permutation(np.arange(n_users, dtype=np.int32) % n_clusters)
@@ -146,20 +150,6 @@ def make_interactions(
             popularity=catalogue.by_item(catalogue.popularity),
         ),
     )
-
-
-def _check_sizes(n_users, n_items, n_interactions, n_clusters):
-    """Raise if the numbers do not fit together."""
-    if n_clusters > min(n_users, n_items):
-        raise ValueError(
-            f"n_clusters is {n_clusters}, with {n_users} users and {n_items} items; pass at most "
-            "as many clusters as there are users and as there are items."
-        )
-    if max(n_users, n_items, n_interactions) > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"n_users is {n_users}, n_items {n_items} and n_interactions {n_interactions}, more "
-            "than int32 indices can hold; pass smaller numbers."
-        )
 
 
 def _draw_items(rng, catalogue, user_clusters, degrees, indptr):

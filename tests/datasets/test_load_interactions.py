@@ -570,11 +570,11 @@ def test_byte_order_marks_of_lists(tmp_path):
         ({"min_rating": 3}, "min_rating is 3, but .* has the format 'lists'"),
         ({"min_rating": np.nan, "format": "ratings"}, "min_rating=nan.* finite number"),
         ({"format": "csv"}, "format is 'csv'; pass one of"),
-        ({"shape": 5}, r"shape is 5; pass a tuple \(n_users, n_items\)"),
-        ({"shape": (5,)}, r"shape is \(5,\)"),
-        ({"shape": (5, 0)}, r"shape is \(5, 0\)"),
-        ({"shape": (5, 2**31)}, "shape is"),
-        ({"shape": (5.0, 3)}, "shape is"),
+        ({"shape": 5}, r"shape=5 must be a tuple \(n_users, n_items\)"),
+        ({"shape": (5,)}, r"shape=\(5,\)"),
+        ({"shape": (5, 0)}, r"shape\[1\]=0 must be an integer of at least 1"),
+        ({"shape": (5, 2**31)}, r"shape\[1\]=2147483648 must be at most"),
+        ({"shape": (5.0, 3)}, r"shape\[0\]=5.0 must be an integer"),
     ],
 )
 def test_load_interactions_rejects(tmp_path, arguments, message):

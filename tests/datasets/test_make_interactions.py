@@ -215,7 +215,7 @@ def test_large_sizes_stay_sparse():
         ({"n_interactions": 500_001}, "n_interactions is 500001 .* pass fewer interactions or"),
         ({"n_interactions": 100_001, "noise": 0}, "100 different items .* 100000 together"),
         ({"n_items": 10, "min_interactions": 11}, "10 different items or more each"),
-        ({"n_users": 2**31, "n_interactions": 2**34}, "more than int32 indices can hold"),
+        ({"n_users": 2**31, "n_interactions": 2**34}, "n_users=2147483648 must be at most"),
     ],
 )
 def test_make_interactions_rejects(arguments, message):
