@@ -76,11 +76,6 @@ class Objective(NamedTuple):
         with np.errstate(over="ignore"):
             return (self.regularization * scale).astype(np.float32)
 
-    def check(self, learned):
-        """Raise unless this is what a fit has stored."""
-        for name, value in self._asdict().items():
-            learned.require(isinstance(value, float), f"_objective.{name}", f"is {value!r}")
-
 
 def _growth(totals, n_others, unobserved_weight, exponent):
     """Return by how much the regularization of rows is multiplied, by the sums of their weights."""
@@ -439,10 +434,6 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         self.user_factors_ = as_aligned(self.user_factors_)
         self.item_factors_ = as_aligned(self.item_factors_)
         return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
-
-    def _check_vectors(self, learned):
-        super()._check_vectors(learned)
-        self._objective.check(learned)
 
     # Users by their histories.
 

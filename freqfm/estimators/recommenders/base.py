@@ -1,7 +1,8 @@
 """Recommenders: what they predict by vectors of users and items, whatever these are learned by."""
 
 from abc import abstractmethod
-from functools import partial
+from functools import cache, partial
+from typing import get_type_hints
 
 import numpy as np
 from scipy import sparse
@@ -133,10 +134,15 @@ class BaseRecommender(
         learned.array("item_counts_", (n_items,))
         for name, kind in self._records.items():
             value = learned.get(name)
-            # Copies without an optimizer's state predict, too.
-            if not isinstance(value, kind) and (value is not None or name not in STATES):
-                found = f"is of type {type(value).__name__}, not {kind.__name__}"
-                learned.require(False, name, found)
+            if value is None and name in STATES:
+                continue  # a copy without an optimizer's state
+            parts = {name: (value, kind)}
+            if isinstance(value, kind):
+                types = _types_of(kind).items()
+                parts = {f"{name}.{field}": (getattr(value, field), of) for field, of in types}
+            for part, (found, wanted) in parts.items():
+                if not isinstance(found, wanted):
+                    learned.require(False, part, f"is of type {type(found).__name__}")
         self._history.check(learned)
         self._check_vectors(learned)
         return learned
@@ -553,6 +559,12 @@ class BaseRecommender(
             rest=score - float(contributions.sum()),
             score=score,
         )
+
+
+@cache
+def _types_of(kind):
+    """Return the types of the fields of a named tuple."""
+    return get_type_hints(kind)
 
 
 def refuse_empty(X):

@@ -103,15 +103,9 @@ class InteractionHistory(NamedTuple):
         """Raise if the arrays do not belong together; indices are checked when they are used."""
         (n_bounds,) = learned.array("_history.indptr", (None,), "iu", value=self.indptr)
         learned.require(n_bounds > 0, "_history.indptr", "is empty")
-        learned.array("_history.indices", (None,), "iu", value=self.indices)
-        (n_weights,) = learned.array("_history.weights", (None,), value=self.weights)
-        n, last = self.n_interactions, self.indptr[-1]
-        if last != n:
-            found = f"ends at {last}, but _history.indices has length {n}"
-            learned.require(False, "_history.indptr", found)
-        if n_weights not in (0, n):
-            found = f"has length {n_weights}, not 0 or {n}"
-            learned.require(False, "_history.weights", found)
+        n = int(self.indptr[-1])
+        learned.array("_history.indices", (n,), "iu", value=self.indices)
+        learned.array("_history.weights", (n if len(self.weights) else 0,), value=self.weights)
 
     def check_all(self, learned, n_items):
         """Raise unless all rows are well-formed."""

@@ -26,11 +26,15 @@ from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
-from freqfm.estimators.recommenders.fold_in import FoldIn, UserLoss, fold_in_rows
+from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
-from freqfm.estimators.recommenders.mf_components import default_sampler, resolve_components
+from freqfm.estimators.recommenders.mf_components import (
+    FoldIn,
+    default_sampler,
+    resolve_components,
+)
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
     EpochwiseTrainer,

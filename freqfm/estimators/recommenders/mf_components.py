@@ -55,6 +55,60 @@ class Components(NamedTuple):
     n_falling_steps: int | None
 
 
+class FoldIn(NamedTuple):
+    """The parts of the loss that a fit stores, to fold in users."""
+
+    against: str  #: what a user is pushed away from: "items" or "users"
+    others: np.ndarray  #: their indices, (m,)
+    pairwise: bool  #: whether each of the user's items is compared with each other one in pairs
+    cosine: bool  #: whether the loss compares vectors at unit length
+    inverse_temperatures: tuple | None  #: of the user's items and of others; None for the model's
+    constant: float  #: weight of the logarithm over the others
+
+    @classmethod
+    def of(cls, components, history, shape, generator):
+        """Return what to store.
+
+        Parameters
+        ----------
+        components : Components
+            Of the fit.
+        history : InteractionHistory
+            Of all users.
+        shape : tuple
+            Numbers of users with interactions, of items and of training interactions.
+        generator : numpy.random.Generator
+            Chooses the others if there are too many.
+        """
+        loss = components.loss
+        others = np.arange(shape[1])
+        if loss.fold_in_against == "users":
+            others = np.flatnonzero(history.counts)
+        elif components.relative_to_popularity and history.n_interactions:
+            others = np.sort(generator.choice(history.indices, loss.n_fold_in))
+        if len(others) > loss.n_fold_in:
+            others = np.sort(generator.choice(others, loss.n_fold_in, replace=False))
+        return cls(
+            against=loss.fold_in_against,
+            others=others,
+            pairwise=loss.fold_in_pairwise,
+            cosine=components.cosine,
+            inverse_temperatures=loss.fold_in_inverse_temperatures,
+            constant=loss._fold_in_constant(*shape),
+        )
+
+    def check(self, learned, n_users, n_items):
+        """Raise unless others are users or items of the model."""
+        known = {"users": n_users, "items": n_items}
+        learned.require(self.against in known, "_fold_in.against", f"is {self.against!r}")
+        pair = self.inverse_temperatures
+        fits = pair is None or [*map(type, pair)] == [float, float]
+        learned.require(fits, "_fold_in.inverse_temperatures", f"is {pair!r}")
+        (n_others,) = learned.array("_fold_in.others", (None,), "iu", value=self.others)
+        learned.require(n_others > 0, "_fold_in.others", "is empty")
+        learned.indices("_fold_in.others", self.others, known[self.against])
+
+
 def resolve_components(model, n_pairs, shape, n_known):
     """Return the components that the parameters of an MFRecommender name.
 

@@ -96,7 +96,8 @@ class MFTrainer(RecommenderTrainer):
 
         As negatives they would teach that items with their features are liked less.
         """
-        described = self.components.backbone.described()
+        backbone = self.components.backbone
+        described = None if backbone.is_linear else backbone.described()
         if described is not None:
             new = described[1] & (self.model.item_counts_ == 0)
             self._proposal = leave_out(self._proposal, new)
