@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.interactions import (
         InteractionRecommender as InteractionRecommender,
     )
+    from freqfm.estimators.recommenders.item_knn import ItemKNNRecommender as ItemKNNRecommender
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
     from freqfm.estimators.recommenders.base import recommend as recommend
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
@@ -53,6 +54,7 @@ _LAZY = {
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",
+    "ItemKNNRecommender": "freqfm.estimators.recommenders.item_knn",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.recommenders.interactions",

@@ -249,6 +249,13 @@ class BaseRecommender(
         """Return the index that recommendations are found in."""
         return self._index("items", self.item_factors_, self._unit_columns)
 
+    def _compared(self, axis):
+        """Return the index that similar "users" or "items" are found in."""
+        if axis == "items":
+            return self._index(axis, self.item_factors_, self._compared_columns)
+        table = self._user_table()
+        return self._index(axis, table, table.shape[1])
+
     def recommend(
         self,
         X=None,
@@ -330,12 +337,12 @@ class BaseRecommender(
             index = index.plus(new_items)
             counts = np.concatenate([counts, np.zeros(len(new_items), counts.dtype)])
             history = kernel_csr(
-                history.data, history.indices, history.indptr, (len(vectors), len(counts))
+                history.data, history.indices, history.indptr, (len(learned), len(counts))
             )
         if wanted.n is None:
             wanted = wanted._replace(n=self.n_recommendations)
-        wanted = wanted.checked(len(vectors), len(counts))
-        shape = len(vectors), wanted.n
+        wanted = wanted.checked(len(learned), len(counts))
+        shape = len(learned), wanted.n
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
         if learned.any():
             items, scores = index.search(vectors, wanted, history)
@@ -483,7 +490,7 @@ class BaseRecommender(
         """
         self._check_learned()
         users = self._user_vectors(np.arange(self._n_users))
-        return users, np.array(self._item_index().vectors())
+        return users, self._item_index().vectors().copy()
 
     def similar_items(self, items, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the items most similar to given items, by the cosine of their vectors.
@@ -507,7 +514,7 @@ class BaseRecommender(
             -inf where there is no item.
         """
         self._check_learned()
-        index = self._index("items", self.item_factors_, self._compared_columns)
+        index = self._compared("items")
         rows = validate_ids("items", items, self.n_features_in_)
         return of_single(items, index.similar(rows, Wanted(n_recommendations, candidates, exclude)))
 
@@ -534,19 +541,18 @@ class BaseRecommender(
         """
         self._check_learned()
         rows = validate_ids("users", users, self._n_users)
-        table = self._user_table()
-        index = self._index("users", table, table.shape[1])
+        index = self._compared("users")
         return of_single(users, index.similar(rows, Wanted(n_recommendations, candidates, exclude)))
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""
         queries = self._queries(X, [user] if X is None else None)
-        row = 0 if X is None else validate_id("user", user, len(queries.vectors))
+        row = 0 if X is None else validate_id("user", user, len(queries.learned))
         item = validate_id("item", item, self.n_features_in_)
         query, history = queries.vectors[row], take_rows(queries.history, [row])
         index, contributions = self._item_index(), np.zeros(0)
         if queries.learned[row]:
-            score = float(query @ index.vectors([item])[0])
+            score = float(index.scores(queries.vectors, np.array([row]), np.array([item]))[0])
             contributions = self._contributions(query, history, item)
         else:
             score = float(self._popularity(self.item_counts_[item]))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from joblib import Parallel, delayed
 from scipy import sparse
 
 from freqfm._input.rows import take_rows
@@ -20,6 +21,9 @@ from freqfm.metrics._ranking import top_k
 
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
+
+# Sparse queries that are scored at a time: their scores may be as many as queries times items.
+_SPARSE_QUERIES = 256
 
 
 class Queries(NamedTuple):
@@ -67,7 +71,7 @@ class VectorIndex(NamedTuple):
     What a recommender returns for users or items is found in one of these.
     """
 
-    table: np.ndarray  #: (n, d)
+    table: np.ndarray | sparse.csr_array  #: (n, d)
     n_unit: int  #: how many leading columns are taken at unit length
     #: Takes an index of rows; returns for each whether training moved it. Others are never found.
     learned: Callable
@@ -76,7 +80,7 @@ class VectorIndex(NamedTuple):
     def vectors(self, rows=slice(None)):
         """Return some vectors, (n, d) float32."""
         rows = self.table[rows]
-        if not self.n_unit:
+        if not self.n_unit:  # as of all sparse tables
             return rows
         units = unit_rows(rows[:, : self.n_unit])
         if self.n_unit == rows.shape[1]:
@@ -100,7 +104,9 @@ class VectorIndex(NamedTuple):
 
         Parameters
         ----------
-        queries : ndarray of shape (n_queries, d)
+        queries : ndarray or csr_array of shape (n_queries, d)
+            Sparse if the table is; then rows are only found for which a query and a row have a
+            column in common.
         wanted : Wanted
             Checked.
         hidden : csr_array of shape (n_queries, n), default=None
@@ -120,16 +126,11 @@ class VectorIndex(NamedTuple):
         if len(unlearned):
             unlearned = unlearned if isinstance(rows, slice) else rows[unlearned]
             exclude = unlearned if exclude is None else np.union1d(exclude, unlearned)
-        found, scores = top_k(
-            queries,
-            self.table,
-            wanted.n,
-            exclude=hidden,
-            exclude_for_all=exclude,
-            candidates=wanted.candidates,
-            unit_columns=self.n_unit,
-            **self.options,
-        )
+        options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": wanted.candidates}
+        if sparse.issparse(self.table):
+            return sparse_top_k(queries, self.table, wanted.n, **options, **self.options)
+        options |= {"unit_columns": self.n_unit, **self.options}
+        found, scores = top_k(queries, self.table, wanted.n, **options)
         finite = not (found < 0).any() or (
             np.isfinite(queries).all() and np.isfinite(self.table[rows]).all()
         )
@@ -146,12 +147,15 @@ class VectorIndex(NamedTuple):
             np.ones(len(rows), dtype=np.float32),
             rows,
             np.arange(len(rows) + 1),
-            (len(rows), len(self.table)),
+            (len(rows), self.table.shape[0]),
         )
-        # Zeros in the query ignore columns that are not compared.
-        queries = np.zeros((len(rows), self.table.shape[1]), dtype=np.float32)
-        queries[:, : self.n_unit] = unit_rows(self.table[rows, : self.n_unit])
-        wanted = wanted.checked(len(rows), len(self.table))
+        if sparse.issparse(self.table):
+            queries = self.table[rows]
+        else:
+            # Zeros in the query ignore columns that are not compared.
+            queries = np.zeros((len(rows), self.table.shape[1]), dtype=np.float32)
+            queries[:, : self.n_unit] = unit_rows(self.table[rows, : self.n_unit])
+        wanted = wanted.checked(len(rows), self.table.shape[0])
         similar, cosines = self.search(queries, wanted, itself)
         cold = ~self.learned(rows)
         similar[cold], cosines[cold] = -1, -np.inf
@@ -163,8 +167,59 @@ class VectorIndex(NamedTuple):
         vectors, scores = self.vectors(some), np.empty(len(rows), dtype=np.float32)
         for begin in range(0, len(rows), _PAIRS):
             part = slice(begin, begin + _PAIRS)
-            scores[part] = np.einsum("pf,pf->p", queries[query_at[part]], vectors[at[part]])
+            pair = queries[query_at[part]], vectors[at[part]]
+            if sparse.issparse(vectors):
+                scores[part] = pair[0].multiply(pair[1]).sum(axis=1)
+            else:
+                scores[part] = np.einsum("pf,pf->p", *pair)
         return scores
+
+
+def sparse_top_k(
+    queries,
+    items,
+    k,
+    *,
+    exclude=None,
+    exclude_for_all=None,
+    candidates=None,
+    n_threads=1,
+    device="cpu",
+):
+    """Find the ``k`` items with the largest positive scores for every query.
+
+    Like ``metrics._ranking.top_k``, which describes arguments and results, for sparse queries and
+    items; scores are those of scipy's sparse product. ``device`` has no effect.
+    """
+    allowed = np.ones(items.shape[0], dtype=bool)
+    if candidates is not None and not sparse.issparse(candidates):
+        allowed = np.isin(np.arange(len(allowed)), candidates)
+    if exclude_for_all is not None:
+        allowed[exclude_for_all] = False
+    by_column = items.T.tocsr()
+    found = np.full((queries.shape[0], k), -1, dtype=np.int64)
+    best = np.full(found.shape, -np.inf, dtype=np.float32)
+
+    def search(begin):
+        part = slice(begin, begin + _SPARSE_QUERIES)
+        scores = (queries[part] @ by_column).tocsr()
+        if sparse.issparse(candidates):
+            scores = scores.multiply(candidates[part] != 0).tocsr()
+        if exclude is not None:
+            scores = (scores - scores.multiply(exclude[part] != 0)).tocsr()
+        rows = np.repeat(np.arange(scores.shape[0]), np.diff(scores.indptr))
+        kept = allowed[scores.indices] & (scores.data > 0)
+        rows, ids, scores = rows[kept], scores.indices[kept], scores.data[kept]
+        order = np.lexsort((ids, -scores, rows))
+        rows, ids, scores = rows[order], ids[order], scores[order]
+        places = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        first = places < k
+        at = begin + rows[first], places[first]
+        found[at], best[at] = ids[first], scores[first]
+
+    parts = range(0, queries.shape[0], _SPARSE_QUERIES)
+    Parallel(n_threads, prefer="threads")(delayed(search)(begin) for begin in parts)
+    return found, best
 
 
 def _checked(name, rows, shape):
