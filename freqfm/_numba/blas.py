@@ -2,9 +2,7 @@
 
 A matrix product computes a whole tile of scores at nearly the peak speed of the processor. Each
 thread of a team calls BLAS on different tiles, so BLAS itself must stay on one thread: every team
-that runs such a kernel needs ``_threads.single_threaded_blas()`` around it. How a problem is cut
-into tiles must not depend on the number of threads, because BLAS may sum in another order when a
-shape changes.
+that runs such a kernel needs ``_threads.single_threaded_blas()`` around it.
 """
 
 import numpy as np
@@ -15,14 +13,7 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from freqfm._numba.jit import JIT_DISABLED, inlined
 
-__all__ = [
-    "add_product",
-    "add_product_of_transposed",
-    "n_tiles",
-    "product_with_transposed",
-    "tile_height",
-    "tile_of",
-]
+__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed"]
 
 # A fixed name for scipy's sgemm, under which cached code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
@@ -93,31 +84,6 @@ if JIT_DISABLED:
         a = a[:k, :m].T if a_transposed else a[:m, :k]
         b = b[:n, :k].T if b_transposed else b[:k, :n]
         c[:m, :n] = a @ b + (beta * c[:m, :n] if beta else 0)
-
-
-@inlined
-def tile_height(n, most):
-    """Return how many of ``n`` rows a tile has, at most ``most``.
-
-    Tiles are equal and, but for very few rows, an even number: of five tiles, one of two threads
-    would have three.
-    """
-    n_tiles = 2 * -(-n // (2 * most))
-    return -(-n // n_tiles)
-
-
-@inlined
-def n_tiles(n, height):
-    """Return how many tiles of a height ``n`` rows have."""
-    return -(-n // height)
-
-
-@inlined
-def tile_of(t, n, height, m, width):
-    """Return where tile ``t`` of an (n, m) matrix begins and ends: its rows, then its columns."""
-    across = n_tiles(m, width)
-    top, left = t // across * height, t % across * width
-    return top, min(top + height, n), left, min(left + width, m)
 
 
 @inlined

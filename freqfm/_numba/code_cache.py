@@ -29,8 +29,8 @@ def _source_hash():
     package = resources.files(PACKAGE)
     files = {}
     with contextlib.suppress(FileNotFoundError):
-        found = [path for path in package.iterdir() if path.name in COMPILED]
-        files = dict(file for path in found for file in _sources(path, path.name))
+        for name in COMPILED:
+            files.update(_sources(package / name, name))
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(name.encode())
@@ -69,14 +69,7 @@ def cache_directory():
     try:
         # Not the link itself, if it is one: it may be pointed elsewhere later.
         folder = Path(os.path.realpath(_cache_root())) / "freqfm" / _source_hash()
-        objection = _objection(folder)
-        if objection:
-            warn_user(
-                f"Compiled code is neither read from nor kept in {folder}: {objection}. Every "
-                f"process compiles for itself. Delete that folder or link, or set the environment "
-                f"variable NUMBA_CACHE_DIR to a folder that only you can write to."
-            )
-            return None
+        _check(folder)
         if not _has_code(folder):
             probe = folder / f".writable-{os.getpid()}"
             probe.touch()
@@ -85,7 +78,7 @@ def cache_directory():
         warn_user(
             f"Compiled code cannot be kept ({error}). Every process compiles for itself, for some "
             f"seconds. Set the environment variable NUMBA_CACHE_DIR to a folder that you can write "
-            f"to."
+            f"to and others cannot, or delete a folder or link that others could use."
         )
         return None
     return folder
@@ -100,9 +93,7 @@ def checked_directory():
         If another user could put files into it by now: it may have been deleted, and made again by
         somebody else.
     """
-    objection = _objection(cache_directory())
-    if objection:
-        raise PermissionError(objection)
+    _check(cache_directory())
     return cache_directory()
 
 
@@ -111,14 +102,14 @@ def _has_code(folder):
     return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
-def _objection(folder):
-    """Make a folder if there is none; return why another user could put files into it, or None."""
+def _check(folder):
+    """Make a folder if there is none; refuse one that another user could put files into."""
     root = folder.parents[1]
     root.mkdir(parents=True, exist_ok=True)
     for place in (folder.parent, folder):
         place.mkdir(mode=0o700, exist_ok=True)
     if os.name != "posix":
-        return None
+        return
     # A group may write to ``root``: on some systems each user has a private group, and new folders
     # are group-writable. The folders below ``root`` are created here.
     for place, writable in (
@@ -128,15 +119,14 @@ def _objection(folder):
     ):
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode):
-            return f"{place} is a symbolic link, which may be pointed elsewhere"
+            raise PermissionError(f"{place} is a symbolic link, which may be pointed elsewhere")
         if status.st_uid not in (os.geteuid(), 0):
-            return (
+            raise PermissionError(
                 f"{place} belongs to another user (uid {status.st_uid}), who could put code there"
             )
         sticky = place == root and status.st_mode & stat.S_ISVTX
         if status.st_mode & writable and not sticky:
-            return f"others may write to {place}, and could put code there"
-    return None
+            raise PermissionError(f"others may write to {place}, and could put code there")
 
 
 def is_of_library(module):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from freqfm._numba import blas
 from freqfm._numba.jit import python_function
+from freqfm.backends.cpu import tiles
 from freqfm.backends.cpu.vae import layers as vae
 
 MOST = 80
@@ -12,21 +12,21 @@ MOST = 80
 
 @pytest.mark.parametrize("n", [1, 2, 3, 79, 80, 81, 160, 161, 287, 1028, 40_981])
 def test_two_threads_have_the_same_number_of_rows(n):
-    height = python_function(blas.tile_height)(n, MOST)
+    height = python_function(tiles.tile_height)(n, MOST)
     assert 1 <= height <= MOST
-    tiles = np.diff([*range(0, n, height), n])
-    assert tiles.sum() == n
+    sizes = np.diff([*range(0, n, height), n])
+    assert sizes.sum() == n
     # Tiles differ by what is left over when rows are divided among them.
-    assert abs(tiles[::2].sum() - tiles[1::2].sum()) <= len(tiles)
+    assert abs(sizes[::2].sum() - sizes[1::2].sum()) <= len(sizes)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (80, 16), (81, 130), (400, 512), (7, 1000)])
 def test_tiles_cover_a_matrix_once(shape):
-    height, width = (python_function(blas.tile_height)(n, MOST) for n in shape)
+    height, width = (python_function(tiles.tile_height)(n, MOST) for n in shape)
     covered = np.zeros(shape, dtype=int)
-    count = python_function(blas.n_tiles)
+    count = python_function(tiles.n_tiles)
     for t in range(count(shape[0], height) * count(shape[1], width)):
-        top, bottom, left, right = python_function(blas.tile_of)(
+        top, bottom, left, right = python_function(tiles.tile_of)(
             t, shape[0], height, shape[1], width
         )
         assert top < bottom

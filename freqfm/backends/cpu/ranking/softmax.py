@@ -14,14 +14,7 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.blas import (
-    add_product,
-    add_product_of_transposed,
-    n_tiles,
-    product_with_transposed,
-    tile_height,
-    tile_of,
-)
+from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function
 from freqfm.backends.cpu.ranking.drawing import draw_for_rows
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
@@ -46,6 +39,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
+from freqfm.backends.cpu.tiles import n_tiles, tile_height, tile_of
 from freqfm.formulas.codes import (
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,

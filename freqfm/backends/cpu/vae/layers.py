@@ -15,13 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.blas import (
-    add_product,
-    add_product_of_transposed,
-    n_tiles,
-    product_with_transposed,
-    tile_height,
-)
+from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import SOON, prefetch_row
 from freqfm.backends.base import Histories
@@ -39,6 +33,7 @@ from freqfm.backends.cpu.tables import (
     through_unit_row,
 )
 from freqfm.backends.cpu.team import Member, part, wait
+from freqfm.backends.cpu.tiles import n_tiles, tile_height
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64, key_of
