@@ -16,6 +16,7 @@ STEP_ROWWISE_ADAGRAD = 2
 STEP_ADAM = 3
 STEP_STORE = 4  # no step: the gradient is stored as the row's first state
 STEP_CUSTOM = 5  # a custom formula, compiled into a variant of the kernel
+STEPS = STEP_SGD, STEP_ADAGRAD, STEP_ROWWISE_ADAGRAD, STEP_ADAM, STEP_STORE, STEP_CUSTOM
 
 # Rates: where a row's learning rate comes from.
 RATE_CONSTANT = 0  # the same for every row

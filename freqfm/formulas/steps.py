@@ -212,7 +212,7 @@ def step_element(rule, rate, root_correction, vector, k, gradient, first, second
     elif step_code == STEP_ADAM:
         adam = adam_constants(rule.hyper, rate, root_correction)
         vector[k], first[k], second[k] = adam_step(vector[k], gradient, first[k], second[k], adam)
-    else:
+    elif step_code in (STEP_ADAGRAD, STEP_ROWWISE_ADAGRAD):
         vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
 
 

@@ -141,7 +141,18 @@ class Optimizer(Component):
         return filled
 
     def update_rule(self):
-        """Return the update rule for backends, without weight decay."""
+        """Return the update rule for backends, without weight decay.
+
+        Raises
+        ------
+        ValueError
+            If the step has a code that kernels do not know.
+        """
+        if self.step_code not in codes.STEPS:
+            raise ValueError(
+                f"{type(self).__name__} has the step code {self.step_code!r}, which no kernel "
+                f"knows; take one of formulas/codes.py, or define step."
+            )
         return UpdateRule(
             step_code=self.step_code,
             rate_code=self.rate_code,

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtri
 
 from freqfm._numba.jit import as_python
-from freqfm.formulas import losses, rng, sampling_laws, search
+from freqfm.formulas import losses, rng, sampling_laws, search, steps
+from freqfm.optimizers import SGD
 
 
 @each("n", range(9))
@@ -89,3 +90,20 @@ def test_normal_numbers_at_both_ends(number):
         found = normal(np.uint64(number << 40 | sign))
         assert found == pytest.approx(quantile if sign else -quantile, rel=2e-5, abs=2e-6)
         assert abs(found) < 5.55
+
+
+@each("code", [-1, 6, 77, None])
+def test_steps_of_unknown_codes_are_errors_and_move_nothing(code):
+    class Unknown(SGD):
+        _step_code = code
+
+    with pytest.raises(ValueError, match=f"Unknown has the step code {code}, which no kernel"):
+        Unknown(0.1).update_rule()
+    rule = SGD(0.1).update_rule()._replace(step_code=code)
+    weights, gradient, first, second = np.ones((4, 1, 2), dtype=np.float32)
+    one = np.float32(1)
+    as_python(steps.step_row)(rule, one, one, weights, 0, gradient[0], first, second)
+    row = weights[0], 1, one, first[0], second[0]
+    as_python(steps.step_element)(rule, one, one, *row)
+    for array in (weights, first, second):
+        assert (array == 1).all()
