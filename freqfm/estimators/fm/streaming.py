@@ -19,7 +19,7 @@ from freqfm._signals import hold_signals
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.pointwise import RunningBaseScore
 from freqfm.estimators.fm.targets import check_labels
-from freqfm.estimators.fm.trainer import ModelTask
+from freqfm.estimators.fm.trainer import ModelTask, checked_score
 from freqfm.estimators.training import check_finite
 
 __all__ = ["StreamSurvey", "StreamTrainer", "survey_stream"]
@@ -246,8 +246,4 @@ class StreamTrainer(ModelTask):
         target, scores, weight = (
             np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True)
         )
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                "X_val holds values so large that scores of its rows overflow float32; scale them."
-            )
-        return float(model._validation_score(target, scores, weight))
+        return checked_score("X_val", model._validation_score, target, scores, weight)

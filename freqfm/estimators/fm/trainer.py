@@ -207,12 +207,17 @@ class FMTrainer(ModelTask):
         """Return the model's score on the validation part."""
         X, target, weight = self._held_out
         scores = self._trainer.scores(X)
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                "X_val, or the part of X that early stopping sets aside, holds values so large "
-                "that scores of its rows overflow float32; scale them."
-            )
-        return float(self._fit.score(target, scores, weight))
+        rows = "X_val, or the part of X that early stopping sets aside,"
+        return checked_score(rows, self._fit.score, target, scores, weight)
+
+
+def checked_score(rows, score, target, scores, weight):
+    """Return the validation score of ``rows``, named in messages; raise if scores overflow."""
+    if not np.isfinite(scores).all():
+        raise ValueError(
+            f"{rows} holds values so large that scores of its rows overflow float32; scale them."
+        )
+    return float(score(target, scores, weight))
 
 
 class FoldsSnapshot:

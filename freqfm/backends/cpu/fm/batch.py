@@ -401,16 +401,6 @@ def step_scalars(number, part, problem, weights, state, batch, scratch):
 
 
 @inlined
-def own_factor(t, penalty, derivatives, batch):
-    """Return what a token's own vector is multiplied by in its gradient: alpha - derivative x^2."""
-    factor = penalty
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
-        x = np.float64(batch.values[p])
-        factor -= derivatives[np.uint64(batch.rows[p])] * x * x
-    return factor
-
-
-@inlined
 def add_gradient(t, width, derivatives, sums, batch, total):
     """Add derivative * x * (sum of x v) of the rows that hold a token to its gradient."""
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
@@ -427,7 +417,10 @@ def sum_gradient(t, penalty, vector, derivatives, sums, batch, total):
     Sums are kept in double precision: they are exact for the purposes of float32 weights, in
     whatever order.
     """
-    width, factor = np.uint64(vector.shape[0]), own_factor(t, penalty, derivatives, batch)
+    width, factor = np.uint64(vector.shape[0]), penalty
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        x = np.float64(batch.values[p])
+        factor -= derivatives[np.uint64(batch.rows[p])] * x * x
     for f in range(width):
         total[f] = factor * vector[f]
     add_gradient(t, width, derivatives, sums, batch, total)

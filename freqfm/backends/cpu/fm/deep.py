@@ -27,7 +27,6 @@ from freqfm.backends.cpu.fm.batch import (
     differentiate,
     move_vector,
     next_batch,
-    own_factor,
     prefetch_vectors,
     rows_of,
     step_scalars,
@@ -103,9 +102,8 @@ class DeepScratch(NamedTuple):
 
     shared: Scratch
     tiles: Tiles
-    #: (batch_size, width) float32: derivatives of the loss by x v. With fields they are those of
-    #: the fields side by side. Without fields, the second half of the columns is what an
-    #: occurrence multiplies its own x v by.
+    #: (batch_size, n_inputs + d) float32: derivatives of the loss by x v, for each field, and in
+    #: the last d columns what an occurrence multiplies its own x v by.
     gradients: np.ndarray
     by_tower: np.ndarray  #: (N_CHUNKS + 1, n_weights), float32; the last row is their sum
 
@@ -243,39 +241,30 @@ def _backward(first, n_rows, tower, dropout, tile, derivatives, by_tower):
 
 
 @inlined
-def _by_fields(i, j, tower, inner, scratch):
-    """Write the gradient by the sums of fields of row ``i`` of a tile; return a squared norm.
+def _differentiate_row(i, j, tower, inner, scratch):
+    """Write what tokens need of row ``i`` of a tile; return a squared norm.
 
     It is the largest of any field's derivatives of the score by x v, of which ``fm`` has one.
+    Without fields, the input depends on the sums of x v of all columns, and on each x v itself.
     """
     sums, gradients = scratch.shared.sums[0, j], scratch.gradients
-    width = np.uint64(tower.widths[0] // tower.n_fields)
     derivative = np.float32(scratch.shared.derivatives[j])
+    pooled, n_fields = tower.n_fields == 0, np.uint64(max(tower.n_fields, 1))
+    n_inputs = np.uint64(tower.widths[0])
+    width = n_inputs // n_fields
     largest = ZERO
-    for field in range(np.uint64(tower.n_fields)):
+    for field in range(n_fields):
         norm = ZERO
         for f in range(width):
-            total = sums[f] + inner[i, field * width + f]
+            at = field * width + f
+            total = inner[i, at] * (sums[f] if pooled else ONE) + sums[f]
             norm += total * total
-            gradients[j, field * width + f] = derivative * total
+            gradients[j, at] = derivative * total
         largest = max(largest, norm)
-    return largest
-
-
-@inlined
-def _by_pairs(i, j, tower, inner, scratch):
-    """Write the gradient by the pooled interactions of a row; return a squared norm as above."""
-    sums, gradients = scratch.shared.sums[0, j], scratch.gradients
-    width = np.uint64(tower.widths[0])
-    derivative = np.float32(scratch.shared.derivatives[j])
-    norm = ZERO
     for f in range(width):
-        factor = ONE + inner[i, f]
-        total = factor * sums[f]
-        norm += total * total
-        gradients[j, f] = derivative * total
-        gradients[j, width + f] = derivative * factor
-    return norm
+        factor = ONE + inner[i, f] if pooled else ONE
+        gradients[j, n_inputs + f] = derivative * factor
+    return largest
 
 
 @inlined
@@ -296,11 +285,7 @@ def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, 
     _backward(first, n_rows, tower, dropout, tile, shared.derivatives, by_tower)
     for i in range(n_rows):
         j = first + i
-        if tower.fields.shape[0] > 0:
-            norm = _by_fields(i, j, tower, tile.deltas[0], scratch)
-        else:
-            norm = _by_pairs(i, j, tower, tile.deltas[0], scratch)
-        shared.curvatures[j] *= ONE + norm
+        shared.curvatures[j] *= ONE + _differentiate_row(i, j, tower, tile.deltas[0], scratch)
 
 
 @inlined
@@ -326,28 +311,15 @@ def _learn_chunk(c, part, loss_code, weights, dropout, batch, scratch):
 
 
 @inlined
-def _sum_pairs(t, penalty, vector, gradients, batch, total):
-    """Write the gradient by a token's vector, from the pooled interactions."""
-    width = np.uint64(vector.shape[0])
+def _sum_gradient(t, penalty, vector, columns, scratch, batch, total):
+    """Write the gradient by a token's vector, from two parts of ``gradients`` that begin there."""
+    width, (first, second) = np.uint64(vector.shape[0]), columns
     for f in range(width):
         total[f] = penalty * vector[f]
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
-        of_row, x = gradients[np.uint64(batch.rows[p])], np.float64(batch.values[p])
-        for f in range(width):
-            total[f] += x * (of_row[f] - x * of_row[width + f] * vector[f])
-
-
-@inlined
-def _sum_field(t, penalty, vector, first, scratch, batch, total):
-    """Write the gradient by a token's vector; the columns of its field begin at ``first``."""
-    width = np.uint64(vector.shape[0])
-    factor = own_factor(t, penalty, scratch.shared.derivatives, batch)
-    for f in range(width):
-        total[f] = factor * vector[f]
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
         of_row, x = scratch.gradients[np.uint64(batch.rows[p])], np.float64(batch.values[p])
         for f in range(width):
-            total[f] += x * of_row[first + f]
+            total[f] += x * (of_row[first + f] - x * of_row[second + f] * vector[f])
 
 
 @inlined
@@ -361,11 +333,9 @@ def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
         rate, penalty, k = shared.rates[t], shared.penalties[t], np.uint64(batch.tokens[t])
         if math.isnan(rate):
             continue
-        if fields.shape[0] > 0:
-            first = np.uint64(fields[k]) * np.uint64(factors.shape[1])
-            _sum_field(t, penalty, factors[k], first, scratch, batch, total)
-        else:
-            _sum_pairs(t, penalty, factors[k], scratch.gradients, batch, total)
+        field = np.uint64(fields[k]) if fields.shape[0] > 0 else _ZERO
+        columns = field * np.uint64(factors.shape[1]), np.uint64(weights.tower.widths[0])
+        _sum_gradient(t, penalty, factors[k], columns, scratch, batch, total)
         move_vector(k, rate, step, rule, factors, tables, total, gradient)
 
 

@@ -160,7 +160,7 @@ class FMEpochs(Trainer):
         shared = self._shared_scratch(most, widths, n_tokens, n_threads)
         tower = self._weights[0].tower
         if tower is not None:
-            columns = int(tower.widths[0]) if len(tower.fields) else 2 * int(widths[0])
+            columns = int(tower.widths[0] + widths[0])
             return DeepScratch(
                 shared=shared,
                 tiles=Tiles(*(_values(tower, n_threads, n) for n in (len(tower.widths), 2))),
