@@ -25,9 +25,8 @@ def test_oldest_dependencies_are_tested():
     (block,) = re.findall(r"^dependencies = \[(.*?)\]", project, re.S | re.M)
     bounds = re.findall(r'"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?"', block)
     assert len(bounds) == block.count('"') // 2
-    for extra in ("frames", "dask"):
-        (block,) = re.findall(rf"^{extra} = \[(.*)\]$", project, re.M)
-        bounds += re.findall(r'"([\w-]+)[][,\w]*>=([\d.]+)"', block)
+    (block,) = re.findall(r"^dask = \[(.*)\]$", project, re.M)
+    bounds += re.findall(r'"([\w-]+)[][,\w]*>=([\d.]+)"', block)
     pinned = re.findall(r'"([\w-]+)==([\d.]+)\.\*"', read(".github/workflows/tests.yml"))
     assert sorted(pinned) == sorted(bounds)
 
